@@ -20,7 +20,7 @@ NODE_READY := node_modules/.ready
 PYPROJECTS := pyproject.toml conformance/pyproject.toml $(wildcard adapters/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up quick test test-all test-lowest check check-deps dist lock format conformance clients bench pictures clean
+.PHONY: help demo up quick test test-all test-lowest check check-deps dist lock format conformance clients hosts bench pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -65,6 +65,9 @@ conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=te
 
 clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/clients.md
 	@exec $(RUN) scripts.clients $(if $(filter-out file,$(origin ENGINE)),--engine $(ENGINE))
+
+hosts: $(PYTHON_READY) $(NODE_READY)  ## Codex CLI, Gemini CLI and opencode with a scripted model [ONLY=codex]; writes docs/clients.md
+	@exec $(RUN) scripts.hosts $(if $(ONLY),--only $(ONLY))
 
 bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http|dbos [ONLY=a,c] [STRICT=1] [KEEP=1]
 	@exec $(RUN) scripts.bench --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict) $(if $(KEEP),--keep)

@@ -188,6 +188,11 @@ def fresh(text: str, table: Table) -> str:
         "plain": written({row: cells for row, cells in table.items() if not CLIENTS[row[0]].tasks}),
         "engines": differences(),
     }
+    return with_regions(text, parts)
+
+
+def with_regions(text: str, parts: Mapping[str, str]) -> str:
+    """The page with these parts between their comments."""
     for region, part in parts.items():
         pattern = re.compile(rf"(<!-- begin {region} -->\n).*?(<!-- end {region} -->)", re.DOTALL)
         text = pattern.sub(lambda match, made=part: f"{match[1]}\n{made}\n\n{match[2]}", text)

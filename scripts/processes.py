@@ -64,6 +64,11 @@ class Child:
         """Its process id."""
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
     def check(self) -> None:
         """Raise `ChildDiedError` if it has ended."""
         code = self._process.poll()

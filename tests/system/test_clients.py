@@ -17,6 +17,11 @@ from scripts.clients import DOCUMENT, Row, Seen, Served, complaints, declared, e
 from scripts.clients import shown_by_command as shown
 from scripts.engines import SAMPLES
 from scripts.environments import FASTMCP, INSPECTOR, ROOT, python_of
+from scripts.host_matrix import HOSTS
+from scripts.host_matrix import SITUATIONS as SITUATIONS_OF_HOSTS
+from scripts.hosts import TRANSPORTS
+from scripts.hosts import complaints as complaints_of_host
+from scripts.hosts import fresh as page_of_hosts
 from scripts.processes import free_port
 from scripts.stack import Plan, Stack
 from tests.support.commands import COMMAND
@@ -120,11 +125,23 @@ def test_the_page_claims_what_the_rows_of_this_file_see_and_nothing_else() -> No
     text = DOCUMENT.read_text()
     assert fresh(text, declared()) == text
     claims = [
-        line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| client ", "| | "))
+        line
+        for line in text.splitlines()
+        if line.startswith("| ") and not line.startswith(("| client ", "| host ", "| | "))
     ]
-    assert len(claims) == len(list(rows())) + len(WORDS) == len(set(claims))
+    assert len(claims) == len(list(rows())) + len(HOSTS) * len(TRANSPORTS) + len(WORDS) == len(set(claims))
     assert all(words.shows.keys() == ENGINES.keys() for words in WORDS)
     assert all(client.sees.keys() <= SITUATIONS.keys() for client in CLIENTS.values())
+
+
+def test_the_page_says_of_hosts_what_make_hosts_looks_for() -> None:
+    text = DOCUMENT.read_text()
+    assert page_of_hosts(text) == text
+    assert {name for host in HOSTS.values() for name in host.sees} == SITUATIONS_OF_HOSTS.keys()
+    right = {"cell": "result", "revision": "2025-11-25", "declares": ["roots"], "calls": "workflows_greet"}
+    assert complaints_of_host(("opencode", "http", "result"), right) == []
+    wrong = complaints_of_host(("opencode", "http", "result"), {**right, "cell": "handle"})
+    assert wrong == ["cell: 'handle', not 'result'"]
 
 
 def test_the_page_names_the_versions_that_are_installed() -> None:

@@ -34,12 +34,13 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF) -> dic
     """Return the task as a `CallToolResult`; an ended one includes its result, after a line of text and as `result`.
 
     `lead` is a sentence to begin with. With a `card`, the text tells the model what the card does, and the structured
-    content has what the card shows.
+    content has what the card shows. All else that a model needs is in both: some hosts show it only one of them.
     """
     result = task.result or {}
     text, follow_up = _RENDERERS[task.status](task, card)
     status = _word(task)
     structured: dict[str, JSON] = {
+        "note": lead or None,
         "taskId": task.task_id,
         "tool": task.tool,
         "status": status,
@@ -151,9 +152,9 @@ _CARD: Final[Mapping[Card, str]] = {
 
 
 def _working(task: TaskView, card: Card) -> tuple[str, str]:
-    follow_up = f"call {Name.WAIT} with {_call(taskId=task.task_id)} for its result"
-    text = f"{_named(task)} is working{_because(_doing(task))}. It goes on by itself; do not call {task.tool} again."
-    return f"{text}{_CARD[card]} Next: {follow_up}.", follow_up
+    follow_up = f"call {Name.WAIT} with {_call(taskId=task.task_id)} for its result; do not call {task.tool} again"
+    doing = f"{_named(task)} is working{_because(_doing(task))}"
+    return f"{doing}. It goes on by itself.{_CARD[card]} Next: {follow_up}.", follow_up
 
 
 def _asking(task: TaskView, card: Card) -> tuple[str, str]:
@@ -255,7 +256,8 @@ def _ready(task: TaskView) -> str:
     content = example_of(schema)
     if content is None:
         return f"{_call(**which)} and content, an object that fits the schema"
-    return f"{_call(**which, content=content)}, where content says what the user answers"
+    told = ", where content says what the user answers" if content else " if the user agrees"
+    return f"{_call(**which, content=content)}{told}"
 
 
 def _questions(requests: Mapping[str, InputRequest]) -> dict[str, dict[str, JSON]]:

@@ -125,9 +125,9 @@ async def test_a_handle_says_what_to_do_next_with_a_task_that_works(client: Line
     found = result["structuredContent"]
     assert (found["tool"], found["status"], found["message"]) == ("sleep", "working", "sleeping")
     assert found["progress"] == {"value": 0, "total": 60}
-    assert found["next"] == f'call task_wait with {{"taskId": "{found["taskId"]}"}} for its result'
-    assert found["next"] in told(result)
-    assert "do not call sleep again" in told(result)
+    follow_up = f'call task_wait with {{"taskId": "{found["taskId"]}"}} for its result; do not call sleep again'
+    assert found["next"] == follow_up, "hosts may show the model nothing but the structure"
+    assert follow_up in told(result)
     assert result["isError"] is False
     assert len(told(result)) < 300
 
@@ -314,6 +314,28 @@ async def test_an_answer_without_a_key_never_answers_a_later_question(tmp_path: 
         assert done["structuredContent"]["result"] == {"first": YES, "second": YES}
 
 
+class Formless(MemoryAdapter):
+    """An engine that asks for a yes or a no, without a form."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        seen = await super().describe(ref)
+        params: Mapping[str, Any] = {"message": "Ship it?", "requestedSchema": {"type": "object", "properties": {}}}
+        asked = {key: InputRequest(method="elicitation/create", params=params) for key in seen.requests}
+        return replace(seen, requests=asked)
+
+
+async def test_a_question_without_a_form_is_accepted_if_the_user_agrees(tmp_path: Path) -> None:
+    server: Server[Any] = Server("test", version="1")
+    engines = {"memory": Formless(MemorySettings(name=str(tmp_path)))}
+    async with (
+        attach(server, tools=handing("ask"), engines=engines, store=f"sqlite:///{tmp_path}/tasks.db"),
+        line(server) as client,
+    ):
+        found = (await client.tool("ask"))["structuredContent"]
+        ready: Mapping[str, Any] = {"taskId": found["taskId"], "key": "question", "content": {}}
+        assert f"task_answer with {json.dumps(ready)} if the user agrees; if the user does not" in found["next"]
+
+
 class Elaborate(MemoryAdapter):
     """An engine with long keys, and forms of several fields."""
 
@@ -388,6 +410,7 @@ async def test_what_asks_nothing_cannot_be_answered(client: Line) -> None:
     result = await client.tool("task_answer", {"taskId": task_id, "content": YES})
     assert result["isError"] is True
     assert told(result).startswith("Nothing was answered: no question is open.")
+    assert result["structuredContent"]["note"] == "Nothing was answered: no question is open."
 
 
 # --- task_cancel
