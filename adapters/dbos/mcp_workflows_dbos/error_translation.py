@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+import psycopg
 from dbos import error as dbos_error
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
@@ -26,6 +27,7 @@ _MEANINGS: Final[Mapping[type[Exception], Callable[[], EngineError]]] = {
     DBAPIError: lambda: EngineUnavailable(f"{_DATABASE} did not do what it was asked"),
     SQLAlchemyError: lambda: EngineUnavailable(f"{_DATABASE} did not do what it was asked"),
     dbos_error.DBOSException: lambda: EngineUnavailable("DBOS did not do what it was asked"),
+    psycopg.Error: lambda: EngineUnavailable(f"{_DATABASE} cannot be reached"),  # from a connection that listens
     OSError: lambda: EngineUnavailable(f"{_DATABASE} cannot be reached"),
 }
 """The meaning of each error; the first class that fits counts."""

@@ -23,7 +23,7 @@ from mcp_workflows.errors import ConfigError, EngineRefused
 PATIENCE = 30  # seconds
 HEAD = "from dbos import DBOS; from mcp_workflows_dbos import McpError\n"
 ENDLESS = """
-import sys, time
+import asyncio, sys, time
 @DBOS.workflow(name=__name__ + ".blocks")
 async def blocks():
     deadline = time.monotonic() + 5
@@ -38,6 +38,18 @@ async def works(number: int):
 @DBOS.workflow(name=__name__ + ".breaks")
 async def breaks(value: dict):
     raise McpError("it broke", -32603, {"value": value})
+@DBOS.workflow(name=__name__ + ".exits_in_thread")
+def exits_in_thread():
+    sys.exit()
+@DBOS.step()
+def leaves():
+    sys.exit()
+@DBOS.workflow(name=__name__ + ".exits_in_step")
+def exits_in_step():
+    leaves()
+@DBOS.workflow(name=__name__ + ".exits_beside")
+async def exits_beside():
+    await asyncio.gather(asyncio.to_thread(leaves), asyncio.sleep(0))
 """
 
 
@@ -101,15 +113,22 @@ async def until(adapter: DbosAdapter, workflow: str, **arguments: object) -> Sta
 
 
 @pytest.mark.anyio
-async def test_a_workflow_that_exits_is_told_and_the_others_go_on(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("workflow", "line"), [("exits", 11), ("exits_in_thread", 20), ("exits_in_step", 23), ("exits_beside", 23)]
+)
+async def test_a_workflow_that_exits_fails_with_its_line_and_the_others_go_on(
+    file: Path, workflow: str, line: int
+) -> None:
     async with adapter_of(file) as adapter:
-        await adapter.start(order(f"{file.stem}.exits"))
+        start = order(f"{file.stem}.{workflow}")
+        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
         with anyio.fail_after(PATIENCE):
-            while (found := await adapter.check_engine()).ok:
+            while not (seen := await adapter.describe(ref)).terminal:
                 await anyio.sleep(0.02)
-        assert f"{file}:11: a workflow called exit" in found.text
+        assert seen.failure
+        assert seen.failure.text == f"{file}:{line}: it called exit: raise an exception in its place"
+        assert (await adapter.check_engine()).ok
         assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
-    assert any("called exit" in record.message for record in caplog.records)
 
 
 @pytest.mark.anyio
