@@ -114,12 +114,16 @@ class DbosAdapter:
     def _arguments(self, start: Start) -> Arguments:
         """Return the arguments of a start as the workflow takes them."""
         arguments, executor = arguments_of(start), self._executor
-        if executor is None:
-            return arguments
-        known = executor.workflows.get(start.workflow)
-        if known is None:
-            raise unknown_workflow(start.workflow, executor.workflows, executor.application.module)
-        return typed(known.function, fitting(known.function, start, arguments))
+        if executor is not None:
+            known = executor.workflows.get(start.workflow)
+            if known is None:
+                raise unknown_workflow(start.workflow, executor.workflows, executor.application.module)
+            arguments = typed(known.function, fitting(known.function, start, arguments))
+        try:
+            TypedJsonSerializer().serialize(arguments)
+        except (TypeError, ValueError) as error:
+            raise EngineRefused(f"{start.workflow}: {error}", final=True) from None
+        return arguments
 
     async def _enqueue(self, start: Start, arguments: Arguments) -> None:
         queue = start.options.get("queue") or self._settings.queue

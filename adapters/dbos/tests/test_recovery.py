@@ -14,11 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
+import psycopg
 import pytest
+from dbos import DBOSClient, EnqueueOptions, WorkflowSerializationFormat
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
 from adapters.dbos.tests.postgres_server import binaries, new_database, postgres
-from mcp_workflows.adapter import Execution, Ref, Start, Status
+from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
+from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("processes")]
 
@@ -30,6 +33,7 @@ import asyncio
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from dbos import DBOS, Debouncer
 from mcp_workflows_dbos import ask, progress
@@ -60,7 +64,7 @@ async def questions():
 
 
 @DBOS.workflow()
-async def asks(number):
+async def asks(number: int = 1):
     return (await ask(f"child {number}?", FORM)).content["answer"]
 
 
@@ -83,7 +87,7 @@ async def receives():
 
 
 @DBOS.workflow()
-def sleeps(seconds: float):
+def sleeps(seconds: float = 60):
     (HERE / "asleep").touch()
     time.sleep(seconds)
     return {"slept": seconds}
@@ -96,10 +100,14 @@ async def debounces():
     return {"several": await handle.get_result()}
 
 
-@DBOS.scheduled("* * * * * *")
 @DBOS.workflow()
-async def every_second(scheduled: datetime, actual: datetime):
+async def every_second(scheduled: datetime, context: Any):
     return {"scheduled": scheduled.isoformat()}
+
+
+@DBOS.workflow()
+async def schedules():
+    await DBOS.create_schedule_async(schedule_name="all", workflow_fn=every_second, schedule="* * * * * *")
 """
 
 
@@ -110,6 +118,10 @@ class Application:
     folder: Path
     name: str
     url: str
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
 
     def write(self, more: str = "") -> None:
         (self.folder / f"{self.name}.py").write_text(CODE.replace("STEPS", str(STEPS)) + more)
@@ -334,11 +346,10 @@ async def test_a_workflow_that_receives_messages_by_itself_and_reports_in_a_step
 async def test_what_was_started_elsewhere_is_adopted(application: Application) -> None:
     with application.host():
         client = DBOSClient(system_database_url=application.url, application_name=f"mcp-{application.name}")
-        handle = await client.enqueue_async(
-            {"workflow_name": "asks", "queue_name": f"mcp-{application.name}-queue", "workflow_id": "theirs"}, 3
-        )
+        options = EnqueueOptions(workflow_name="asks", queue_name=f"mcp-{application.name}-queue", workflow_id="theirs")
+        await client.enqueue_async(options, 3)
         async with application.outside() as adapter:
-            ref = await adapter.adopt(handle.workflow_id)
+            ref = await adapter.adopt("theirs")
             assert ref == Ref(workflow="asks", handle="theirs")
             asked = await until(adapter, "theirs", lambda seen: bool(seen.requests))
             await adapter.answer(ref, {key: accepted("yes") for key in asked.requests})
@@ -348,7 +359,7 @@ async def test_what_was_started_elsewhere_is_adopted(application: Application) -
 
 
 async def test_debounced_and_scheduled_workflows_run_beside_tasks(application: Application) -> None:
-    with application.host("one=debounces"):
+    with application.host("one=debounces", "two=schedules"):
         async with application.outside() as adapter:
             ended = await until(adapter, "one", lambda seen: seen.terminal)
             assert ended.output == {"several": {"done": [*range(STEPS)]}}
@@ -357,23 +368,68 @@ async def test_debounced_and_scheduled_workflows_run_beside_tasks(application: A
                     await anyio.sleep(0.1)
 
 
-async def test_a_process_beside_the_one_that_runs_the_workflows_is_told_at_once(application: Application) -> None:
-    """On SQLite of ends only: nothing announces questions there."""
+async def test_a_process_beside_the_one_that_runs_the_workflows_is_told_of_changes(application: Application) -> None:
+    """PostgreSQL announces a question; on SQLite only ends are told."""
     told: set[str] = set()
-    with application.host("one=several", "two=asks_one"):
+    workflow = "several" if application.is_sqlite else "asks"
+    with application.host():
         async with application.outside() as adapter, anyio.create_task_group() as group:
             group.start_soon(adapter.hints, told.add)
-            wanted = {"one"} if application.is_sqlite else {"one", "two"}
             with anyio.fail_after(PATIENCE):
-                while not told >= wanted:
-                    await anyio.sleep(0.02)
+                started: set[str] = set()
+                while not told & started:  # it may not listen yet
+                    key = f"key-{len(started)}"
+                    started.add(key)
+                    await adapter.start(Start(workflow=workflow, arguments={}, key=key, created=datetime.now(UTC)))
+                    with anyio.move_on_after(1):
+                        while not told & started:
+                            await anyio.sleep(0.02)
             group.cancel_scope.cancel()
 
 
 async def test_a_function_without_async_that_runs_on_does_not_hold_up_the_end(application: Application) -> None:
-    with application.host("one=sleeps", "until=asleep") as process:
+    with application.host("one=sleeps", f"until={application.folder / 'asleep'}") as process:
         assert process.wait(PATIENCE / 2) == 0
     with application.host():
         async with application.outside() as adapter:
             seen = await adapter.describe(Ref(workflow="", handle="one"))
     assert seen.status is Status.RUNNING
+
+
+async def test_an_executor_that_lost_its_database_goes_on(application: Application) -> None:
+    """On SQLite the file is removed, so its executions are gone; on PostgreSQL all connections end."""
+    ref = Ref(workflow="", handle="one")
+    with application.host("one=asks"):
+        async with application.outside() as adapter:
+            asked = await until(adapter, "one", lambda seen: bool(seen.requests))
+            if application.is_sqlite:
+                (application.folder / "app.db").unlink()
+                with anyio.fail_after(PATIENCE):
+                    while not await can_start(adapter, "two"):
+                        await anyio.sleep(0.1)
+                with pytest.raises(ExecutionNotFound):
+                    await adapter.describe(ref)
+                return
+            with psycopg.connect(application.url, autocommit=True) as connection:
+                ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+                connection.execute(f"{ends} AND pid <> pg_backend_pid()".encode())
+            with anyio.fail_after(PATIENCE):
+                while not await can_answer(adapter, ref, asked):
+                    await anyio.sleep(0.1)
+            assert (await until(adapter, "one", lambda seen: seen.terminal)).output == "yes"
+
+
+async def can_start(adapter: DbosAdapter, key: str) -> bool:
+    try:
+        await adapter.start(Start(workflow="asks", arguments={}, key=key, created=datetime.now(UTC)))
+    except EngineUnavailable:
+        return False
+    return True
+
+
+async def can_answer(adapter: DbosAdapter, ref: Ref, asked: Execution) -> bool:
+    try:
+        await adapter.answer(ref, {key: accepted("yes") for key in asked.requests})
+    except EngineUnavailable:
+        return False
+    return True
