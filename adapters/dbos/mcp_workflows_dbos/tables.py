@@ -13,10 +13,13 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine, RowMapping, make_url
+from sqlalchemy.event import listen  # pyright: ignore[reportUnknownVariableType]  # untyped
+from sqlalchemy.exc import DisconnectionError
 
 from mcp_workflows.adapter import JSON, MAX_STEPS
 from mcp_workflows_dbos.serializer import NAME, plain
@@ -267,10 +270,32 @@ def _engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         file = url.set(database=f"file:{url.database}", query={"mode": "ro", "uri": "true"})
         shared = {"timeout": _CONNECT_TIMEOUT, "check_same_thread": False}  # a connection has one user at a time
-        return sa.create_engine(file, poolclass=sa.QueuePool, connect_args=shared)
+        engine = sa.create_engine(file, poolclass=sa.QueuePool, connect_args=shared)
+        _reconnect_to_another_file(engine, Path(url.database or ""))
+        return engine
     there = url.set(drivername="postgresql+psycopg")
     arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": "mcp-workflows"}
     return sa.create_engine(there, pool_size=4, pool_pre_ping=True, connect_args=arguments)
+
+
+def _reconnect_to_another_file(engine: Engine, file: Path) -> None:
+    """Have a connection that is kept read the file of this name, also when another file has taken its place."""
+
+    def number() -> int | None:
+        try:
+            return file.stat().st_ino
+        except OSError:
+            return None
+
+    def connected(_: object, record: Any) -> None:  # Any: SQLAlchemy's
+        record.info["file"] = number()
+
+    def checked_out(_: object, record: Any, __: object) -> None:
+        if record.info["file"] != number():
+            raise DisconnectionError
+
+    listen(engine, "connect", connected)
+    listen(engine, "checkout", checked_out)
 
 
 def _by_number(item: tuple[str, Question]) -> tuple[str, int, str]:
