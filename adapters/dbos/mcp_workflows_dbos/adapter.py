@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
@@ -13,6 +14,7 @@ from typing import ClassVar, Final, Self, TypeVar
 import anyio
 from dbos import DBOSClient, WorkflowSerializationFormat
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from mcp_workflows.adapter import (
     JSON,
@@ -35,7 +37,7 @@ from mcp_workflows_dbos.look import execution_of
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
 from mcp_workflows_dbos.settings import DbosOptions, DbosSettings
 from mcp_workflows_dbos.start import Arguments, arguments_of, enqueue_options, fitting, split, typed
-from mcp_workflows_dbos.tables import Row, Tables
+from mcp_workflows_dbos.tables import Question, Row, Tables
 from mcp_workflows_dbos.tooling.check import check_engine, check_workflow
 from mcp_workflows_dbos.tooling.discover import discover
 from mcp_workflows_dbos.tooling.explain import explain
@@ -98,12 +100,7 @@ class DbosAdapter:
     async def start(self, start: Start) -> str:
         """Start it with the key as workflow id, and compare what has that id; see `Adapter.start`."""
         executor = self._executor
-        arguments = arguments_of(start)
-        if executor is not None:
-            known = executor.workflows.get(start.workflow)
-            if known is None:
-                raise unknown_workflow(start.workflow, executor.workflows, executor.application.module)
-            arguments = typed(known.function, fitting(known.function, start, arguments))
+        arguments = self._arguments(start)
         if executor is not None and executor.is_running and "queue" not in start.options:
             with translated(), _in_time():
                 await executor.begin(start.workflow, start.key, start.digest, arguments)
@@ -113,6 +110,20 @@ class DbosAdapter:
         if row.workflow != start.workflow or row.digest != start.digest:
             raise StartConflict("this key belongs to an execution of another workflow, or with another input")
         return start.key
+
+    def _arguments(self, start: Start) -> Arguments:
+        """Return the arguments of a start as the workflow takes them."""
+        arguments, executor = arguments_of(start), self._executor
+        if executor is not None:
+            known = executor.workflows.get(start.workflow)
+            if known is None:
+                raise unknown_workflow(start.workflow, executor.workflows, executor.application.module)
+            arguments = typed(known.function, fitting(known.function, start, arguments))
+        try:
+            TypedJsonSerializer().serialize(arguments)
+        except (TypeError, ValueError) as error:
+            raise EngineRefused(f"{start.workflow}: {error}", final=True) from None
+        return arguments
 
     async def _enqueue(self, start: Start, arguments: Arguments) -> None:
         queue = start.options.get("queue") or self._settings.queue
@@ -124,6 +135,14 @@ class DbosAdapter:
         args, named = split(arguments)
         client = self._entered(self._client)
         await self._call(partial(client.enqueue, options, *args, **named))
+
+    def preview(self, start: Start) -> Mapping[str, JSON]:
+        """Return what `start` would start, with the arguments as type hints have them; see `Previews`."""
+        arguments = self._arguments(start)
+        args, named = split(to_jsonable_python(arguments))
+        shown = {"workflow_name": start.workflow, "workflow_id": start.key, "args": [*args], "kwargs": {**named}}
+        queue = start.options.get("queue") or self._settings.queue
+        return shown if queue is None else {**shown, "queue_name": queue}
 
     async def describe(self, ref: Ref) -> Execution:
         """Read its rows; see `Adapter.describe`."""
@@ -142,29 +161,29 @@ class DbosAdapter:
         row = await self._row(ref.handle)
         for key in row.questions.keys() & responses.keys():
             response = responses[key]
-            await self._send(ref.handle, key, {"action": response["action"], "content": response.get("content")})
+            await self._send(row.questions[key], {"action": response["action"], "content": response.get("content")})
 
-    async def _send(self, handle: str, key: str, message: Mapping[str, JSON]) -> None:
+    async def _send(self, question: Question, message: Mapping[str, JSON]) -> None:
         client = self._entered(self._client)
         await self._call(
             lambda: client.send(
-                handle,
+                question.workflow_id,
                 dict(message),
-                topic=f"{ANSWER}{key}",
-                idempotency_key=f"{handle}:{key}",
+                topic=f"{ANSWER}{question.key}",
+                idempotency_key=f"{question.workflow_id}:{question.key}",
                 serialization_type=WorkflowSerializationFormat.PORTABLE,
             )
         )
 
     async def cancel(self, ref: Ref) -> None:
-        """Cancel it: it ends before its next step, and its questions are withdrawn; see `Adapter.cancel`."""
+        """Cancel it and what it has started: they end before their next steps; see `Adapter.cancel`."""
         row = await self._row(ref.handle)
         if execution_of(row).terminal:
             return
         client = self._entered(self._client)
-        await self._call(lambda: client.cancel_workflow(ref.handle))
-        for key in row.questions:  # what waits for an answer wakes up, and ends
-            await self._send(ref.handle, key, _WITHDRAWN)
+        await self._call(lambda: client.cancel_workflow(ref.handle, cancel_children=True))
+        for question in row.questions.values():  # what waits for an answer wakes up, and ends
+            await self._send(question, _WITHDRAWN)
         CHANGES.tell(ref.handle)
 
     # --- further capabilities
@@ -181,20 +200,25 @@ class DbosAdapter:
         return Ref(workflow=row.workflow, handle=row.id)
 
     async def hints(self, changed: Callable[[str], None]) -> None:
-        """Tell of changes of the workflows in this process; see `Hints.hints`."""
-        if self._executor is None:
-            return
+        """Tell of changes of the workflows in this process, and of those that the database tells; see `Hints.hints`."""
+        tables = self._entered(self._open)
         loop = asyncio.get_running_loop()  # DBOS runs on asyncio alone
 
-        def listen(workflow_id: str) -> None:
+        def tell(workflow_id: str) -> None:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(changed, workflow_id)
 
-        CHANGES.add(listen)
+        def watch() -> None:
+            with translated():
+                tables.watch(tell, stopped, lambda: self._executor is not None and self._executor.is_running)
+
+        stopped = threading.Event()
+        CHANGES.add(tell)
         try:
-            await anyio.sleep_forever()
+            await (await begin_call(watch)).outcome()
         finally:
-            CHANGES.remove(listen)
+            CHANGES.remove(tell)
+            stopped.set()
 
     async def explain(self, ref: Ref) -> Explanation:
         """Explain the state of an execution; see `Explains.explain`."""

@@ -9,16 +9,19 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+import psycopg
 from dbos import error as dbos_error
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 
 _DATABASE: Final = "the database of DBOS"
 
 _MEANINGS: Final[Mapping[type[Exception], Callable[[], EngineError]]] = {
     dbos_error.DBOSConflictingWorkflowError: lambda: StartConflict("this key belongs to another workflow"),
     dbos_error.DBOSNonExistentWorkflowError: lambda: ExecutionNotFound("DBOS has no such workflow"),
+    DataError: lambda: EngineRefused(f"{_DATABASE} takes no such text", final=True),
+    UnicodeError: lambda: EngineRefused(f"{_DATABASE} takes no such text", final=True),
     OperationalError: lambda: EngineUnavailable(
         f"{_DATABASE} cannot be reached, or has not been set up by an application"
     ),
@@ -26,6 +29,7 @@ _MEANINGS: Final[Mapping[type[Exception], Callable[[], EngineError]]] = {
     DBAPIError: lambda: EngineUnavailable(f"{_DATABASE} did not do what it was asked"),
     SQLAlchemyError: lambda: EngineUnavailable(f"{_DATABASE} did not do what it was asked"),
     dbos_error.DBOSException: lambda: EngineUnavailable("DBOS did not do what it was asked"),
+    psycopg.Error: lambda: EngineUnavailable(f"{_DATABASE} cannot be reached"),  # from a connection that listens
     OSError: lambda: EngineUnavailable(f"{_DATABASE} cannot be reached"),
 }
 """The meaning of each error; the first class that fits counts."""
@@ -36,7 +40,7 @@ def translated() -> Generator[None]:
     """Translate what DBOS and SQLAlchemy raise.
 
     Raises:
-        StartConflict, ExecutionNotFound, EngineUnavailable: see the table.
+        StartConflict, ExecutionNotFound, EngineRefused, EngineUnavailable: see the table.
     """
     try:
         yield

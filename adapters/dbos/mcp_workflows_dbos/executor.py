@@ -7,6 +7,7 @@ the same settings share one executor.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread
 import inspect
 import logging
 import sys
@@ -28,12 +29,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from mcp_workflows.errors import ConfigError, EngineRefused
 from mcp_workflows_dbos.changes import CHANGES
 from mcp_workflows_dbos.executor_lock import lock_for
-from mcp_workflows_dbos.module import WorkflowFunction, folder_of, load_module, place_in, workflows_in
+from mcp_workflows_dbos.module import WorkflowFunction, fail_on_exit, folder_of, load_module, place_in, workflows_in
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
 from mcp_workflows_dbos.start import Arguments, split
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_POOL: Final = "dbos-executor-"  # the names of threads in which DBOS runs functions without `async`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,8 @@ class _Timing:
     notice: float = 0.25  # DBOS's look for answers, on SQLite: one query for each open question
     queue: float = 1.0  # DBOS's look for executions that other processes have enqueued
     blocked: float = 3.0  # a loop that does nothing for so long is blocked
-    end: float = 10.0  # for the thread to end
+    begin: float = 10.0  # for the workflows to run; a database that answers nothing holds up nobody for longer
+    end: float = 5.0  # for the thread to end
 
 
 _TIMING: Final = _Timing()
@@ -77,6 +80,7 @@ class Executor:
         self.application = application
         self._module = load_module(application.module)
         self.workflows: Mapping[str, WorkflowFunction] = workflows_in(self._module)
+        fail_on_exit(self.folder)
         self.version: str | None = None  # once it runs
         self.problem: str | None = None  # why it does not run, or what is wrong with a workflow
         self._loop = asyncio.new_event_loop()
@@ -97,16 +101,17 @@ class Executor:
         return self.version is not None
 
     def start(self) -> None:
-        """Start the thread, and wait until it runs the workflows or has failed to once."""
+        """Start the thread, and wait until it runs the workflows or has failed to once, or the database is too slow."""
         self._thread.start()
         self._watch.start()
-        self._begun.wait()
+        self._begun.wait(_TIMING.begin)
 
     def stop(self) -> None:
         """End it. Executions that run go on when the next process begins."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(_TIMING.end)
+        _abandon_threads()
 
     async def begin(self, workflow: str, key: str, digest: str, arguments: Arguments) -> None:
         """Start a workflow under this key; with a key that is taken nothing is started."""
@@ -138,7 +143,7 @@ class Executor:
                 self._loop.run_until_complete(main)
             except SystemExit as error:
                 place = place_in(self.folder, error.__traceback__) or self.application.module
-                self._tell(f"{place}: a workflow called exit: raise an exception instead, and it fails")
+                logger.error("%s: a workflow called exit: raise an exception in its place", place)
             finally:
                 self._begun.set()
         self._loop.close()
@@ -148,8 +153,8 @@ class Executor:
         while not self._stopping.is_set():
             try:
                 if self._lock.acquire():
-                    await self._launched_until_stopped()
-                    return
+                    await self._run_while_locked()
+                    continue
                 self.problem = None
             except (dbos_error.DBOSException, SQLAlchemyError, OSError) as error:
                 self._tell(f"the workflows of {self.application.module} do not run: {type(error).__name__}")
@@ -158,7 +163,8 @@ class Executor:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _TIMING.retry)
 
-    async def _launched_until_stopped(self) -> None:
+    async def _run_while_locked(self) -> None:
+        """Run the workflows until it is stopped, or another process may take them over."""
         application = self.application
         if is_sqlite(application.url):
             _write_ahead(application.url)
@@ -178,8 +184,9 @@ class Executor:
         )
         self.version, self.problem = DBOS.application_version, None
         self._begun.set()
+        waits = [self._loop.create_task(each) for each in (self._stopping.wait(), self._until_lost())]
         try:
-            await self._stopping.wait()
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.version = None
             running = asyncio.all_tasks() - {task for task in (asyncio.current_task(),) if task}
@@ -188,6 +195,11 @@ class Executor:
             await asyncio.gather(*running, return_exceptions=True)
             await asyncio.to_thread(DBOS.destroy)
             self._lock.release()
+
+    async def _until_lost(self) -> None:
+        while await asyncio.to_thread(self._lock.is_held):  # noqa: ASYNC110  # nothing tells it
+            await asyncio.sleep(_TIMING.retry)
+        logger.warning("the workflows of %s begin again: their database was away", self.application.module)
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:
@@ -216,6 +228,16 @@ class Executor:
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented
         found = [each for each in traceback.extract_stack(frame) if Path(each.filename).is_relative_to(self.folder)]
         return f"{found[-1].filename}:{found[-1].lineno}" if found else None
+
+
+def _abandon_threads() -> None:
+    """Let the process end although functions without `async` still run; their executions go on in the next process.
+
+    The interpreter joins the threads of every pool, also daemons, and has no public way to leave some out.
+    """
+    joined: dict[threading.Thread, Any] = getattr(concurrent.futures.thread, "_threads_queues", {})  # Any: its queue
+    for thread in [each for each in joined if each.daemon and each.name.startswith(_POOL)]:
+        joined.pop(thread, None)
 
 
 def _tell_end(workflow_id: str, _: object) -> None:

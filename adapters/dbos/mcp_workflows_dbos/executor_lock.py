@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Final, Protocol
 
 import sqlalchemy as sa
@@ -24,6 +25,10 @@ class ExecutorLock(Protocol):
         """Take the lock; False if another process has it."""
         ...
 
+    def is_held(self) -> bool:
+        """False once it is lost, and another process may take it: its file or its connection is gone."""
+        ...
+
     def release(self) -> None:
         """Give it back."""
         ...
@@ -33,18 +38,18 @@ def lock_for(url: str, application: str) -> ExecutorLock:
     """Return the lock for an application on this database."""
     parsed = make_url(url)
     return (
-        _FileLock(f"{parsed.database}-executor")
-        if parsed.get_backend_name() == "sqlite"
-        else _Lock(parsed, application)
+        _FileLock(Path(parsed.database or "")) if parsed.get_backend_name() == "sqlite" else _Lock(parsed, application)
     )
 
 
 class _FileLock:
     """An exclusive transaction on a file of its own beside the database: the same on every platform."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._path = database.with_name(f"{database.name}-executor")
         self._held: sqlite3.Connection | None = None
+        self._file = 0
 
     def acquire(self) -> bool:
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
@@ -53,8 +58,14 @@ class _FileLock:
         except sqlite3.OperationalError:
             connection.close()
             return False
-        self._held = connection
+        self._held, self._file = connection, self._path.stat().st_ino
         return True
+
+    def is_held(self) -> bool:
+        try:
+            return self._database.exists() and self._path.stat().st_ino == self._file
+        except OSError:
+            return False
 
     def release(self) -> None:
         if self._held is not None:
@@ -81,6 +92,12 @@ class _Lock:
             return True
         connection.close()
         return False
+
+    def is_held(self) -> bool:
+        try:
+            return self._held is not None and bool(self._held.execute(sa.text("SELECT 1")).scalar())
+        except SQLAlchemyError:
+            return False
 
     def release(self) -> None:
         if self._held is not None:

@@ -39,7 +39,7 @@ def execution_of(row: Row, note: str | None = None) -> Execution:
         return Execution(status=status, execution_id=row.id, output=row.output, steps=steps)
     if status is Status.CANCELLED:
         return Execution(status=status, execution_id=row.id, message="cancelled in DBOS", steps=steps)
-    requests = {key: _request(cast("Mapping[str, JSON]", asked)) for key, asked in row.questions.items()}
+    requests = {key: _request(cast("Mapping[str, JSON]", each.asked)) for key, each in row.questions.items()}
     return Execution(
         status=Status.INPUT_REQUIRED if requests else Status.RUNNING,
         execution_id=row.id,

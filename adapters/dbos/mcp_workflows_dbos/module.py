@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -17,6 +19,14 @@ from dbos import DBOS
 from mcp_workflows.errors import ConfigError
 
 _STEP: Final = "<temp>."  # DBOS's name for the workflow that it makes of a step which is called on its own
+
+
+_ORIGINAL: Final = "__orig_func"
+_FAILS: Final = "mcp_workflows_fails_on_exit"
+
+
+class WorkflowExitError(Exception):
+    """The failure of a workflow that called `sys.exit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +75,43 @@ def workflows_in(module: ModuleType) -> Mapping[str, WorkflowFunction]:
     return found
 
 
+def fail_on_exit(folder: Path) -> None:
+    """Make each workflow of this process fail if it calls `sys.exit`: DBOS would leave its execution running for ever.
+
+    DBOS (3.4) calls the attribute `__orig_func` for executions that are started, recovered or taken from a queue.
+    """
+    registry: Any = getattr(sys.modules["dbos._dbos"], "_dbos_global_registry", None)  # Any: DBOS's own
+    known: Mapping[str, Callable[..., Any]] = {} if registry is None else registry.workflow_info_map
+    for workflow in known.values():
+        original = getattr(workflow, _ORIGINAL)
+        if not hasattr(original, _FAILS):
+            setattr(workflow, _ORIGINAL, _failing_on_exit(original, folder))
+
+
+def _failing_on_exit(function: Callable[..., Any], folder: Path) -> Callable[..., Any]:  # Any: as the user's function
+    @contextmanager
+    def failing() -> Generator[None]:
+        try:
+            yield
+        except SystemExit as error:
+            place = place_in(folder, error.__traceback__) or function.__name__
+            raise WorkflowExitError(f"{place}: it called exit: raise an exception in its place") from None
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        with failing():
+            return function(*args, **named)
+
+    @wraps(function)
+    async def call_async(*args: Any, **named: Any) -> Any:
+        with failing():
+            return await function(*args, **named)
+
+    found = call_async if inspect.iscoroutinefunction(function) else call
+    setattr(found, _FAILS, True)
+    return found
+
+
 def folder_of(module: ModuleType) -> Path:
     """Return the folder of the module's file."""
     return Path(module.__file__ or "").resolve().parent
@@ -83,7 +130,7 @@ def _instance() -> object:
 
 def _workflow_name(value: object) -> str | None:
     """Return DBOS's name of a decorated workflow; DBOS (3.4) has no public way to ask for it."""
-    original = getattr(value, "__orig_func", None)
+    original = getattr(value, _ORIGINAL, None)
     name = cast("str | None", getattr(original, "dbos_function_name", None))
     return None if name is None or name.startswith(_STEP) else name
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
@@ -31,7 +32,7 @@ _TYPE: Final = "$type"
 _VALUE: Final = "value"
 _STANDARD: Final[Mapping[str, type[Any]]] = {
     f"{each.__module__}:{each.__qualname__}": each
-    for each in (date, datetime, time, timedelta, Decimal, UUID, bytes, tuple, set, frozenset)
+    for each in (float, date, datetime, time, timedelta, Decimal, UUID, bytes, tuple, set, frozenset)
 }
 _COLLECTIONS: Final[Mapping[str, type[Any]]] = {
     name: each for name, each in _STANDARD.items() if each in (tuple, set, frozenset)
@@ -60,9 +61,16 @@ class TypedJsonSerializer(Serializer):
         """Return the JSON text of a value.
 
         Raises:
-            TypeError: the value, or one inside it, is of a type that cannot be restored.
+            TypeError: the value, or one inside it, is of a type that cannot be restored, or is too deep.
         """
-        return json.dumps(_encoded(data), separators=(",", ":"), ensure_ascii=False)
+        try:
+            text = json.dumps(_encoded(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            text.encode()  # a database takes no half of a surrogate pair
+        except UnicodeEncodeError:
+            raise TypeError("a text that is no Unicode cannot be stored: it has half of a surrogate pair") from None
+        except RecursionError:
+            raise TypeError("a value of so many levels cannot be stored") from None
+        return text
 
     def deserialize(self, serialized_data: str) -> Any:  # Any: see `serialize`
         """Return the value of a JSON text."""
@@ -74,6 +82,8 @@ def plain(value: Any) -> Any:  # Any: JSON
     match value:
         case {"$type": "builtins:BaseException", **rest}:
             return rest
+        case {"$type": "builtins:dict", "value": dict()}:
+            return {key: plain(each) for key, each in cast("dict[str, Any]", value["value"]).items()}
         case {"$type": str(), "value": inner}:
             return plain(inner)
         case dict():
@@ -87,6 +97,8 @@ def plain(value: Any) -> Any:  # Any: JSON
 def _encoded(value: Any) -> Any:  # Any: see `serialize`
     """Return JSON for a value."""
     kind: type[Any] = value.__class__
+    if kind is float and not math.isfinite(value):
+        return {_TYPE: "builtins:float", _VALUE: str(value)}  # JSON has no such numbers
     if value is None or kind in (bool, int, float, str):
         return value
     if isinstance(value, list):

@@ -47,11 +47,11 @@ class DbosSettings(BaseModel):
         if value is None:
             return None
         try:
-            name = make_url(value.get_secret_value()).get_backend_name()
+            url = make_url(value.get_secret_value())
         except ArgumentError:
-            name = ""
-        if name not in _DIALECTS:
-            raise ValueError("must be the URL of an SQLite or a PostgreSQL database")
+            url = None
+        if url is None or url.get_backend_name() not in _DIALECTS or url.database in (None, "", ":memory:"):
+            raise ValueError("must be the URL of an SQLite file or a PostgreSQL database")
         return value
 
     @model_validator(mode="after")

@@ -7,22 +7,31 @@ workflows. Nothing is written here, and no pickle is read: values that are not J
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine, RowMapping, make_url
+from sqlalchemy.event import listen  # pyright: ignore[reportUnknownVariableType]  # untyped
+from sqlalchemy.exc import DisconnectionError
 
 from mcp_workflows.adapter import JSON, MAX_STEPS
 from mcp_workflows_dbos.serializer import NAME, plain
 from mcp_workflows_dbos.workflow import ANSWER, ASK, PROGRESS, QUESTION
 
-__all__ = ["Row", "Step", "Tables", "Unreadable"]
+__all__ = ["Question", "Row", "Step", "Tables", "Unreadable"]
 
 _SCHEMA: Final = "dbos"  # of PostgreSQL
 _CONNECT_TIMEOUT: Final = 5  # seconds
+_TURN: Final = 0.5  # seconds between two looks for ends
+_OVERLAP: Final = 5000  # ms: the clocks of workers differ, and a transaction ends after its time is taken
+_CHANNELS: Final = ("dbos_notifications_channel", "dbos_workflow_events_channel")
 _READABLE: Final = frozenset({"portable_json", NAME})
 
 _STATUS: Final = """
@@ -33,11 +42,18 @@ FROM {schema}workflow_status s LEFT JOIN {schema}workflow_output o ON o.workflow
 WHERE s.workflow_uuid IN :ids
 """
 _EVENTS: Final = """
-SELECT workflow_uuid, key, value, serialization FROM {schema}workflow_events
-WHERE workflow_uuid IN :ids AND (key = :progress OR key LIKE :question)
-"""
-_ANSWERS: Final = """
-SELECT destination_uuid, topic FROM {schema}notifications WHERE destination_uuid IN :ids AND topic LIKE :answer
+WITH RECURSIVE family (root, id) AS (
+  SELECT workflow_uuid, workflow_uuid FROM {schema}workflow_status WHERE workflow_uuid IN :ids
+  UNION ALL
+  SELECT family.root, child.workflow_uuid FROM family JOIN {schema}workflow_status child
+  ON child.parent_workflow_id = family.id AND child.status IN ('PENDING', 'ENQUEUED', 'DELAYED')
+)
+SELECT family.root, family.id, event.key, event.value, event.serialization
+FROM family JOIN {schema}workflow_events event ON event.workflow_uuid = family.id
+WHERE (event.key = :progress AND family.id = family.root) OR (event.key LIKE :question AND NOT EXISTS (
+  SELECT 1 FROM {schema}notifications message
+  WHERE message.destination_uuid = family.id AND message.topic = :answer || substr(event.key, :after)
+))
 """
 _STEPS: Final = """
 SELECT function_id, function_name, error IS NOT NULL AS failed, started_at_epoch_ms, completed_at_epoch_ms
@@ -51,9 +67,17 @@ WHERE parent_workflow_id IS NULL AND name NOT LIKE '<temp>.%' GROUP BY name ORDE
 """
 _VERSIONS: Final = "SELECT version_name FROM {schema}application_versions ORDER BY version_timestamp DESC{tie} LIMIT 1"
 _QUEUES: Final = "SELECT name FROM {schema}queues ORDER BY name"
+_ENDED: Final = """
+SELECT workflow_uuid, completed_at FROM {schema}workflow_status
+WHERE completed_at IS NOT NULL AND completed_at >= :since ORDER BY completed_at DESC LIMIT 1000
+"""
 _WAITING: Final = """
 SELECT COUNT(*) FROM {schema}workflow_status WHERE queue_name = :queue AND status = 'ENQUEUED' AND created_at < :before
 """
+
+
+_Announced: TypeAlias = Callable[[], Sequence[str]]
+_Connect: TypeAlias = Callable[[], AbstractContextManager[sa.Connection]]
 
 
 class Unreadable:
@@ -68,6 +92,15 @@ class Step:
     failed: bool
     started_at: int | None  # ms since 1970
     completed_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """An open question of an execution, or of a workflow that it has started."""
+
+    workflow_id: str  # of the workflow that asks
+    key: str  # in that workflow
+    asked: JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +121,7 @@ class Row:
     output: JSON | Unreadable = None
     error: JSON | Unreadable = None
     progress: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
-    questions: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the open ones, by key
+    questions: Mapping[str, Question] = field(default_factory=dict[str, Question])  # the open ones, by key
     steps: Sequence[Step] = ()
 
 
@@ -124,25 +157,25 @@ class Tables:
 
     def _told(
         self, connection: sa.Connection, ids: Sequence[str]
-    ) -> tuple[Mapping[str, Mapping[str, JSON]], Mapping[str, Mapping[str, JSON]]]:
-        """Return the last report of each execution, and its open questions by key."""
+    ) -> tuple[Mapping[str, Mapping[str, JSON]], Mapping[str, Mapping[str, Question]]]:
+        """Return the last report of each execution, and by key the open questions of it and its children."""
         if not ids:
             return {}, {}
-        patterns = {"progress": PROGRESS, "question": f"{QUESTION}%"}
-        events = connection.execute(self._query(_EVENTS), {"ids": ids, **patterns}).mappings().all()
-        answers = connection.execute(self._query(_ANSWERS), {"ids": ids, "answer": f"{ANSWER}%"}).all()
-        answered = {(name, topic.removeprefix(ANSWER)) for name, topic in answers}
+        words = {"progress": PROGRESS, "question": f"{QUESTION}%", "answer": ANSWER, "after": len(QUESTION) + 1}
+        events = connection.execute(self._query(_EVENTS), {"ids": ids, **words}).mappings().all()
         progress: dict[str, Mapping[str, JSON]] = {}
-        questions: defaultdict[str, dict[str, JSON]] = defaultdict(dict)
+        questions: defaultdict[str, dict[str, Question]] = defaultdict(dict)
         for row in events:
             value = _value(row["value"], row["serialization"])
-            name, key = row["workflow_uuid"], row["key"].removeprefix(QUESTION)
+            root, asking = row["root"], row["id"]
             if isinstance(value, Unreadable):
                 continue
             if row["key"] == PROGRESS:
-                progress[name] = value
-            elif (name, key) not in answered:
-                questions[name][key] = value
+                progress[root] = value
+                continue
+            key = row["key"].removeprefix(QUESTION)
+            shown = key if asking == root else f"{asking}:{key}"
+            questions[root][shown] = Question(workflow_id=asking, key=key, asked=value)
         return progress, {name: dict(sorted(asked.items(), key=_by_number)) for name, asked in questions.items()}
 
     def _steps(self, connection: sa.Connection, name: str) -> Sequence[Step]:
@@ -157,6 +190,53 @@ class Tables:
             )
             for row in reversed(listed)
         ]
+
+    def watch(self, tell: Callable[[str], None], stopped: threading.Event, is_told: Callable[[], bool]) -> None:
+        """Tell the ids of workflows that may have changed, until `stopped` is set.
+
+        PostgreSQL announces questions, reports and answers; ends are looked for, as DBOS announces none. `is_told`: the
+        workflows run in this process, which tells of their questions and reports itself.
+        """
+        since, known = int(time.time() * 1000) - _OVERLAP, frozenset[str]()
+        with self._announcements(stopped) as (next_ones, connect):
+            while not stopped.is_set():
+                kinds = (ANSWER,) if is_told() else (ANSWER, QUESTION, PROGRESS)
+                for announced in next_ones():
+                    workflow_id, _, key = announced.rpartition("::")
+                    if key.startswith(kinds):
+                        tell(workflow_id)
+                with connect() as connection:
+                    listed = connection.execute(self._query(_ENDED, many=False), {"since": since}).all()
+                ended = {str(name): int(at) for name, at in listed}
+                for workflow_id in ended.keys() - known:
+                    tell(workflow_id)
+                known, since = frozenset(ended), max([since, *(at - _OVERLAP for at in ended.values())])
+
+    @contextmanager
+    def _announcements(self, stopped: threading.Event) -> Generator[tuple[_Announced, _Connect]]:
+        """Yield a function that waits a moment for announcements, `WORKFLOW_ID::KEY`, and one that gives a connection.
+
+        On PostgreSQL both are of one connection, which is closed at the end. SQLite announces nothing.
+        """
+        if self._engine.dialect.name != "postgresql":
+
+            def nothing() -> Sequence[str]:
+                stopped.wait(_TURN)
+                return ()
+
+            yield nothing, self._engine.connect
+            return
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            for channel in _CHANNELS:
+                connection.execute(sa.text(f"LISTEN {channel}"))
+            listening: Any = connection.connection.driver_connection  # Any: psycopg's, and untyped here
+            try:
+                yield (
+                    lambda: [each.payload for each in listening.notifies(timeout=_TURN, stop_after=1)],
+                    lambda: nullcontext(connection),
+                )
+            finally:
+                connection.invalidate()  # closed, and not given back: it listens
 
     def names(self) -> Sequence[tuple[str, int, int]]:
         """Return the workflows that have run: name, executions and the last start in ms, the most frequent first."""
@@ -190,17 +270,42 @@ def _engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         file = url.set(database=f"file:{url.database}", query={"mode": "ro", "uri": "true"})
         shared = {"timeout": _CONNECT_TIMEOUT, "check_same_thread": False}  # a connection has one user at a time
-        return sa.create_engine(file, poolclass=sa.QueuePool, connect_args=shared)
+        engine = sa.create_engine(file, poolclass=sa.QueuePool, connect_args=shared)
+        _reconnect_to_another_file(engine, Path(url.database or ""))
+        return engine
     there = url.set(drivername="postgresql+psycopg")
     arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": "mcp-workflows"}
     return sa.create_engine(there, pool_size=4, pool_pre_ping=True, connect_args=arguments)
 
 
-def _by_number(item: tuple[str, JSON]) -> tuple[int, str]:
-    return len(item[0]), item[0]
+def _reconnect_to_another_file(engine: Engine, file: Path) -> None:
+    """Have a connection that is kept read the file of this name, also when another file has taken its place."""
+
+    def number() -> int | None:
+        try:
+            return file.stat().st_ino
+        except OSError:
+            return None
+
+    def connected(_: object, record: Any) -> None:  # Any: SQLAlchemy's
+        record.info["file"] = number()
+
+    def checked_out(_: object, record: Any, __: object) -> None:
+        if record.info["file"] != number():
+            raise DisconnectionError
+
+    listen(engine, "connect", connected)
+    listen(engine, "checkout", checked_out)
 
 
-def _row(row: RowMapping, progress: Mapping[str, JSON], questions: Mapping[str, JSON], steps: Sequence[Step]) -> Row:
+def _by_number(item: tuple[str, Question]) -> tuple[str, int, str]:
+    shown, question = item
+    return "" if shown == question.key else question.workflow_id, len(question.key), question.key
+
+
+def _row(
+    row: RowMapping, progress: Mapping[str, JSON], questions: Mapping[str, Question], steps: Sequence[Step]
+) -> Row:
     attributes: Any = row["attributes"]
     if isinstance(attributes, str):  # SQLite has JSON as text
         attributes = json.loads(attributes)

@@ -1,6 +1,7 @@
 """A process that runs the workflows of a module until it is killed: `python -m adapters.dbos.tests.host MODULE URL`.
 
-Further arguments are keys with workflows, `KEY=WORKFLOW`, to be started at once; `version=V` is that of the code.
+Further arguments are keys with workflows, `KEY=WORKFLOW`, to be started at once; `version=V` is that of the code; with
+`until=FILE` it ends once this file is there.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ async def main(*words: str) -> None:
     """Run them for ever."""
     module, url, *more = words
     given = dict(word.split("=", 1) for word in more)
+    until = given.pop("until", None)
     settings = {"module": module, "database": url, "version": given.pop("version", None)}
     async with DbosAdapter(DbosSettings.model_validate(settings)) as adapter:
         for key, workflow in given.items():
             await adapter.start(Start(workflow=workflow, arguments={}, key=key, created=datetime.now(UTC)))
         print("running", flush=True)  # noqa: T201  # the test waits for it
-        await anyio.sleep_forever()
+        while until is None or not await anyio.Path(until).exists():
+            await anyio.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import uuid
@@ -55,7 +56,7 @@ def postgres(programs: Path) -> Generator[str]:
                 assert process.poll() is None, (root / "log").read_text()
             yield f"postgresql://postgres@127.0.0.1:{port}"
         finally:
-            process.terminate()
+            process.send_signal(signal.SIGINT)  # it waits for no client
             process.wait()
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from anyio.abc import ByteStream, SocketAttribute
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
 from adapters.dbos.tests.postgres_server import binaries, new_database, postgres
-from mcp_workflows.adapter import Ref
+from mcp_workflows.adapter import Adapter, Ref
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
+from mcp_workflows.testing.lossy import LossyProxy
 from scripts.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,19 +86,89 @@ class TestOnPostgres(AdapterContract):
         return subject_of(lambda: in_process(url))
 
 
+class CommitProxy(LossyProxy):
+    """A proxy that loses the replies to the commit of a new execution, and to all that follows."""
+
+    def __init__(self, target: int) -> None:
+        super().__init__(target)
+        self.waits = False  # for such a commit
+
+    async def _pump(self, source: ByteStream, sink: ByteStream, is_reply: bool) -> None:
+        await super()._pump(source if is_reply else Overheard(source, self), sink, is_reply)
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncGenerator[None]:
+        """Lose nothing before such a commit; afterwards as `losing`."""
+        async with self.losing():
+            self._losing = False
+            yield
+
+    def commit(self) -> None:
+        """Lose from now on what the server says."""
+        self._losing = self._losing or self.waits
+
+
+class Overheard(ByteStream):
+    """What a client sends; tells the proxy of the commit of a new execution before it reaches the server."""
+
+    def __init__(self, stream: ByteStream, proxy: CommitProxy) -> None:
+        self._stream = stream
+        self._proxy = proxy
+        self._inserts = False
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        data = await self._stream.receive(max_bytes)
+        self._inserts = self._inserts or (b"INSERT INTO" in data and b"workflow_status" in data)
+        if self._inserts and b"COMMIT" in data:
+            self._proxy.commit()
+        return data
+
+    async def send(self, item: bytes) -> None:
+        await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+@asynccontextmanager
+async def commit_proxy(target: int) -> AsyncGenerator[CommitProxy]:
+    """A proxy in front of PostgreSQL while this is entered."""
+    proxy = CommitProxy(target)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        proxy.port = listener.extra(SocketAttribute.local_port)
+        async with anyio.create_task_group() as group:
+            group.start_soon(listener.serve, proxy.serve)
+            yield proxy
+            group.cancel_scope.cancel()
+
+
 @pytest.mark.usefixtures("processes")
 class TestWorkersElsewhere(AdapterContract):
-    """Workflows in another process, on PostgreSQL.
-
-    No reply of a start is lost here: DBOS starts in a transaction of several round trips, and no single one starts it.
-    """
+    """Workflows in another process, on PostgreSQL, of which a proxy can lose the reply to a commit."""
 
     @pytest.fixture
-    def subject(self, postgres_url: str) -> Iterator[Subject]:
+    async def subject(self, postgres_url: str) -> AsyncGenerator[Subject]:
         url = new_database(postgres_url)
-        there = {"database": url, "queue": f"{APPLICATION}-queue", "application": APPLICATION}
-        with host(FLOWS, url):
-            yield subject_of(lambda: DbosAdapter(DbosSettings.model_validate(there)), refused=None)
+        async with commit_proxy(urlsplit(url).port or 0) as proxy:
+            parts = urlsplit(url)
+            proxied = parts._replace(netloc=f"postgres@127.0.0.1:{proxy.port}").geturl()
+            there = {"database": proxied, "queue": f"{APPLICATION}-queue", "application": APPLICATION}
+
+            @asynccontextmanager
+            async def losing_replies(_: Adapter) -> AsyncGenerator[None]:
+                proxy.waits = True
+                try:
+                    async with proxy.kept():
+                        yield
+                finally:
+                    proxy.waits = False
+
+            with host(FLOWS, url):
+                made = subject_of(lambda: DbosAdapter(DbosSettings.model_validate(there)), refused=None)
+                yield replace(made, losing_replies=losing_replies)
 
     async def test_a_database_that_answers_nothing_is_unavailable_in_time(self, postgres_url: str) -> None:
         async with lossy_proxy(urlsplit(postgres_url).port or 0) as proxy:

@@ -23,7 +23,7 @@ from mcp_workflows.errors import ConfigError, EngineRefused
 PATIENCE = 30  # seconds
 HEAD = "from dbos import DBOS; from mcp_workflows_dbos import McpError\n"
 ENDLESS = """
-import sys, time
+import asyncio, sys, time
 @DBOS.workflow(name=__name__ + ".blocks")
 async def blocks():
     deadline = time.monotonic() + 5
@@ -38,6 +38,21 @@ async def works(number: int):
 @DBOS.workflow(name=__name__ + ".breaks")
 async def breaks(value: dict):
     raise McpError("it broke", -32603, {"value": value})
+@DBOS.workflow(name=__name__ + ".half_a_character")
+async def half_a_character():
+    return {"text": chr(0xD800)}
+@DBOS.workflow(name=__name__ + ".exits_in_thread")
+def exits_in_thread():
+    sys.exit()
+@DBOS.step()
+def leaves():
+    sys.exit()
+@DBOS.workflow(name=__name__ + ".exits_in_step")
+def exits_in_step():
+    leaves()
+@DBOS.workflow(name=__name__ + ".exits_beside")
+async def exits_beside():
+    await asyncio.gather(asyncio.to_thread(leaves), asyncio.sleep(0))
 """
 
 
@@ -101,15 +116,22 @@ async def until(adapter: DbosAdapter, workflow: str, **arguments: object) -> Sta
 
 
 @pytest.mark.anyio
-async def test_a_workflow_that_exits_is_told_and_the_others_go_on(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("workflow", "line"), [("exits", 11), ("exits_in_thread", 23), ("exits_in_step", 26), ("exits_beside", 26)]
+)
+async def test_a_workflow_that_exits_fails_with_its_line_and_the_others_go_on(
+    file: Path, workflow: str, line: int
+) -> None:
     async with adapter_of(file) as adapter:
-        await adapter.start(order(f"{file.stem}.exits"))
+        start = order(f"{file.stem}.{workflow}")
+        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
         with anyio.fail_after(PATIENCE):
-            while (found := await adapter.check_engine()).ok:
+            while not (seen := await adapter.describe(ref)).terminal:
                 await anyio.sleep(0.02)
-        assert f"{file}:11: a workflow called exit" in found.text
+        assert seen.failure
+        assert seen.failure.text == f"{file}:{line}: it called exit: raise an exception in its place"
+        assert (await adapter.check_engine()).ok
         assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
-    assert any("called exit" in record.message for record in caplog.records)
 
 
 @pytest.mark.anyio
@@ -133,6 +155,36 @@ async def test_arguments_that_do_not_fit_are_refused_before_anything_starts(file
             await adapter.start(order(f"{file.stem}.works", number=1, more=2))
         with pytest.raises(EngineRefused, match="has no workflow 'nobody'"):
             await adapter.start(order("nobody"))
+        with pytest.raises(EngineRefused, match="half of a surrogate pair"):
+            await adapter.start(order(f"{file.stem}.breaks", value={"text": "\ud800"}))
+        with pytest.raises(EngineRefused, match="takes no such text"):
+            await adapter.adopt("\ud800")
+
+
+@pytest.mark.anyio
+async def test_a_preview_shows_what_would_be_started(file: Path) -> None:
+    async with adapter_of(file) as adapter:
+        start = order(f"{file.stem}.works", number="1")
+        assert adapter.preview(start) == {
+            "workflow_name": start.workflow,
+            "workflow_id": start.key,
+            "args": [],
+            "kwargs": {"number": 1},
+        }
+        with pytest.raises(EngineRefused, match="number: Input should be a valid integer"):
+            adapter.preview(order(f"{file.stem}.works", number="many"))
+
+
+@pytest.mark.anyio
+async def test_a_result_that_cannot_be_stored_fails_its_execution(file: Path) -> None:
+    async with adapter_of(file) as adapter:
+        start = order(f"{file.stem}.half_a_character")
+        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
+        with anyio.fail_after(PATIENCE):
+            while not (seen := await adapter.describe(ref)).terminal:
+                await anyio.sleep(0.02)
+    assert seen.failure
+    assert "half of a surrogate pair" in seen.failure.text
 
 
 @pytest.mark.anyio

@@ -6,17 +6,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+import uuid
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
+import psycopg
 import pytest
+from dbos import DBOSClient, EnqueueOptions, WorkflowSerializationFormat
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
-from mcp_workflows.adapter import Execution, Ref, Start, Status
+from adapters.dbos.tests.postgres_server import binaries, new_database, postgres
+from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
+from mcp_workflows.errors import EngineUnavailable
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("processes")]
 
@@ -25,9 +30,12 @@ PATIENCE = 40  # seconds
 STEPS = 4
 CODE = """
 import asyncio
+import time
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from dbos import DBOS
+from dbos import DBOS, Debouncer
 from mcp_workflows_dbos import ask, progress
 
 FORM = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
@@ -53,6 +61,53 @@ async def questions():
     first, second = await asyncio.gather(ask("first?", FORM), ask("second?", FORM))
     last = await ask("third?", FORM)
     return {"answers": [each.content["answer"] for each in (first, second, last)]}
+
+
+@DBOS.workflow()
+async def asks(number: int = 1):
+    return (await ask(f"child {number}?", FORM)).content["answer"]
+
+
+@DBOS.workflow()
+async def parent():
+    first = await DBOS.start_workflow_async(asks, 1)
+    answers = await asyncio.gather(first.get_result(), ask("parent?", FORM))
+    return {"answers": [answers[0], answers[1].content["answer"], await asks(2)]}
+
+
+@DBOS.step()
+async def reports():
+    await progress("in a step", 1, 2)
+
+
+@DBOS.workflow()
+async def receives():
+    await reports()
+    return {"message": await DBOS.recv_async("letter", 1000)}
+
+
+@DBOS.workflow()
+def sleeps(seconds: float = 60):
+    (HERE / "asleep").touch()
+    time.sleep(seconds)
+    return {"slept": seconds}
+
+
+@DBOS.workflow()
+async def debounces():
+    debouncer = Debouncer.create(several)
+    handle = await debouncer.debounce_async("key", 0.1)
+    return {"several": await handle.get_result()}
+
+
+@DBOS.workflow()
+async def every_second(scheduled: datetime, context: Any):
+    return {"scheduled": scheduled.isoformat()}
+
+
+@DBOS.workflow()
+async def schedules():
+    await DBOS.create_schedule_async(schedule_name="all", workflow_fn=every_second, schedule="* * * * * *")
 """
 
 
@@ -62,10 +117,11 @@ class Application:
 
     folder: Path
     name: str
+    url: str
 
     @property
-    def url(self) -> str:
-        return f"sqlite:///{self.folder}/app.db"
+    def is_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
 
     def write(self, more: str = "") -> None:
         (self.folder / f"{self.name}.py").write_text(CODE.replace("STEPS", str(STEPS)) + more)
@@ -96,9 +152,26 @@ class Application:
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-@pytest.fixture
-def application(tmp_path: Path) -> Application:
-    found = Application(folder=tmp_path, name=f"flows_{tmp_path.name.replace('-', '_')}")
+@pytest.fixture(scope="module")
+def server() -> Iterator[str | None]:
+    """A PostgreSQL server; None: it is not installed here."""
+    programs = binaries()
+    if programs is None:
+        yield None
+        return
+    with postgres(programs) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def application(tmp_path: Path, server: str | None, request: pytest.FixtureRequest) -> Application:
+    """An application, on each database."""
+    url = f"sqlite:///{tmp_path}/app.db"
+    if request.param == "postgresql":
+        if server is None:
+            pytest.skip("PostgreSQL is not installed here")
+        url = new_database(server)
+    found = Application(folder=tmp_path, name=f"flows_{uuid.uuid4().hex}", url=url)
     found.write()
     return found
 
@@ -220,3 +293,128 @@ async def test_with_a_version_of_ones_own_changed_code_goes_on(application: Appl
             ref = Ref(workflow="", handle="one")
             await adapter.answer(ref, {key: accepted("1") for key in (await look(adapter)).requests})
             await until(adapter, "one", lambda seen: len(seen.requests) == 1)
+
+
+async def test_a_question_of_a_child_is_asked_by_its_parent_and_outlives_kills(application: Application) -> None:
+    ref = Ref(workflow="", handle="one")
+    with application.host("one=parent"):
+        async with application.outside() as adapter:
+            asked = await until(adapter, "one", lambda seen: len(seen.requests) == 2)
+            messages = {str(each.params["message"]): key for key, each in asked.requests.items()}
+            await adapter.answer(ref, {messages["child 1?"]: accepted("1")})
+            await until(adapter, "one", lambda seen: list(seen.requests) == [messages["parent?"]])
+            [swept] = (await adapter.describe_many([ref])).values()
+            assert list(swept.requests) == [messages["parent?"]]
+    with application.host():
+        async with application.outside() as adapter:
+            await adapter.answer(ref, {messages["parent?"]: accepted("0"), messages["child 1?"]: accepted("another")})
+            last = await until(adapter, "one", lambda seen: bool(seen.requests.keys() - messages.values()))
+            assert [each.params["message"] for each in last.requests.values()] == ["child 2?"]
+    with application.host():
+        async with application.outside() as adapter:
+            await adapter.answer(ref, {key: accepted("2") for key in last.requests})
+            ended = await until(adapter, "one", lambda seen: seen.terminal)
+    assert ended.output == {"answers": ["1", "0", "2"]}
+
+
+async def test_cancelling_a_parent_cancels_its_children(application: Application) -> None:
+    with application.host("one=parent"):
+        async with application.outside() as adapter:
+            asked = await until(adapter, "one", lambda seen: len(seen.requests) == 2)
+            [child] = [key.partition(":")[0] for key in asked.requests if ":" in key]
+            await adapter.cancel(Ref(workflow="", handle="one"))
+            for key in ("one", child):
+                await until(adapter, key, lambda seen: seen.status is Status.CANCELLED)
+
+
+async def test_a_workflow_that_receives_messages_by_itself_and_reports_in_a_step_is_a_task(
+    application: Application,
+) -> None:
+    with application.host("one=receives"):
+        async with application.outside() as adapter:
+            seen = await until(adapter, "one", lambda seen: seen.progress is not None)
+            assert (seen.message, seen.progress) == ("in a step", Progress(value=1, total=2))
+            client = DBOSClient(system_database_url=application.url, application_name=f"mcp-{application.name}")
+            await client.send_async(
+                "one", {"text": "hi"}, topic="letter", serialization_type=WorkflowSerializationFormat.PORTABLE
+            )
+            ended = await until(adapter, "one", lambda seen: seen.terminal)
+            client.destroy()
+    assert ended.output == {"message": {"text": "hi"}}
+
+
+async def test_what_was_started_elsewhere_is_adopted(application: Application) -> None:
+    with application.host():
+        client = DBOSClient(system_database_url=application.url, application_name=f"mcp-{application.name}")
+        options = EnqueueOptions(workflow_name="asks", queue_name=f"mcp-{application.name}-queue", workflow_id="theirs")
+        await client.enqueue_async(options, 3)
+        async with application.outside() as adapter:
+            ref = await adapter.adopt("theirs")
+            assert ref == Ref(workflow="asks", handle="theirs")
+            asked = await until(adapter, "theirs", lambda seen: bool(seen.requests))
+            await adapter.answer(ref, {key: accepted("yes") for key in asked.requests})
+            ended = await until(adapter, "theirs", lambda seen: seen.terminal)
+        client.destroy()
+    assert ended.status is Status.SUCCEEDED
+
+
+async def test_debounced_and_scheduled_workflows_run_beside_tasks(application: Application) -> None:
+    with application.host("one=debounces", "two=schedules"):
+        async with application.outside() as adapter:
+            ended = await until(adapter, "one", lambda seen: seen.terminal)
+            assert ended.output == {"several": {"done": [*range(STEPS)]}}
+            with anyio.fail_after(PATIENCE):
+                while not [each for each in await adapter.discover() if each.workflow == "every_second"]:
+                    await anyio.sleep(0.1)
+
+
+async def test_a_process_beside_the_one_that_runs_the_workflows_is_told_of_changes(application: Application) -> None:
+    """PostgreSQL announces a question; on SQLite only ends are told."""
+    told: set[str] = set()
+    workflow = "several" if application.is_sqlite else "asks"
+    with application.host():
+        async with application.outside() as adapter, anyio.create_task_group() as group:
+            group.start_soon(adapter.hints, told.add)
+            with anyio.fail_after(PATIENCE):
+                started: set[str] = set()
+                while not told & started:  # it may not listen yet
+                    key = f"key-{len(started)}"
+                    started.add(key)
+                    await adapter.start(Start(workflow=workflow, arguments={}, key=key, created=datetime.now(UTC)))
+                    with anyio.move_on_after(1):
+                        while not told & started:
+                            await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
+
+
+async def test_a_function_without_async_that_runs_on_does_not_hold_up_the_end(application: Application) -> None:
+    with application.host("one=sleeps", f"until={application.folder / 'asleep'}") as process:
+        assert process.wait(PATIENCE / 2) == 0
+    with application.host():
+        async with application.outside() as adapter:
+            seen = await adapter.describe(Ref(workflow="", handle="one"))
+    assert seen.status is Status.RUNNING
+
+
+async def test_an_executor_whose_connections_end_goes_on(application: Application) -> None:
+    if application.is_sqlite:
+        pytest.skip("SQLite has no connections that end")
+    ref = Ref(workflow="", handle="one")
+    with application.host("one=asks"):
+        async with application.outside() as adapter:
+            asked = await until(adapter, "one", lambda seen: bool(seen.requests))
+            with psycopg.connect(application.url, autocommit=True) as connection:
+                ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+                connection.execute(f"{ends} AND pid <> pg_backend_pid()".encode())
+            with anyio.fail_after(PATIENCE):
+                while not await can_answer(adapter, ref, asked):
+                    await anyio.sleep(0.1)
+            assert (await until(adapter, "one", lambda seen: seen.terminal)).output == "yes"
+
+
+async def can_answer(adapter: DbosAdapter, ref: Ref, asked: Execution) -> bool:
+    try:
+        await adapter.answer(ref, {key: accepted("yes") for key in asked.requests})
+    except EngineUnavailable:
+        return False
+    return True

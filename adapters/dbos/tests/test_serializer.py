@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from functools import reduce
 from typing import Any
 from uuid import UUID
 
@@ -104,6 +106,25 @@ def test_a_row_makes_nothing_but_values_and_errors(row: dict[str, Any]) -> None:
     else:
         with pytest.raises(TypeError, match="is not loaded, or is no type"):
             SERIALIZER.deserialize(json.dumps(row))
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_number_that_json_lacks_is_stored_as_its_name(value: float) -> None:
+    text = SERIALIZER.serialize({"value": value})
+    assert plain(json.loads(text)) == {"value": str(value)}
+    back = SERIALIZER.deserialize(text)["value"]
+    assert back == value or (math.isnan(back) and math.isnan(value))
+
+
+def test_a_value_that_looks_like_a_type_is_seen_as_it_is() -> None:
+    value = {"a": {"$type": "os:system", "value": "id"}}
+    assert plain(json.loads(SERIALIZER.serialize(value))) == value
+
+
+@pytest.mark.parametrize("value", ["\ud800", {"\ud800": 1}, reduce(lambda inner, _: [inner], range(5000), [])])
+def test_a_value_that_no_database_takes_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="cannot be stored"):
+        SERIALIZER.serialize(value)
 
 
 def test_callers_see_values_without_the_names_of_types() -> None:
