@@ -463,7 +463,7 @@ LINES: Mapping[str, int] = {
     "access": 1578,  # signatures of webhooks
     "tools": 1235,  # the preparation of a call in one place; sizes and keys came from tasks; the card's setting
     "store": 1443,  # a row is decoded once for each text; caps are counted seldom; creates share a sync, which may fail
-    "engines": 1284,  # workflows in this process have no limit; one class for a call in place of five context managers; the scheduler knows its own; steps
+    "engines": 1284,  # one class for a call in place of five context managers; the scheduler knows its own; steps
     "tasks": 2276,  # an unknown start's reason; steps, logs; the disk takes a row as it starts; cards find tasks
     "receiver": 2628,  # signed webhooks, refused ones are counted; steps and logs are shown; the run card; notes
     "client": 820,  # bounded answers over HTTP; what was not sent, and what has no token

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self, TypeVar
@@ -18,6 +19,7 @@ from pydantic_core import to_jsonable_python
 
 from mcp_workflows.adapter import (
     JSON,
+    Allowance,
     Discovered,
     DraftedEngine,
     Execution,
@@ -46,6 +48,8 @@ from mcp_workflows_dbos.workflow import ANSWER
 
 _CALLS: Final = 8  # at a time, each in a thread
 _TIMEOUT: Final = 8  # seconds for one of them; the core gives up after ten
+_SWEEP_EVERY: Final = 0.2  # seconds
+_BATCH: Final = 500  # executions of one sweep: three queries
 _WITHDRAWN: Final[Mapping[str, JSON]] = {"action": "cancel", "content": None}
 
 T = TypeVar("T")
@@ -193,6 +197,12 @@ class DbosAdapter:
         tables = self._entered(self._open)
         rows = await self._call(lambda: tables.rows([ref.handle for ref in refs]))
         return {name: execution_of(row, self._note(row)) for name, row in rows.items()}
+
+    @property
+    def allowance(self) -> Allowance:
+        """No quotas; see `Limited.allowance`."""
+        in_process = self._application is not None
+        return Allowance(looks_per_second=inf, sweep_every=_SWEEP_EVERY, batch=_BATCH, in_process=in_process)
 
     async def adopt(self, execution_id: str) -> Ref:
         """Return the execution of a workflow id; see `Adopts.adopt`."""
