@@ -17,11 +17,6 @@ from mcp_workflows.sidecar.config.models import Config
 _ADAPTER: Final = "dbos"  # the adapter whose workflows are functions in a file
 
 
-def is_python(path: Path) -> bool:
-    """True if a path is that of a Python file, and not of a configuration."""
-    return path.suffix == ".py"
-
-
 def draft_python(path: Path) -> str:
     """Return the configuration of a Python file: one engine, and a tool for each of its workflows.
 
