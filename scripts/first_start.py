@@ -163,7 +163,11 @@ def _developing(place: Place, port: int) -> Generator[None]:
     words = [*commands("mcp-workflows dev", port), "--http", f"127.0.0.1:{port}"]
     with (place.folder / "dev.log").open("w") as log:
         process = subprocess.Popen(
-            [str(place.commands / words[0]), *words[1:]], cwd=place.folder, env=place.environment, stderr=log
+            [str(place.commands / words[0]), *words[1:]],
+            cwd=place.folder,
+            env=place.environment,
+            stderr=log,
+            preexec_fn=_heed_interrupts,
         )
     try:
         deadline = time.monotonic() + PATIENCE
@@ -180,6 +184,11 @@ def _developing(place: Place, port: int) -> Generator[None]:
     finally:
         process.terminate()
         process.wait(PATIENCE)
+
+
+def _heed_interrupts() -> None:
+    """Heed SIGINT: what is started in the background of a shell ignores it, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _lists_tools(port: int) -> bool:
