@@ -19,6 +19,7 @@ from typing import Annotated, Final
 import typer
 from watchfiles import PythonFilter, watch
 
+from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.address import Address, listen
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.options import (
@@ -56,6 +57,8 @@ def dev(
     """Serve, and reload on save: a bad edit keeps the last good configuration. A Python file is started again."""
     path = existing(either(config, option))
     if is_python(path) and not stdio:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file")
         listen(http).close()  # if it is taken, no save helps
         words = ["serve", str(path), "--http", str(http), "--log-level", log_level.value]
         words += ["--unsafe-no-auth"] if unsafe_no_auth else []
@@ -69,8 +72,9 @@ def dev(
 def _start_again_on_save(folder: Path, command: Sequence[str]) -> None:
     """Run the command, and again whenever a Python file in the folder is saved, until a signal ends this process."""
     logging.getLogger("watchfiles").setLevel(logging.ERROR)  # it warns of Ctrl-C
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    process, is_noticed = subprocess.Popen(command), False  # noqa: S603  # it is ours
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.default_int_handler)
+    process, is_noticed = _process(command), False
     try:
         for changes in watch(
             folder, watch_filter=PythonFilter(), raise_interrupt=False, rust_timeout=_LOOK_MS, yield_on_timeout=True
@@ -79,7 +83,7 @@ def _start_again_on_save(folder: Path, command: Sequence[str]) -> None:
                 names = sorted({str(Path(name).relative_to(folder)) for _, name in changes})
                 say(f"saved: {', '.join(names[:3])}; starting again", err=True)
                 _end(process)
-                process, is_noticed = subprocess.Popen(command), False  # noqa: S603  # it is ours
+                process, is_noticed = _process(command), False
             elif process.poll() is not None and not is_noticed:
                 is_noticed = True
                 say(f"exit code {process.returncode}; the next save of a Python file here starts it again", err=True)
@@ -87,6 +91,11 @@ def _start_again_on_save(folder: Path, command: Sequence[str]) -> None:
         pass
     finally:
         _end(process)
+
+
+def _process(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process that Ctrl-C does not reach: a second one, from here, would end it without an orderly end."""
+    return subprocess.Popen(command, start_new_session=True)  # noqa: S603  # the command is ours
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
