@@ -86,7 +86,10 @@ def _start_again_on_save(folder: Path, command: Sequence[str]) -> None:
                 process, is_noticed = _process(command), False
             elif process.poll() is not None and not is_noticed:
                 is_noticed = True
-                say(f"exit code {process.returncode}; the next save of a Python file here starts it again", err=True)
+                say(
+                    f"ended with exit code {process.returncode}; starts again when a Python file here is saved",
+                    err=True,
+                )
     except KeyboardInterrupt:
         pass
     finally:
