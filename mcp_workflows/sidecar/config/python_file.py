@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -40,4 +41,8 @@ def load_python(path: Path, environ: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: see `draft_python` and `load_config`.
     """
-    return load_config(path, environ, text=draft_python(path))
+    text = draft_python(path)
+    try:
+        return load_config(path, environ, text=text)
+    except ConfigError as error:  # its lines are those of the draft, which nobody sees
+        raise ConfigError(re.sub(rf"^({re.escape(str(path))}):\d+:", r"\1:", str(error), flags=re.MULTILINE)) from None

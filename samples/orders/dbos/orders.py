@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from dbos import DBOS, SetWorkflowID, error
+from dbos import DBOS, SetWorkflowID, WorkflowHandleAsync, error
 from mcp_workflows_dbos import ask, progress
 from shop import CardDeclinedError, Order, OrderCancelledError, OutOfStockError, Shop
 
@@ -136,7 +136,7 @@ async def fulfil_order(order_id: str, express: bool = False, reason: str = "") -
 @DBOS.workflow()
 async def undo_if_cancelled(key: str) -> None:
     """Wait for the end of an order, and undo it if it was cancelled: a cancelled execution takes no more steps."""
-    order = await DBOS.retrieve_workflow_async(key, existing_workflow=False)
+    order: WorkflowHandleAsync[Receipt] = await DBOS.retrieve_workflow_async(key, existing_workflow=False)
     try:
         await order.get_result(polling_interval_sec=0.5)
     except error.DBOSAwaitedWorkflowCancelledError:
