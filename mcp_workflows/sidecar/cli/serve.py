@@ -176,7 +176,11 @@ def serve(
 ) -> None:
     """Serve the configured tools, on stdio or over HTTP."""
     log(log_level)
-    loaded = load(either(config, option))
+    gc.disable()  # adapters and the user's modules are imported, which leaves no garbage
+    try:
+        loaded = load(either(config, option))
+    finally:
+        gc.enable()
     check_exposure(http, loaded, unsafe_no_auth=unsafe_no_auth)
     log_protection(http, loaded)
     if ops and not is_loopback(ops.host):
