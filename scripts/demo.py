@@ -32,7 +32,7 @@ console = Console(soft_wrap=True, highlight=False)
 def main() -> int:
     """Exit code 0 if the story came to its end."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--engine", default="temporal")
+    parser.add_argument("--engine", default="dbos")
     engine = parser.parse_args().engine
     sample = SAMPLE_OF.get(engine, "orders")
     console.print(f"starting {engine}, a worker with the workflows of the sample {sample}, and the sidecar ...")
