@@ -25,10 +25,10 @@ PYPROJECTS := pyproject.toml conformance/pyproject.toml $(wildcard adapters/*/py
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-demo: $(PYTHON_READY)  ## watch a workflow as an MCP task: ENGINE=temporal|stepfunctions|google|buildbot|airflow
-	@exec $(RUN) scripts.demo --engine $(ENGINE)
+demo: $(PYTHON_READY)  ## watch a workflow as an MCP task: ENGINE=dbos|temporal|stepfunctions|google|buildbot|airflow
+	@exec $(RUN) scripts.demo $(if $(filter-out file,$(origin ENGINE)),--engine $(ENGINE))
 
-up: $(PYTHON_READY)  ## engine, worker and sidecar in the foreground: ENGINE=temporal|stepfunctions|google SAMPLE=orders PORT=8931; ENGINE=buildbot|airflow SAMPLE=release
+up: $(PYTHON_READY)  ## engine, worker and sidecar in the foreground: ENGINE=temporal|stepfunctions|google|dbos SAMPLE=orders PORT=8931; ENGINE=buildbot|airflow SAMPLE=release
 	@exec $(RUN) scripts.up --engine $(ENGINE) --sample $(SAMPLE) --port $(PORT)
 
 quick: $(PYTHON_READY)  ## tests of the rooms that start no process and need no engine: a minute

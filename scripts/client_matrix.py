@@ -85,6 +85,7 @@ ENGINES: Mapping[str, str] = {
     "temporal": "Temporal",
     "stepfunctions": "AWS Step Functions",
     "google": "Google Cloud Workflows",
+    "dbos": "DBOS",
 }
 """What the clients run against, and its name on the page: all of them see the same of each situation on each."""
 
@@ -102,12 +103,17 @@ WORDS: Sequence[Words] = (
     Words(
         title="at work",
         call=("slow_compute", "seconds=2", "label=x"),
-        shows={"temporal": "computing x", "stepfunctions": "Computing", "google": "computing"},
+        shows={"temporal": "computing x", "stepfunctions": "Computing", "google": "computing", "dbos": "computing x"},
     ),
     Words(
         title="how far it is",
         call=("test_tool_with_progress",),
-        shows={"temporal": "50 % (50 of 100)", "stepfunctions": "A third (1 of 3)", "google": "second_third"},
+        shows={
+            "temporal": "50 % (50 of 100)",
+            "stepfunctions": "A third (1 of 3)",
+            "google": "second_third",
+            "dbos": "50 % (50 of 100)",
+        },
     ),
     Words(
         title="a failure",
@@ -116,6 +122,7 @@ WORDS: Sequence[Words] = (
             "temporal": "this one always fails",
             "stepfunctions": "AlwaysFails: this one always fails",
             "google": "this one always fails",
+            "dbos": "this one always fails",
         },
     ),
     Words(

@@ -21,8 +21,10 @@ UNDONE_WITHIN = 30.0
 
 SAMPLE_OF: Mapping[str, str] = dict.fromkeys(CI, "release")
 
-UNDONE: Mapping[str, str] = dict.fromkeys(("google", "stepfunctions"), "undone: the stock was released")
-"""The last word of the sample's worker, where a cancelled execution ends at once and is undone by another one."""
+UNDONE: Mapping[str, str] = dict.fromkeys(("dbos", "google", "stepfunctions"), "undone: the stock was released")
+"""The last word of the sample's workflows, where a cancelled execution ends at once and is undone by another one."""
+
+_OF_WORKFLOWS = " orders: "  # the logger of the sample whose workflows run in the sidecar
 
 console = Console(soft_wrap=True, highlight=False)
 
@@ -30,7 +32,7 @@ console = Console(soft_wrap=True, highlight=False)
 def main() -> int:
     """Exit code 0 if the story came to its end."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--engine", default="temporal")
+    parser.add_argument("--engine", default="dbos")
     engine = parser.parse_args().engine
     sample = SAMPLE_OF.get(engine, "orders")
     console.print(f"starting {engine}, a worker with the workflows of the sample {sample}, and the sidecar ...")
@@ -57,15 +59,18 @@ def _show(plan: Plan, stack: Stack) -> int:
 
 
 def _tell_what_was_undone(plan: Plan) -> None:
-    """What the worker says of it, when the task has long ended."""
+    """What the sample says of it, when the task has long ended."""
     if (last := UNDONE.get(plan.engine)) is None:
         return
     console.print("the execution has ended at once; what its worker says of that:")
-    log = plan.state / "worker.log"
+    worker, sidecar = plan.state / "worker.log", plan.state / "sidecar.log"
+    log = worker if worker.exists() else sidecar
     deadline = time.monotonic() + UNDONE_WITHIN
     while last not in log.read_text() and time.monotonic() < deadline:
         time.sleep(0.1)
-    for line in log.read_text().splitlines()[1:]:  # the first says that it works
+    lines = log.read_text().splitlines()
+    said = lines[1:] if log == worker else [line.partition(_OF_WORKFLOWS)[2] for line in lines]  # the first: it works
+    for line in filter(None, said):
         console.print(f"  {line}", markup=False)
 
 

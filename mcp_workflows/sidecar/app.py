@@ -30,6 +30,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.attach import Changes, DisconnectMiddleware, Workflows, attach
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
 from mcp_workflows.sidecar import health
+from mcp_workflows.sidecar.address import Address, listen
 from mcp_workflows.sidecar.admin import ops_app, serve_ops
 from mcp_workflows.sidecar.auth import Authenticator, AuthMiddleware
 from mcp_workflows.sidecar.config.models import STDERR, STDOUT, Config
@@ -79,15 +80,7 @@ class _Server(DrainingServer):
         gc.freeze()  # the garbage collector would take 0.1 s for all that is loaded, while a large request is parsed
         for listening in sockets or ():
             host, port = listening.getsockname()[:2]
-            logger.info("ready: http://%s:%d%s", f"[{host}]" if ":" in host else host, port, PATH)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """A host and a port to listen on."""
-
-    host: str
-    port: int
+            logger.info("ready: http://%s%s", Address(host=host, port=port), PATH)
 
 
 BackgroundTask = Callable[[Sidecar], Coroutine[Any, Any, None]]  # Any: the values sent to and from a coroutine
@@ -227,7 +220,7 @@ def _operators_listener(address: Address | None, exporters: Exporters) -> Backgr
     if address is None:
         return None
     assert exporters.scrape is not None, "metrics are collected where there is a listener for operators"
-    scrape, listening = exporters.scrape, _listen(address.host, address.port, "--ops")
+    scrape, listening = exporters.scrape, listen(address, "--ops")
 
     async def serve(sidecar: Sidecar) -> None:
         await serve_ops(ops_app(sidecar.workflows, sidecar.shutdown_state, scrape, address.host), listening)
@@ -245,7 +238,7 @@ def run_http(
         StoreError: the store cannot be used.
     """
     anyio.run(_check_store, config)
-    listening = _listen(host, port)
+    listening = listen(Address(host=host, port=port))
     exporters = exporters_of(config, scraped=ops is not None)
     exporters.make_global()
     sidecar = build(config, background, exporters=exporters, ops=_operators_listener(ops, exporters))
@@ -322,7 +315,7 @@ def _max_body(limits: Limits) -> int:
 
 def resource_of(config: Config, host: str, port: int) -> str:
     """Return the URL of the server as clients know it, which is the audience of their tokens."""
-    address = config.server.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    address = config.server.public_url or f"http://{Address(host=host, port=port)}"
     return f"{address}{PATH}"
 
 
@@ -339,18 +332,6 @@ async def _check_store(config: Config) -> None:
     """Check the store before anything listens, so that an unusable one ends with a message instead of a trace."""
     async with config.store.open() as store:
         await store.check()
-
-
-def _listen(host: str, port: int, option: str = "--http") -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY by this
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another with {option} HOST:PORT") from None
-    return listening
 
 
 def _allowed(config: Config, host: str) -> Mapping[str, Collection[str]]:

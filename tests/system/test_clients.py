@@ -70,6 +70,12 @@ def served_on_google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     yield from _served_on("google", tmp_path_factory.mktemp("clients-google"))
 
 
+@pytest.fixture(scope="module")
+def served_on_dbos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The same tools, as functions in the sidecar."""
+    yield from _served_on("dbos", tmp_path_factory.mktemp("clients-dbos"))
+
+
 def _served_on(engine: str, folder: Path) -> Iterator[Served]:
     plan = Plan(engine=engine, sample="conformance", port=free_port(), state=folder)
     with Stack(plan) as stack:
@@ -100,10 +106,21 @@ def test_a_client_is_told_the_same_of_workflows_of_google(row: Row, served_on_go
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("row", list(rows()), ids="-".join)
+def test_a_client_is_told_the_same_of_functions_with_dbos(row: Row, served_on_dbos: Served, tmp_path: Path) -> None:
+    assert told(row, served_on_dbos, tmp_path) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("era", [MODERN, LEGACY, "none"])
 @pytest.mark.parametrize(
     ("engine", "there"),
-    [("temporal", "served"), ("stepfunctions", "served_on_aws"), ("google", "served_on_google")],
+    [
+        ("temporal", "served"),
+        ("stepfunctions", "served_on_aws"),
+        ("google", "served_on_google"),
+        ("dbos", "served_on_dbos"),
+    ],
 )
 def test_what_engines_show_of_the_same_calls_is_what_the_page_says(
     engine: str, there: str, era: str, request: pytest.FixtureRequest

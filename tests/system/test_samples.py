@@ -28,12 +28,12 @@ from tests.support.served import Peer, peer, serving, told
 
 pytestmark = pytest.mark.anyio
 
-PACE = {"temporal": "0.5", "stepfunctions": "0.3", "google": "0.3"}  # seconds that a step takes
+PACE = {"temporal": "0.5", "stepfunctions": "0.3", "google": "0.3", "dbos": "0.3"}  # seconds that a step takes
 
 REASON = {"reason": {"action": "accept", "content": {"reason": "it is urgent"}}}
 
 
-@pytest.fixture(scope="module", params=["temporal", "stepfunctions", "google"])
+@pytest.fixture(scope="module", params=["temporal", "stepfunctions", "google", "dbos"])
 def engine(request: pytest.FixtureRequest) -> str:
     """Where the orders are worked on."""
     return request.param
@@ -201,6 +201,7 @@ async def test_an_order_that_google_started_twice_is_charged_once(orders: Stack,
         ("temporal", "/namespaces/default/workflows/"),
         ("stepfunctions", "undone: the stock was released"),
         ("google", "undone: the stock was released"),
+        ("dbos", "undone: the stock was released"),
     ],
 )
 def test_the_demo_tells_its_story_without_a_terminal(on: str, besides: str) -> None:

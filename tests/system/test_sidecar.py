@@ -21,8 +21,9 @@ from sse_starlette import EventSourceResponse
 
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import FOR_OWN, companions
-from mcp_workflows.sidecar.app import Address
-from mcp_workflows.sidecar.cli.serve import collect_rarely, log_protection, read_address, refuse_shared_single_user
+from mcp_workflows.sidecar.address import Address
+from mcp_workflows.sidecar.cli.options import read_address
+from mcp_workflows.sidecar.cli.serve import collect_rarely, log_protection, refuse_shared_single_user
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.commands import COMMAND
 from tests.support.here import elder, over_http, scene

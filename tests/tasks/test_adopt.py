@@ -24,7 +24,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.receiver.tool_list import Offer, Viewer
-from mcp_workflows.sidecar.app import Address
+from mcp_workflows.sidecar.address import Address
 from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.cli.call import preview
 from mcp_workflows.sidecar.cli.main import main

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -49,7 +50,8 @@ def developing(file: Path) -> Generator[str]:
         try:
             yield f"http://127.0.0.1:{port}/mcp"
         finally:
-            process.terminate()
+            process.terminate()  # as Ctrl-C does, which a shell in the background has switched off
+            process.wait(PATIENCE)
 
 
 async def tools(url: str) -> dict[str, Any]:
@@ -100,6 +102,30 @@ async def test_saving_starts_another_process_and_a_mistake_is_told(file: Path) -
                 await anyio.sleep(0.1)
         save(file, CODE[0].replace("async def order", "async def reorder"))
         assert "order" not in await until_offered(url, "reorder")
+
+
+async def test_after_a_mistake_dev_waits_for_the_next_save_and_the_port_is_free_after_ctrl_c(file: Path) -> None:
+    save(file, CODE[0].replace("async def order", "async def task_wait"))
+    with developing(file) as url:
+        with anyio.fail_after(PATIENCE):
+            while "starts again when a Python file here is saved" not in log_of(file):
+                await anyio.sleep(0.1)
+        assert "app.py: tools.task_wait: this is the name of a companion tool" in log_of(file)
+        save(file, CODE[0])
+        await until_offered(url, "order")
+    assert await tools(url) == {}
+    assert "Traceback" not in log_of(file)
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["taken", "no file"])
+def test_dev_ends_if_no_save_could_help(file: Path, made: bool) -> None:
+    if not made:
+        file.unlink()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = command(file, "dev", "--http", f"127.0.0.1:{taken.getsockname()[1]}")
+        done = subprocess.run(words, cwd=file.parent, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert ("choose another with --http HOST:PORT" if made else "app.py: no such file") in done.stderr
 
 
 def save(file: Path, text: str) -> None:

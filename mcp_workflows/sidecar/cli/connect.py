@@ -17,8 +17,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import PATH
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, load
-from mcp_workflows.sidecar.cli.serve import DEFAULT_HOST, DEFAULT_PORT
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, DEFAULT_HOST, DEFAULT_PORT, ConfigOption, load
 from mcp_workflows.sidecar.config.includes import variables_of
 from mcp_workflows.sidecar.config.json_schema import config_schema, team_schema
 from mcp_workflows.sidecar.config.models import ServerSettings

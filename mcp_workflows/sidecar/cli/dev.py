@@ -1,31 +1,43 @@
 """The command `mcp-workflows dev`: the sidecar, reloaded whenever its configuration is saved.
 
-With a Python file it is another process for each version of the file: code cannot be reloaded in place.
+With a Python file it is another process for each version of the file: code cannot be reloaded in place. This process
+only starts the others, so it imports nothing that they import, too: it would take a second before the first one starts.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import shlex
+import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
-import anyio
 import typer
-from watchfiles import PythonFilter, run_process
+from watchfiles import PythonFilter, watch
 
-from mcp_workflows.sidecar.app import Address, run_http, run_stdio
-from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, existing, load, log
-from mcp_workflows.sidecar.cli.serve import DEFAULT_HOST, DEFAULT_PORT, check_exposure, read_address
-from mcp_workflows.sidecar.config.python_file import is_python
-from mcp_workflows.sidecar.reload import Reloader
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.address import Address, listen
+from mcp_workflows.sidecar.cli.app import app, say
+from mcp_workflows.sidecar.cli.options import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    ConfigArgument,
+    ConfigInstead,
+    LogLevel,
+    either,
+    existing,
+    is_python,
+    log,
+    read_address,
+)
 
 _HERE = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
+_LOOK_MS: Final = 200  # from the end of a process until that is noticed
+_STOP_WITHIN: Final = 2.0  # seconds; then the process is killed, which loses nothing
 
 
 @app.command()
@@ -43,30 +55,56 @@ def dev(
     log_level: Annotated[LogLevel, typer.Option(help="How much to log, on standard error.")] = LogLevel.INFO,
 ) -> None:
     """Serve, and reload on save: a bad edit keeps the last good configuration. A Python file is started again."""
-    log(log_level)
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    path = either(config, option)
-    if is_python(existing(path)) and not stdio:
-        _start_again_on_save(path, http, log_level, unsafe_no_auth=unsafe_no_auth)
+    path = existing(either(config, option))
+    if is_python(path) and not stdio:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file")
+        listen(http).close()  # if it is taken, no save helps
+        words = ["serve", str(path), "--http", str(http), "--log-level", log_level.value]
+        words += ["--unsafe-no-auth"] if unsafe_no_auth else []
+        _start_again_on_save(path.resolve().parent, [sys.executable, "-m", "mcp_workflows", *words])
         return
-    loaded = load(path)
-    listening = None if stdio else http
-    check_exposure(listening, loaded, unsafe_no_auth=unsafe_no_auth)
-    background = None if is_python(path) else Reloader(path, loaded, os.environ).run
-    with suppress(KeyboardInterrupt):  # Ctrl-C ends the command
-        if stdio:
-            anyio.run(partial(run_stdio, loaded, background))
-        else:
-            run_http(loaded, host=http.host, port=http.port, background=background)
+    log(log_level)
+    serve = import_module("mcp_workflows.sidecar.cli.serve")
+    serve.serve_reloading(path, None if stdio else http, unsafe_no_auth=unsafe_no_auth)
 
 
-def _start_again_on_save(path: Path, http: Address, log_level: LogLevel, *, unsafe_no_auth: bool) -> None:
-    """Serve in a process of its own, and start another one whenever a Python file in the folder is saved.
+def _start_again_on_save(folder: Path, command: Sequence[str]) -> None:
+    """Run the command, and again whenever a Python file in the folder is saved, until a signal ends this process."""
+    logging.getLogger("watchfiles").setLevel(logging.ERROR)  # it warns of Ctrl-C
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.default_int_handler)
+    process, is_noticed = _process(command), False
+    try:
+        for changes in watch(
+            folder, watch_filter=PythonFilter(), raise_interrupt=False, rust_timeout=_LOOK_MS, yield_on_timeout=True
+        ):
+            if changes:
+                names = sorted({str(Path(name).relative_to(folder)) for _, name in changes})
+                say(f"saved: {', '.join(names[:3])}; starting again", err=True)
+                _end(process)
+                process, is_noticed = _process(command), False
+            elif process.poll() is not None and not is_noticed:
+                is_noticed = True
+                say(
+                    f"ended with exit code {process.returncode}; starts again when a Python file here is saved",
+                    err=True,
+                )
+    except KeyboardInterrupt:
+        pass
+    finally:
+        _end(process)
 
-    A process that ends by a mistake has said why; the next save starts another one.
-    """
-    host = f"[{http.host}]" if ":" in http.host else http.host
-    command = [sys.executable, "-m", "mcp_workflows", "serve", str(path), "--http", f"{host}:{http.port}"]
-    command += ["--log-level", log_level.value, *(["--unsafe-no-auth"] if unsafe_no_auth else [])]
-    folder = path.resolve().parent
-    run_process(folder, target=shlex.join(command), target_type="command", watch_filter=PythonFilter())
+
+def _process(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process that Ctrl-C does not reach: a second one, from here, would end it without an orderly end."""
+    return subprocess.Popen(command, start_new_session=True)  # noqa: S603  # the command is ours
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process as Ctrl-C does; kill it if that takes too long, or a second Ctrl-C comes."""
+    process.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.wait(_STOP_WITHIN)
+    process.kill()
+    process.wait()

@@ -25,6 +25,7 @@ from mcp_workflows.sidecar.cli.options import (
     command_line,
     either,
     existing,
+    is_python,
     load,
     log,
 )
@@ -32,7 +33,7 @@ from mcp_workflows.sidecar.config.draft import draft, draft_engine
 from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean
-from mcp_workflows.sidecar.config.python_file import draft_python, is_python
+from mcp_workflows.sidecar.config.python_file import draft_python
 
 MOST_LISTED = 20  # workflows that are listed to choose from
 

@@ -5,20 +5,27 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import shlex
 import sys
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.log_limits import LINES, escaped
 from mcp_workflows.sidecar import DISTRIBUTION
-from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.config.models import Config
-from mcp_workflows.sidecar.config.python_file import is_python, load_python
+from mcp_workflows.sidecar.address import Address
+
+if TYPE_CHECKING:  # half a second, which `dev` does not need
+    from mcp_workflows.sidecar.config.models import Config
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8931
+_ADDRESS = re.compile(r"(?:(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):)?(\d{1,5})")
 
 DEFAULT_CONFIG = Path("workflows.yaml")
 _OPTION = typer.Option("--config", "-c", help=f"The configuration. Default: {DEFAULT_CONFIG}.", show_default=False)
@@ -39,6 +46,23 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+def read_address(text: str) -> Address:
+    """Read `127.0.0.1:8931`, `[::1]:8931`, `:8931` or `8931`; the default host is loopback.
+
+    Raises:
+        typer.BadParameter: it is none of these.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if not match or int(match[2]) > 65535:
+        raise typer.BadParameter(f"{text!r} is not HOST:PORT; for example 127.0.0.1:8931, [::1]:8931 or :8931")
+    return Address(host=(match[1] or DEFAULT_HOST).strip("[]"), port=int(match[2]))
+
+
+def is_python(path: Path) -> bool:
+    """True if a path is that of a Python file, and not of a configuration."""
+    return path.suffix == ".py"
 
 
 def either(argument: Path | None, option: Path | None) -> Path:
@@ -74,7 +98,9 @@ def load(config: Path) -> Config:
     """
     existing(config)
     sys.path.insert(0, str(config.parent.resolve()))
-    return load_python(config, os.environ) if is_python(config) else load_config(config, os.environ)
+    name, function = ("python_file", "load_python") if is_python(config) else ("load", "load_config")
+    loaded: Config = getattr(import_module(f"mcp_workflows.sidecar.config.{name}"), function)(config, os.environ)
+    return loaded
 
 
 def command_line(*words: str, config: Path) -> str:

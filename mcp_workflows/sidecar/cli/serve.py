@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
-import re
+import os
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Final
 
 import anyio
@@ -14,33 +15,27 @@ import typer
 
 from mcp_workflows.access import is_loopback
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.app import Address, run_http, run_stdio
+from mcp_workflows.sidecar.address import Address
+from mcp_workflows.sidecar.app import run_http, run_stdio
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
+from mcp_workflows.sidecar.cli.options import (
+    ConfigArgument,
+    ConfigInstead,
+    LogLevel,
+    either,
+    is_python,
+    load,
+    log,
+    read_address,
+)
 from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.sidecar.reload import Reloader
 from mcp_workflows.tools.tool import Kind
-
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8931
 
 logger = logging.getLogger(__name__)
 
 _COLLECTIONS: Final = (10_000, 20, 100)
 """The thresholds of `gc.set_threshold`: a young generation of that many objects takes some 20 ms at most."""
-
-_ADDRESS = re.compile(r"(?:(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):)?(\d{1,5})")
-
-
-def read_address(text: str) -> Address:
-    """Read `127.0.0.1:8931`, `[::1]:8931`, `:8931` or `8931`; the default host is loopback.
-
-    Raises:
-        typer.BadParameter: it is none of these.
-    """
-    match = _ADDRESS.fullmatch(text)
-    if not match or int(match[2]) > 65535:
-        raise typer.BadParameter(f"{text!r} is not HOST:PORT; for example 127.0.0.1:8931, [::1]:8931 or :8931")
-    return Address(host=(match[1] or DEFAULT_HOST).strip("[]"), port=int(match[2]))
 
 
 def check_exposure(http: Address | None, config: Config, *, unsafe_no_auth: bool) -> None:
@@ -146,6 +141,18 @@ def collect_rarely() -> None:
     gc.set_threshold(*_COLLECTIONS)
 
 
+def serve_reloading(config: Path, http: Address | None, *, unsafe_no_auth: bool) -> None:
+    """Serve, and reload a configuration whenever it is saved; a Python file is never reloaded in place."""
+    loaded = load(config)
+    check_exposure(http, loaded, unsafe_no_auth=unsafe_no_auth)
+    background = None if is_python(config) else Reloader(config, loaded, os.environ).run
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends the command
+        if http is None:
+            anyio.run(partial(run_stdio, loaded, background))
+        else:
+            run_http(loaded, host=http.host, port=http.port, background=background)
+
+
 @app.command()
 def serve(
     config: ConfigArgument = None,
@@ -169,7 +176,11 @@ def serve(
 ) -> None:
     """Serve the configured tools, on stdio or over HTTP."""
     log(log_level)
-    loaded = load(either(config, option))
+    gc.disable()  # adapters and the user's modules are imported, which leaves no garbage
+    try:
+        loaded = load(either(config, option))
+    finally:
+        gc.enable()
     check_exposure(http, loaded, unsafe_no_auth=unsafe_no_auth)
     log_protection(http, loaded)
     if ops and not is_loopback(ops.host):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -15,11 +16,6 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 
 _ADAPTER: Final = "dbos"  # the adapter whose workflows are functions in a file
-
-
-def is_python(path: Path) -> bool:
-    """True if a path is that of a Python file, and not of a configuration."""
-    return path.suffix == ".py"
 
 
 def draft_python(path: Path) -> str:
@@ -45,4 +41,8 @@ def load_python(path: Path, environ: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: see `draft_python` and `load_config`.
     """
-    return load_config(path, environ, text=draft_python(path))
+    text = draft_python(path)
+    try:
+        return load_config(path, environ, text=text)
+    except ConfigError as error:  # its lines are those of the draft, which nobody sees
+        raise ConfigError(re.sub(rf"^({re.escape(str(path))}):\d+:", r"\1:", str(error), flags=re.MULTILINE)) from None

@@ -18,7 +18,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_workflows.access.authn.static_tokens import sha256_of
 from mcp_workflows.client import reconnecting_http
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.app import Address, build, http_app
+from mcp_workflows.sidecar.address import Address
+from mcp_workflows.sidecar.app import build, http_app
 from mcp_workflows.sidecar.checks import ItemKind, ItemState, check
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.serve import refuse_remote_callers, warn_of_remote_callers

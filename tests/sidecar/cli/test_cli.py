@@ -30,10 +30,10 @@ from pydantic import BaseModel
 from typer.core import TyperArgument
 
 from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, StartGuarantee, Status, Use
-from mcp_workflows.sidecar.app import Address
+from mcp_workflows.sidecar.address import Address
 from mcp_workflows.sidecar.checks import ItemState, check
 from mcp_workflows.sidecar.cli.main import main
-from mcp_workflows.sidecar.cli.serve import read_address
+from mcp_workflows.sidecar.cli.options import read_address
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.testing import MemoryAdapter

@@ -1,0 +1,173 @@
+"""How an order is fulfilled: the steps, who is asked, and what is undone when it does not work out.
+
+Plain functions that DBOS makes durable: `PYTHONPATH=.. mcp-workflows dev orders.py` serves them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from dbos import DBOS, SetWorkflowID, WorkflowHandleAsync, error
+from mcp_workflows_dbos import ask, progress
+from shop import CardDeclinedError, Order, OrderCancelledError, OutOfStockError, Shop
+
+APPROVAL_LIMIT = 500.0  # EUR; dearer orders need a person's word
+STEPS = 4
+SHOP = Shop.from_environment()
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """What a person is asked."""
+
+    approve: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What became of the order. `total` is in EUR."""
+
+    order_id: str
+    status: str  # shipped, rejected
+    total: float
+    tracking: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """What an order would cost, in EUR, and whether somebody must approve it."""
+
+    order_id: str
+    article: str
+    quantity: int
+    total: float
+    needs_approval: bool
+
+
+def _may_help(problem: BaseException) -> bool:
+    """Whether to try a step again."""
+    return not isinstance(problem, OutOfStockError | CardDeclinedError | OrderCancelledError)
+
+
+step = DBOS.step(retries_allowed=True, max_attempts=5, should_retry=_may_help)
+
+
+@step
+async def look_up(order_id: str, express: bool) -> Order:
+    return await SHOP.look_up(order_id, express)
+
+
+@step
+async def reserve(key: str, order: Order) -> None:
+    await SHOP.reserve(key, order)
+
+
+@step
+async def charge(key: str, order: Order) -> None:
+    await SHOP.charge(key, order)
+
+
+@step
+async def pack(key: str, order: Order, express: bool) -> None:
+    await SHOP.pack(key, order, express)
+
+
+@step
+async def ship(key: str, order: Order) -> str:
+    return await SHOP.ship(key, order)
+
+
+@step
+async def refund(key: str) -> None:
+    await SHOP.refund(key)
+    _tell(key, "refunded", "the card was refunded")
+
+
+@step
+async def release(key: str) -> None:
+    await SHOP.release(key)
+    _tell(key, "released", "the stock was released")
+
+
+def _tell(key: str, fact: str, words: str) -> None:
+    """Log what was undone; of an order that was shipped, nothing is."""
+    if fact in SHOP.books()["ledger"].get(key, {}):
+        logger.info("undone: %s (%s)", words, key)
+
+
+@DBOS.workflow()
+async def quote_order(order_id: str, express: bool = False) -> Quote:
+    """What an order would cost, and whether it needs an approval. Quick."""
+    order = await look_up(order_id, express)
+    return Quote(
+        order_id=order.order_id,
+        article=order.article,
+        quantity=order.quantity,
+        total=order.total,
+        needs_approval=order.total > APPROVAL_LIMIT,
+    )
+
+
+@DBOS.workflow()
+async def fulfil_order(order_id: str, express: bool = False, reason: str = "") -> Receipt:
+    """Reserve stock, charge the card and ship. Takes minutes to days; dear orders wait for an approval."""
+    order = await look_up(order_id, express)
+    note = reason or None
+    if order.total > APPROVAL_LIMIT:
+        approved, note = await _ask_for_approval(order, reason)
+        if not approved:
+            return Receipt(order_id=order_id, status="rejected", total=order.total, note=note)
+    key = str(DBOS.workflow_id)
+    with SetWorkflowID(f"{key}-undo"):
+        await DBOS.start_workflow_async(undo_if_cancelled, key)
+    try:
+        tracking = await _fulfil(key, order, express)
+    except Exception:
+        await _undo(key)
+        raise
+    return Receipt(order_id=order_id, status="shipped", total=order.total, tracking=tracking, note=note)
+
+
+@DBOS.workflow()
+async def undo_if_cancelled(key: str) -> None:
+    """Wait for the end of an order, and undo it if it was cancelled: a cancelled execution takes no more steps."""
+    order: WorkflowHandleAsync[Receipt] = await DBOS.retrieve_workflow_async(key, existing_workflow=False)
+    try:
+        await order.get_result(polling_interval_sec=0.5)
+    except error.DBOSAwaitedWorkflowCancelledError:
+        await _undo(key)
+    except Exception:  # noqa: BLE001  # an order that fails has undone itself
+        return
+
+
+async def _fulfil(key: str, order: Order, express: bool) -> str:
+    await progress(f"reserving {order.quantity} x {order.article}", 1, STEPS)
+    await reserve(key, order)
+    await progress(f"charging EUR {order.total:.2f}", 2, STEPS)
+    await charge(key, order)
+    await progress("packing", 3, STEPS)
+    await pack(key, order, express)
+    await progress("handing over to the carrier", 4, STEPS)
+    return await ship(key, order)
+
+
+async def _undo(key: str) -> None:
+    """Undo what was done, the last step first."""
+    await refund(key)
+    await release(key)
+
+
+async def _ask_for_approval(order: Order, reason: str) -> tuple[bool, str | None]:
+    """Wait for a person, days if need be."""
+    await progress("waiting for approval", 0, STEPS)
+    why = f" Reason given: {reason}." if reason else ""
+    article = f"{order.quantity} x {order.article}"
+    answer = await ask(f"Order {order.order_id}: {article} for EUR {order.total:.2f}.{why} Approve?", Approval)
+    if not answer.accepted:
+        return False, f"the question was answered with {answer.action!r}"
+    return bool(answer.content["approve"]), answer.content.get("note")
