@@ -86,7 +86,7 @@ def _how_to_go_on(engine: str) -> None:
     up = "make up" if engine == "temporal" else f"make up ENGINE={engine}"
     up += f" SAMPLE={SAMPLE_OF[engine]}" if engine in SAMPLE_OF else ""
     console.print(f"{up:<42} [dim]# serves this sample at http://127.0.0.1:8931/mcp[/]")
-    for host in ("claude", "vscode", "cursor", "codex", "inspector"):
+    for host in ("claude", "vscode", "cursor", "codex", "gemini", "opencode", "inspector"):
         console.print(f".venv/bin/mcp-workflows connect {host:<10} --url http://127.0.0.1:8931/mcp")
 
 

@@ -468,7 +468,7 @@ LINES: Mapping[str, int] = {
     "receiver": 2628,  # signed webhooks, refused ones are counted; steps and logs are shown; the run card; notes
     "client": 820,  # bounded answers over HTTP; what was not sent, and what has no token
     "testing": 1140,  # without the laws of the verbs; the laws of logs and recordings
-    "sidecar": 8010,  # `dev app.py` in a process of its own; `verify`, its findings; `import --mcp`; schema; steps
+    "sidecar": 8032,  # `dev` in a process of its own; `verify`; `import --mcp`; schema; steps; snippets of more hosts
 }
 """The most lines of code of each room, without blank lines, comments and docstrings; a raised one has its reason."""
 

@@ -1,12 +1,13 @@
 """Configuration snippets that connect a host to a sidecar; pure.
 
 Sources: code.claude.com/docs/en/mcp, code.visualstudio.com/docs/copilot/reference/mcp-configuration,
-cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, github.com/modelcontextprotocol/inspector (its page on the
-configuration of servers; its authorization: modelcontextprotocol.io/docs/draft/tools/inspector).
+cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, geminicli.com/docs/tools/mcp-server,
+opencode.ai/docs/mcp-servers, github.com/modelcontextprotocol/inspector (its page on the configuration of servers; its
+authorization: modelcontextprotocol.io/docs/draft/tools/inspector). `make hosts` runs Codex, Gemini CLI and opencode.
 
 Variables that are not set: VS Code inserts an empty text (its variableResolver.ts), so that the configuration takes its
 default. Codex passes nothing on. Claude Code and shells know `${NAME:-default}`, and Claude Code leaves `${NAME}`
-unchanged. Cursor documents no behaviour and knows no defaults.
+unchanged. opencode inserts an empty text. Cursor and Gemini CLI document no behaviour and know no defaults.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Host(StrEnum):
     VSCODE = "vscode"
     CURSOR = "cursor"
     CODEX = "codex"
+    GEMINI = "gemini"
+    OPENCODE = "opencode"
     INSPECTOR = "inspector"
 
 
@@ -113,9 +116,9 @@ def _env(variable: Variable) -> str:
     return f"${{env:{variable.name}}}"
 
 
-def _env_or_default(variable: Variable) -> str:
+def _or_default(reference: Reference) -> Reference:
     """Return a reference, or the default of a variable that is not set, for a host without a syntax for defaults."""
-    return _env(variable) if variable.default is None or variable.is_set else variable.default
+    return lambda variable: reference(variable) if variable.default is None or variable.is_set else variable.default
 
 
 def _with_default(variable: Variable) -> str:
@@ -192,7 +195,14 @@ def _vscode(target: OverHttp | OverStdio) -> Snippet:
 
 def _cursor(target: OverHttp | OverStdio) -> Snippet:
     place = "~/.cursor/mcp.json, or .cursor/mcp.json in the project's folder"
-    return Snippet(text=_json("mcpServers", target, typed=False, reference=_env_or_default), place=place)
+    return Snippet(text=_json("mcpServers", target, typed=False, reference=_or_default(_env)), place=place)
+
+
+_CODEX_EXEC = (
+    "# `codex exec` can ask nobody, so it refuses tools that may change something, and begins without slow servers:",
+    '# default_tools_approval_mode = "approve"',
+    "# required = true",
+)
 
 
 def _codex(target: OverHttp | OverStdio) -> Snippet:
@@ -202,8 +212,29 @@ def _codex(target: OverHttp | OverStdio) -> Snippet:
         lines.append(f"env_vars = {json.dumps([variable.name for variable in target.variables])}")
     if isinstance(target, OverHttp) and target.login is Login.TOKEN:
         lines.append(f"bearer_token_env_var = {json.dumps(target.token_variable)}")
-    text = "\n".join([f"[mcp_servers.{target.name}]", *lines])
+    text = "\n".join([f"[mcp_servers.{target.name}]", *lines, *_CODEX_EXEC])
     return Snippet(text=text, place="~/.codex/config.toml")
+
+
+def _gemini(target: OverHttp | OverStdio) -> Snippet:
+    entry = dict(_entry(target, typed=False, reference=_or_default(lambda variable: f"${{{variable.name}}}")))
+    if "url" in entry:
+        entry = {"httpUrl": entry.pop("url"), **entry}
+    place = "~/.gemini/settings.json, or .gemini/settings.json in the project's folder"
+    return Snippet(text=json.dumps({"mcpServers": {target.name: entry}}, indent=2, ensure_ascii=False), place=place)
+
+
+def _opencode(target: OverHttp | OverStdio) -> Snippet:
+    reference = _or_default(lambda variable: f"{{env:{variable.name}}}")
+    entry: dict[str, Any]
+    if isinstance(target, OverHttp):
+        entry = {"type": "remote", "url": target.url, **_header(target, reference)}
+    else:
+        entry = {"type": "local", "command": list(target.command)}
+        if target.variables:
+            entry["environment"] = {variable.name: reference(variable) for variable in target.variables}
+    place = "~/.config/opencode/opencode.json, or opencode.json in the project's folder"
+    return Snippet(text=json.dumps({"mcp": {target.name: entry}}, indent=2, ensure_ascii=False), place=place)
 
 
 def _inspector(target: OverHttp | OverStdio) -> Snippet:
@@ -224,6 +255,8 @@ _HOSTS: Mapping[Host, Callable[[OverHttp | OverStdio], Snippet]] = {
     Host.VSCODE: _vscode,
     Host.CURSOR: _cursor,
     Host.CODEX: _codex,
+    Host.GEMINI: _gemini,
+    Host.OPENCODE: _opencode,
     Host.INSPECTOR: _inspector,
 }
 
@@ -234,6 +267,8 @@ _LOGINS: Mapping[Login, Mapping[Host, str]] = {
         Host.VSCODE: "no token is needed here: VS Code opens the login page, which it finds by itself",
         Host.CURSOR: "no token is needed here: Cursor opens the login page, which it finds by itself",
         Host.CODEX: "no token is needed here: `codex mcp login {name}` opens the login page, which it finds by itself",
+        Host.GEMINI: "no token is needed here: `/mcp auth {name}` in Gemini CLI opens the login page, which it finds",
+        Host.OPENCODE: "no token is needed here: `opencode mcp auth {name}` opens the login page, which it finds",
         Host.INSPECTOR: "no token is needed here: the Inspector opens the login page, which it finds by itself",
     },
     Login.TOKEN: {
@@ -241,6 +276,8 @@ _LOGINS: Mapping[Login, Mapping[Host, str]] = {
         Host.VSCODE: "VS Code asks for the token when it first starts the server, and keeps it",
         Host.CURSOR: _FROM_VARIABLE,
         Host.CODEX: _FROM_VARIABLE,
+        Host.GEMINI: _FROM_VARIABLE,
+        Host.OPENCODE: _FROM_VARIABLE,
         Host.INSPECTOR: "the token is read from {variable} in the environment of that terminal",
     },
     Login.PROXY: dict.fromkeys(Host, "a proxy in front of the server says who is calling: log in as it wants that"),

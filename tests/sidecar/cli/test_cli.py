@@ -396,14 +396,24 @@ async def test_a_check_that_takes_too_long_is_a_problem(config_file: Path) -> No
 
 
 HTTP = {"url": "http://127.0.0.1:8931/mcp"}
-SECTIONS = {"claude": "mcpServers", "vscode": "servers", "cursor": "mcpServers", "codex": "mcp_servers"}
-TYPED = {"claude", "vscode"}
+SECTIONS = {
+    "claude": "mcpServers",
+    "vscode": "servers",
+    "cursor": "mcpServers",
+    "codex": "mcp_servers",
+    "gemini": "mcpServers",
+    "opencode": "mcp",
+}
+TYPES = {"claude": ("http", "stdio"), "vscode": ("http", "stdio"), "opencode": ("remote", "local")}
 PLACES = {
     "claude": ".mcp.json",
     "vscode": ".vscode/mcp.json",
     "cursor": ".cursor/mcp.json",
     "codex": ".codex/config.toml",
+    "gemini": ".gemini/settings.json",
+    "opencode": "opencode.json",
 }
+URL_NAMES = {"gemini": "httpUrl"}
 
 
 def _parsed(host: str, text: str) -> Any:  # any JSON or TOML value
@@ -413,7 +423,8 @@ def _parsed(host: str, text: str) -> Any:  # any JSON or TOML value
 @pytest.mark.parametrize("host", SECTIONS)
 def test_connect_prints_a_snippet_for_a_sidecar_over_http(terminal: Terminal, host: str) -> None:
     ended = terminal.call("connect", host, "--url", HTTP["url"], "--name", "orders")
-    entry = {"type": "http", **HTTP} if host in TYPED else HTTP
+    entry = {URL_NAMES.get(host, "url"): HTTP["url"]}
+    entry = {"type": TYPES[host][0], **entry} if host in TYPES else entry
     assert ended.code == 0
     assert _parsed(host, ended.out) == {SECTIONS[host]: {"orders": entry}}
     assert PLACES[host] in ended.err
@@ -425,8 +436,9 @@ def test_connect_with_a_config_lets_the_host_start_the_sidecar(
 ) -> None:
     terminal.monkeypatch.chdir(config_file.parent)
     ended = terminal.call("connect", host)
-    entry = {"command": COMMAND, "args": ["serve", str(config_file)]}
-    entry = {"type": "stdio", **entry} if host in TYPED else entry
+    words = ["serve", str(config_file)]
+    entry = {"command": [COMMAND, *words]} if host == "opencode" else {"command": COMMAND, "args": words}
+    entry = {"type": TYPES[host][1], **entry} if host in TYPES else entry
     assert _parsed(host, ended.out) == {SECTIONS[host]: {"Acme-orders": entry}}
     assert os.access(COMMAND, os.X_OK)
 
@@ -476,6 +488,8 @@ tools: {echo: {engine: here, workflow: echo}}
         ("vscode", {"env": {"ENGINE_NAME": "${env:ENGINE_NAME}", "REGION": "${env:REGION}"}}),
         ("cursor", {"env": {"ENGINE_NAME": "${env:ENGINE_NAME}", "REGION": 'e "$u'}}),
         ("codex", {"env_vars": ["ENGINE_NAME", "REGION"]}),
+        ("gemini", {"env": {"ENGINE_NAME": "${ENGINE_NAME}", "REGION": 'e "$u'}}),
+        ("opencode", {"environment": {"ENGINE_NAME": "{env:ENGINE_NAME}", "REGION": 'e "$u'}}),
     ],
 )
 def test_connect_hands_the_variables_of_the_config_on_and_needs_none_of_them(
@@ -485,7 +499,7 @@ def test_connect_hands_the_variables_of_the_config_on_and_needs_none_of_them(
     config.write_text(VARIABLES)
     ended = terminal.call("connect", host, "-c", str(config))
     [entry] = _parsed(host, ended.out)[SECTIONS[host]].values()
-    assert {key: entry[key] for key in entry.keys() & {"env", "env_vars"}} == handed_on
+    assert {key: entry[key] for key in entry.keys() & {"env", "env_vars", "environment"}} == handed_on
     assert "ENGINE_NAME" in ended.err
 
 
@@ -564,6 +578,8 @@ def asking(tmp_path: Path) -> Callable[[str], Path]:
         ("vscode", {"headers": {"Authorization": "Bearer ${input:ACME_TOKEN}"}}),
         ("cursor", {"headers": {"Authorization": "Bearer ${env:ACME_TOKEN}"}}),
         ("codex", {"bearer_token_env_var": "ACME_TOKEN"}),
+        ("gemini", {"headers": {"Authorization": "Bearer ${ACME_TOKEN}"}}),
+        ("opencode", {"headers": {"Authorization": "Bearer {env:ACME_TOKEN}"}}),
     ],
 )
 def test_connect_tells_hosts_where_to_read_a_token_that_was_made_by_hand(
@@ -572,8 +588,9 @@ def test_connect_tells_hosts_where_to_read_a_token_that_was_made_by_hand(
     ended = terminal.call("connect", host, "-c", str(asking(TOKENS)))
     made = _parsed(host, ended.out)
     entry = made[SECTIONS[host]]["acme"]
-    assert entry["url"] == "https://workflows.example.com/mcp"
-    assert {key: entry[key] for key in entry.keys() - {"type", "url"}} == where
+    url = URL_NAMES.get(host, "url")
+    assert entry[url] == "https://workflows.example.com/mcp"
+    assert {key: entry[key] for key in entry.keys() - {"type", url}} == where
     assert [each["id"] for each in made.get("inputs", ())] == (["ACME_TOKEN"] if host == "vscode" else [])
     assert "to log in: " in ended.err
 
@@ -585,7 +602,7 @@ def test_connect_gives_a_host_no_token_where_people_log_in_themselves(
 ) -> None:
     ended = terminal.call("connect", host, "-c", str(asking(auth)))
     entry = _parsed(host, ended.out)[SECTIONS[host]]["acme"]
-    assert entry.keys() - {"type"} == {"url"}
+    assert entry.keys() - {"type"} == {URL_NAMES.get(host, "url")}
     assert ("no token is needed here" if auth == ISSUERS else "a proxy in front of the server") in ended.err
 
 
