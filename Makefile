@@ -28,7 +28,7 @@ help:  ## this list
 demo: $(PYTHON_READY)  ## watch a workflow as an MCP task: ENGINE=dbos|temporal|stepfunctions|google|buildbot|airflow
 	@exec $(RUN) scripts.demo $(if $(filter-out file,$(origin ENGINE)),--engine $(ENGINE))
 
-up: $(PYTHON_READY)  ## engine, worker and sidecar in the foreground: ENGINE=temporal|stepfunctions|google|dbos SAMPLE=orders PORT=8931; ENGINE=buildbot|airflow SAMPLE=release
+up: $(PYTHON_READY) $(NODE_READY)  ## engine, worker and sidecar in the foreground: ENGINE=temporal|stepfunctions|google|dbos SAMPLE=orders PORT=8931; ENGINE=buildbot|airflow SAMPLE=release
 	@exec $(RUN) scripts.up --engine $(ENGINE) --sample $(SAMPLE) --port $(PORT)
 
 quick: $(PYTHON_READY)  ## tests of the rooms that start no process and need no engine: a minute
@@ -72,9 +72,11 @@ hosts: $(PYTHON_READY) $(NODE_READY)  ## Codex CLI, Gemini CLI and opencode with
 bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http|dbos [ONLY=a,c] [STRICT=1] [KEEP=1]
 	@exec $(RUN) scripts.bench --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict) $(if $(KEEP),--keep)
 
-pictures: $(PYTHON_READY)  ## draw what `make bench KEEP=1` has kept in docs/benchmarks, and the diagrams of docs/pictures
+pictures: $(PYTHON_READY) $(NODE_READY)  ## docs/pictures, of real runs and of its diagrams, and the plots of what `make bench KEEP=1` has kept
 	@$(RUN) scripts.pictures
 	@$(RUN) scripts.diagrams
+	@$(RUN) scripts.terminal_pictures
+	@$(RUN) scripts.card_pictures
 
 clean:  ## remove what was installed, built and kept here
 	@rm -rf .venv node_modules .cache .mypy_cache .ruff_cache .pytest_cache

@@ -53,6 +53,7 @@ class Stack:
         self._pause = pause
         self._children: list[Child] = []
         self.engine = ENGINES[plan.engine](plan.state)
+        self.port = plan.port
         self.url = f"http://127.0.0.1:{plan.port}/mcp"
 
     def __enter__(self) -> Self:

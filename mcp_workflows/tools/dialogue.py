@@ -105,7 +105,7 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
     action = found.get("action")
     if not isinstance(action, str) or action not in set(Action):
         raise invalid_response(key, f"action must be one of {', '.join(Action)}")
-    if action != Action.ACCEPT:
+    if action != Action.ACCEPT or (request.params.get("mode") == "url" and "content" not in found):  # a form has some
         return found
     content = found.get("content")
     if not isinstance(content, Mapping):

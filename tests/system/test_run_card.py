@@ -1,0 +1,548 @@
+"""The run card in Chromium: the official AppBridge as its host, a sidecar with workflows of DBOS behind it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copy
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Browser, Frame, FrameLocator, Locator, Page, expect, sync_playwright
+
+from scripts.browser import LAUNCH, chromium
+from scripts.card_host import card_host
+from tests.support import card_flows
+from tests.support.sidecars import sidecar
+
+pytestmark = [
+    pytest.mark.usefixtures("processes"),
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium: scripts/install-browser installs Debian's"),
+]
+
+ROOT: Final = Path(__file__).parents[2]
+AXE: Final = ROOT / "node_modules" / "axe-core" / "axe.min.js"
+WITHIN: Final = 30_000  # ms
+TOOLS: Final = (
+    "fulfil_order",
+    "ask_everything",
+    "ask_two",
+    "ask_yes_or_no",
+    "visit",
+    "be_hostile",
+    "fail",
+    "fail_late",
+    "forever",
+    "answer_at_once",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A host with a card in it."""
+
+    page: Page
+
+    @property
+    def card(self) -> FrameLocator:
+        """The card, to look for what is in it."""
+        return self.page.frame_locator("iframe").frame_locator("iframe")
+
+    @property
+    def frame(self) -> Frame:
+        """The card, to run scripts in it."""
+        return self.page.main_frame.child_frames[0].child_frames[0]
+
+    def host(self, expression: str) -> Any:  # any JSON value
+        """The value of an expression over `host` (tests/clients/card/host.ts)."""
+        return self.page.evaluate(f"host.{expression}")
+
+    def button(self, name: str) -> Locator:
+        """A button of the card."""
+        return self.card.get_by_role("button", name=name)
+
+    def shows_status(self, status: str) -> None:
+        """Wait until the card shows this status."""
+        expect(self.card.get_by_role("status")).to_have_text(status)
+
+    def shows_alert(self, text: str | re.Pattern[str]) -> None:
+        """Wait until the card complains like that."""
+        expect(self.card.get_by_role("alert").filter(has_text=text)).to_be_visible()
+
+    def polls(self, more: int = 2) -> None:
+        """Wait until the card has looked so many times more."""
+        wanted = self.host("calls.length") + more
+        self.page.wait_for_function(f"host.calls.length >= {wanted}")
+
+    def until(self, condition: str) -> None:
+        """Wait until this is true in the card; its policy forbids `wait_for_function`."""
+        deadline = time.monotonic() + WITHIN / 1000
+        while not self.frame.evaluate(condition):
+            assert time.monotonic() < deadline, condition
+            time.sleep(0.02)
+
+    def violations(self) -> list[str]:
+        """What axe finds to be wrong with the card."""
+        self.frame.evaluate(AXE.read_text())
+        found = self.frame.evaluate("axe.run(document)")
+        assert len(found["passes"]) > 10
+        return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found["violations"]]
+
+
+Open = Callable[..., Stage]
+
+
+@pytest.fixture(scope="module")
+def served(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """The origin of the host; behind it a sidecar."""
+    folder = tmp_path_factory.mktemp("card")
+    copy(card_flows.__file__, folder / "app.py")
+    tools: dict[str, Any] = {each: {"engine": "app", "workflow": each, "input": f"app:{each}"} for each in TOOLS}
+    tools["expire"] = {"engine": "app", "workflow": "forever", "input": "app:forever", "ttl": "6s"}
+    config = {
+        "server": {"name": "card", "single_user": True},
+        "store": "sqlite:///tasks.db",
+        "engines": {"app": {"adapter": "dbos", "module": "app"}},
+        "tools": tools,
+    }
+    path = folder / "workflows.yaml"
+    path.write_text(json.dumps(config))
+    with sidecar(path) as running, card_host(running.url, folder / "host.log") as origin:
+        yield origin
+
+
+@pytest.fixture(scope="module")
+def browser(processes: None) -> Generator[Browser]:
+    """Chromium."""
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium(), args=list(LAUNCH))
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def opened(served: str, browser: Browser) -> Generator[Open]:
+    """Calls a tool in a host of its own; nothing may go wrong in the browser meanwhile, and nothing leave it."""
+    context = browser.new_context(viewport={"width": 760, "height": 900})
+    wrong: list[str] = []
+    expect.set_options(timeout=WITHIN)
+
+    def call(tool: str, arguments: Mapping[str, Any] | None = None, *, width: int = 760, **query: str) -> Stage:
+        page = context.new_page()
+        page.set_default_timeout(WITHIN)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
+        page.on("dialog", lambda dialog: wrong.append(dialog.message))
+        page.on("request", lambda request: wrong.append(request.url) if not _is_here(request.url, served) else None)
+        page.goto(f"{served}/?{urlencode({'tool': tool, 'args': json.dumps(arguments or {}), **query})}")
+        page.wait_for_function("globalThis.host?.isUp")
+        return Stage(page=page)
+
+    yield call
+    context.close()
+    assert wrong == []
+
+
+def _is_here(url: str, served: str) -> bool:
+    return url.startswith((served, served.replace("localhost", "127.0.0.1"), "data:", "about:"))
+
+
+BOTH: Final = pytest.mark.parametrize("era", ["legacy", "modern"])
+
+
+@BOTH
+@pytest.mark.parametrize(("theme", "width"), [("light", 760), ("dark", 360)])
+def test_a_question_is_answered_and_nothing_is_wrong_for_axe(opened: Open, era: str, theme: str, width: int) -> None:
+    stage = opened("fulfil_order", {"order_id": "A-17"}, era=era, theme=theme, width=width)
+    card = stage.card
+    stage.shows_status("needs your answer")
+    assert stage.host("revision") == {"legacy": "2025-11-25", "modern": "2026-07-28"}[era]
+    expect(card.get_by_text("waiting for a person")).to_be_visible()
+    expect(card.get_by_text("3 of 4")).to_be_visible()
+    expect(card.get_by_role("listitem")).to_have_text(["✓ reserve_stock", "✓ charge_card"])
+    assert stage.violations() == []
+    stage.button("Send answer").click()
+    stage.shows_alert("Ship it?: ")
+    card.get_by_role("radio", name="Yes").check()
+    card.get_by_role("radio", name="Our van").check()
+    card.get_by_label("Boxes").fill("10")
+    stage.button("Send answer").click()
+    stage.shows_alert("Boxes: ")
+    assert stage.violations() == []
+    card.get_by_label("Boxes").fill("3")
+    stage.polls()  # leave alone what was typed
+    expect(card.get_by_label("Boxes")).to_have_value("3")
+    expect(card.get_by_role("radio", name="Our van")).to_be_checked()
+    assert stage.frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    stage.button("Send answer").click()
+    stage.shows_status("completed")
+    expect(card.get_by_role("definition")).to_have_text(["A-17", "accept", "true", "van", "3"])
+    expect(card.get_by_role("button")).to_have_count(0)
+    stage.page.wait_for_function("host.told.length == 1")
+    assert "completed. Call task_status for its result." in stage.host("told[0]")
+    assert set(stage.host("calls")) == {"task_status", "task_answer"}
+    assert stage.violations() == []
+
+
+def test_everything_can_be_done_with_the_keyboard_alone(opened: Open) -> None:
+    stage = opened("fulfil_order", {"order_id": "keys"})
+    stage.shows_status("needs your answer")
+    keyboard = stage.page.keyboard
+
+    def tab_to(name: str) -> None:
+        for _ in range(20):
+            keyboard.press("Tab")
+            focused = "document.activeElement.labels?.[0]?.textContent ?? document.activeElement.textContent"
+            if name in stage.frame.evaluate(focused):
+                return
+        raise AssertionError(f"no way to {name} with the keyboard")
+
+    tab_to("Yes")
+    keyboard.press("Space")
+    tab_to("Post")
+    keyboard.press("Space")
+    tab_to("Boxes")
+    keyboard.press("ControlOrMeta+A")
+    keyboard.type("4")
+    tab_to("Cancel run")
+    keyboard.press("Enter")
+    assert stage.frame.evaluate("document.activeElement.textContent") == "No, go on"
+    keyboard.press("Enter")
+    assert stage.frame.evaluate("document.activeElement.textContent") == "Cancel run…"
+    keyboard.press("Shift+Tab")
+    keyboard.press("Shift+Tab")
+    assert stage.frame.evaluate("document.activeElement.textContent") == "Send answer"
+    keyboard.press("Enter")
+    stage.shows_status("completed")
+    expect(stage.card.get_by_role("definition")).to_have_text(["keys", "accept", "true", "post", "4"])
+    assert stage.frame.evaluate("document.activeElement.id") == "title"  # not lost with the form
+
+
+def test_every_widget_gives_the_value_that_its_schema_wants(opened: Open) -> None:
+    stage = opened("ask_everything")
+    card = stage.card
+    stage.shows_status("needs your answer")
+    assert stage.violations() == []
+    send = stage.button("Send answer")
+    field = card.get_by_label("plain")
+    send.click()
+    stage.shows_alert("plain: ")
+    field.fill("a")
+    send.click()
+    stage.shows_alert(re.compile("plain: .*2 characters"))
+    field.fill("abcdef")
+    expect(field).to_have_value("abcde")
+    card.get_by_label("Note").fill("two\nlines")
+    card.get_by_label("Site").fill("no address")
+    send.click()
+    stage.shows_alert("Site: ")
+    card.get_by_label("Site").fill("https://example.com/")
+    card.get_by_label("Day").fill("2026-01-31")
+    card.get_by_label("At", exact=False).first.fill("2026-01-31T12:30")
+    card.get_by_role("radio", name="Medium").check()
+    card.get_by_role("radio", name="city 11").check()
+    send.click()
+    stage.shows_alert("Gifts: choose 1 to 2")
+    for gift in ("TEA", "CUP", "HAT"):
+        card.get_by_role("checkbox", name=gift).check()
+    card.get_by_label("Price").fill("1.25")
+    send.click()
+    stage.shows_alert("Gifts: choose 1 to 2")
+    card.get_by_role("checkbox", name="CUP").uncheck()
+    expect(card.get_by_role("group", name="Sure?").get_by_role("radio", name="No", exact=True)).to_be_checked()
+    card.get_by_label("Rest").fill("[{]")
+    card.get_by_label("Code").fill("nope")
+    send.click()
+    stage.shows_alert("Rest: this is not JSON")
+    card.get_by_label("Rest").fill('[{"a": 1}]')
+    send.click()
+    stage.shows_alert(re.compile("[Cc]ode.*nope|nope"))  # by the server: patterns are its own to check
+    expect(card.get_by_label("Note")).to_have_value("two\nlines")
+    card.get_by_label("Code").fill("ABC")
+    card.get_by_label("Code").press("Enter")
+    stage.shows_status("completed")
+    answer = json.loads(card.get_by_role("region", name="Result").inner_text())["answer"]
+    at = answer.pop("at")
+    assert at.startswith("2026-01-3")
+    assert at.endswith("Z")
+    assert answer == {
+        "plain": "abcde",
+        "note": "two\nlines",
+        "site": "https://example.com/",
+        "day": "2026-01-31",
+        "size": "m",
+        "city": "city 11",
+        "gifts": ["tea", "hat"],
+        "price": 1.25,
+        "sure": False,
+        "rest": [{"a": 1}],
+        "code": "ABC",
+    }
+
+
+def test_an_answer_to_one_question_leaves_the_other_form_alone(opened: Open) -> None:
+    stage = opened("ask_two")
+    first, second = (stage.card.get_by_role("group", name=name) for name in ("First?", "Second?"))
+    second.get_by_label("Why").fill("because")
+    first.get_by_role("button", name="Decline").click()
+    expect(first).to_have_count(0)
+    stage.polls()
+    expect(second.get_by_label("Why")).to_have_value("because")
+    second.get_by_role("button", name="Send answer").click()
+    stage.shows_status("completed")
+    expect(stage.card.get_by_role("region", name="Result")).to_contain_text("because")
+
+
+def test_a_question_without_a_form_is_accepted(opened: Open) -> None:
+    stage = opened("ask_yes_or_no")
+    stage.button("Accept").click()
+    stage.shows_status("completed")
+    expect(stage.card.get_by_role("definition")).to_have_text(["true"])
+
+
+def test_a_page_to_visit_is_opened_by_the_host(opened: Open) -> None:
+    stage = opened("visit", {"url": "https://example.com/sign?a=1"})
+    expect(stage.card.get_by_text("https://example.com/sign?a=1")).to_be_visible()
+    stage.button("Open page ↗").click()
+    stage.page.wait_for_function("host.links.length == 1")
+    assert stage.host("links") == ["https://example.com/sign?a=1"]
+    stage.button("I have done it").click()
+    stage.shows_status("completed")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        "http://example.com/",
+        "http://localhost:1@example.com/",
+        "data:text/html,hi",
+        "file:///etc/passwd",
+    ],
+)
+def test_no_link_is_made_of_what_is_no_safe_address(opened: Open, url: str) -> None:
+    stage = opened("visit", {"url": url})
+    expect(stage.button("Decline")).to_be_visible()
+    expect(stage.card.get_by_text(url)).to_be_visible()
+    expect(stage.button("Open page ↗")).to_have_count(0)
+    expect(stage.card.locator("a")).to_have_count(0)
+
+
+@BOTH
+def test_a_cancellation_is_confirmed_in_place(opened: Open, era: str) -> None:
+    stage = opened("forever", era=era)
+    stage.shows_status("working")
+    expect(stage.card.get_by_text("3 done")).to_be_visible()
+    stage.button("Cancel run…").click()
+    stage.button("No, go on").click()
+    stage.button("Cancel run…").click()
+    assert stage.violations() == []
+    stage.button("Yes, stop it").click()
+    stage.shows_status("cancelled")
+    stage.page.wait_for_function("host.told.length == 1")
+    expect(stage.card.get_by_role("button")).to_have_count(0)
+    assert stage.violations() == []
+
+
+def test_a_failure_is_shown_with_its_reason(opened: Open) -> None:
+    late = opened("fail_late")
+    late.button("Accept").click()
+    late.shows_status("failed")
+    expect(late.card.get_by_text("the card was declined")).to_be_visible()
+    assert late.violations() == []
+    at_once = opened("fail")
+    at_once.shows_status("failed")
+    expect(at_once.card.get_by_text("the card was declined")).to_be_visible()
+
+
+def test_a_result_within_the_call_needs_no_task(opened: Open) -> None:
+    stage = opened("answer_at_once", {"text": "hello"})
+    stage.shows_status("completed")
+    expect(stage.card.get_by_text("hello")).to_be_visible()
+    assert stage.host("calls") == []
+    assert stage.host("told") == []  # the model has the result itself
+
+
+def test_hostile_texts_are_text(opened: Open) -> None:
+    stage = opened("be_hostile", width=360)
+    stage.shows_status("needs your answer")
+    markup = '<img src=x onerror="parent.postMessage(1'
+    assert markup in stage.card.locator("#message").inner_text()
+    assert markup in stage.card.locator("h2").inner_text()
+    for names in ("img", "a", "iframe", "script[src]", "main script", "option"):
+        expect(stage.card.locator(names)).to_have_count(0)
+    assert stage.frame.evaluate("document.title") == "Run card"
+    shown = stage.card.locator("main").inner_text()
+    assert "\u202e" not in shown
+    assert len(shown) < 30_000
+    assert stage.frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert stage.violations() == []
+    stage.button("Send answer").click()
+    stage.shows_status("completed")
+    assert "<img src=x onerror=" in stage.card.get_by_role("region", name="Result").inner_text()
+    assert stage.page.title() == "A host for cards"
+
+
+def test_messages_of_others_than_the_parent_are_ignored(opened: Open) -> None:
+    stage = opened("fulfil_order", {"order_id": "mine"})
+    stage.shows_status("needs your answer")
+    forged = {"taskId": "forged", "tool": "forged", "status": "completed", "result": "forged"}
+    stage.page.evaluate(
+        """forged => {
+            const card = frames[0].frames[0];
+            const send = message => card.postMessage({jsonrpc: "2.0", ...message}, "*");
+            send({method: "ui/notifications/tool-result", params: {structuredContent: forged}});
+            for (let id = 0; id < 200; id++) send({id, result: {structuredContent: forged}});
+            send({method: "ui/resource-teardown", id: 1});
+            const stranger = document.body.appendChild(document.createElement("iframe"));
+            stranger.srcdoc = `<script>
+                parent.frames[0].frames[0].postMessage({jsonrpc: "2.0", method: "ui/resource-teardown", id: 2}, "*");
+                parent.frames[0].frames[0].postMessage({jsonrpc: "2.0", method: "ui/notifications/tool-result",
+                    params: {structuredContent: ${JSON.stringify(forged)}}}, "*");
+                parent.stranger = true;
+            </script>`;
+        }""",
+        forged,
+    )
+    stage.page.wait_for_function("globalThis.stranger")
+    stage.polls()  # it still does
+    stage.page.evaluate("document.querySelectorAll('iframe')[1].remove()")
+    stage.shows_status("needs your answer")
+    expect(stage.card.get_by_text("forged")).to_have_count(0)
+
+
+def test_a_host_that_refuses_calls_is_told_and_tried_again(opened: Open) -> None:
+    stage = opened("ask_yes_or_no", refuse="1")
+    stage.shows_alert("No news: ")
+    stage.button("Accept").click()
+    stage.shows_alert(re.compile("^this host lets no card call tools"))
+    stage.host("refuse = false")
+    stage.button("Accept").click()
+    stage.shows_status("completed")
+
+
+def test_a_card_that_lost_contact_goes_on_by_itself_and_by_its_button(opened: Open) -> None:
+    stage = opened("forever", refuse="1")
+    stage.shows_alert("No news: ")
+    expect(stage.button("Try again")).to_be_visible()
+    stage.host("refuse = false")
+    stage.button("Try again").click()
+    expect(stage.button("Try again")).to_be_hidden()
+    expect(stage.card.get_by_role("alert")).to_have_count(0)
+    stage.polls()
+
+
+@pytest.mark.parametrize("reply", ["empty", "never"])
+def test_a_card_without_the_reply_finds_its_run_by_the_arguments(opened: Open, reply: str) -> None:
+    stage = opened("fulfil_order", {"order_id": f"lost-{reply}"}, reply=reply)
+    stage.shows_status("needs your answer")
+    expect(stage.card.get_by_role("heading", name=f"Ship order lost-{reply}?")).to_be_visible()
+    assert "task_find" in stage.host("calls")
+
+
+def test_a_card_without_a_run_says_so(opened: Open) -> None:
+    stage = opened("answer_at_once", {"text": "hi"})
+    stage.shows_status("completed")
+    stage.host("unload()")
+    stage.host('show({text: "never called with this"}, {content: []})')
+    stage.shows_status("not found")
+    expect(stage.card.get_by_text("The host shows this card without its run")).to_be_visible()
+    expect(stage.button("Try again")).to_be_visible()
+    assert stage.violations() == []
+
+
+def test_a_task_that_is_not_there_is_told(opened: Open) -> None:
+    stage = opened("answer_at_once", {"text": "hi"})
+    stage.host("unload()")
+    gone = {"taskId": "gone", "tool": "answer_at_once", "status": "working"}
+    stage.page.evaluate("gone => host.show({}, {content: [], structuredContent: gone})", gone)
+    stage.shows_status("not found")
+    stage.shows_alert("Give the taskId exactly")
+
+
+def test_an_expired_task_is_told(opened: Open) -> None:
+    stage = opened("expire")
+    stage.shows_status("working")
+    stage.shows_status("not found")
+    stage.shows_alert("expired")
+    expect(stage.button("Cancel run…")).to_be_hidden()
+
+
+def test_a_frame_that_was_unloaded_stops_and_comes_up_again_as_it_is_now(opened: Open) -> None:
+    stage = opened("fulfil_order", {"order_id": "reloaded"})
+    stage.shows_status("needs your answer")
+    stage.host("unload()")
+    stage.host('show({order_id: "reloaded"}, host.result)')  # what the host had kept
+    stage.shows_status("needs your answer")
+    stage.card.get_by_role("radio", name="No").check()
+    stage.card.get_by_role("radio", name="Post").check()
+    stage.button("Send answer").click()
+    stage.shows_status("completed")
+    stage.host("unload()")
+    stage.host('show({order_id: "reloaded"}, host.result)')
+    stage.shows_status("completed")
+
+
+def test_the_host_dresses_the_card(opened: Open) -> None:
+    stage = opened("forever")
+    stage.shows_status("working")
+    color = "getComputedStyle(document.body).backgroundColor"
+    assert stage.frame.evaluate(color) == "rgb(255, 255, 255)"
+    stage.host('dress({theme: "dark"})')
+    stage.until(f"{color} == 'rgb(28, 28, 26)'")
+    stage.host('dress({styles: {variables: {"--color-background-primary": "rgb(1, 2, 3)", "color": "red"}}})')
+    stage.until(f"{color} == 'rgb(1, 2, 3)'")
+    assert stage.frame.evaluate("document.documentElement.style.color") == ""
+
+
+QUICK: Final = """() => {
+    const later = setTimeout;
+    globalThis.waits = [];
+    globalThis.setTimeout = (next, ms) => {
+        if (ms >= 60000) return later(next, ms);  // how long it waits for a reply
+        waits.push(ms);
+        return later(next, 20);
+    };
+}"""
+FRAMES: Final = "async () => { for (let at = 0; at < 30; at++) await new Promise(requestAnimationFrame); }"
+
+
+def test_a_card_polls_less_and_less_and_not_at_all_when_hidden_or_ended(opened: Open) -> None:
+    stage = opened("forever")
+    stage.shows_status("working")
+    stage.frame.evaluate(QUICK)  # each wait is noted, and over at once
+    stage.until("waits.filter(ms => ms == 15000).length > 2")
+    waits = stage.frame.evaluate("waits.splice(0)")
+    assert all(500 <= ms <= 15000 for ms in waits)
+    assert len(set(waits)) > 3
+    stage.frame.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
+    stage.until("waits.slice(-3).join() == '5000,5000,5000'")
+    calls = stage.host("calls.length")
+    stage.frame.evaluate(FRAMES)
+    assert stage.host("calls.length") == calls
+    stage.frame.evaluate("Object.defineProperty(document, 'hidden', {value: false})")
+    stage.polls()
+    stage.button("Cancel run…").click()
+    stage.button("Yes, stop it").click()
+    stage.shows_status("cancelled")
+    stage.page.wait_for_function("host.told.length == 1")
+    calls = stage.host("calls.length")
+    stage.frame.evaluate(FRAMES)
+    assert stage.host("calls.length") == calls
+
+
+def test_a_card_stops_when_it_is_torn_down(opened: Open) -> None:
+    stage = opened("forever")
+    stage.shows_status("working")
+    stage.frame.evaluate(QUICK)
+    stage.polls()
+    stage.page.evaluate("host.teardown()")
+    calls = stage.host("calls.length")
+    stage.frame.evaluate(FRAMES)
+    assert stage.host("calls.length") == calls
