@@ -41,7 +41,8 @@ def main() -> int:
             plan = Plan(engine=engine, sample=sample, port=free_port(), state=Path(folder))
             with Stack(plan) as stack:
                 code = _show(plan, stack)
-                _tell_what_was_undone(plan)
+                if code == 0:
+                    code = _tell_what_was_undone(plan)
                 _wait_for_a_person(stack)
         except (UnusableError, ChildDiedError, subprocess.TimeoutExpired) as problem:
             console.print(f"make demo: {problem}", markup=False)
@@ -58,10 +59,10 @@ def _show(plan: Plan, stack: Stack) -> int:
     return subprocess.run(argv, check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL).returncode
 
 
-def _tell_what_was_undone(plan: Plan) -> None:
-    """What the sample says of it, when the task has long ended."""
+def _tell_what_was_undone(plan: Plan) -> int:
+    """Tell what the sample says of it, when the task has long ended; exit code 0 if all was undone in time."""
     if (last := UNDONE.get(plan.engine)) is None:
-        return
+        return 0
     console.print("the execution has ended at once; what its worker says of that:")
     worker, sidecar = plan.state / "worker.log", plan.state / "sidecar.log"
     log = worker if worker.exists() else sidecar
@@ -72,6 +73,10 @@ def _tell_what_was_undone(plan: Plan) -> None:
     said = lines[1:] if log == worker else [line.partition(_OF_WORKFLOWS)[2] for line in lines]  # the first: it works
     for line in filter(None, said):
         console.print(f"  {line}", markup=False)
+    if last in log.read_text():
+        return 0
+    console.print(f"make demo: nothing was undone within {UNDONE_WITHIN:g} s", markup=False)
+    return 1
 
 
 def _wait_for_a_person(stack: Stack) -> None:

@@ -5,7 +5,9 @@ Plain functions that DBOS makes durable: `PYTHONPATH=.. mcp-workflows dev orders
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextvars import Context
 from dataclasses import dataclass
 
 from dbos import DBOS, SetWorkflowID, WorkflowHandleAsync, error
@@ -123,14 +125,18 @@ async def fulfil_order(order_id: str, express: bool = False, reason: str = "") -
         if not approved:
             return Receipt(order_id=order_id, status="rejected", total=order.total, note=note)
     key = str(DBOS.workflow_id)
-    with SetWorkflowID(f"{key}-undo"):
-        await DBOS.start_workflow_async(undo_if_cancelled, key)
+    await asyncio.create_task(_watch(key), context=Context())  # no child, which a cancellation would end, too
     try:
         tracking = await _fulfil(key, order, express)
     except Exception:
         await _undo(key)
         raise
     return Receipt(order_id=order_id, status="shipped", total=order.total, tracking=tracking, note=note)
+
+
+async def _watch(key: str) -> None:
+    with SetWorkflowID(f"{key}-undo"):  # one for each order, also if the order begins again
+        await DBOS.start_workflow_async(undo_if_cancelled, key)
 
 
 @DBOS.workflow()
