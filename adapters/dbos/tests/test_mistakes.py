@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
-from mcp_workflows_dbos.tooling.schema import drafted
+from mcp_workflows_dbos.tooling.schema import draft_file
 
 from mcp_workflows.adapter import Failure, Ref, Start, Status
 from mcp_workflows.errors import ConfigError, EngineRefused
@@ -93,7 +93,7 @@ def other(tmp_path: Path) -> Path:
 def test_a_mistake_in_the_file_is_told_with_its_line(file: Path, text: str, line: int | None, said: str) -> None:
     file.write_text(HEAD + text)
     with pytest.raises(ConfigError, match=None) as refused:
-        drafted(file, None)
+        draft_file(file, None)
     assert said in str(refused.value)
     assert line is None or f"{file}:{line}" in str(refused.value)
 
