@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.environments import FASTMCP, ROOT, python_of
-from scripts.processes import free_port
+from scripts.processes import accept_interrupts, free_port
 
 README: Final = ROOT / "README.md"
 DISTRIBUTIONS: Final = (ROOT, ROOT / "adapters" / "dbos")
@@ -173,7 +173,7 @@ def _dev(installation: Installation, port: int) -> Generator[None]:
             cwd=installation.folder,
             env=installation.environment,
             stderr=log,
-            preexec_fn=_accept_interrupts,
+            preexec_fn=accept_interrupts,
         )
     try:
         deadline = time.monotonic() + PATIENCE
@@ -190,11 +190,6 @@ def _dev(installation: Installation, port: int) -> Generator[None]:
     finally:
         process.terminate()
         process.wait(PATIENCE)
-
-
-def _accept_interrupts() -> None:
-    """Stop ignoring SIGINT, which a process started in the background of a shell ignores, and so would its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _lists_tools(port: int) -> bool:
