@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dbos import DBOS, SetWorkflowID, WorkflowHandleAsync, error
 from mcp_workflows_dbos import ask, progress
-from shop import CardDeclinedError, Order, OrderCancelledError, OutOfStockError, Shop
+from shop import CardDeclinedError, Order, OrderCancelledError, OutOfStockError, Quote, Receipt, Shop
 
 APPROVAL_LIMIT = 500.0  # EUR; more expensive orders need an approval
 STEPS = 4
@@ -27,28 +27,6 @@ class Approval:
 
     approve: bool
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """The outcome of an order. `total` is in EUR."""
-
-    order_id: str
-    status: str  # shipped, rejected
-    total: float
-    tracking: str | None = None
-    note: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
-    """The price of an order, in EUR. Expensive orders need an approval."""
-
-    order_id: str
-    article: str
-    quantity: int
-    total: float
-    needs_approval: bool
 
 
 def _is_retryable(problem: BaseException) -> bool:
