@@ -1,4 +1,4 @@
-"""The workflows of `make bench ENGINE=dbos`; copied beside the configuration that names it."""
+"""The workflows of `make bench ENGINE=dbos`; the bench copies this file beside its configuration."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 from dbos import DBOS
 
 HERE = Path(__file__).parent
-DONE = "done"  # the file of first steps that were done, one line each
-GATE = "gate"  # the file for which `work` waits
+DONE = "done"  # the file with a line for each first step of `work` that ran
+GATE = "gate"  # the file that `work` waits for
 
 
 @DBOS.workflow()
 async def echo(a: int) -> dict[str, int]:
-    """Return what it is given."""
+    """Return the argument."""
     return {"a": a}
 
 
 @DBOS.workflow()
 async def stepped(a: int) -> dict[str, int]:
-    """Return it from a step."""
+    """Return the argument, passed through a step."""
     return {"a": await same(a)}
 
 
 @DBOS.step()
 async def same(a: int) -> int:
-    """Return what it is given."""
+    """Return the argument."""
     return a
 
 
@@ -40,7 +40,7 @@ async def brief(seconds: float) -> dict[str, float]:
 
 @DBOS.workflow()
 async def work(a: int) -> dict[str, int]:
-    """Do something once, and wait for a file before the end."""
+    """Run a step, and wait for the file `GATE` before the end."""
     await note(a)
     while not (HERE / GATE).exists():  # noqa: ASYNC110  # another process makes it
         await asyncio.sleep(0.02)
@@ -49,6 +49,6 @@ async def work(a: int) -> dict[str, int]:
 
 @DBOS.step()
 async def note(a: int) -> None:
-    """Note that it was done."""
+    """Append a line to the file `DONE`."""
     with (HERE / DONE).open("a") as file:
         file.write(f"{a}\n")

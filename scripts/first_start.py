@@ -1,7 +1,7 @@
-"""The first block of the README, done as written, and timed: from an empty folder to a question that is answered.
+"""The first steps of the README, followed as written and timed: from an empty folder to an answered question.
 
-`python -m scripts.first_start UV [--runs N]` builds the wheels and installs them alone into an empty environment, in an
-empty folder with an empty HOME. The first run fills the package cache; the other ones are timed.
+`python -m scripts.first_start UV [--runs N]` builds our wheels and installs them into an empty environment, in an empty
+folder and with an empty HOME. The first run fills the package cache; N further runs are timed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.environments import FASTMCP, ROOT, python_of
-from scripts.processes import free_port
+from scripts.processes import accept_interrupts, free_port
 
 README: Final = ROOT / "README.md"
 DISTRIBUTIONS: Final = (ROOT, ROOT / "adapters" / "dbos")
@@ -34,7 +34,7 @@ TOTAL_GOAL: Final = 60.0  # seconds, with a warm package cache
 READY_GOAL: Final = 2.0  # seconds from `dev app.py` to the first answered `tools/list`
 PATIENCE: Final = 120.0  # seconds for each step
 
-_SHOWN: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _META: Final = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "first-start", "version": "1"},
@@ -62,7 +62,7 @@ async def main():
 
 asyncio.run(main())
 """
-"""A host that is written with the official SDK: it reads the snippet that `connect` prints."""
+"""A host written with the official SDK; it reads the entry that `connect` prints from standard input."""
 
 FASTMCP_CLIENT: Final = """
 import asyncio, json, sys
@@ -78,24 +78,30 @@ async def main():
 
 asyncio.run(main())
 """
-"""FastMCP's client takes the snippet as it is."""
+"""A host written with FastMCP, whose client takes that entry as it is."""
 
 
-class WrongError(Exception):
-    """A step did something else than the README says."""
+class ReadmeError(Exception):
+    """A step did something other than the README says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """An empty folder, the commands that are installed, and an empty HOME."""
+class Installation:
+    """The installed commands, and the folder and the environment to run them in."""
 
     folder: Path
-    commands: Path
+    commands: Path  # the folder of the commands
     environment: Mapping[str, str]
-    hosts: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])  # further clients, by name
+    hosts: Mapping[str, Sequence[str]] = field(
+        default_factory=dict[str, Sequence[str]]
+    )  # commands of further hosts, by name
 
     def run(self, *words: str, given: str = "") -> str:
-        """Run a command of the README to its end, and return its standard output."""
+        """Run a command of the README to its end, and return its standard output.
+
+        Raises:
+            ReadmeError: it failed.
+        """
         command = [str(self.commands / words[0]), *words[1:]]
         done = subprocess.run(
             command,
@@ -108,44 +114,44 @@ class Place:
             check=False,
         )
         if done.returncode:
-            raise WrongError(f"{shlex.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+            raise ReadmeError(f"{shlex.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout
 
 
 def blocks(language: str) -> Sequence[str]:
-    """The fenced blocks of the README in one language, in order."""
+    """Return the fenced blocks of the README in one language, in order."""
     return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def commands(beginning: str, port: int) -> Sequence[str]:
-    """The first command in the README's shell blocks that begins so, on another port than 8931."""
+def readme_command(beginning: str, port: int) -> Sequence[str]:
+    """Return the words of the first shell command of the README that begins so, with this port in place of 8931."""
     lines = [line for block in blocks("sh") for line in block.splitlines()]
     found = next(line for line in lines if line.startswith(beginning))
     return shlex.split(found.replace("8931", str(port)))
 
 
-def follow(place: Place) -> Mapping[str, float]:
-    """Do all but the installation; return the seconds of each step.
+def follow(installation: Installation) -> Mapping[str, float]:
+    """Follow the README after its installation; return the seconds from the start of `dev` to the end of each step.
 
     Raises:
-        WrongError: a step did something else than the README says.
+        ReadmeError: a step did something other than the README says.
     """
     port = free_port()
     seconds: dict[str, float] = {}
     began = time.monotonic()
-    (place.folder / "app.py").write_text(blocks("python")[0])
-    with _developing(place, port):
+    (installation.folder / "app.py").write_text(blocks("python")[0])
+    with _dev(installation, port):
         seconds["ready"] = time.monotonic() - began
-        call = commands("mcp-workflows call", port)
-        _expect("A-1", _typed(place, call, answer="y"))
+        call = readme_command("mcp-workflows call", port)
+        _expect("A-1", _run_at_terminal(installation, call, answer="y"))
         seconds["answered in the terminal"] = time.monotonic() - began
         again = [word.replace("A-1", "A-2") for word in call]
-        _expect("A-2", place.run(*again, "--answer", "accept=true"))
-        snippet = place.run(*commands("mcp-workflows connect claude", port))
-        _expect("A-3", place.run("python", "-c", SDK_CLIENT, given=snippet))
+        _expect("A-2", installation.run(*again, "--answer", "accept=true"))
+        snippet = installation.run(*readme_command("mcp-workflows connect claude", port))
+        _expect("A-3", installation.run("python", "-c", SDK_CLIENT, given=snippet))
         seconds["answered in a host"] = time.monotonic() - began
-        if "fastmcp" in place.hosts:
-            command = [*place.hosts["fastmcp"], "-c", FASTMCP_CLIENT]
+        if "fastmcp" in installation.hosts:
+            command = [*installation.hosts["fastmcp"], "-c", FASTMCP_CLIENT]
             done = subprocess.run(command, input=snippet, capture_output=True, text=True, timeout=PATIENCE, check=True)
             _expect("A-4", done.stdout)
     return seconds
@@ -154,41 +160,36 @@ def follow(place: Place) -> Mapping[str, float]:
 def _expect(order: str, shown: str) -> None:
     wanted = f"20 charged for {order}"
     if wanted not in shown:
-        raise WrongError(f"{wanted!r} is not in {shown!r}")
+        raise ReadmeError(f"{wanted!r} is not in {shown!r}")
 
 
 @contextmanager
-def _developing(place: Place, port: int) -> Generator[None]:
-    """Run `mcp-workflows dev app.py` until it lists its tools; end it as Ctrl-C does, and see that the port is free."""
-    words = [*commands("mcp-workflows dev", port), "--http", f"127.0.0.1:{port}"]
-    with (place.folder / "dev.log").open("w") as log:
+def _dev(installation: Installation, port: int) -> Generator[None]:
+    """Run `mcp-workflows dev app.py` within this context; stop it as Ctrl-C does, and check that the port is free."""
+    words = [*readme_command("mcp-workflows dev", port), "--http", f"127.0.0.1:{port}"]
+    with (installation.folder / "dev.log").open("w") as log:
         process = subprocess.Popen(
-            [str(place.commands / words[0]), *words[1:]],
-            cwd=place.folder,
-            env=place.environment,
+            [str(installation.commands / words[0]), *words[1:]],
+            cwd=installation.folder,
+            env=installation.environment,
             stderr=log,
-            preexec_fn=_heed_interrupts,
+            preexec_fn=accept_interrupts,
         )
     try:
         deadline = time.monotonic() + PATIENCE
         while not _lists_tools(port):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise WrongError(f"nothing is served:\n{(place.folder / 'dev.log').read_text()}")
+                raise ReadmeError(f"nothing is served:\n{(installation.folder / 'dev.log').read_text()}")
             time.sleep(0.01)
         yield
         process.send_signal(signal.SIGINT)
         if code := process.wait(PATIENCE):
-            raise WrongError(f"Ctrl-C ended it with {code}")
+            raise ReadmeError(f"Ctrl-C ended it with {code}")
         if _lists_tools(port):
-            raise WrongError("it is still served after Ctrl-C")
+            raise ReadmeError("it is still served after Ctrl-C")
     finally:
         process.terminate()
         process.wait(PATIENCE)
-
-
-def _heed_interrupts() -> None:
-    """Heed SIGINT: what is started in the background of a shell ignores it, and so would all that it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _lists_tools(port: int) -> bool:
@@ -201,13 +202,19 @@ def _lists_tools(port: int) -> bool:
         return False
 
 
-def _typed(place: Place, words: Sequence[str], answer: str) -> str:
-    """Run a command at a terminal, type the answer once it is asked, and return all that was shown."""
+def _run_at_terminal(installation: Installation, words: Sequence[str], answer: str) -> str:
+    """Run a command at a terminal, type the answer once it asks its question, and return its output."""
     terminal, other = pty.openpty()
-    command = [str(place.commands / words[0]), *words[1:]]
-    environment = {**place.environment, "TERM": "xterm", "COLUMNS": "200"}
+    command = [str(installation.commands / words[0]), *words[1:]]
+    environment = {**installation.environment, "TERM": "xterm", "COLUMNS": "200"}
     process = subprocess.Popen(
-        command, cwd=place.folder, env=environment, stdin=other, stdout=other, stderr=other, start_new_session=True
+        command,
+        cwd=installation.folder,
+        env=environment,
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        start_new_session=True,
     )
     os.close(other)
     shown, is_typed, deadline = "", False, time.monotonic() + PATIENCE
@@ -217,16 +224,16 @@ def _typed(place: Place, words: Sequence[str], answer: str) -> str:
                 continue
             try:
                 got = os.read(terminal, 65536)
-            except OSError:  # Linux: there is nobody at the other end any more
+            except OSError:  # Linux: the command has closed its end
                 got = b""
             if not got:
                 break
-            shown += _SHOWN.sub("", got.decode(errors="replace"))
+            shown += _ESCAPES.sub("", got.decode(errors="replace"))
             if not is_typed and "Charge 20 for order A-1?" in shown and shown.rstrip().endswith(("]", ":")):
                 is_typed = True
                 os.write(terminal, f"{answer}\n".encode())
         if process.wait(PATIENCE):
-            raise WrongError(f"{shlex.join(words)} ended with {process.returncode}:\n{shown}")
+            raise ReadmeError(f"{shlex.join(words)} ended with {process.returncode}:\n{shown}")
     finally:
         os.close(terminal)
         process.kill()
@@ -238,26 +245,26 @@ def _typed(place: Place, words: Sequence[str], answer: str) -> str:
 
 
 def build(uv: Path, wheels: Path) -> Sequence[Path]:
-    """Build the wheels that the README's `pip install` brings of this project."""
+    """Build the wheels of this project that the README's `pip install` names."""
     for project in DISTRIBUTIONS:
         subprocess.run([uv, "build", "--quiet", "--wheel", "--out-dir", wheels, project], check=True)
     return sorted(wheels.glob("*.whl"))
 
 
 def install(folder: Path, wheels: Sequence[Path], environment: Mapping[str, str]) -> Path:
-    """Do the README's `pip install` with these wheels in an empty environment; return the folder of its commands."""
-    place = folder / ".venv"
-    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True, env=environment)
-    [wanted] = [word for word in commands("pip install", 0) if "mcp-workflows[" in word]
+    """Run the README's `pip install` with these wheels in an empty environment; return the folder of its commands."""
+    venv = folder / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, env=environment)
+    [wanted] = [word for word in readme_command("pip install", 0) if "mcp-workflows[" in word]
     extra = wanted.removeprefix("mcp-workflows")
     named = [f"{wheel}{extra if wheel.name.startswith('mcp_workflows-') else ''}" for wheel in wheels]
-    pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, *named], check=True, env=environment, cwd=folder)
-    return place / "bin"
+    return venv / "bin"
 
 
-def timed(wheels: Sequence[Path], cache: Path) -> Mapping[str, float]:
-    """Do all of it in an empty folder with an empty HOME; return the seconds of each step."""
+def time_run(wheels: Sequence[Path], cache: Path) -> Mapping[str, float]:
+    """Install and follow the README in an empty folder with an empty HOME; return the seconds of each step."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as home:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
         environment = {**kept, "HOME": home, "PIP_CACHE_DIR": str(cache)}
@@ -266,8 +273,10 @@ def timed(wheels: Sequence[Path], cache: Path) -> Mapping[str, float]:
         installed = time.monotonic() - began
         hosts = {"fastmcp": [str(python_of("fastmcp", FASTMCP))]}
         path = f"{bin_folder}{os.pathsep}{environment['PATH']}"
-        place = Place(folder=Path(folder), commands=bin_folder, environment={**environment, "PATH": path}, hosts=hosts)
-        steps = follow(place)
+        installation = Installation(
+            folder=Path(folder), commands=bin_folder, environment={**environment, "PATH": path}, hosts=hosts
+        )
+        steps = follow(installation)
         return {"install": installed, **steps, "total": installed + steps["answered in a host"]}
 
 
@@ -275,20 +284,20 @@ def first_start(uv: Path, runs: int) -> Sequence[Mapping[str, float]]:
     """Build the wheels, fill the package cache, and return the seconds of each further run."""
     with tempfile.TemporaryDirectory() as folder:
         wheels, cache = build(uv, Path(folder) / "wheels"), Path(folder) / "cache"
-        timed(wheels, cache)
-        return [timed(wheels, cache) for _ in range(runs)]
+        time_run(wheels, cache)
+        return [time_run(wheels, cache) for _ in range(runs)]
 
 
 def main() -> int:
-    """Exit code 0 if every step did what the README says and both goals are met."""
+    """Return 0 if every step did what the README says and both goals are met, else 1."""
     parser = argparse.ArgumentParser(prog="python -m scripts.first_start", description=__doc__)
-    parser.add_argument("uv", type=Path, help="the program")
+    parser.add_argument("uv", type=Path, help="the path of uv")
     parser.add_argument("--runs", type=int, default=1, help="how often, with a warm package cache")
     given = parser.parse_args()
     found = first_start(given.uv.resolve(), given.runs)
     for steps in found:
-        told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in steps.items())
-        print(f"{told}; load {os.getloadavg()[0]:.1f}", flush=True)
+        line = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in steps.items())
+        print(f"{line}; load {os.getloadavg()[0]:.1f}", flush=True)
     missed = [each for each in found if each["total"] > TOTAL_GOAL or each["ready"] > READY_GOAL]
     return 1 if missed else 0
 

@@ -149,12 +149,17 @@ def is_taken(port: int) -> bool:
     return False
 
 
+def accept_interrupts() -> None:
+    """Stop ignoring SIGINT, which a process in the background of a shell ignores, and with it its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _dying_with(parent: int) -> Callable[[], None]:
     """Run between fork and exec: a child whose parent is killed is killed too."""
 
     def prepare() -> None:
         die_with_parent(signal.SIGKILL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
+        accept_interrupts()
         if os.getppid() != parent:
             os._exit(1)
 

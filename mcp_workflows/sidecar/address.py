@@ -19,18 +19,18 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def listen(address: Address, option: str = "--http") -> socket.socket:
-    """Return a socket that is bound to the address.
+def bind(address: Address, option: str = "--http") -> socket.socket:
+    """Return a socket that is bound to the address, and does not listen yet.
 
     Raises:
-        ConfigError: it is taken, or not of this machine; the message names the option to choose another one with.
+        ConfigError: the address is taken, or not of this machine; the message says to choose another with `option`.
     """
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY by this
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((address.host, address.port))
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY by this
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address.host, address.port))
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"cannot listen on {address}: {reason}; choose another with {option} HOST:PORT") from None
-    return listening
+    return bound

@@ -30,7 +30,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.attach import Changes, DisconnectMiddleware, Workflows, attach
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
 from mcp_workflows.sidecar import health
-from mcp_workflows.sidecar.address import Address, listen
+from mcp_workflows.sidecar.address import Address, bind
 from mcp_workflows.sidecar.admin import ops_app, serve_ops
 from mcp_workflows.sidecar.auth import Authenticator, AuthMiddleware
 from mcp_workflows.sidecar.config.models import STDERR, STDOUT, Config
@@ -220,7 +220,7 @@ def _operators_listener(address: Address | None, exporters: Exporters) -> Backgr
     if address is None:
         return None
     assert exporters.scrape is not None, "metrics are collected where there is a listener for operators"
-    scrape, listening = exporters.scrape, listen(address, "--ops")
+    scrape, listening = exporters.scrape, bind(address, "--ops")
 
     async def serve(sidecar: Sidecar) -> None:
         await serve_ops(ops_app(sidecar.workflows, sidecar.shutdown_state, scrape, address.host), listening)
@@ -238,7 +238,7 @@ def run_http(
         StoreError: the store cannot be used.
     """
     anyio.run(_check_store, config)
-    listening = listen(Address(host=host, port=port))
+    listening = bind(Address(host=host, port=port))
     exporters = exporters_of(config, scraped=ops is not None)
     exporters.make_global()
     sidecar = build(config, background, exporters=exporters, ops=_operators_listener(ops, exporters))

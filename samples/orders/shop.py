@@ -43,6 +43,28 @@ class Order:
     card: str = "good"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """The price of an order, in EUR. Expensive orders need an approval."""
+
+    order_id: str
+    article: str
+    quantity: int
+    total: float
+    needs_approval: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The outcome of an order. `total` is in EUR."""
+
+    order_id: str
+    status: str  # shipped, rejected
+    total: float
+    tracking: str | None = None
+    note: str | None = None
+
+
 _ORDERS = {
     "A-1001": ("coffee mug", 2, "good"),
     "A-1002": ("espresso machine", 1, "good"),

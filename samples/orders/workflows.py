@@ -16,7 +16,7 @@ from temporalio.workflow import ActivityCancellationType
 with workflow.unsafe.imports_passed_through():
     from activities import HOPELESS
     from mcp_workflows_temporal_worker import elicit, progress
-    from shop import Order, Shop
+    from shop import Order, Quote, Receipt, Shop
 
 APPROVAL_LIMIT = 500.0  # EUR; dearer orders need a person's word
 STEPS = 4
@@ -29,28 +29,6 @@ APPROVAL = {
     },
     "required": ["approve"],
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What became of the order. `total` is in EUR."""
-
-    order_id: str
-    status: str  # shipped, rejected
-    total: float
-    tracking: str | None = None
-    note: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
-    """What an order would cost, in EUR, and whether somebody must approve it."""
-
-    order_id: str
-    article: str
-    quantity: int
-    total: float
-    needs_approval: bool
 
 
 @workflow.defn

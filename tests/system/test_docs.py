@@ -21,7 +21,7 @@ from mcp_workflows.sidecar.cli.docs import headings, pages, section
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.dist import extras
 from scripts.engines import BIN
-from scripts.first_start import Place, first_start, follow
+from scripts.first_start import Installation, first_start, follow
 from scripts.processes import free_port
 from tests.support import commands
 from tests.support.commands import COMMAND
@@ -114,7 +114,7 @@ async def asked(client: Peer, tool: str, arguments: Mapping[str, object]) -> tup
 
 @pytest.mark.usefixtures("processes")
 def test_the_readmes_first_start_works_as_written(tmp_path: Path) -> None:
-    follow(Place(folder=tmp_path, commands=BIN, environment=environment("")))
+    follow(Installation(folder=tmp_path, commands=BIN, environment=environment("")))
 
 
 @pytest.mark.slow

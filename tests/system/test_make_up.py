@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scripts.processes import free_port
+from scripts.processes import accept_interrupts, free_port
 
 ROOT = Path(__file__).parents[2]
 UP_WITHIN = 120.0  # seconds
@@ -81,13 +81,8 @@ def _make(port: int, log: Path, **settings: str) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_heed_interrupts,
+            preexec_fn=accept_interrupts,
         )
-
-
-def _heed_interrupts() -> None:
-    """A test suite in the background of a shell ignores SIGINT, and so would all it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

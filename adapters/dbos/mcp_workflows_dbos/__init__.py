@@ -1,4 +1,4 @@
-"""DBOS as an engine for mcp-workflows, and what its workflows import: `ask` and `progress`."""
+"""The DBOS adapter of mcp-workflows, and the functions that its workflows import: `ask` and `progress`."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -16,6 +17,7 @@ import anyio
 from dbos import DBOSClient, WorkflowSerializationFormat
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
+from sqlalchemy.engine import URL
 
 from mcp_workflows.adapter import (
     JSON,
@@ -36,21 +38,31 @@ from mcp_workflows_dbos.changes import CHANGES
 from mcp_workflows_dbos.error_translation import translated
 from mcp_workflows_dbos.executor import Application, Executor, running, unknown_workflow
 from mcp_workflows_dbos.look import execution_of
+from mcp_workflows_dbos.module import load_module
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
 from mcp_workflows_dbos.settings import DbosOptions, DbosSettings
-from mcp_workflows_dbos.start import Arguments, arguments_of, enqueue_options, fitting, split, typed
+from mcp_workflows_dbos.start import (
+    Arguments,
+    arguments_of,
+    by_position_if_unnamed,
+    enqueue_options,
+    split,
+    validate_arguments,
+)
 from mcp_workflows_dbos.tables import Question, Row, Tables
 from mcp_workflows_dbos.tooling.check import check_engine, check_workflow
 from mcp_workflows_dbos.tooling.discover import discover
 from mcp_workflows_dbos.tooling.explain import explain
-from mcp_workflows_dbos.tooling.schema import application_of, drafted, read_schema
+from mcp_workflows_dbos.tooling.schema import draft_file, read_schema
 from mcp_workflows_dbos.workflow import ANSWER
 
-_CALLS: Final = 8  # at a time, each in a thread
-_TIMEOUT: Final = 8  # seconds for one of them; the core gives up after ten
+_CALLS: Final = 8  # calls at a time, each in a thread
+_TIMEOUT: Final = 8  # seconds for one call; the core gives up after ten
 _SWEEP_EVERY: Final = 0.2  # seconds
 _BATCH: Final = 500  # executions of one sweep: three queries
 _WITHDRAWN: Final[Mapping[str, JSON]] = {"action": "cancel", "content": None}
+
+_NO_NAME: Final = re.compile(r"[^a-z0-9_-]+")  # characters that no name of a DBOS application has
 
 T = TypeVar("T")
 
@@ -69,18 +81,18 @@ class DbosAdapter:
         self._application: Application | None = None
         self._executor: Executor | None = None
         self._client: DBOSClient | None = None
-        self._open: Tables | None = None
+        self._tables: Tables | None = None
         self._limiter = anyio.CapacityLimiter(_CALLS)
         self._exit = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Run the workflows, if they belong to this process; a database is asked with the first call."""
+        """Run the workflows of `module`, if there is one; otherwise the first call connects to the database."""
         settings = self._settings
-        self._application = None if settings.module is None else application_of(settings)
+        self._application = None if settings.module is None else _application_of(settings)
         if self._application is not None:
             self._executor = await self._exit.enter_async_context(running(self._application))
         url = self._application.url if self._application else settings.database.get_secret_value()  # type: ignore[union-attr]  # one of them is there
-        self._open = Tables(url)
+        self._tables = Tables(url)
         self._client = DBOSClient(
             system_database_url=url,
             application_name=self._application.name if self._application else settings.application,
@@ -93,8 +105,8 @@ class DbosAdapter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connections; executions in this process go on with the next one."""
-        client, tables, self._client, self._open = self._client, self._open, None, None
+        """Close the connections; the next process continues the executions of this one."""
+        client, tables, self._client, self._tables = self._client, self._tables, None, None
         await self._exit.aclose()
         if client is not None:
             client.destroy()
@@ -102,11 +114,11 @@ class DbosAdapter:
             tables.close()
 
     async def start(self, start: Start) -> str:
-        """Start it with the key as workflow id, and compare what has that id; see `Adapter.start`."""
+        """Start an execution with the key as workflow id; refuse an id of another start. See `Adapter.start`."""
         executor = self._executor
         arguments = self._arguments(start)
         if executor is not None and executor.is_running and "queue" not in start.options:
-            with translated(), _in_time():
+            with translated(), _time_limit():
                 await executor.begin(start.workflow, start.key, start.digest, arguments)
         else:
             await self._enqueue(start, arguments)
@@ -116,21 +128,31 @@ class DbosAdapter:
         return start.key
 
     def _arguments(self, start: Start) -> Arguments:
-        """Return the arguments of a start as the workflow takes them."""
+        """Return the arguments of a start, checked against the function in this process if there is one.
+
+        Raises:
+            EngineRefused: the module has no such workflow, they do not fit its type hints, or they cannot be stored.
+        """
         arguments, executor = arguments_of(start), self._executor
         if executor is not None:
             known = executor.workflows.get(start.workflow)
             if known is None:
                 raise unknown_workflow(start.workflow, executor.workflows, executor.application.module)
-            arguments = typed(known.function, fitting(known.function, start, arguments))
+            arguments = by_position_if_unnamed(known.function, start, arguments)
+            arguments = validate_arguments(known.function, arguments)
         try:
             TypedJsonSerializer().serialize(arguments)
         except (TypeError, ValueError) as error:
             raise EngineRefused(f"{start.workflow}: {error}", final=True) from None
         return arguments
 
+    def _queue(self, options: Mapping[str, JSON]) -> str | None:
+        """Return the queue that the tool or the engine names."""
+        queue: str | None = options.get("queue")
+        return queue or self._settings.queue
+
     async def _enqueue(self, start: Start, arguments: Arguments) -> None:
-        queue = start.options.get("queue") or self._settings.queue
+        queue = self._queue(start.options)
         if queue is None and self._application is not None:
             queue = self._application.queue
         if queue is None:
@@ -141,27 +163,27 @@ class DbosAdapter:
         await self._call(partial(client.enqueue, options, *args, **named))
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return what `start` would start, with the arguments as type hints have them; see `Previews`."""
+        """Return the start that would be sent, its arguments converted to the type hints; see `Previews`."""
         arguments = self._arguments(start)
         args, named = split(to_jsonable_python(arguments))
         shown = {"workflow_name": start.workflow, "workflow_id": start.key, "args": [*args], "kwargs": {**named}}
-        queue = start.options.get("queue") or self._settings.queue
+        queue = self._queue(start.options)
         return shown if queue is None else {**shown, "queue_name": queue}
 
     async def describe(self, ref: Ref) -> Execution:
-        """Read its rows; see `Adapter.describe`."""
+        """Read the rows of an execution; see `Adapter.describe`."""
         row = await self._row(ref.handle, steps=True)
         return execution_of(row, self._note(row))
 
     def _note(self, row: Row) -> str | None:
-        """Return why this process does not run an execution that has begun in it."""
+        """Return why this process does not run an execution that another version of the code began."""
         executor = self._executor
         if executor is None or row.status != "PENDING" or executor.version in (None, row.version):
             return None
         return f"waits for version {row.version} of the code: this process has {executor.version}"
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Send answers to the questions that are open; DBOS drops a second message of one key. See `Adapter.answer`."""
+        """Send the answers to open questions; DBOS drops a second message with the same key. See `Adapter.answer`."""
         row = await self._row(ref.handle)
         for key in row.questions.keys() & responses.keys():
             response = responses[key]
@@ -180,38 +202,38 @@ class DbosAdapter:
         )
 
     async def cancel(self, ref: Ref) -> None:
-        """Cancel it and what it has started: they end before their next steps; see `Adapter.cancel`."""
+        """Cancel an execution and its child workflows: each ends before its next step. See `Adapter.cancel`."""
         row = await self._row(ref.handle)
         if execution_of(row).terminal:
             return
         client = self._entered(self._client)
         await self._call(lambda: client.cancel_workflow(ref.handle, cancel_children=True))
-        for question in row.questions.values():  # what waits for an answer wakes up, and ends
+        for question in row.questions.values():  # a workflow that waits for an answer wakes up and ends
             await self._send(question, _WITHDRAWN)
         CHANGES.tell(ref.handle)
 
     # --- further capabilities
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Read the rows of all in three queries; see `Sweeps.describe_many`."""
-        tables = self._entered(self._open)
+        """Read the rows of all executions in two queries; see `Sweeps.describe_many`."""
+        tables = self._entered(self._tables)
         rows = await self._call(lambda: tables.rows([ref.handle for ref in refs]))
         return {name: execution_of(row, self._note(row)) for name, row in rows.items()}
 
     @property
     def allowance(self) -> Allowance:
-        """No quotas; see `Limited.allowance`."""
+        """Return an allowance without a quota; see `Limited.allowance`."""
         in_process = self._application is not None
         return Allowance(looks_per_second=inf, sweep_every=_SWEEP_EVERY, batch=_BATCH, in_process=in_process)
 
     async def adopt(self, execution_id: str) -> Ref:
-        """Return the execution of a workflow id; see `Adopts.adopt`."""
+        """Return the reference of an execution by its workflow id; see `Adopts.adopt`."""
         row = await self._row(execution_id)
         return Ref(workflow=row.workflow, handle=row.id)
 
     async def hints(self, changed: Callable[[str], None]) -> None:
-        """Tell of changes of the workflows in this process, and of those that the database tells; see `Hints.hints`."""
-        tables = self._entered(self._open)
+        """Report changes of the workflows in this process, and those found in the database; see `Hints.hints`."""
+        tables = self._entered(self._tables)
         loop = asyncio.get_running_loop()  # DBOS runs on asyncio alone
 
         def tell(workflow_id: str) -> None:
@@ -223,23 +245,22 @@ class DbosAdapter:
                 tables.watch(tell, stopped, lambda: self._executor is not None and self._executor.is_running)
 
         stopped = threading.Event()
-        CHANGES.add(tell)
         try:
-            await (await begin_call(watch)).outcome()
+            with CHANGES.listen(tell):
+                await (await begin_call(watch)).outcome()
         finally:
-            CHANGES.remove(tell)
             stopped.set()
 
     async def explain(self, ref: Ref) -> Explanation:
         """Explain the state of an execution; see `Explains.explain`."""
         row = await self._row(ref.handle, steps=True)
-        tables = self._entered(self._open)
+        tables = self._entered(self._tables)
         latest = await self._call(tables.latest_version)
         return explain(row, self._executor, latest)
 
     async def check_engine(self) -> Finding:
         """Check that the database answers and the workflows run; see `Checks.check_engine`."""
-        tables = self._entered(self._open)
+        tables = self._entered(self._tables)
         try:
             queues = await self._call(tables.queues)
         except EngineError as error:
@@ -247,20 +268,18 @@ class DbosAdapter:
         return check_engine(self._settings, self._executor, queues)
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that a workflow is there; see `Checks.check`."""
-        tables = self._entered(self._open)
+        """Check that a workflow and its queue exist; see `Checks.check`."""
+        tables = self._entered(self._tables)
         try:
-            names, queues = await self._call(lambda: (tables.names(), tables.queues()))
+            executed, queues = await self._call(lambda: (tables.executed_workflows(), tables.queues()))
         except EngineError as error:
             return Finding(ok=False, text=str(error), hint="set database, or launch the application once")
-        queue = str(options.get("queue") or self._settings.queue or "")
-        return check_workflow(workflow, self._executor, [name for name, *_ in names], queue, queues)
+        return check_workflow(workflow, self._executor, executed, self._queue(options), queues)
 
     async def discover(self) -> Sequence[Discovered]:
         """Return the workflows of the module, and those that have run; see `Discovers.discover`."""
-        tables = self._entered(self._open)
-        names = await self._call(tables.names)
-        return discover(self._executor, names)
+        tables = self._entered(self._tables)
+        return discover(self._executor, await self._call(tables.executed_workflows))
 
     @staticmethod
     def schema(reference: str) -> WorkflowSchema:
@@ -269,13 +288,13 @@ class DbosAdapter:
 
     @staticmethod
     async def draft(address: str, start: str | None) -> DraftedEngine:
-        """Return a draft for a Python file; see `Drafts.draft`."""
-        return drafted(Path(address), start)
+        """Draft the engine and the tools of a Python file; see `Drafts.draft`."""
+        return draft_file(Path(address), start)
 
     # --- calls
 
     async def _row(self, handle: str, *, steps: bool = False) -> Row:
-        tables = self._entered(self._open)
+        tables = self._entered(self._tables)
         rows = await self._call(lambda: tables.rows([handle], steps=steps))
         if handle not in rows:
             raise ExecutionNotFound(f"DBOS has no workflow {handle}")
@@ -288,7 +307,7 @@ class DbosAdapter:
             with translated():
                 return function()
 
-        with _in_time():
+        with _time_limit():
             return await (await begin_call(call, self._limiter)).outcome()
 
     def _entered(self, opened: T | None) -> T:
@@ -298,10 +317,29 @@ class DbosAdapter:
 
 
 @contextmanager
-def _in_time() -> Generator[None]:
-    """Bound one call to the database."""
+def _time_limit() -> Generator[None]:
+    """Limit the time of one call to `_TIMEOUT`.
+
+    Raises:
+        EngineUnavailable: it took longer.
+    """
     try:
         with anyio.fail_after(_TIMEOUT):
             yield
     except TimeoutError:
         raise EngineUnavailable(f"the database of DBOS gave no answer within {_TIMEOUT} s") from None
+
+
+def _application_of(settings: DbosSettings) -> Application:
+    """Return the application of an engine with `module`.
+
+    Raises:
+        ConfigError: the module cannot be imported.
+    """
+    name = settings.module or ""
+    module = load_module(name)
+    file = Path(module.__file__ or name).resolve()
+    beside = URL.create("sqlite", database=str(file.with_suffix(".db"))).render_as_string(hide_password=False)
+    url = beside if settings.database is None else settings.database.get_secret_value()
+    application = settings.application or f"mcp-{_NO_NAME.sub('-', name.lower())}"
+    return Application(module=name, name=application, url=url, version=settings.version)

@@ -1,34 +1,38 @@
-"""Change hints inside one process: a workflow tells the adapters beside it that it has changed.
+"""Change hints within this process, from the thread that runs the workflows to the adapters.
 
-DBOS is one per process, and so is this.
+DBOS is one per process, so one list of listeners serves them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["CHANGES", "Changes"]
+__all__ = ["CHANGES", "ChangeListeners"]
 
 
-class Changes:
-    """The listeners of this process, called from the thread in which a workflow runs."""
+class ChangeListeners:
+    """The listeners of this process, each called in the thread that reports a change."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[str], None]] = []
 
-    def add(self, listener: Callable[[str], None]) -> None:
-        """Call this with the id of each workflow that has changed, from any thread."""
-        self._listeners.append(listener)
-
-    def remove(self, listener: Callable[[str], None]) -> None:
-        """Call it no longer."""
-        self._listeners.remove(listener)
+    @contextmanager
+    def listen(self, changed: Callable[[str], None]) -> Generator[None]:
+        """Call the function with the id of each workflow that changes within this context."""
+        self._listeners.append(changed)
+        try:
+            yield
+        finally:
+            self._listeners.remove(changed)
 
     def tell(self, workflow_id: str | None) -> None:
-        """Tell all listeners that this workflow has changed."""
-        for listener in [*self._listeners] if workflow_id else ():
-            listener(workflow_id or "")
+        """Tell all listeners that a workflow has changed; None, outside of workflows, is ignored."""
+        if not workflow_id:
+            return
+        for changed in [*self._listeners]:
+            changed(workflow_id)
 
 
-CHANGES: Final = Changes()
+CHANGES: Final = ChangeListeners()

@@ -31,7 +31,7 @@ from mcp_workflows_dbos.changes import CHANGES
 from mcp_workflows_dbos.executor_lock import lock_for
 from mcp_workflows_dbos.module import WorkflowFunction, fail_on_exit, folder_of, load_module, place_in, workflows_in
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
-from mcp_workflows_dbos.start import Arguments, split
+from mcp_workflows_dbos.start import DIGEST, Arguments, split
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -123,7 +123,7 @@ class Executor:
 
     async def _begin(self, function: Callable[..., Any], key: str, digest: str, arguments: Arguments) -> None:
         args, named = split(arguments)
-        with SetWorkflowID(key), SetWorkflowAttributes({"mcp_digest": digest}):
+        with SetWorkflowID(key), SetWorkflowAttributes({DIGEST: digest}):
             if inspect.iscoroutinefunction(function):
                 handle: Any = await DBOS.start_workflow_async(function, *args, **named)
                 ended = getattr(handle, "task", None)  # if it was started now

@@ -1,6 +1,7 @@
-"""The lock that makes one process the executor of an application: DBOS would recover what another one still runs.
+"""The lock that makes one process the executor of an application.
 
-The lock ends with its process, however that ends.
+Without it, DBOS would recover executions that another process still runs. The lock ends with its process, however
+that ends.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ class ExecutorLock(Protocol):
     """A lock on the executions of an application. All methods block."""
 
     def acquire(self) -> bool:
-        """Take the lock; False if another process has it."""
+        """Take the lock, or return False if another process has it."""
         ...
 
     def is_held(self) -> bool:
-        """False once it is lost, and another process may take it: its file or its connection is gone."""
+        """Return False once the lock is lost: its file or its connection is gone, and another process may take it."""
         ...
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock, if this process has it."""
         ...
 
 
@@ -38,12 +39,14 @@ def lock_for(url: str, application: str) -> ExecutorLock:
     """Return the lock for an application on this database."""
     parsed = make_url(url)
     return (
-        _FileLock(Path(parsed.database or "")) if parsed.get_backend_name() == "sqlite" else _Lock(parsed, application)
+        _SqliteLock(Path(parsed.database or ""))
+        if parsed.get_backend_name() == "sqlite"
+        else _PostgresLock(parsed, application)
     )
 
 
-class _FileLock:
-    """An exclusive transaction on a file of its own beside the database: the same on every platform."""
+class _SqliteLock:
+    """An exclusive transaction on a file beside the database; it works alike on every platform."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -74,20 +77,20 @@ class _FileLock:
             self._held = None
 
 
-class _Lock:
+class _PostgresLock:
     """An advisory lock of PostgreSQL, on a connection of its own."""
 
     def __init__(self, url: URL, application: str) -> None:
         arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": "mcp-workflows executor"}
-        there = url.set(drivername="postgresql+psycopg")
-        self._engine = sa.create_engine(there, poolclass=sa.NullPool, connect_args=arguments)
+        psycopg_url = url.set(drivername="postgresql+psycopg")
+        self._engine = sa.create_engine(psycopg_url, poolclass=sa.NullPool, connect_args=arguments)
         name = hashlib.sha256(f"mcp-workflows {application}".encode()).digest()[:8]
-        self._number = int.from_bytes(name, "big", signed=True)
+        self._id = int.from_bytes(name, "big", signed=True)
         self._held: sa.Connection | None = None
 
     def acquire(self) -> bool:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        if connection.execute(sa.text("SELECT pg_try_advisory_lock(:n)"), {"n": self._number}).scalar():
+        if connection.execute(sa.text("SELECT pg_try_advisory_lock(:n)"), {"n": self._id}).scalar():
             self._held = connection
             return True
         connection.close()

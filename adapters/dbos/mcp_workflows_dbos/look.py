@@ -1,4 +1,4 @@
-"""The state of an execution, as its rows in DBOS's tables tell it."""
+"""The state of an execution, read from its rows in DBOS's tables."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _GIVEN_UP: Final = "the process ended too often while it ran (MAX_RECOVERY_ATTEM
 
 
 def execution_of(row: Row, note: str | None = None) -> Execution:
-    """Return the execution of a row; `note` is what to tell people while it waits for this process."""
+    """Return the execution of a row; `note` is its message while it runs, in place of its own."""
     status = _STATUSES.get(row.status)
     steps = tuple(_step(step) for step in row.steps)
     if status is None:
         text = f"DBOS says {row.status}, which this version of mcp-workflows does not know"
         return Execution(status=Status.RUNNING, execution_id=row.id, message=text, is_unmapped=True)
     if status is Status.FAILED:
-        return Execution(status=status, execution_id=row.id, failure=failure_of(row), steps=steps)
+        return Execution(status=status, execution_id=row.id, failure=_failure(row), steps=steps)
     if status is Status.SUCCEEDED and isinstance(row.output, Unreadable):
         text = "it has succeeded; its result is pickled, which is not read here"
         return Execution(status=status, execution_id=row.id, message=text, steps=steps)
@@ -39,7 +39,7 @@ def execution_of(row: Row, note: str | None = None) -> Execution:
         return Execution(status=status, execution_id=row.id, output=row.output, steps=steps)
     if status is Status.CANCELLED:
         return Execution(status=status, execution_id=row.id, message="cancelled in DBOS", steps=steps)
-    requests = {key: _request(cast("Mapping[str, JSON]", each.asked)) for key, each in row.questions.items()}
+    requests = {key: _request(cast("Mapping[str, JSON]", each.params)) for key, each in row.questions.items()}
     return Execution(
         status=Status.INPUT_REQUIRED if requests else Status.RUNNING,
         execution_id=row.id,
@@ -50,8 +50,8 @@ def execution_of(row: Row, note: str | None = None) -> Execution:
     )
 
 
-def failure_of(row: Row) -> Failure:
-    """Return the failure of an execution that has failed, without a stack trace."""
+def _failure(row: Row) -> Failure:
+    """Return the failure of an execution, without its stack trace."""
     if row.status != "ERROR":
         return Failure(text=_GIVEN_UP, kind=row.status)
     stored: object = row.error
@@ -64,7 +64,7 @@ def failure_of(row: Row) -> Failure:
 
 
 def _protocol_error(error: Mapping[str, JSON]) -> tuple[int | None, JSON]:
-    """Return code and data of an `McpError`, as this adapter or DBOS's portable JSON stores it."""
+    """Return the code and the data of an `McpError`, stored as typed JSON or as DBOS's portable JSON."""
     match error:
         case {"args": [_, int(code), data]}:
             return code, plain(data)
@@ -82,13 +82,13 @@ def _message(row: Row) -> str | None:
     return cast("str | None", row.progress.get("message"))
 
 
-def _progress(told: Mapping[str, JSON]) -> Progress | None:
-    value, total = told.get("value"), told.get("total")
+def _progress(report: Mapping[str, JSON]) -> Progress | None:
+    value, total = report.get("value"), report.get("total")
     return None if value is None else Progress(value=value, total=total)
 
 
-def _request(asked: Mapping[str, JSON]) -> InputRequest:
-    return InputRequest(method="elicitation/create", params=dict(asked))
+def _request(params: Mapping[str, JSON]) -> InputRequest:
+    return InputRequest(method="elicitation/create", params=dict(params))
 
 
 def _step(step: Step) -> ExecutionStep:

@@ -1,4 +1,4 @@
-"""The user's module with workflows: import it, find the workflows in it, tell where a mistake is."""
+"""The user's module: its import, the workflows in it, and the file and line of a mistake."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from dbos import DBOS
 
 from mcp_workflows.errors import ConfigError
 
-_STEP: Final = "<temp>."  # DBOS's name for the workflow that it makes of a step which is called on its own
-
-
-_ORIGINAL: Final = "__orig_func"
-_FAILS: Final = "mcp_workflows_fails_on_exit"
+_STEP: Final = "<temp>."  # the prefix of workflows that DBOS makes of steps which are called outside of one
+_ORIGINAL: Final = "__orig_func"  # DBOS's attribute for the function under its decorator
+_WRAPPED: Final = "mcp_workflows_fails_on_exit"  # our attribute of functions that `fail_on_exit` has wrapped
 
 
 class WorkflowExitError(Exception):
@@ -42,7 +40,7 @@ def load_module(name: str) -> ModuleType:
     """Import the module.
 
     Raises:
-        ConfigError: it cannot be imported, it ends the process, or it launches DBOS by itself; with file and line.
+        ConfigError: its import fails or exits, or it makes a DBOS object; the message has the file and the line.
     """
     if name in sys.modules:
         return sys.modules[name]
@@ -66,7 +64,7 @@ def load_module(name: str) -> ModuleType:
 
 
 def workflows_in(module: ModuleType) -> Mapping[str, WorkflowFunction]:
-    """Return the workflows that are functions of this module, by DBOS's name, in the order of the source."""
+    """Return the workflows that this module defines, by DBOS's names for them, in the order of the source."""
     found: dict[str, WorkflowFunction] = {}
     for attribute, value in vars(module).items():
         name = _workflow_name(value)
@@ -76,21 +74,21 @@ def workflows_in(module: ModuleType) -> Mapping[str, WorkflowFunction]:
 
 
 def fail_on_exit(folder: Path) -> None:
-    """Make each workflow of this process fail if it calls `sys.exit`: DBOS would leave its execution running for ever.
+    """Make each workflow of this process fail if it calls `sys.exit`; DBOS would leave it `PENDING` for ever.
 
-    DBOS (3.4) calls the attribute `__orig_func` for executions that are started, recovered or taken from a queue.
+    Wrap the attribute `__orig_func`: DBOS (3.4) calls it for each start, recovery and dequeue.
     """
     registry: Any = getattr(sys.modules["dbos._dbos"], "_dbos_global_registry", None)  # Any: DBOS's own
     known: Mapping[str, Callable[..., Any]] = {} if registry is None else registry.workflow_info_map
     for workflow in known.values():
         original = getattr(workflow, _ORIGINAL)
-        if not hasattr(original, _FAILS):
-            setattr(workflow, _ORIGINAL, _failing_on_exit(original, folder))
+        if not hasattr(original, _WRAPPED):
+            setattr(workflow, _ORIGINAL, _wrap(original, folder))
 
 
-def _failing_on_exit(function: Callable[..., Any], folder: Path) -> Callable[..., Any]:  # Any: as the user's function
+def _wrap(function: Callable[..., Any], folder: Path) -> Callable[..., Any]:  # Any: as the user's function
     @contextmanager
-    def failing() -> Generator[None]:
+    def exit_as_failure() -> Generator[None]:
         try:
             yield
         except SystemExit as error:
@@ -99,17 +97,17 @@ def _failing_on_exit(function: Callable[..., Any], folder: Path) -> Callable[...
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        with failing():
+        with exit_as_failure():
             return function(*args, **named)
 
     @wraps(function)
     async def call_async(*args: Any, **named: Any) -> Any:
-        with failing():
+        with exit_as_failure():
             return await function(*args, **named)
 
-    found = call_async if inspect.iscoroutinefunction(function) else call
-    setattr(found, _FAILS, True)
-    return found
+    wrapped = call_async if inspect.iscoroutinefunction(function) else call
+    setattr(wrapped, _WRAPPED, True)
+    return wrapped
 
 
 def folder_of(module: ModuleType) -> Path:
@@ -118,7 +116,7 @@ def folder_of(module: ModuleType) -> Path:
 
 
 def place_in(folder: Path, trace: TracebackType | None) -> str | None:
-    """Return `file:line` of the innermost frame of a trace in this folder; None if there is none."""
+    """Return `file:line` of the innermost frame of a traceback that is in this folder, or None."""
     frames = [frame for frame in traceback.extract_tb(trace) if Path(frame.filename).resolve().is_relative_to(folder)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
 
@@ -129,7 +127,7 @@ def _instance() -> object:
 
 
 def _workflow_name(value: object) -> str | None:
-    """Return DBOS's name of a decorated workflow; DBOS (3.4) has no public way to ask for it."""
+    """Return DBOS's name of a decorated workflow, or None; DBOS (3.4) has no public way to ask for it."""
     original = getattr(value, _ORIGINAL, None)
     name = cast("str | None", getattr(original, "dbos_function_name", None))
     return None if name is None or name.startswith(_STEP) else name
@@ -142,8 +140,8 @@ def _import_problem(name: str, error: Exception) -> str:
 
 
 def _place(error: BaseException) -> str | None:
-    """Return the innermost place of an error that is no library's."""
+    """Return `file:line` of the innermost frame of an error that is neither a library's nor ours, or None."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [each for each in frames if "importlib" not in each.filename and "site-packages" not in each.filename]
-    ours = [each for each in theirs if not Path(each.filename).resolve().is_relative_to(Path(__file__).parent)]
-    return f"{ours[-1].filename}:{ours[-1].lineno}" if ours else None
+    no_library = [each for each in frames if "importlib" not in each.filename and "site-packages" not in each.filename]
+    found = [each for each in no_library if not Path(each.filename).resolve().is_relative_to(Path(__file__).parent)]
+    return f"{found[-1].filename}:{found[-1].lineno}" if found else None

@@ -1,4 +1,4 @@
-"""The settings of a DBOS engine: the functions that run in this process, or the database of workers elsewhere."""
+"""The settings of a DBOS engine with workflows in this process, or in workers elsewhere."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class DbosSettings(BaseModel):
         default=None,
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$",
         description="The Python module with the workflows, run in this process: `app` is app.py beside this file. "
-        "Default: workers in other processes run them, and take them from `queue`.",
+        "Default: none; workers in other processes take executions from `queue`.",
     )
     database: SecretStr | None = Field(
         default=None,
         description="The system database of DBOS: sqlite:////srv/app.db or postgresql://user@host/name. "
         "Default: an SQLite file beside `module`, named after it.",
     )
-    queue: str | None = Field(default=None, min_length=1, description="The queue of tools that name none.")
+    queue: str | None = Field(default=None, min_length=1, description="The queue for tools that name none.")
     application: str | None = Field(
         default=None,
         min_length=3,
@@ -69,5 +69,5 @@ class DbosOptions(BaseModel):
     model_config = _MODEL
 
     queue: str | None = Field(
-        default=None, min_length=1, description="The queue for its executions; default: that of the engine."
+        default=None, min_length=1, description="The queue for its executions. Default: that of the engine."
     )

@@ -1,10 +1,10 @@
-"""The start of an execution under its key: in this process, or through a queue that workers elsewhere read."""
+"""The arguments of a start, and the options of one that goes through a queue."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast, get_type_hints
+from typing import Any, Final, TypeAlias, cast, get_type_hints
 
 from dbos import EnqueueOptions, WorkflowSerializationFormat
 from pydantic import TypeAdapter, ValidationError
@@ -12,11 +12,18 @@ from pydantic import TypeAdapter, ValidationError
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows.errors import EngineRefused
 
+DIGEST: Final = "mcp_digest"  # the attribute of an execution with the digest of its workflow and input
+
+_VARIADIC: Final = frozenset({inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
+
 Arguments: TypeAlias = Mapping[str, Any] | Sequence[Any]  # by name or by position
 
 
 def arguments_of(start: Start) -> Arguments:
-    """Return the arguments of a call: an object is by name, also as the only item of a list; a list is by position."""
+    """Return the arguments of a start.
+
+    An object, also as the only item of a list, gives them by name; any other list gives them by position.
+    """
     given: object = start.arguments
     if isinstance(given, list):
         items: list[JSON] = list(start.arguments)
@@ -27,8 +34,8 @@ def arguments_of(start: Start) -> Arguments:
     return [] if given is None else [given]
 
 
-def fitting(function: Callable[..., Any], start: Start, arguments: Arguments) -> Arguments:
-    """Return the arguments by position if the only one is an object that does not name parameters of the function."""
+def by_position_if_unnamed(function: Callable[..., Any], start: Start, arguments: Arguments) -> Arguments:
+    """Return the arguments; an only argument that is an object goes by position if its keys are not the parameters."""
     if isinstance(start.arguments, list) and isinstance(arguments, Mapping):
         try:
             inspect.signature(function).bind(**arguments)
@@ -38,15 +45,15 @@ def fitting(function: Callable[..., Any], start: Start, arguments: Arguments) ->
 
 
 def split(arguments: Arguments) -> tuple[Sequence[Any], Mapping[str, Any]]:  # Any: see `Arguments`
-    """Return the arguments by position and by name."""
+    """Return the positional and the named arguments."""
     return ((), arguments) if isinstance(arguments, Mapping) else (arguments, dict[str, Any]())
 
 
-def typed(function: Callable[..., Any], arguments: Arguments) -> Arguments:
-    """Return the arguments as the type hints of a function have them.
+def validate_arguments(function: Callable[..., Any], arguments: Arguments) -> Arguments:
+    """Return the arguments by name, converted to the type hints of the function.
 
     Raises:
-        EngineRefused: they do not fit.
+        EngineRefused: they do not fit the parameters or their type hints.
     """
     signature = inspect.signature(function)
     args, named = split(arguments)
@@ -56,15 +63,12 @@ def typed(function: Callable[..., Any], arguments: Arguments) -> Arguments:
         raise EngineRefused(f"{function.__name__}: {error}", final=True) from None
     hints = get_type_hints(inspect.unwrap(function), include_extras=True)
     for name, value in bound.arguments.items():
-        if name in hints and signature.parameters[name].kind not in _SEVERAL:
-            bound.arguments[name] = _validated(function.__name__, name, hints[name], value)
+        if name in hints and signature.parameters[name].kind not in _VARIADIC:
+            bound.arguments[name] = _validate(function.__name__, name, hints[name], value)
     return {**bound.kwargs, **dict(zip(signature.parameters, bound.args, strict=False))}
 
 
-_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def _validated(workflow: str, name: str, hint: Any, value: JSON) -> Any:  # Any: a type, and a value of it
+def _validate(workflow: str, name: str, hint: Any, value: JSON) -> Any:  # Any: a type, and a value of it
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
@@ -74,12 +78,12 @@ def _validated(workflow: str, name: str, hint: Any, value: JSON) -> Any:  # Any:
 
 
 def enqueue_options(start: Start, queue: str, *, portable: bool) -> EnqueueOptions:
-    """Return how DBOS enqueues it; `portable`: as JSON, whatever the serializer of the application is."""
+    """Return DBOS's options for a start; `portable` stores it as JSON, whatever serializer the application has."""
     options = EnqueueOptions(
         workflow_name=start.workflow,
         queue_name=queue,
         workflow_id=start.key,
-        attributes={"mcp_digest": start.digest},
+        attributes={DIGEST: start.digest},
     )
     if portable:
         options["serialization_type"] = WorkflowSerializationFormat.PORTABLE

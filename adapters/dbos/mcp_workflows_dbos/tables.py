@@ -1,7 +1,7 @@
-"""Queries of DBOS's tables: what several executions have, in one query each.
+"""Queries of DBOS's system tables, each for many executions at once.
 
-DBOS documents its tables (docs.dbos.dev, "DBOS System Tables") and has no public call that reads events of many
-workflows. Nothing is written here, and no pickle is read: values that are not JSON stay `Unreadable`.
+DBOS documents its tables (docs.dbos.dev, "DBOS System Tables") and has no public call that reads the events of many
+workflows. The queries only read. A value that is not JSON, such as a pickle, becomes `Unreadable`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from sqlalchemy.event import listen  # pyright: ignore[reportUnknownVariableType
 from sqlalchemy.exc import DisconnectionError
 
 from mcp_workflows.adapter import JSON, MAX_STEPS
-from mcp_workflows_dbos.serializer import NAME, plain
+from mcp_workflows_dbos.serializer import NAME as TYPED_JSON
+from mcp_workflows_dbos.serializer import plain
+from mcp_workflows_dbos.start import DIGEST
 from mcp_workflows_dbos.workflow import ANSWER, ASK, PROGRESS, QUESTION
 
-__all__ = ["Question", "Row", "Step", "Tables", "Unreadable"]
+__all__ = ["ExecutedWorkflow", "Question", "Row", "Step", "Tables", "Unreadable"]
 
 _SCHEMA: Final = "dbos"  # of PostgreSQL
 _CONNECT_TIMEOUT: Final = 5  # seconds
-_TURN: Final = 0.5  # seconds between two looks for ends
-_OVERLAP: Final = 5000  # ms: the clocks of workers differ, and a transaction ends after its time is taken
+_WATCH_EVERY: Final = 0.5  # seconds between two queries for executions that have ended
+_OVERLAP: Final = 5000  # ms by which these queries overlap: clocks differ, and a row is visible only after its commit
 _CHANNELS: Final = ("dbos_notifications_channel", "dbos_workflow_events_channel")
-_READABLE: Final = frozenset({"portable_json", NAME})
+_READABLE: Final = frozenset({"portable_json", TYPED_JSON})  # DBOS's column `serialization`
 
 _STATUS: Final = """
-SELECT s.workflow_uuid, s.status, s.name, s.executor_id, s.created_at, s.updated_at, s.application_version,
+SELECT s.workflow_uuid, s.status, s.name, s.created_at, s.updated_at, s.application_version,
        s.queue_name, s.recovery_attempts, s.attributes, s.serialization, s.delay_until_epoch_ms,
        COALESCE(o.output, s.output) AS output, COALESCE(o.error, s.error) AS error
 FROM {schema}workflow_status s LEFT JOIN {schema}workflow_output o ON o.workflow_uuid = s.workflow_uuid
@@ -61,7 +63,7 @@ FROM {schema}operation_outputs
 WHERE workflow_uuid = :id AND function_name NOT LIKE 'DBOS.%' AND function_name <> :ask
 ORDER BY function_id DESC LIMIT :most
 """
-_NAMES: Final = """
+_EXECUTED: Final = """
 SELECT name, COUNT(*) AS executions, MAX(created_at) AS last FROM {schema}workflow_status
 WHERE parent_workflow_id IS NULL AND name NOT LIKE '<temp>.%' GROUP BY name ORDER BY executions DESC LIMIT 200
 """
@@ -71,17 +73,14 @@ _ENDED: Final = """
 SELECT workflow_uuid, completed_at FROM {schema}workflow_status
 WHERE completed_at IS NOT NULL AND completed_at >= :since ORDER BY completed_at DESC LIMIT 1000
 """
-_WAITING: Final = """
-SELECT COUNT(*) FROM {schema}workflow_status WHERE queue_name = :queue AND status = 'ENQUEUED' AND created_at < :before
-"""
 
 
-_Announced: TypeAlias = Callable[[], Sequence[str]]
+_Announcements: TypeAlias = Callable[[], Sequence[str]]
 _Connect: TypeAlias = Callable[[], AbstractContextManager[sa.Connection]]
 
 
 class Unreadable:
-    """A value in a format that is not read here: a pickle, or that of the application's own serializer."""
+    """A value in a format that is never read: a pickle, or the format of the application's own serializer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,40 +99,48 @@ class Question:
 
     workflow_id: str  # of the workflow that asks
     key: str  # in that workflow
-    asked: JSON
+    params: JSON  # of the elicitation request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An execution, as the tables have it."""
+    """An execution: its row of `workflow_status`, and what the other tables have of it."""
 
     id: str
     status: str
     workflow: str
     version: str | None
     queue: str | None
-    executor: str | None
     attempts: int
     created_at: int  # ms since 1970
     updated_at: int
     delayed_until: int | None
-    digest: str | None  # of the input, if it was started here
+    digest: str | None  # of the workflow and its input; None: started elsewhere
     output: JSON | Unreadable = None
     error: JSON | Unreadable = None
     progress: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
-    questions: Mapping[str, Question] = field(default_factory=dict[str, Question])  # the open ones, by key
+    questions: Mapping[str, Question] = field(default_factory=dict[str, Question])  # open ones, by input request key
     steps: Sequence[Step] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedWorkflow:
+    """A workflow that has run on this database."""
+
+    name: str
+    executions: int
+    last_start: int  # ms since 1970
+
+
 class Tables:
-    """The tables of one system database. All methods block."""
+    """The tables of one DBOS system database, for reading. All methods block."""
 
     def __init__(self, url: str) -> None:
         self._engine = _engine(make_url(url))
         is_postgres = self._engine.dialect.name == "postgresql"
-        self._names = {
+        self._dialect_parts = {
             "schema": f"{_SCHEMA}." if is_postgres else "",
-            "tie": "" if is_postgres else ", rowid DESC",  # with Python 3.11, its times on SQLite are whole seconds
+            "tie": "" if is_postgres else ", rowid DESC",  # with Python 3.11, times on SQLite are whole seconds
         }
 
     def close(self) -> None:
@@ -141,46 +148,46 @@ class Tables:
         self._engine.dispose()
 
     def rows(self, ids: Sequence[str], *, steps: bool = False) -> Mapping[str, Row]:
-        """Return the executions by id; `steps`: with their steps, which takes a query for each."""
+        """Return the executions by workflow id; `steps` adds their steps, with one more query for each execution."""
         if not ids:
             return {}
         found: dict[str, Row] = {}
         with self._engine.connect() as connection:
             statuses = connection.execute(self._query(_STATUS), {"ids": ids}).mappings().all()
             alive = [row["workflow_uuid"] for row in statuses if row["status"] in {"PENDING", "ENQUEUED", "DELAYED"}]
-            progress, questions = self._told(connection, alive)
+            progress, questions = self._events(connection, alive)
             for row in statuses:
                 name = str(row["workflow_uuid"])
                 listed = self._steps(connection, name) if steps else ()
                 found[name] = _row(row, progress.get(name, {}), questions.get(name, {}), listed)
         return found
 
-    def _told(
+    def _events(
         self, connection: sa.Connection, ids: Sequence[str]
     ) -> tuple[Mapping[str, Mapping[str, JSON]], Mapping[str, Mapping[str, Question]]]:
-        """Return the last report of each execution, and by key the open questions of it and its children."""
+        """Return the last progress report of each execution, and the open questions of it and its descendants."""
         if not ids:
             return {}, {}
-        words = {"progress": PROGRESS, "question": f"{QUESTION}%", "answer": ANSWER, "after": len(QUESTION) + 1}
-        events = connection.execute(self._query(_EVENTS), {"ids": ids, **words}).mappings().all()
+        bound = {"progress": PROGRESS, "question": f"{QUESTION}%", "answer": ANSWER, "after": len(QUESTION) + 1}
+        events = connection.execute(self._query(_EVENTS), {"ids": ids, **bound}).mappings().all()
         progress: dict[str, Mapping[str, JSON]] = {}
         questions: defaultdict[str, dict[str, Question]] = defaultdict(dict)
         for row in events:
             value = _value(row["value"], row["serialization"])
-            root, asking = row["root"], row["id"]
+            root, workflow_id = row["root"], row["id"]
             if isinstance(value, Unreadable):
                 continue
             if row["key"] == PROGRESS:
                 progress[root] = value
                 continue
             key = row["key"].removeprefix(QUESTION)
-            shown = key if asking == root else f"{asking}:{key}"
-            questions[root][shown] = Question(workflow_id=asking, key=key, asked=value)
-        return progress, {name: dict(sorted(asked.items(), key=_by_number)) for name, asked in questions.items()}
+            request_key = key if workflow_id == root else f"{workflow_id}:{key}"
+            questions[root][request_key] = Question(workflow_id=workflow_id, key=key, params=value)
+        return progress, {name: dict(sorted(each.items(), key=_question_order)) for name, each in questions.items()}
 
     def _steps(self, connection: sa.Connection, name: str) -> Sequence[Step]:
         bound = {"id": name, "ask": ASK, "most": MAX_STEPS}
-        listed = connection.execute(self._query(_STEPS, many=False), bound).mappings().all()
+        listed = connection.execute(self._query(_STEPS), bound).mappings().all()
         return [
             Step(
                 name=row["function_name"],
@@ -191,40 +198,40 @@ class Tables:
             for row in reversed(listed)
         ]
 
-    def watch(self, tell: Callable[[str], None], stopped: threading.Event, is_told: Callable[[], bool]) -> None:
-        """Tell the ids of workflows that may have changed, until `stopped` is set.
+    def watch(self, changed: Callable[[str], None], stopped: threading.Event, is_local: Callable[[], bool]) -> None:
+        """Call `changed` with the id of each workflow that may have changed, until `stopped` is set.
 
-        PostgreSQL announces questions, reports and answers; ends are looked for, as DBOS announces none. `is_told`: the
-        workflows run in this process, which tells of their questions and reports itself.
+        PostgreSQL announces questions, reports and answers. DBOS announces no ends, so a query finds them. `is_local`
+        is true while the workflows run in this process: then `ChangeListeners` announces their questions and reports.
         """
         since, known = int(time.time() * 1000) - _OVERLAP, frozenset[str]()
-        with self._announcements(stopped) as (next_ones, connect):
+        with self._announcements(stopped) as (next_announcements, connect):
             while not stopped.is_set():
-                kinds = (ANSWER,) if is_told() else (ANSWER, QUESTION, PROGRESS)
-                for announced in next_ones():
-                    workflow_id, _, key = announced.rpartition("::")
+                kinds = (ANSWER,) if is_local() else (ANSWER, QUESTION, PROGRESS)
+                for announcement in next_announcements():
+                    workflow_id, _, key = announcement.rpartition("::")
                     if key.startswith(kinds):
-                        tell(workflow_id)
+                        changed(workflow_id)
                 with connect() as connection:
-                    listed = connection.execute(self._query(_ENDED, many=False), {"since": since}).all()
+                    listed = connection.execute(self._query(_ENDED), {"since": since}).all()
                 ended = {str(name): int(at) for name, at in listed}
                 for workflow_id in ended.keys() - known:
-                    tell(workflow_id)
+                    changed(workflow_id)
                 known, since = frozenset(ended), max([since, *(at - _OVERLAP for at in ended.values())])
 
     @contextmanager
-    def _announcements(self, stopped: threading.Event) -> Generator[tuple[_Announced, _Connect]]:
-        """Yield a function that waits a moment for announcements, `WORKFLOW_ID::KEY`, and one that gives a connection.
+    def _announcements(self, stopped: threading.Event) -> Generator[tuple[_Announcements, _Connect]]:
+        """Yield a function that waits up to `_WATCH_EVERY` for announcements (`WORKFLOW_ID::KEY`), and one to connect.
 
-        On PostgreSQL both are of one connection, which is closed at the end. SQLite announces nothing.
+        On PostgreSQL both use one connection, which is closed at the end. SQLite announces nothing.
         """
         if self._engine.dialect.name != "postgresql":
 
-            def nothing() -> Sequence[str]:
-                stopped.wait(_TURN)
+            def no_announcements() -> Sequence[str]:
+                stopped.wait(_WATCH_EVERY)
                 return ()
 
-            yield nothing, self._engine.connect
+            yield no_announcements, self._engine.connect
             return
         with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             for channel in _CHANNELS:
@@ -232,75 +239,73 @@ class Tables:
             listening: Any = connection.connection.driver_connection  # Any: psycopg's, and untyped here
             try:
                 yield (
-                    lambda: [each.payload for each in listening.notifies(timeout=_TURN, stop_after=1)],
+                    lambda: [each.payload for each in listening.notifies(timeout=_WATCH_EVERY, stop_after=1)],
                     lambda: nullcontext(connection),
                 )
             finally:
-                connection.invalidate()  # closed, and not given back: it listens
+                connection.invalidate()  # closes it: a connection that listens must not go back into the pool
 
-    def names(self) -> Sequence[tuple[str, int, int]]:
-        """Return the workflows that have run: name, executions and the last start in ms, the most frequent first."""
+    def executed_workflows(self) -> Sequence[ExecutedWorkflow]:
+        """Return the workflows that have run, the most frequent first, at most 200."""
         with self._engine.connect() as connection:
-            listed = connection.execute(self._query(_NAMES, many=False)).all()
-        return [(str(name), int(count), int(last)) for name, count, last in listed]
+            listed = connection.execute(self._query(_EXECUTED)).all()
+        return [
+            ExecutedWorkflow(name=str(name), executions=int(count), last_start=int(at)) for name, count, at in listed
+        ]
 
     def latest_version(self) -> str | None:
         """Return the version of the application that was launched last."""
         with self._engine.connect() as connection:
-            return connection.execute(self._query(_VERSIONS, many=False)).scalar()
+            return connection.execute(self._query(_VERSIONS)).scalar()
 
     def queues(self) -> Sequence[str]:
         """Return the queues that applications have registered."""
         with self._engine.connect() as connection:
-            return [str(name) for name in connection.execute(self._query(_QUEUES, many=False)).scalars()]
+            return [str(name) for name in connection.execute(self._query(_QUEUES)).scalars()]
 
-    def waiting(self, queue: str, *, before: int) -> int:
-        """Return how many executions wait in a queue since before this time, in ms since 1970."""
-        with self._engine.connect() as connection:
-            bound = {"queue": queue, "before": before}
-            return int(connection.execute(self._query(_WAITING, many=False), bound).scalar() or 0)
-
-    def _query(self, text: str, *, many: bool = True) -> sa.TextClause:
-        found = sa.text(text.format(**self._names))
-        return found.bindparams(sa.bindparam("ids", expanding=True)) if many else found
+    def _query(self, text: str) -> sa.TextClause:
+        """Return a query for this database; `:ids` stands for a list of workflow ids."""
+        found = sa.text(text.format(**self._dialect_parts))
+        return found.bindparams(sa.bindparam("ids", expanding=True)) if ":ids" in text else found
 
 
 def _engine(url: URL) -> Engine:
-    """Return an engine for reading; a file that is not there is not made."""
+    """Return a SQLAlchemy engine for reading; it never creates an SQLite file."""
     if url.get_backend_name() == "sqlite":
         file = url.set(database=f"file:{url.database}", query={"mode": "ro", "uri": "true"})
         shared = {"timeout": _CONNECT_TIMEOUT, "check_same_thread": False}  # a connection has one user at a time
         engine = sa.create_engine(file, poolclass=sa.QueuePool, connect_args=shared)
-        _reconnect_to_another_file(engine, Path(url.database or ""))
+        _reconnect_if_replaced(engine, Path(url.database or ""))
         return engine
-    there = url.set(drivername="postgresql+psycopg")
+    psycopg_url = url.set(drivername="postgresql+psycopg")
     arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": "mcp-workflows"}
-    return sa.create_engine(there, pool_size=4, pool_pre_ping=True, connect_args=arguments)
+    return sa.create_engine(psycopg_url, pool_size=4, pool_pre_ping=True, connect_args=arguments)
 
 
-def _reconnect_to_another_file(engine: Engine, file: Path) -> None:
-    """Have a connection that is kept read the file of this name, also when another file has taken its place."""
+def _reconnect_if_replaced(engine: Engine, file: Path) -> None:
+    """Reconnect a pooled connection if another file has replaced the one that it has open."""
 
-    def number() -> int | None:
+    def inode() -> int | None:
         try:
             return file.stat().st_ino
         except OSError:
             return None
 
-    def connected(_: object, record: Any) -> None:  # Any: SQLAlchemy's
-        record.info["file"] = number()
+    def on_connect(_: object, record: Any) -> None:  # Any: SQLAlchemy's
+        record.info["inode"] = inode()
 
-    def checked_out(_: object, record: Any, __: object) -> None:
-        if record.info["file"] != number():
+    def on_checkout(_: object, record: Any, __: object) -> None:
+        if record.info["inode"] != inode():
             raise DisconnectionError
 
-    listen(engine, "connect", connected)
-    listen(engine, "checkout", checked_out)
+    listen(engine, "connect", on_connect)
+    listen(engine, "checkout", on_checkout)
 
 
-def _by_number(item: tuple[str, Question]) -> tuple[str, int, str]:
-    shown, question = item
-    return "" if shown == question.key else question.workflow_id, len(question.key), question.key
+def _question_order(item: tuple[str, Question]) -> tuple[str, int, str]:
+    """Return a sort key: an execution's own questions first, and those of each workflow by their steps."""
+    request_key, question = item
+    return "" if request_key == question.key else question.workflow_id, len(question.key), question.key
 
 
 def _row(
@@ -309,19 +314,18 @@ def _row(
     attributes: Any = row["attributes"]
     if isinstance(attributes, str):  # SQLite has JSON as text
         attributes = json.loads(attributes)
-    known = cast("dict[str, Any]", attributes or {})
+    stored = cast("dict[str, Any]", attributes or {})
     return Row(
         id=row["workflow_uuid"],
         status=row["status"],
         workflow=row["name"],
         version=row["application_version"],
         queue=row["queue_name"],
-        executor=row["executor_id"],
         attempts=row["recovery_attempts"] or 0,
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         delayed_until=row["delay_until_epoch_ms"],
-        digest=known.get("mcp_digest"),
+        digest=stored.get(DIGEST),
         output=_value(row["output"], row["serialization"]),
         error=_value(row["error"], row["serialization"]),
         progress=progress,

@@ -1,8 +1,8 @@
-"""`ask` asks a person and `progress` reports how far the work is; for functions with `@DBOS.workflow()`.
+"""The functions that workflows call: `ask` asks a person, and `progress` reports how far the work is.
 
-A question is one step, so the step table keeps it, and its key is the id of that step: the same on recovery, and never
-that of another question. The answer is a message on a topic of this key. Step ids are drawn before anything is awaited,
-so several questions may be asked at once: `await asyncio.gather(ask(...), ask(...))`.
+A question is one step, and its key is the id of that step: recovery asks it under the same key, and no other question
+of the workflow has that key. The answer is a message on a topic that ends with the key. `ask` reserves its step id
+before it awaits anything, so several questions may be asked at once: `await asyncio.gather(ask(...), ask(...))`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mcp_workflows_dbos.changes import CHANGES
 
 __all__ = ["ANSWER", "ASK", "PROGRESS", "QUESTION", "Answer", "McpError", "ask", "progress"]
 
-ASK: Final = "ask"  # the step of a question
-PROGRESS: Final = "mcp.progress"  # the event of the last report
-QUESTION: Final = "mcp.question."  # the event of a question, before its key
-ANSWER: Final = "mcp.answer."  # the topic of its answer, before its key
+ASK: Final = "ask"  # the name of the step of a question
+PROGRESS: Final = "mcp.progress"  # the event with the last progress report
+QUESTION: Final = "mcp.question."  # the event of a question: this prefix and its key
+ANSWER: Final = "mcp.answer."  # the topic of its answer: this prefix and its key
 
 _FOREVER: Final = 100 * 365 * 86400.0  # seconds
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array"})
@@ -34,7 +34,9 @@ class Answer:
     """The answer of a person to a question (MCP `ElicitResult`)."""
 
     action: Literal["accept", "decline", "cancel"]
-    content: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON by the schema; empty if not accepted
+    content: Mapping[str, Any] = field(
+        default_factory=dict[str, Any]
+    )  # Any: JSON that fits the schema; empty unless accepted
 
     @property
     def accepted(self) -> bool:
@@ -43,7 +45,7 @@ class Answer:
 
 
 class McpError(Exception):
-    """A JSON-RPC error for the client: a workflow that raises it fails as a protocol error (`code`, `data`)."""
+    """A JSON-RPC error for the client. A workflow that raises it fails with this `code`, `message` and `data`."""
 
     def __init__(self, message: str, code: int, data: Any = None) -> None:  # Any: JSON
         super().__init__(message, code, data)
@@ -58,14 +60,14 @@ class McpError(Exception):
 async def ask(message: str, schema: Mapping[str, Any] | type | None = None) -> Answer:
     """Ask the person behind the task and wait for the answer without a time limit.
 
-    `schema` is a flat JSON Schema object of primitive properties, or a pydantic model or dataclass that gives one
-    (MCP elicitation, form mode). Without it the person can only accept or decline.
+    `schema` is a flat JSON Schema object of primitive properties, or a pydantic model or a dataclass with such a
+    schema (MCP elicitation, form mode). Without it the person can only accept or decline.
 
     Raises:
-        ValueError: MCP clients cannot show the schema as a form.
+        ValueError: the schema is not flat, or not that of an object.
     """
     question = {"mode": "form", "message": message, "requestedSchema": _form(schema)}
-    reserved = DBOS.reserve_step()  # before the first await: recovery draws the same ids
+    reserved = DBOS.reserve_step()  # before the first await, so that recovery reserves the same id
     key = str(reserved.step_id)
     answer = asyncio.ensure_future(DBOS.recv_async(f"{ANSWER}{key}", _FOREVER))
 
@@ -84,19 +86,19 @@ async def ask(message: str, schema: Mapping[str, Any] | type | None = None) -> A
 
 
 async def progress(message: str, value: float | None = None, total: float | None = None) -> None:
-    """Report the current step, and that `value` of `total` units are done; the unit is yours to choose.
+    """Report the current step, and that `value` of `total` units are done, in any unit.
 
-    Each report is a row of the step table: report steps, not bytes.
+    Each report adds a row to the step table, so report steps, not bytes.
     """
     await DBOS.set_event_async(PROGRESS, {"message": message, "value": value, "total": total})
     CHANGES.tell(DBOS.workflow_id)
 
 
 def _form(schema: Mapping[str, Any] | type | None) -> dict[str, Any]:
-    """Return the flat JSON Schema of an object, from such a schema or from a class.
+    """Return the flat JSON Schema of a form, from such a schema or from a class.
 
     Raises:
-        ValueError: the schema is not flat, or not of an object; the message says where.
+        ValueError: the schema is not flat, or not that of an object; the message names the property.
     """
     if schema is None:
         return {"type": "object", "properties": {}}

@@ -1,4 +1,4 @@
-"""Workflows of the tests: what the contract of adapters asks for, and what users write."""
+"""Workflows of the tests: those that the contract of adapters needs, and some as users write them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A process that runs the workflows of a module until it is killed: `python -m adapters.dbos.tests.host MODULE URL`.
 
-Further arguments are keys with workflows, `KEY=WORKFLOW`, to be started at once; `version=V` is that of the code; with
-`until=FILE` it ends once this file is there.
+Further arguments: `KEY=WORKFLOW` starts a workflow under a key, `version=V` is the version of the code, and with
+`until=FILE` the process ends once this file exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mcp_workflows.adapter import Start
 
 
 async def main(*words: str) -> None:
-    """Run them for ever."""
+    """Run the workflows until the process is killed, or the file of `until` exists."""
     module, url, *more = words
     given = dict(word.split("=", 1) for word in more)
     until = given.pop("until", None)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests, as a process of its own; it and its data go when the tests end."""
+"""A PostgreSQL server for the tests, in a process of its own; the server and its data are removed at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def binaries() -> Path | None:
 
 
 def _nobody() -> dict[str, Any]:
-    """Return whom the server runs as, for `subprocess`: it refuses to run as root."""
+    """Return the user for the server as arguments of `subprocess`: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -38,12 +38,16 @@ def _nobody() -> dict[str, Any]:
 
 @contextmanager
 def postgres(programs: Path) -> Generator[str]:
-    """Yield the URL of a server without its database: `postgresql://postgres@127.0.0.1:PORT`."""
+    """Run a server within this context; yield its URL without a database: `postgresql://postgres@127.0.0.1:PORT`."""
     with tempfile.TemporaryDirectory(prefix="mcp-workflows-pg-") as folder:
-        root, port, who = Path(folder), free_port(), _nobody()
-        if who:
-            os.chown(root, who["user"], who["group"])
-        known: dict[str, Any] = {"cwd": folder, "env": {"PATH": os.defpath, "HOME": folder, "LC_ALL": "C.UTF-8"}, **who}
+        root, port, user = Path(folder), free_port(), _nobody()
+        if user:
+            os.chown(root, user["user"], user["group"])
+        known: dict[str, Any] = {
+            "cwd": folder,
+            "env": {"PATH": os.defpath, "HOME": folder, "LC_ALL": "C.UTF-8"},
+            **user,
+        }
         make = [programs / "initdb", "-D", root / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"]
         subprocess.run(make, stdout=subprocess.DEVNULL, check=True, **known)
         given = [part for option in (*OPTIONS, "listen_addresses=127.0.0.1", f"port={port}") for part in ("-c", option)]
@@ -56,7 +60,7 @@ def postgres(programs: Path) -> Generator[str]:
                 assert process.poll() is None, (root / "log").read_text()
             yield f"postgresql://postgres@127.0.0.1:{port}"
         finally:
-            process.send_signal(signal.SIGINT)  # it waits for no client
+            process.send_signal(signal.SIGINT)  # SIGINT: it does not wait for its clients
             process.wait()
 
 

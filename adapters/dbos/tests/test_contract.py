@@ -1,4 +1,4 @@
-"""DbosAdapter keeps the laws of the boundary: no gaps."""
+"""DbosAdapter keeps the laws of the boundary, in this process and with workers elsewhere."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def in_process(url: str) -> DbosAdapter:
     return DbosAdapter(DbosSettings.model_validate({"module": FLOWS, "database": url}))
 
 
-def nowhere() -> DbosAdapter:
-    """Return an adapter whose database is not there."""
+def unreachable() -> DbosAdapter:
+    """Return an adapter whose database does not exist."""
     url = f"postgresql://me:{SECRET}@127.0.0.1:{free_port()}/dbos"
     return DbosAdapter(DbosSettings.model_validate({"database": url, "queue": "work"}))
 
@@ -53,7 +53,7 @@ def subject_of(new_adapter: Callable[[], DbosAdapter], *, refused: str | None = 
         content={"answer": "yes"},
         refused=Role(workflow=refused) if refused else None,
         unknown_handle="nobody",
-        unreachable=nowhere,
+        unreachable=unreachable,
         secret=SECRET,
     )
 
@@ -91,25 +91,25 @@ class CommitProxy(LossyProxy):
 
     def __init__(self, target: int) -> None:
         super().__init__(target)
-        self.waits = False  # for such a commit
+        self.is_armed = False  # the next such commit counts
 
     async def _pump(self, source: ByteStream, sink: ByteStream, is_reply: bool) -> None:
-        await super()._pump(source if is_reply else Overheard(source, self), sink, is_reply)
+        await super()._pump(source if is_reply else CommitDetector(source, self), sink, is_reply)
 
     @asynccontextmanager
-    async def kept(self) -> AsyncGenerator[None]:
-        """Lose nothing before such a commit; afterwards as `losing`."""
+    async def losing_after_commit(self) -> AsyncGenerator[None]:
+        """Lose nothing before such a commit, and replies as `losing` after it."""
         async with self.losing():
             self._losing = False
             yield
 
-    def commit(self) -> None:
-        """Lose from now on what the server says."""
-        self._losing = self._losing or self.waits
+    def on_commit(self) -> None:
+        """Lose the server's replies from now on, if armed."""
+        self._losing = self._losing or self.is_armed
 
 
-class Overheard(ByteStream):
-    """What a client sends; tells the proxy of the commit of a new execution before it reaches the server."""
+class CommitDetector(ByteStream):
+    """The stream from a client; notifies the proxy of the commit of a new execution before the server receives it."""
 
     def __init__(self, stream: ByteStream, proxy: CommitProxy) -> None:
         self._stream = stream
@@ -120,7 +120,7 @@ class Overheard(ByteStream):
         data = await self._stream.receive(max_bytes)
         self._inserts = self._inserts or (b"INSERT INTO" in data and b"workflow_status" in data)
         if self._inserts and b"COMMIT" in data:
-            self._proxy.commit()
+            self._proxy.on_commit()
         return data
 
     async def send(self, item: bytes) -> None:
@@ -135,7 +135,7 @@ class Overheard(ByteStream):
 
 @asynccontextmanager
 async def commit_proxy(target: int) -> AsyncGenerator[CommitProxy]:
-    """A proxy in front of PostgreSQL while this is entered."""
+    """Run a proxy in front of PostgreSQL within this context."""
     proxy = CommitProxy(target)
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
         proxy.port = listener.extra(SocketAttribute.local_port)
@@ -159,12 +159,12 @@ class TestWorkersElsewhere(AdapterContract):
 
             @asynccontextmanager
             async def losing_replies(_: Adapter) -> AsyncGenerator[None]:
-                proxy.waits = True
+                proxy.is_armed = True
                 try:
-                    async with proxy.kept():
+                    async with proxy.losing_after_commit():
                         yield
                 finally:
-                    proxy.waits = False
+                    proxy.is_armed = False
 
             with host(FLOWS, url):
                 made = subject_of(lambda: DbosAdapter(DbosSettings.model_validate(there)), refused=None)
@@ -181,7 +181,7 @@ class TestWorkersElsewhere(AdapterContract):
 
 @contextmanager
 def host(*words: str) -> Generator[None]:
-    """A process with the workflows."""
+    """Run the workflows in another process within this context, and kill it at the end."""
     command = [sys.executable, "-m", "adapters.dbos.tests.host", *words]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -15,14 +15,14 @@ from pathlib import Path
 import anyio
 import pytest
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
-from mcp_workflows_dbos.tooling.schema import drafted
+from mcp_workflows_dbos.tooling.schema import draft_file
 
-from mcp_workflows.adapter import Failure, Ref, Start, Status
+from mcp_workflows.adapter import Execution, Failure, Ref, Start, Status
 from mcp_workflows.errors import ConfigError, EngineRefused
 
 PATIENCE = 30  # seconds
 HEAD = "from dbos import DBOS; from mcp_workflows_dbos import McpError\n"
-ENDLESS = """
+WORKFLOWS = """
 import asyncio, sys, time
 @DBOS.workflow(name=__name__ + ".blocks")
 async def blocks():
@@ -65,7 +65,7 @@ def file(tmp_path: Path) -> Iterator[Path]:
         afterwards.callback(sys.path.remove, str(tmp_path))
         afterwards.callback(sys.modules.pop, path.stem, None)
         importlib.invalidate_caches()
-        path.write_text(HEAD + ENDLESS)
+        path.write_text(HEAD + WORKFLOWS)
         yield path
 
 
@@ -92,8 +92,8 @@ def other(tmp_path: Path) -> Path:
 )
 def test_a_mistake_in_the_file_is_told_with_its_line(file: Path, text: str, line: int | None, said: str) -> None:
     file.write_text(HEAD + text)
-    with pytest.raises(ConfigError, match=None) as refused:
-        drafted(file, None)
+    with pytest.raises(ConfigError) as refused:
+        draft_file(file, None)
     assert said in str(refused.value)
     assert line is None or f"{file}:{line}" in str(refused.value)
 
@@ -106,13 +106,17 @@ def order(workflow: str, **arguments: object) -> Start:
     return Start(workflow=workflow, arguments=arguments, key=uuid.uuid4().hex, created=datetime.now(UTC))
 
 
-async def until(adapter: DbosAdapter, workflow: str, **arguments: object) -> Status:
-    start = order(workflow, **arguments)
-    ref = Ref(workflow=workflow, handle=await adapter.start(start))
+async def ended(adapter: DbosAdapter, start: Start) -> Execution:
+    """Start an execution, and return it once it has ended."""
+    ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
     with anyio.fail_after(PATIENCE):
         while not (seen := await adapter.describe(ref)).terminal:
             await anyio.sleep(0.02)
-    return seen.status
+    return seen
+
+
+async def until(adapter: DbosAdapter, workflow: str, **arguments: object) -> Status:
+    return (await ended(adapter, order(workflow, **arguments))).status
 
 
 @pytest.mark.anyio
@@ -123,11 +127,7 @@ async def test_a_workflow_that_exits_fails_with_its_line_and_the_others_go_on(
     file: Path, workflow: str, line: int
 ) -> None:
     async with adapter_of(file) as adapter:
-        start = order(f"{file.stem}.{workflow}")
-        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
-        with anyio.fail_after(PATIENCE):
-            while not (seen := await adapter.describe(ref)).terminal:
-                await anyio.sleep(0.02)
+        seen = await ended(adapter, order(f"{file.stem}.{workflow}"))
         assert seen.failure
         assert seen.failure.text == f"{file}:{line}: it called exit: raise an exception in its place"
         assert (await adapter.check_engine()).ok
@@ -178,11 +178,7 @@ async def test_a_preview_shows_what_would_be_started(file: Path) -> None:
 @pytest.mark.anyio
 async def test_a_result_that_cannot_be_stored_fails_its_execution(file: Path) -> None:
     async with adapter_of(file) as adapter:
-        start = order(f"{file.stem}.half_a_character")
-        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
-        with anyio.fail_after(PATIENCE):
-            while not (seen := await adapter.describe(ref)).terminal:
-                await anyio.sleep(0.02)
+        seen = await ended(adapter, order(f"{file.stem}.half_a_character"))
     assert seen.failure
     assert "half of a surrogate pair" in seen.failure.text
 
@@ -190,11 +186,7 @@ async def test_a_result_that_cannot_be_stored_fails_its_execution(file: Path) ->
 @pytest.mark.anyio
 async def test_a_workflow_can_fail_as_a_protocol_error(file: Path) -> None:
     async with adapter_of(file) as adapter:
-        start = order(f"{file.stem}.breaks", value={"a": 1})
-        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
-        with anyio.fail_after(PATIENCE):
-            while not (seen := await adapter.describe(ref)).terminal:
-                await anyio.sleep(0.02)
+        seen = await ended(adapter, order(f"{file.stem}.breaks", value={"a": 1}))
     assert seen.failure == Failure(text="it broke", kind="McpError", code=-32603, data={"value": {"a": 1}})
 
 
@@ -204,10 +196,7 @@ async def test_a_single_object_that_names_no_parameter_is_the_first_argument(fil
         by_position = replace(order(f"{file.stem}.breaks"), arguments=[{"a": 1}])
         by_name = replace(by_position, arguments=[{"value": {"a": 1}}], key=uuid.uuid4().hex)
         for start in (by_position, by_name):
-            ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
-            with anyio.fail_after(PATIENCE):
-                while not (seen := await adapter.describe(ref)).terminal:
-                    await anyio.sleep(0.02)
+            seen = await ended(adapter, start)
             assert seen.failure
             assert seen.failure.data == {"value": {"a": 1}}
 

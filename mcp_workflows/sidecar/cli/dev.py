@@ -1,7 +1,7 @@
 """The command `mcp-workflows dev`: the sidecar, reloaded whenever its configuration is saved.
 
-With a Python file it is another process for each version of the file: code cannot be reloaded in place. This process
-only starts the others, so it imports nothing that they import, too: it would take a second before the first one starts.
+Python code cannot be reloaded in place, so each version of a Python file is served by a process of its own. The process
+of `dev` only starts the others, and imports no more than it needs for that: each import would delay the first one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 from watchfiles import PythonFilter, watch
 
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.address import Address, listen
+from mcp_workflows.sidecar.address import Address, bind
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.options import (
     DEFAULT_HOST,
@@ -35,9 +35,9 @@ from mcp_workflows.sidecar.cli.options import (
     read_address,
 )
 
-_HERE = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
-_LOOK_MS: Final = 200  # from the end of a process until that is noticed
-_STOP_WITHIN: Final = 2.0  # seconds; then the process is killed, which loses nothing
+_DEFAULT_ADDRESS = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
+_POLL_MS: Final = 200  # between two checks that the process has not ended
+_STOP_WITHIN: Final = 2.0  # seconds; then the process is killed, and the next one continues its executions
 
 
 @app.command()
@@ -47,7 +47,7 @@ def dev(
     http: Annotated[
         Address,
         typer.Option(parser=read_address, metavar="HOST:PORT", help="Where to serve Streamable HTTP, at /mcp."),
-    ] = _HERE,  # type: ignore[assignment]  # typer parses the default, too
+    ] = _DEFAULT_ADDRESS,  # type: ignore[assignment]  # typer parses the default, too
     stdio: Annotated[bool, typer.Option("--stdio", help="Serve stdio, for a host that starts this itself.")] = False,
     unsafe_no_auth: Annotated[
         bool, typer.Option("--unsafe-no-auth", help="Listen on other addresses than loopback, open to everybody.")
@@ -59,33 +59,33 @@ def dev(
     if is_python(path) and not stdio:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file")
-        listen(http).close()  # if it is taken, no save helps
+        bind(http).close()  # if the address is taken, no save helps
         words = ["serve", str(path), "--http", str(http), "--log-level", log_level.value]
         words += ["--unsafe-no-auth"] if unsafe_no_auth else []
-        _start_again_on_save(path.resolve().parent, [sys.executable, "-m", "mcp_workflows", *words])
+        _restart_on_save(path.resolve().parent, [sys.executable, "-m", "mcp_workflows", *words])
         return
     log(log_level)
     serve = import_module("mcp_workflows.sidecar.cli.serve")
     serve.serve_reloading(path, None if stdio else http, unsafe_no_auth=unsafe_no_auth)
 
 
-def _start_again_on_save(folder: Path, command: Sequence[str]) -> None:
-    """Run the command, and again whenever a Python file in the folder is saved, until a signal ends this process."""
+def _restart_on_save(folder: Path, command: Sequence[str]) -> None:
+    """Run the command, and restart it whenever a Python file in the folder is saved, until a signal ends `dev`."""
     logging.getLogger("watchfiles").setLevel(logging.ERROR)  # it warns of Ctrl-C
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.default_int_handler)
-    process, is_noticed = _process(command), False
+    process, is_reported = _start(command), False
     try:
         for changes in watch(
-            folder, watch_filter=PythonFilter(), raise_interrupt=False, rust_timeout=_LOOK_MS, yield_on_timeout=True
+            folder, watch_filter=PythonFilter(), raise_interrupt=False, rust_timeout=_POLL_MS, yield_on_timeout=True
         ):
             if changes:
                 names = sorted({str(Path(name).relative_to(folder)) for _, name in changes})
                 say(f"saved: {', '.join(names[:3])}; starting again", err=True)
-                _end(process)
-                process, is_noticed = _process(command), False
-            elif process.poll() is not None and not is_noticed:
-                is_noticed = True
+                _stop(process)
+                process, is_reported = _start(command), False
+            elif process.poll() is not None and not is_reported:
+                is_reported = True
                 say(
                     f"ended with exit code {process.returncode}; starts again when a Python file here is saved",
                     err=True,
@@ -93,16 +93,16 @@ def _start_again_on_save(folder: Path, command: Sequence[str]) -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        _end(process)
+        _stop(process)
 
 
-def _process(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a process that Ctrl-C does not reach: a second one, from here, would end it without an orderly end."""
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process that Ctrl-C does not reach; a second SIGINT, after that of `_stop`, would end it abruptly."""
     return subprocess.Popen(command, start_new_session=True)  # noqa: S603  # the command is ours
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process as Ctrl-C does; kill it if that takes too long, or a second Ctrl-C comes."""
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process as Ctrl-C does; kill it after `_STOP_WITHIN`, or at a second Ctrl-C."""
     process.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
         process.wait(_STOP_WITHIN)

@@ -15,14 +15,14 @@ from mcp_workflows.sidecar.config.draft import draft, draft_engine
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 
-_ADAPTER: Final = "dbos"  # the adapter whose workflows are functions in a file
+_ADAPTER: Final = "dbos"  # the only adapter whose workflows are functions in a Python file
 
 
 def draft_python(path: Path) -> str:
     """Return the configuration of a Python file: one engine, and a tool for each of its workflows.
 
     Raises:
-        ConfigError: the adapter is not installed, or the file cannot be used; with file and line.
+        ConfigError: the adapter is not installed, or the file cannot be used; the message has the file and the line.
     """
     kind = load_adapter(_ADAPTER)
     if not issubclass(kind, Drafts):
@@ -44,5 +44,5 @@ def load_python(path: Path, environ: Mapping[str, str]) -> Config:
     text = draft_python(path)
     try:
         return load_config(path, environ, text=text)
-    except ConfigError as error:  # its lines are those of the draft, which nobody sees
+    except ConfigError as error:  # drop its line numbers: they are those of the draft, which is never written
         raise ConfigError(re.sub(rf"^({re.escape(str(path))}):\d+:", r"\1:", str(error), flags=re.MULTILINE)) from None

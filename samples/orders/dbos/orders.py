@@ -1,6 +1,6 @@
-"""How an order is fulfilled: the steps, who is asked, and what is undone when it does not work out.
+"""The order workflows: their steps, their question, and the undoing of an order that fails or is cancelled.
 
-Plain functions that DBOS makes durable: `PYTHONPATH=.. mcp-workflows dev orders.py` serves them.
+DBOS makes these functions durable; `PYTHONPATH=.. mcp-workflows dev orders.py` serves them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from dbos import DBOS, SetWorkflowID, WorkflowHandleAsync, error
 from mcp_workflows_dbos import ask, progress
-from shop import CardDeclinedError, Order, OrderCancelledError, OutOfStockError, Shop
+from shop import CardDeclinedError, Order, OrderCancelledError, OutOfStockError, Quote, Receipt, Shop
 
-APPROVAL_LIMIT = 500.0  # EUR; dearer orders need a person's word
+APPROVAL_LIMIT = 500.0  # EUR; more expensive orders need an approval
 STEPS = 4
 SHOP = Shop.from_environment()
 
@@ -23,40 +23,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """What a person is asked."""
+    """The approval of an order."""
 
     approve: bool
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What became of the order. `total` is in EUR."""
-
-    order_id: str
-    status: str  # shipped, rejected
-    total: float
-    tracking: str | None = None
-    note: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
-    """What an order would cost, in EUR, and whether somebody must approve it."""
-
-    order_id: str
-    article: str
-    quantity: int
-    total: float
-    needs_approval: bool
-
-
-def _may_help(problem: BaseException) -> bool:
-    """Whether to try a step again."""
+def _is_retryable(problem: BaseException) -> bool:
+    """True if another try of a step may succeed."""
     return not isinstance(problem, OutOfStockError | CardDeclinedError | OrderCancelledError)
 
 
-step = DBOS.step(retries_allowed=True, max_attempts=5, should_retry=_may_help)
+step = DBOS.step(retries_allowed=True, max_attempts=5, should_retry=_is_retryable)
 
 
 @step
@@ -87,19 +65,19 @@ async def ship(key: str, order: Order) -> str:
 @step
 async def refund(key: str) -> None:
     await SHOP.refund(key)
-    _tell(key, "refunded", "the card was refunded")
+    _log_undone(key, "refunded", "the card was refunded")
 
 
 @step
 async def release(key: str) -> None:
     await SHOP.release(key)
-    _tell(key, "released", "the stock was released")
+    _log_undone(key, "released", "the stock was released")
 
 
-def _tell(key: str, fact: str, words: str) -> None:
-    """Log what was undone; of an order that was shipped, nothing is."""
-    if fact in SHOP.books()["ledger"].get(key, {}):
-        logger.info("undone: %s (%s)", words, key)
+def _log_undone(key: str, entry: str, text: str) -> None:
+    """Log a step that was undone, if the books have it: nothing of a shipped order is undone."""
+    if entry in SHOP.books()["ledger"].get(key, {}):
+        logger.info("undone: %s (%s)", text, key)
 
 
 @DBOS.workflow()
@@ -163,13 +141,13 @@ async def _fulfil(key: str, order: Order, express: bool) -> str:
 
 
 async def _undo(key: str) -> None:
-    """Undo what was done, the last step first."""
+    """Undo the steps of an order, the last one first."""
     await refund(key)
     await release(key)
 
 
 async def _ask_for_approval(order: Order, reason: str) -> tuple[bool, str | None]:
-    """Wait for a person, days if need be."""
+    """Ask a person, and return the decision and a note; this may take days."""
     await progress("waiting for approval", 0, STEPS)
     why = f" Reason given: {reason}." if reason else ""
     article = f"{order.quantity} x {order.article}"

@@ -1,4 +1,4 @@
-"""Checks of a DBOS engine: do the workflows run, and who runs them."""
+"""Checks of a DBOS engine: its database, its executor or queues, and its workflows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from mcp_workflows.adapter import Finding, closest
 from mcp_workflows_dbos.executor import Executor, is_sqlite
 from mcp_workflows_dbos.settings import DbosSettings
+from mcp_workflows_dbos.tables import ExecutedWorkflow
 
 
 def check_engine(settings: DbosSettings, executor: Executor | None, queues: Sequence[str]) -> Finding:
-    """Return whether the workflows of the engine run; the database has answered."""
+    """Return whether the workflows of the engine run, once its database has answered."""
     if executor is None:
-        names = ", ".join(queue for queue in queues) or "none"
+        names = ", ".join(queues) or "none"
         if settings.queue is not None and settings.queue not in queues:
             return Finding(ok=False, text=f"no worker has registered the queue {settings.queue} (there are: {names})")
         return Finding(ok=True, text=f"the database answers; workers elsewhere have the queues {names}")
@@ -26,9 +27,13 @@ def check_engine(settings: DbosSettings, executor: Executor | None, queues: Sequ
 
 
 def check_workflow(
-    workflow: str, executor: Executor | None, ran: Sequence[str], queue: str, queues: Sequence[str]
+    workflow: str,
+    executor: Executor | None,
+    executed: Sequence[ExecutedWorkflow],
+    queue: str | None,
+    queues: Sequence[str],
 ) -> Finding:
-    """Return whether a workflow is in the module, or has run in a worker."""
+    """Return whether the module has a workflow; for workers elsewhere, whether it has run and its queue exists."""
     if executor is not None:
         if workflow in executor.workflows:
             return Finding(ok=True, text=f"workflow {workflow} is in {executor.application.module}")
@@ -39,7 +44,8 @@ def check_workflow(
         return Finding(ok=False, text=f"workflow {workflow} has no queue", hint="set queue at the tool or the engine")
     if queue not in queues:
         return Finding(ok=False, text=f"workflow {workflow}: no worker has registered the queue {queue}")
-    if workflow in ran:
+    names = [each.name for each in executed]
+    if workflow in names:
         return Finding(ok=True, text=f"workflow {workflow} has run before; it goes to the queue {queue}")
-    hint = f"did you mean {near}?" if (near := closest(workflow, ran)) else "DBOS keeps no list of functions"
+    hint = f"did you mean {near}?" if (near := closest(workflow, names)) else "DBOS keeps no list of functions"
     return Finding(ok=None, text=f"workflow {workflow} has never run on this database", hint=hint)

@@ -8,23 +8,24 @@ from datetime import UTC, datetime
 
 from mcp_workflows.adapter import Discovered
 from mcp_workflows_dbos.executor import Executor
-from mcp_workflows_dbos.tooling.schema import discovered
+from mcp_workflows_dbos.tables import ExecutedWorkflow
+from mcp_workflows_dbos.tooling.schema import describe_workflow
 
 
-def discover(executor: Executor | None, names: Sequence[tuple[str, int, int]]) -> Sequence[Discovered]:
-    """Return the workflows, the most frequent first; `names` are those that have run: executions, last start in ms."""
+def discover(executor: Executor | None, executed: Sequence[ExecutedWorkflow]) -> Sequence[Discovered]:
+    """Return the workflows that have run, in their order, and then those of the module that never have."""
     known = (
         {}
         if executor is None
-        else {name: discovered(executor.application.module, each) for name, each in executor.workflows.items()}
+        else {name: describe_workflow(executor.application.module, each) for name, each in executor.workflows.items()}
     )
     ran = {
-        name: replace(
-            known.get(name, Discovered(workflow=name)),
-            executions=count,
-            last_seen=datetime.fromtimestamp(last / 1000, UTC),
+        each.name: replace(
+            known.get(each.name, Discovered(workflow=each.name)),
+            executions=each.executions,
+            last_seen=datetime.fromtimestamp(each.last_start / 1000, UTC),
         )
-        for name, count, last in names
-        if executor is None or name in known
+        for each in executed
+        if executor is None or each.name in known
     }
     return [*ran.values(), *(each for name, each in known.items() if name not in ran)]

@@ -1,4 +1,4 @@
-"""The reason for the state of an execution: who runs it, which version of the code, and what it waits for."""
+"""The reason for the state of an execution: its process, the version of its code, or the input that it waits for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_workflows_dbos.executor import Executor
 from mcp_workflows_dbos.look import execution_of
 from mcp_workflows_dbos.tables import Row
 
-_MANY: Final = 2  # attempts that are worth a word
+_REPEATED: Final = 2  # attempts from which on the reason names their number
 _RESUME: Final = (
     "DBOS recovers an execution only with the version of the code that began it. Deploy that version again, or, if the "
     "new code takes the same steps in the same order, say `version:` in the engine and keep it over edits; "
@@ -20,7 +20,7 @@ _RESUME: Final = (
 
 
 def explain(row: Row, executor: Executor | None, latest: str | None) -> Explanation:
-    """Return the explanation; `latest` is the version that was launched last."""
+    """Return the explanation; `latest` is the version of the code that was launched last."""
     reason, advice = _reason(row, executor, latest)
     return Explanation(reason=reason, facts=dict(_facts(row, executor)), advice=advice)
 
@@ -45,7 +45,7 @@ def _reason(row: Row, executor: Executor | None, latest: str | None) -> tuple[st
         return executor.problem, "correct the module, and start again"
     if executor is not None and not executor.is_running:
         return "another process runs it", None
-    if row.attempts >= _MANY:
+    if row.attempts >= _REPEATED:
         return f"it runs, and has been begun {row.attempts} times: its process ended before", None
     return "it runs", None
 

@@ -1,50 +1,29 @@
-"""The tools of a module: schemas from type hints and defaults, descriptions from docstrings, and where its data is."""
+"""The tools of a module: schemas from type hints and defaults, and descriptions from docstrings."""
 
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
-from sqlalchemy.engine import URL
 
 from mcp_workflows.adapter import Discovered, DraftedEngine, WorkflowSchema
 from mcp_workflows.errors import ConfigError
-from mcp_workflows_dbos.executor import Application
 from mcp_workflows_dbos.module import WorkflowFunction, load_module, workflows_in
-from mcp_workflows_dbos.settings import DbosSettings
 
-Schema = dict[str, Any]  # a JSON Schema
-
-_NO_NAME: Final = re.compile(r"[^a-z0-9_-]+")
-
-
-def application_of(settings: DbosSettings) -> Application:
-    """Return the application of an engine with `module`.
-
-    Raises:
-        ConfigError: the module cannot be imported.
-    """
-    name = settings.module or ""
-    module = load_module(name)
-    file = Path(module.__file__ or name).resolve()
-    beside = URL.create("sqlite", database=str(file.with_suffix(".db"))).render_as_string(hide_password=False)
-    url = beside if settings.database is None else settings.database.get_secret_value()
-    named = settings.application or f"mcp-{_NO_NAME.sub('-', name.lower())}"
-    return Application(module=name, name=named, url=url, version=settings.version)
+Schema = dict[str, Any]  # Any: a JSON Schema
 
 
 def read_schema(reference: str) -> WorkflowSchema:
     """Return the schemas of `module:function`.
 
     Raises:
-        ConfigError: it cannot be imported, is no workflow, or its hints give no JSON Schema.
+        ConfigError: the module cannot be imported, the function is no workflow, or its type hints have no JSON Schema.
     """
     module_name, _, attribute = reference.partition(":")
     known = workflows_in(load_module(module_name))
@@ -55,17 +34,17 @@ def read_schema(reference: str) -> WorkflowSchema:
 
 
 def schema_of(function: Callable[..., Any], reference: str) -> WorkflowSchema:
-    """Return the schemas of a workflow; `reference` stands in errors.
+    """Return the schemas of a workflow; errors name it by `reference`.
 
     Raises:
-        ConfigError: its hints give no JSON Schema.
+        ConfigError: its type hints have no JSON Schema.
     """
     plain = inspect.unwrap(function)
     try:
         hints = get_type_hints(plain, include_extras=True)
         parameters = _parameters(plain, reference)
-        output = _object_schema(hints["return"]) if hints.get("return") else None
-        return WorkflowSchema(input=_properties(parameters, hints), output=output, args="{{args}}")
+        output = _output_schema(hints["return"]) if hints.get("return") else None
+        return WorkflowSchema(input=_input_schema(parameters, hints), output=output, args="{{args}}")
     except PydanticUserError as error:
         raise ConfigError(f"{_where(plain)}: no JSON Schema for a type hint: {error.message}") from None
     except (NameError, TypeError, PydanticSerializationError) as error:
@@ -85,8 +64,8 @@ def _parameters(function: Callable[..., Any], reference: str) -> Mapping[str, in
     return found
 
 
-def _properties(parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]) -> Schema:  # Any: type hints
-    """Return an object schema with a property for each parameter, and shared definitions at the root."""
+def _input_schema(parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]) -> Schema:  # Any: type hints
+    """Return the schema of an object with a property for each parameter, and shared definitions at its root."""
     adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [  # Any: the types of the hints
         (name, "validation", TypeAdapter(hints.get(name, Any))) for name in parameters
     ]
@@ -100,8 +79,8 @@ def _properties(parameters: Mapping[str, inspect.Parameter], hints: Mapping[str,
     return {**found, "$defs": shared["$defs"]} if "$defs" in shared else found
 
 
-def _object_schema(hint: Any) -> Schema | None:  # Any: a type hint
-    """Return the schema of a result if it is one of an object; resolve a recursive model's reference at the root."""
+def _output_schema(hint: Any) -> Schema | None:  # Any: a type hint
+    """Return the schema of a result, or None if it is no object; a recursive model's reference is resolved."""
     adapter: TypeAdapter[Any] = TypeAdapter(hint)  # Any: the type of the hint
     schema = adapter.json_schema(mode="serialization")
     if "$ref" in schema:
@@ -110,8 +89,8 @@ def _object_schema(hint: Any) -> Schema | None:  # Any: a type hint
     return schema if schema.get("type") == "object" else None
 
 
-def discovered(module: str, found: WorkflowFunction) -> Discovered:
-    """Return the draft of a tool for a workflow of the module."""
+def describe_workflow(module: str, found: WorkflowFunction) -> Discovered:
+    """Return a workflow of the module, with what a tool for it needs."""
     reference = f"{module}:{found.attribute}"
     return Discovered(
         workflow=found.name,
@@ -121,7 +100,7 @@ def discovered(module: str, found: WorkflowFunction) -> Discovered:
     )
 
 
-def drafted(file: Path, start: str | None) -> DraftedEngine:
+def draft_file(file: Path, start: str | None) -> DraftedEngine:
     """Return the engine and the tools of a Python file; `start` names the only workflow to offer.
 
     Raises:
@@ -140,5 +119,5 @@ def drafted(file: Path, start: str | None) -> DraftedEngine:
     workflows = [each for each in workflows_in(module).values() if start in (None, each.name)]
     if not workflows:
         raise ConfigError(f"{file.name}: no function in it has @DBOS.workflow()")
-    found = [discovered(file.stem, each) for each in workflows]
+    found = [describe_workflow(file.stem, each) for each in workflows]
     return DraftedEngine(name=file.stem, settings={"module": file.stem}, workflows=found)
