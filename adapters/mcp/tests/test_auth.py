@@ -361,7 +361,7 @@ async def test_an_exchanged_token_is_renewed_before_it_ends_and_when_it_is_not_a
         await adapter.describe(ref)
         assert len(endpoint.forms) == 2
         now = time.monotonic
-        monkeypatch.setattr(authentication.time, "monotonic", lambda: now() + 3600 - 60)
+        monkeypatch.setattr(time, "monotonic", lambda: now() + 3600 - 60)
         await adapter.describe(ref)
         assert len(endpoint.forms) == 3
         assert sent(server, "get_job")[-1] == f"Bearer {endpoint.issued[-1]}"
