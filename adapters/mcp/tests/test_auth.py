@@ -18,7 +18,6 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver import MCPServer
 from mcp_workflows_mcp import McpAdapter, McpSettings
-from mcp_workflows_mcp import auth as authentication
 from pydantic import AnyHttpUrl, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
