@@ -140,9 +140,13 @@ class Executor:
         while not main.done():
             try:
                 self._loop.run_until_complete(main)
-            except SystemExit as error:
+            except (SystemExit, KeyboardInterrupt) as error:
                 place = place_in(self.folder, error.__traceback__) or self.application.module
                 logger.error("%s: a workflow called exit: raise an exception in its place", place)
+            except (asyncio.CancelledError, RuntimeError):  # by `asyncio.all_tasks` or `stop`, which belong to us
+                logger.error("a workflow of %s stopped the event loop: all begin again", self.application.module)
+                if main.done():
+                    main = self._loop.create_task(self._serve())
             finally:
                 self._begun.set()
         self._loop.close()

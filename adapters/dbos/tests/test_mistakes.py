@@ -55,6 +55,16 @@ def exits_in_step():
 @DBOS.workflow(name=__name__ + ".exits_beside")
 async def exits_beside():
     await asyncio.gather(asyncio.to_thread(leaves), asyncio.sleep(0))
+@DBOS.workflow(name=__name__ + ".interrupts")
+async def interrupts():
+    raise KeyboardInterrupt
+@DBOS.workflow(name=__name__ + ".stops_the_loop")
+async def stops_the_loop():
+    asyncio.get_running_loop().stop()
+@DBOS.workflow(name=__name__ + ".cancels_all")
+async def cancels_all():
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
 """
 
 
@@ -133,6 +143,32 @@ async def test_a_workflow_that_exits_fails_with_its_line_and_the_others_go_on(
         assert seen.failure
         assert seen.failure.text == f"{file}:{line}: it called exit: raise an exception in its place"
         assert (await adapter.check_engine()).ok
+        assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
+
+
+@pytest.mark.anyio
+async def test_a_workflow_that_interrupts_fails_and_the_others_go_on(file: Path) -> None:
+    async with adapter_of(file) as adapter:
+        start = order(f"{file.stem}.interrupts")
+        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
+        with anyio.fail_after(PATIENCE):
+            while not (seen := await adapter.describe(ref)).terminal:
+                await anyio.sleep(0.02)
+        assert seen.failure
+        assert "it raised KeyboardInterrupt: raise an exception in its place" in seen.failure.text
+        assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("workflow", ["stops_the_loop", "cancels_all"])
+async def test_a_workflow_that_stops_the_event_loop_is_told_and_all_go_on(
+    file: Path, caplog: pytest.LogCaptureFixture, workflow: str
+) -> None:
+    async with adapter_of(file) as adapter:
+        await adapter.start(order(f"{file.stem}.{workflow}"))
+        with anyio.fail_after(PATIENCE):
+            while not any("stopped the event loop" in each.message for each in caplog.records):
+                await anyio.sleep(0.02)
         assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
 
 
@@ -262,9 +298,11 @@ async def test_a_database_that_cannot_be_used_is_told_once_with_its_path_and_use
 @pytest.mark.anyio
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of files are POSIX's")
 async def test_nobody_else_can_read_the_database(file: Path) -> None:
+    database = file.with_suffix(".db")
     async with adapter_of(file) as adapter:
         assert (await adapter.check_engine()).ok
-        modes = [oct(Path(f"{file.with_suffix('.db')}{each}").stat().st_mode & 0o777) for each in ("", "-wal", "-shm")]
+        files = [database.with_name(f"{database.name}{each}") for each in ("", "-wal", "-shm")]
+        modes = [oct(each.stat().st_mode & 0o777) for each in files]
     assert modes == ["0o600"] * 3
 
 
