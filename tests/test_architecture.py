@@ -89,6 +89,7 @@ CATCH_EVERYTHING = frozenset(
         f"{CORE}.sidecar.verify.run",
         f"{CORE}.tasks.authorization",
         f"{CORE}.tasks.maintenance",
+        f"{CORE}_dbos.executor",
         f"{CORE}_dbos.module",
     }
 )

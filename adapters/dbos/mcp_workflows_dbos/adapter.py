@@ -60,6 +60,7 @@ _CALLS: Final = 8  # calls at a time, each in a thread
 _TIMEOUT: Final = 8  # seconds for one call; the core gives up after ten
 _SWEEP_EVERY: Final = 0.2  # seconds
 _BATCH: Final = 500  # executions of one sweep: three queries
+_NO_DATABASE: Final = "set database, or launch the application once"
 _WITHDRAWN: Final[Mapping[str, JSON]] = {"action": "cancel", "content": None}
 
 _NO_NAME: Final = re.compile(r"[^a-z0-9_-]+")  # characters that no name of a DBOS application has
@@ -253,7 +254,12 @@ class DbosAdapter:
 
     async def explain(self, ref: Ref) -> Explanation:
         """Explain the state of an execution; see `Explains.explain`."""
-        row = await self._row(ref.handle, steps=True)
+        try:
+            row = await self._row(ref.handle, steps=True)
+        except EngineUnavailable:
+            if (problem := self._problem()) is None:
+                raise
+            return Explanation(reason=problem, facts={}, advice=None)
         tables = self._entered(self._tables)
         latest = await self._call(tables.latest_version)
         return explain(row, self._executor, latest)
@@ -264,7 +270,7 @@ class DbosAdapter:
         try:
             queues = await self._call(tables.queues)
         except EngineError as error:
-            return Finding(ok=False, text=str(error), hint="set database, or launch the application once")
+            return Finding(ok=False, text=self._problem() or str(error), hint=None if self._problem() else _NO_DATABASE)
         return check_engine(self._settings, self._executor, queues)
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
@@ -273,13 +279,18 @@ class DbosAdapter:
         try:
             executed, queues = await self._call(lambda: (tables.executed_workflows(), tables.queues()))
         except EngineError as error:
-            return Finding(ok=False, text=str(error), hint="set database, or launch the application once")
+            return Finding(ok=False, text=self._problem() or str(error), hint=None if self._problem() else _NO_DATABASE)
         return check_workflow(workflow, self._executor, executed, self._queue(options), queues)
 
     async def discover(self) -> Sequence[Discovered]:
         """Return the workflows of the module, and those that have run; see `Discovers.discover`."""
         tables = self._entered(self._tables)
         return discover(self._executor, await self._call(tables.executed_workflows))
+
+    def _problem(self) -> str | None:
+        """Return why the workflows of this process do not run, for operators: it may have a path."""
+        executor = self._executor
+        return None if executor is None or executor.is_running else executor.problem
 
     @staticmethod
     def schema(reference: str) -> WorkflowSchema:

@@ -5,12 +5,14 @@ Their texts may hold the URL of the database, so none of them is passed on.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 import psycopg
 from dbos import error as dbos_error
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
@@ -47,3 +49,39 @@ def translated() -> Generator[None]:
     except tuple(_MEANINGS) as error:
         meaning = next(meant for kind, meant in _MEANINGS.items() if isinstance(error, kind))
         raise meaning() from None
+
+
+class ForeignDatabaseError(Exception):
+    """An SQLite file that has tables, and none of DBOS."""
+
+
+_FOREIGN: Final = "is no database of DBOS: move it away, or set `database` to another file"
+_UNWRITABLE: Final = "cannot be written: give this user the right to write it and its folder, or set `database`"
+_FILE_PROBLEMS: Final[Mapping[int, str]] = {
+    sqlite3.SQLITE_NOTADB: _FOREIGN,
+    sqlite3.SQLITE_ERROR: _FOREIGN,  # tables of these names with other columns
+    sqlite3.SQLITE_CORRUPT: "is damaged: restore a copy, or move it away and lose its executions",
+    sqlite3.SQLITE_READONLY: _UNWRITABLE,
+    sqlite3.SQLITE_CANTOPEN: _UNWRITABLE,
+    sqlite3.SQLITE_PERM: _UNWRITABLE,
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
+    sqlite3.SQLITE_IOERR: "cannot be read or written: the disk fails, or the file is on one that is away",
+    sqlite3.SQLITE_BUSY: "is locked by another process for too long",
+}
+
+
+def problem_of(error: Exception, url: str) -> str:
+    """Return why an executor cannot use its database and the remedy, for operators: with its path, without secrets."""
+    parsed = make_url(url)
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if parsed.get_backend_name() == "sqlite":
+        if isinstance(error, ForeignDatabaseError):
+            return f"{parsed.database} {_FOREIGN}"
+        code = sqlite3.SQLITE_PERM if isinstance(error, OSError) else getattr(cause, "sqlite_errorcode", None)
+        if isinstance(code, int) and (problem := _FILE_PROBLEMS.get(code & 0xFF)):  # the rest is details
+            return f"{parsed.database} {problem}"
+    elif isinstance(error, SQLAlchemyError):
+        state = getattr(cause, "sqlstate", None)
+        told = "does not answer, or does not let us in" if state is None else f"refuses the work (SQLSTATE {state})"
+        return f"PostgreSQL at {parsed.host or 'localhost'}:{parsed.port or 5432}, database {parsed.database}, {told}"
+    return type(error).__name__

@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dbos import DBOS, SetWorkflowAttributes, SetWorkflowID
-from dbos import error as dbos_error
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
 
 from mcp_workflows.errors import ConfigError, EngineRefused
 from mcp_workflows_dbos.changes import CHANGES
+from mcp_workflows_dbos.error_translation import ForeignDatabaseError, problem_of
 from mcp_workflows_dbos.executor_lock import lock_for
 from mcp_workflows_dbos.module import WorkflowFunction, fail_on_exit, folder_of, load_module, place_in, workflows_in
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
@@ -141,9 +140,13 @@ class Executor:
         while not main.done():
             try:
                 self._loop.run_until_complete(main)
-            except SystemExit as error:
+            except (SystemExit, KeyboardInterrupt) as error:
                 place = place_in(self.folder, error.__traceback__) or self.application.module
                 logger.error("%s: a workflow called exit: raise an exception in its place", place)
+            except (asyncio.CancelledError, RuntimeError):  # by `asyncio.all_tasks` or `stop`, which belong to us
+                logger.error("a workflow of %s stopped the event loop: all begin again", self.application.module)
+                if main.done():
+                    main = self._loop.create_task(self._serve())
             finally:
                 self._begun.set()
         self._loop.close()
@@ -156,8 +159,10 @@ class Executor:
                     await self._run_while_locked()
                     continue
                 self.problem = None
-            except (dbos_error.DBOSException, SQLAlchemyError, OSError) as error:
-                self._tell(f"the workflows of {self.application.module} do not run: {type(error).__name__}")
+            except Exception as error:  # the thread would end, and DBOS calls the user's code, too
+                meaning = problem_of(error, self.application.url)
+                self._tell(f"the workflows of {self.application.module} do not run: {meaning}")
+                logger.debug("they do not run", exc_info=error)
                 self._lock.release()
             self._begun.set()
             with suppress(TimeoutError):
@@ -167,7 +172,7 @@ class Executor:
         """Run the workflows until it is stopped, or another process may take them over."""
         application = self.application
         if is_sqlite(application.url):
-            _write_ahead(application.url)
+            _prepare(application.url)
         DBOS(
             config={
                 "name": application.name,
@@ -178,14 +183,14 @@ class Executor:
                 "log_level": "WARNING",
             }
         )
-        DBOS.launch()
-        await DBOS.register_queue_async(
-            application.queue, polling_interval_sec=_TIMING.queue, on_conflict="always_update"
-        )
-        self.version, self.problem = DBOS.application_version, None
-        self._begun.set()
-        waits = [self._loop.create_task(each) for each in (self._stopping.wait(), self._until_lost())]
         try:
+            DBOS.launch()
+            await DBOS.register_queue_async(
+                application.queue, polling_interval_sec=_TIMING.queue, on_conflict="always_update"
+            )
+            self.version, self.problem = DBOS.application_version, None
+            self._begun.set()
+            waits = [self._loop.create_task(each) for each in (self._stopping.wait(), self._until_lost())]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.version = None
@@ -294,11 +299,31 @@ def unknown_workflow(workflow: str, known: Mapping[str, WorkflowFunction], modul
     return EngineRefused(f"{module} has no workflow {workflow!r} (it has {', '.join(known) or 'none'})", final=True)
 
 
-def _write_ahead(url: str) -> None:
-    """Have readers of an SQLite file not wait for its writers, nor these for them; the file remembers it."""
+def _prepare(url: str) -> None:
+    """Have readers of an SQLite file not wait for its writers, nor these for them; make it if it is not there.
+
+    Raises:
+        ForeignDatabaseError: it has tables, and none of them is DBOS's: it belongs to something else.
+    """
+    file = Path(make_url(url).database or "")
+    if not file.exists():
+        file.touch(0o600)  # as the store of tasks: it has what people gave to workflows
     engine = create_engine(url, poolclass=NullPool)
     with engine.connect() as connection:
+        tables = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars().all()
+        if tables and "dbos_migrations" not in tables:
+            raise ForeignDatabaseError
         connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+
+
+class _LaunchFilter(logging.Filter):
+    """Drop the stack trace with which DBOS logs a launch that fails, once a second: one line says it here."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("DBOS failed to launch")
+
+
+logging.getLogger("dbos").addFilter(_LaunchFilter())
 
 
 def is_sqlite(url: str) -> bool:

@@ -58,9 +58,11 @@ class _SqliteLock:
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError:
+        except sqlite3.DatabaseError as error:
             connection.close()
-            return False
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                return False
+            raise
         self._held, self._file = connection, self._path.stat().st_ino
         return True
 

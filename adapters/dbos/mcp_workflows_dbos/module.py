@@ -24,7 +24,7 @@ _WRAPPED: Final = "mcp_workflows_fails_on_exit"  # our attribute of functions th
 
 
 class WorkflowExitError(Exception):
-    """The failure of a workflow that called `sys.exit`."""
+    """The failure of a workflow that called `sys.exit`, or raised `KeyboardInterrupt`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +91,10 @@ def _wrap(function: Callable[..., Any], folder: Path) -> Callable[..., Any]:  # 
     def exit_as_failure() -> Generator[None]:
         try:
             yield
-        except SystemExit as error:
+        except (SystemExit, KeyboardInterrupt) as error:  # both would end the event loop
             place = place_in(folder, error.__traceback__) or function.__name__
-            raise WorkflowExitError(f"{place}: it called exit: raise an exception in its place") from None
+            did = "called exit" if isinstance(error, SystemExit) else "raised KeyboardInterrupt"
+            raise WorkflowExitError(f"{place}: it {did}: raise an exception in its place") from None
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Final, cast
 from uuid import UUID
 
-from dbos import Serializer
+from dbos import Serializer, WorkflowStatus
 from dbos import error as dbos_error
 from pydantic import BaseModel, TypeAdapter
 
@@ -27,6 +27,8 @@ __all__ = ["NAME", "TypedJsonSerializer", "plain"]
 
 NAME: Final = "mcp_workflows_json"
 """The name of the format in DBOS's column `serialization`."""
+
+_STATUS: Final = "dbos:WorkflowStatus"  # what `DBOS.list_workflows` returns, a class of plain attributes
 
 _TYPE: Final = "$type"
 _VALUE: Final = "value"
@@ -107,6 +109,8 @@ def _encoded(value: Any) -> Any:  # Any: see `serialize`
         return _object(cast("Mapping[Any, Any]", value))
     if isinstance(value, BaseException):
         return _error(value)
+    if kind is WorkflowStatus:
+        return {_TYPE: _STATUS, _VALUE: _object(cast("Mapping[Any, Any]", vars(value)))}
     name = f"{kind.__module__}:{kind.__qualname__}"
     if name in _COLLECTIONS:
         return {_TYPE: name, _VALUE: [_encoded(each) for each in _items(value)]}
@@ -166,6 +170,10 @@ def _items(value: Any) -> list[Any]:  # Any: of a list, a tuple or a set
 
 
 def _restored(name: str, value: Any) -> Any:  # Any: JSON, and an object of that type
+    if name == _STATUS:
+        status = WorkflowStatus()
+        vars(status).update({key: _decoded(each) for key, each in value.items()})
+        return status
     if name in _COLLECTIONS:
         collection: Any = _COLLECTIONS[name]
         return collection(_decoded(each) for each in value)

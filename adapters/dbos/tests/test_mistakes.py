@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sqlite3
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,9 +19,10 @@ from mcp_workflows_dbos import DbosAdapter, DbosSettings
 from mcp_workflows_dbos.tooling.schema import draft_file
 
 from mcp_workflows.adapter import Execution, Failure, Ref, Start, Status
-from mcp_workflows.errors import ConfigError, EngineRefused
+from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable
 
 PATIENCE = 30  # seconds
+RETRIES = 3
 HEAD = "from dbos import DBOS; from mcp_workflows_dbos import McpError\n"
 WORKFLOWS = """
 import asyncio, sys, time
@@ -53,6 +55,16 @@ def exits_in_step():
 @DBOS.workflow(name=__name__ + ".exits_beside")
 async def exits_beside():
     await asyncio.gather(asyncio.to_thread(leaves), asyncio.sleep(0))
+@DBOS.workflow(name=__name__ + ".interrupts")
+async def interrupts():
+    raise KeyboardInterrupt
+@DBOS.workflow(name=__name__ + ".stops_the_loop")
+async def stops_the_loop():
+    asyncio.get_running_loop().stop()
+@DBOS.workflow(name=__name__ + ".cancels_all")
+async def cancels_all():
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
 """
 
 
@@ -135,6 +147,32 @@ async def test_a_workflow_that_exits_fails_with_its_line_and_the_others_go_on(
 
 
 @pytest.mark.anyio
+async def test_a_workflow_that_interrupts_fails_and_the_others_go_on(file: Path) -> None:
+    async with adapter_of(file) as adapter:
+        start = order(f"{file.stem}.interrupts")
+        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
+        with anyio.fail_after(PATIENCE):
+            while not (seen := await adapter.describe(ref)).terminal:
+                await anyio.sleep(0.02)
+        assert seen.failure
+        assert "it raised KeyboardInterrupt: raise an exception in its place" in seen.failure.text
+        assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("workflow", ["stops_the_loop", "cancels_all"])
+async def test_a_workflow_that_stops_the_event_loop_is_told_and_all_go_on(
+    file: Path, caplog: pytest.LogCaptureFixture, workflow: str
+) -> None:
+    async with adapter_of(file) as adapter:
+        await adapter.start(order(f"{file.stem}.{workflow}"))
+        with anyio.fail_after(PATIENCE):
+            while not any("stopped the event loop" in each.message for each in caplog.records):
+                await anyio.sleep(0.02)
+        assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
+
+
+@pytest.mark.anyio
 async def test_a_loop_that_is_blocked_is_told_with_its_line(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     async with adapter_of(file) as adapter:
@@ -199,6 +237,73 @@ async def test_a_single_object_that_names_no_parameter_is_the_first_argument(fil
             seen = await ended(adapter, start)
             assert seen.failure
             assert seen.failure.data == {"value": {"a": 1}}
+
+
+def foreign(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE customers (name TEXT)")
+    connection.close()
+
+
+def like_dbos(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE dbos_migrations (number INTEGER)")
+    connection.close()
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"no database, but a text " * 100)
+
+
+def content_of(path: Path) -> bytes:
+    """What a file has after the header of an SQLite database, which says how it is written."""
+    return path.read_bytes()[100:] if path.is_file() else b""
+
+
+NO_DBOS = "is no database of DBOS: move it away, or set `database` to another file"
+UNWRITABLE = "cannot be written: give this user the right to write it and its folder, or set `database`"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("make", "said"), [(foreign, NO_DBOS), (like_dbos, NO_DBOS), (garbage, NO_DBOS), (Path.mkdir, UNWRITABLE)]
+)
+async def test_a_database_that_cannot_be_used_is_told_once_with_its_path_and_used_once_it_is_right(
+    file: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None], said: str
+) -> None:
+    caplog.set_level(logging.DEBUG, "mcp_workflows_dbos.executor")
+    database = file.with_suffix(".db")
+    make(database)
+    before = content_of(database)
+    told = f"the workflows of {file.stem} do not run: {database} {said}"
+    async with adapter_of(file) as adapter:
+        found = await adapter.check_engine()
+        assert (found.ok, found.text) == (False, told)
+        with pytest.raises(EngineUnavailable):
+            await adapter.describe(Ref(workflow="", handle="one"))
+        assert (await adapter.explain(Ref(workflow="", handle="one"))).reason == told
+        with anyio.fail_after(PATIENCE):
+            while [each.message for each in caplog.records].count("they do not run") < RETRIES:
+                await anyio.sleep(0.1)
+        logged = [each.message for each in caplog.records if each.levelno >= logging.WARNING]
+        assert [each for each in logged if not each.startswith("Duplicate registration")] == [told]
+        assert content_of(database) == before
+        database.rename(database.with_suffix(".moved"))
+        with anyio.fail_after(PATIENCE):
+            while not (await adapter.check_engine()).ok:
+                await anyio.sleep(0.1)
+        assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of files are POSIX's")
+async def test_nobody_else_can_read_the_database(file: Path) -> None:
+    database = file.with_suffix(".db")
+    async with adapter_of(file) as adapter:
+        assert (await adapter.check_engine()).ok
+        files = [database.with_name(f"{database.name}{each}") for each in ("", "-wal", "-shm")]
+        modes = [oct(each.stat().st_mode & 0o777) for each in files]
+    assert modes == ["0o600"] * 3
 
 
 @pytest.mark.anyio

@@ -94,6 +94,21 @@ def sleeps(seconds: float = 60):
 
 
 @DBOS.workflow()
+async def fails():
+    raise ValueError("no")
+
+
+@DBOS.workflow()
+async def looks():
+    started = [await DBOS.start_workflow_async(each) for each in (fails, several)]
+    await asyncio.gather(*[each.get_result() for each in started], return_exceptions=True)
+    retrieved = await DBOS.retrieve_workflow_async(started[0].workflow_id)
+    found = [await retrieved.get_status(), *await DBOS.list_workflows_async(status="SUCCESS")]
+    await ask("go on?", FORM)
+    return {"found": [[each.name, each.status, repr(each.error), each.output] for each in found]}
+
+
+@DBOS.workflow()
 async def debounces():
     debouncer = Debouncer.create(several)
     handle = await debouncer.debounce_async("key", 0.1)
@@ -356,6 +371,18 @@ async def test_what_was_started_elsewhere_is_adopted(application: Application) -
             ended = await until(adapter, "theirs", lambda seen: seen.terminal)
         client.destroy()
     assert ended.status is Status.SUCCEEDED
+
+
+async def test_a_workflow_that_looks_at_others_sees_the_same_after_a_kill(application: Application) -> None:
+    with application.host("one=looks"):
+        async with application.outside() as adapter:
+            asked = await until(adapter, "one", lambda seen: bool(seen.requests))
+    with application.host():
+        async with application.outside() as adapter:
+            await adapter.answer(Ref(workflow="", handle="one"), {key: accepted("yes") for key in asked.requests})
+            ended = await until(adapter, "one", lambda seen: seen.terminal)
+    failed = ["fails", "ERROR", "ValueError('no')", None]
+    assert ended.output == {"found": [failed, ["several", "SUCCESS", "None", {"done": [*range(STEPS)]}]]}
 
 
 async def test_debounced_and_scheduled_workflows_run_beside_tasks(application: Application) -> None:

@@ -120,7 +120,7 @@ async def _watch(key: str) -> None:
 @DBOS.workflow()
 async def undo_if_cancelled(key: str) -> None:
     """Wait for the end of an order, and undo it if it was cancelled: a cancelled execution takes no more steps."""
-    order: WorkflowHandleAsync[Receipt] = await DBOS.retrieve_workflow_async(key, existing_workflow=False)
+    order: WorkflowHandleAsync[Receipt] = await DBOS.retrieve_workflow_async(key)
     try:
         await order.get_result(polling_interval_sec=0.5)
     except error.DBOSAwaitedWorkflowCancelledError:

@@ -42,7 +42,7 @@ def _reason(row: Row, executor: Executor | None, latest: str | None) -> tuple[st
         text = f"it has waited in the queue {row.queue} for {since}: no worker has taken it"
         return text, "start a worker that has this queue, or look at the concurrency of the queue"
     if executor is not None and executor.problem is not None:
-        return executor.problem, "correct the module, and start again"
+        return executor.problem, "correct the module, and start again" if executor.is_running else None
     if executor is not None and not executor.is_running:
         return "another process runs it", None
     if row.attempts >= _REPEATED:
