@@ -10,6 +10,7 @@ import { AppBridge, PostMessageTransport, getToolUiResourceUri, isToolVisibility
 
 const UI = { extensions: { "io.modelcontextprotocol/ui": { mimeTypes: ["text/html;profile=mcp-app"] } } };
 const INFO = { name: "card-host", version: "0" };
+const EXAMPLES: Record<string, string> = { order_id: "A-1002", reason: "urgent" }; // of the orders: it has a question
 const asked = new URLSearchParams(location.search);
 const theme = asked.get("theme") === "dark" ? "dark" : "light";
 const chat = document.querySelector("#chat")!;
@@ -90,7 +91,6 @@ function dress(changes: object) {
   bridge!.setHostContext({ theme, toolInfo: { tool }, ...changes } as never);
 }
 
-const EXAMPLES: Record<string, string> = { order_id: "A-1002", reason: "urgent" }; // of the orders: it has a question
 function list() {
   for (const each of tools.filter(getToolUiResourceUri)) {
     const names = Object.keys(each.inputSchema.properties ?? {});
