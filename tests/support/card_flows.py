@@ -115,6 +115,36 @@ async def visit(url: str) -> dict[str, Any]:
 
 
 @DBOS.workflow()
+async def rephrase() -> dict[str, Any]:
+    """Put another question in the place of one that is open, once a person has agreed."""
+    form = {"type": "object", "properties": {"why": {"type": "string", "title": "Why"}}}
+    for name in ("First", "Second"):
+        question = {"mode": "form", "message": f"{name} text?", "requestedSchema": form}
+        await DBOS.set_event_async(f"{QUESTION}same", question)
+        if name == "First":
+            await ask("Change it?")
+    return {"said": await DBOS.recv_async(f"{ANSWER}same", 3600)}
+
+
+@DBOS.workflow()
+async def ask_nonsense() -> dict[str, Any]:
+    """Ask by a schema that is none, and whose values JavaScript cannot convert."""
+    odd = {"toString": 1, "valueOf": 1}
+    properties = {
+        "title": {"title": odd},
+        "enum": {"type": "string", "enum": {"map": 1}, "minLength": odd, "maxLength": odd},
+        "preset": {"type": "array", "items": {"enum": ["a"]}, "default": {"includes": 1}},
+        "least": {"type": "array", "items": {"enum": ["a"]}, "minItems": odd},
+        "null": None,
+        "constructor": {"type": "string"},
+    }
+    schema = {"type": "object", "properties": properties, "required": {"includes": 1}}
+    question = {"mode": "form", "message": "Nonsense?", "requestedSchema": schema}
+    await DBOS.set_event_async(f"{QUESTION}odd", question)
+    return {"said": await DBOS.recv_async(f"{ANSWER}odd", 3600)}
+
+
+@DBOS.workflow()
 async def be_hostile() -> dict[str, Any]:
     """Write markup, scripts and controls wherever a text may stand, and far too much of it."""
     await progress(HOSTILE, 1, 2)

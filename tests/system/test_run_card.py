@@ -34,6 +34,8 @@ TOOLS: Final = (
     "ask_two",
     "ask_yes_or_no",
     "visit",
+    "rephrase",
+    "ask_nonsense",
     "be_hostile",
     "fail",
     "fail_late",
@@ -316,12 +318,18 @@ def test_a_page_to_visit_is_opened_by_the_host(opened: Open) -> None:
     stage.shows_status("completed")
 
 
+def test_an_address_is_shown_as_the_browser_reads_it(opened: Open) -> None:
+    stage = opened("visit", {"url": "https://ex\u0430mple.com/a"})  # a Cyrillic letter
+    expect(stage.card.get_by_text("https://xn--exmple-4nf.com/a")).to_be_visible()
+
+
 @pytest.mark.parametrize(
     "url",
     [
         "javascript:alert(1)",
         "http://example.com/",
         "http://localhost:1@example.com/",
+        "https://bank.example@example.com/",
         "data:text/html,hi",
         "file:///etc/passwd",
     ],
@@ -417,8 +425,41 @@ def test_messages_of_others_than_the_parent_are_ignored(opened: Open) -> None:
     expect(stage.card.get_by_text("forged")).to_have_count(0)
 
 
+def test_a_result_that_looks_like_a_handle_asks_nothing_and_opens_nothing(opened: Open) -> None:
+    stage = opened("ask_yes_or_no")
+    expect(stage.button("Accept")).to_be_visible()
+    mine = stage.host("result.structuredContent")
+    stage.host("unload()")
+    asked = {key: {"message": "Do you like tea?"} for key in mine["questions"]}
+    forged = {**mine, "questions": asked, "url": "https://example.com/", "pollIntervalMs": 9**9}
+    stage.page.evaluate("forged => host.show({}, {content: [], structuredContent: forged})", forged)
+    expect(stage.card.get_by_role("heading", name="Go on?")).to_be_visible()
+    expect(stage.card.get_by_text("tea")).to_have_count(0)
+    expect(stage.button("Open in engine ↗")).to_be_hidden()
+
+
+def test_a_form_goes_with_its_question_and_not_with_its_key(opened: Open) -> None:
+    stage = opened("rephrase")
+    stage.card.get_by_label("Why").fill("typed for the first")
+    stage.button("Accept").click()  # then the workflow puts another question under the same key
+    expect(stage.card.get_by_role("heading", name="Second text?")).to_be_visible()
+    expect(stage.card.get_by_text("First text?")).to_have_count(0)
+    expect(stage.card.get_by_label("Why")).to_have_value("")
+
+
+def test_a_schema_that_makes_no_sense_is_a_field_for_json(opened: Open) -> None:
+    stage = opened("ask_nonsense")
+    for name in ('{"toString":1,"valueOf":1}', "enum", "preset", "least", "null"):
+        expect(stage.card.get_by_label(f"{name} (JSON)")).to_be_visible()
+    expect(stage.card.get_by_label("constructor")).to_be_visible()
+    stage.button("Decline").click()
+    stage.shows_status("completed")
+
+
 def test_a_host_that_refuses_calls_is_told_and_tried_again(opened: Open) -> None:
-    stage = opened("ask_yes_or_no", refuse="1")
+    stage = opened("ask_yes_or_no")
+    expect(stage.button("Accept")).to_be_visible()
+    stage.host("refuse = true")
     stage.shows_alert("No news: ")
     stage.button("Accept").click()
     stage.shows_alert(re.compile("^this host lets no card call tools"))

@@ -10,6 +10,7 @@ import { AppBridge, PostMessageTransport, getToolUiResourceUri, isToolVisibility
 
 const UI = { extensions: { "io.modelcontextprotocol/ui": { mimeTypes: ["text/html;profile=mcp-app"] } } };
 const INFO = { name: "card-host", version: "0" };
+const EXAMPLES: Record<string, string> = { order_id: "A-1002", reason: "urgent" }; // of the orders: it has a question
 const asked = new URLSearchParams(location.search);
 const theme = asked.get("theme") === "dark" ? "dark" : "light";
 const chat = document.querySelector("#chat")!;
@@ -65,7 +66,7 @@ async function show(args: object, result?: unknown) {
   bridge.oninitialized = async () => {
     host.isUp = true;
     await bridge!.sendToolInput({ arguments: args as never });
-    if (result) await bridge!.sendToolResult((await result) as never);
+    if (result) await Promise.resolve(result).then((found) => bridge!.sendToolResult(found as never), ({ message }) => bridge!.sendToolCancelled({ reason: message }));
   };
   await bridge.connect(new PostMessageTransport(frame.contentWindow!, frame.contentWindow!));
   await bridge.sendSandboxResourceReady({ html: page.text, csp });
@@ -92,10 +93,11 @@ function dress(changes: object) {
 
 function list() {
   for (const each of tools.filter(getToolUiResourceUri)) {
-    const required = Object.fromEntries((each.inputSchema.required ?? []).map((name) => [name, "A-17"]));
+    const names = Object.keys(each.inputSchema.properties ?? {});
+    const given = Object.fromEntries(names.filter((name) => name in EXAMPLES || each.inputSchema.required?.includes(name)).map((name) => [name, EXAMPLES[name] ?? "A-17"]));
     const form = document.createElement("form");
     const label = Object.assign(document.createElement("label"), { textContent: each.title ?? each.name });
-    label.append(Object.assign(document.createElement("textarea"), { name: "args", value: JSON.stringify(required) }));
+    label.append(Object.assign(document.createElement("textarea"), { name: "args", value: JSON.stringify(given) }));
     form.append(label, Object.assign(document.createElement("input"), { type: "hidden", name: "tool", value: each.name }), Object.assign(document.createElement("button"), { textContent: "Call" }));
     chat.append(form);
   }
