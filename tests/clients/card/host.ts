@@ -64,9 +64,10 @@ async function show(args: object, result?: unknown) {
   bridge.onupdatemodelcontext = async (params) => (host.told.push(JSON.stringify(params)), {});
   bridge.onsizechange = async ({ height }) => { if (height) frame.style.height = `${height + 2}px`; };
   bridge.oninitialized = async () => {
+    const mine = bridge!; // its frame may be gone when the result comes
     host.isUp = true;
-    await bridge!.sendToolInput({ arguments: args as never });
-    if (result) await Promise.resolve(result).then((found) => bridge!.sendToolResult(found as never), ({ message }) => bridge!.sendToolCancelled({ reason: message }));
+    await mine.sendToolInput({ arguments: args as never });
+    if (result) await Promise.resolve(result).then((found) => mine === bridge && mine.sendToolResult(found as never), ({ message }) => mine === bridge && mine.sendToolCancelled({ reason: message }));
   };
   await bridge.connect(new PostMessageTransport(frame.contentWindow!, frame.contentWindow!));
   await bridge.sendSandboxResourceReady({ html: page.text, csp });
@@ -75,7 +76,9 @@ async function show(args: object, result?: unknown) {
 /** Takes the frame away, as hosts do with what is scrolled out of sight. */
 async function unload() {
   await teardown();
-  await bridge!.close();
+  const gone = bridge!;
+  bridge = undefined;
+  await gone.close();
   document.querySelector("iframe")!.remove();
   host.isUp = false;
 }
