@@ -21,8 +21,7 @@ from pydantic import ValidationError
 from mcp_workflows.access import Principal
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
-from mcp_workflows.receiver.card.page import page_at
-from mcp_workflows.receiver.card.page import with_extension as with_apps
+from mcp_workflows.receiver.card.page import page_at, with_apps
 from mcp_workflows.receiver.companions.definitions import Companion, Name
 from mcp_workflows.receiver.companions.handlers import Companions
 from mcp_workflows.receiver.companions.text import outcome_in_text

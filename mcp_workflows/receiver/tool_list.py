@@ -55,13 +55,13 @@ class Offer:
 
     @property
     def has_cards(self) -> bool:
-        """True if hosts that show pages get the run card of a tool."""
-        return any(tool.listed and tool.shown_by is not Card.OFF for tool in self.tools.values())
+        """True if any listed tool has a run card."""
+        return any(tool.listed and tool.effective_card is not Card.OFF for tool in self.tools.values())
 
     def card_of(self, name: str, *, shows_cards: bool) -> Card:
-        """Return the card of a tool's tasks for a client that shows cards or does not."""
+        """Return the card of this tool's tasks, which is `off` for a client that shows no cards."""
         tool = self.tools.get(name) if shows_cards else None
-        return tool.shown_by if tool and tool.listed else Card.OFF
+        return tool.effective_card if tool and tool.listed else Card.OFF
 
     @property
     def task_service(self) -> TaskService:
@@ -81,7 +81,7 @@ class Offer:
     def companion(self, name: object, *, shows_cards: bool = False) -> Companion | None:
         """Return the companion tool of that name; if there are any, each caller may call them, listed or not.
 
-        Those of the card alone are for clients that show cards.
+        Only clients that show cards may call `task_find`.
         """
         found = companion(name)
         if found is None or not offered(self.tools.values(), my_tasks=self.my_tasks):
@@ -98,21 +98,21 @@ class Offer:
         return [*ours, *(self._companion(each, viewer, cards=cards) for each in companions() if each.name in names)]
 
     def _companion(self, companion: Companion, viewer: Viewer, *, cards: bool) -> dict[str, Any]:
-        """Return a companion tool for `tools/list`, and with cards also for whom it is; never with the page itself.
+        """Return a companion tool for `tools/list`, with its visibility if this client gets cards.
 
-        Hosts make a new card of each call of a tool with a page.
+        It never names the page: hosts make a new card for each call of a tool with a page.
         """
         if not cards:
             return dict(companion.listed)
-        decides = companion.name in DECISIONS and any(
-            tool.shown_by is Card.ANSWERS_ONLY for tool in self.tools.values()
+        is_persons = companion.name in DECISIONS and any(
+            tool.effective_card is Card.ANSWERS_ONLY for tool in self.tools.values()
         )
-        model = [] if decides or companion.name not in self._for_model(viewer) else ["model"]
+        model = [] if is_persons or companion.name not in self._for_model(viewer) else ["model"]
         app = ["app"] if companion.name in FOR_CARDS else []
         return {**companion.listed, "_meta": {"ui": {"visibility": [*model, *app]}}}
 
     def companions(self, viewer: Viewer) -> frozenset[str]:
-        """Return the names of the companion tools that this client may need, or its cards."""
+        """Return the names of the companion tools that the model or the cards of this client may need."""
         wanted = self._for_model(viewer) | (FOR_CARDS if viewer.shows_cards and self.has_cards else frozenset[Name]())
         return frozenset(
             each.name for each in companions() if each.name in wanted and (viewer.identified or not each.lists)
@@ -130,9 +130,9 @@ class Offer:
 def _listed(tool: Tool, viewer: Viewer, *, cards: bool) -> Mapping[str, Any]:
     """Return a tool for `tools/list`; without output schema if a task id may be returned: SDKs validate results.
 
-    With `cards` no page may call it, and one that hands over names the page.
+    `cards` is true if this client gets cards: then only the model may call the tool, and it names the page of its card.
     """
-    page = {} if tool.shown_by is Card.OFF else {"resourceUri": page_uri()}
+    page = {} if tool.effective_card is Card.OFF else {"resourceUri": page_uri()}
     promised = not tool.hands_over or (viewer.takes_tasks and not viewer.in_core)
     support = TaskSupport.REQUIRED if tool.needs_tasks else tool.tasks
     found: dict[str, Any] = {

@@ -48,8 +48,8 @@ LATE = 10.0  # seconds of age from which an answer says how old it is
 READ_TIMEOUT = 3.0  # seconds until a read is answered, whatever engines and the store do
 _FOR_A_PROBE = 0.1  # seconds for a look at an engine that is known to be silent: enough if it answers again
 _FOR_THE_STORE = 0.25  # seconds of these reserved for reading the stored state after a look took too long
-_SEARCHED_PAGE = 50  # of an owner's tasks, newest first: the one that is sought was started lately
-_SEARCHED_PAGES = 4
+_FIND_PAGES = 4  # of an owner's newest tasks that `newest` reads: the card has only just lost its task
+_FIND_PAGE_SIZE = 50
 EXPIRED = "Task expired: its time to live is over"
 _START_KEYS = "start-keys"  # name of their salt in the store
 _CURSORS = "cursors"  # name of their key in the store
@@ -190,19 +190,21 @@ class TaskRepository:
             return None if others is None or others.expired(self._clock()) else others
 
     async def newest(self, owner: str, tool: str, fingerprint: str) -> Task | None:
-        """Return the owner's newest task of a call of this tool with these arguments, among its latest ones.
+        """Return the owner's newest task that a call of this tool started, by the fingerprint of its arguments.
+
+        It searches only the latest tasks of the owner: `_FIND_PAGES` pages.
 
         Raises:
-            StoreUnavailable: they cannot be read within the time of a read.
+            StoreUnavailable: the tasks cannot be read within the time of a read.
         """
         now, before = self._clock(), None
         with _until(self.deadline()):
-            for _ in range(_SEARCHED_PAGES):
-                rows = await self._store.list_of_owner(owner, now=now, limit=_SEARCHED_PAGE, before=before)
+            for _ in range(_FIND_PAGES):
+                rows = await self._store.list_of_owner(owner, now=now, limit=_FIND_PAGE_SIZE, before=before)
                 for row in rows:
                     if row.tool == tool and row.fingerprint == fingerprint and not row.pending(now):
                         return row
-                if len(rows) < _SEARCHED_PAGE:
+                if len(rows) < _FIND_PAGE_SIZE:
                     return None
                 before = rows[-1].created, rows[-1].id
         return None

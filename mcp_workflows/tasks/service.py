@@ -85,10 +85,10 @@ class TaskService:
         return found
 
     async def find(self, command: Find, principal: Principal) -> Described:
-        """Return the caller's own newest task of a call with these arguments, as `get` does.
+        """Return the caller's own newest task that a call with these arguments started, as `get` does.
 
         Raises:
-            RequestError: there is none among its latest ones, it may not be seen, or the caller is anonymous.
+            RequestError: there is none among the caller's latest tasks, it may not be seen, or the caller is anonymous.
         """
         if not principal.identified:
             raise not_found()

@@ -86,17 +86,17 @@ class Card(StrEnum):
     ANSWERS_ONLY = "answers_only"
 
 
-def _without_yaml_1_1(value: object) -> object:
-    """Return `on` or `off` for a boolean: these words are booleans in YAML 1.1, which editors and programs may read."""
+def _from_boolean(value: object) -> object:
+    """Return `on` or `off` for a boolean: a reader of YAML 1.1 makes booleans of these words."""
     return (Card.ON if value else Card.OFF) if isinstance(value, bool) else value
 
 
 CardSetting = Annotated[
     Card,
-    BeforeValidator(_without_yaml_1_1),
+    BeforeValidator(_from_boolean),
     WithJsonSchema({"anyOf": [{"enum": [card.value for card in Card]}, {"type": "boolean"}]}),
 ]
-"""The card of a tool, as people write it."""
+"""`card` as a configuration may write it."""
 
 
 class Kind(StrEnum):
@@ -363,8 +363,8 @@ class Tool(BaseModel):
         return self.tasks is TaskSupport.OPTIONAL and self.fallback is Fallback.TOOLS
 
     @property
-    def shown_by(self) -> Card:
-        """The card of its tasks; `off` for a tool that hands nothing over that a card could follow."""
+    def effective_card(self) -> Card:
+        """`card`, or `off` if the tool never hands a task over: then there is nothing for a card to follow."""
         return self.card if self.hands_over else Card.OFF
 
     @property

@@ -489,7 +489,7 @@ def config_of(folder: Path, text: str) -> Mapping[str, Card]:
     """The cards of the tools of a configuration."""
     path = folder / "workflows.yaml"
     path.write_text(f"engines: {{here: {{adapter: memory}}}}\n{text}")
-    return {each.name: each.shown_by for each in load_config(path, {}).tools}
+    return {each.name: each.effective_card for each in load_config(path, {}).tools}
 
 
 def test_a_value_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mcp_workflows.wire.params import Params, object_of
 
 MAX_PAGE_BYTES: Final = 20_000
 _FOLDER: Final = "ui://mcp-workflows/run/"
-_KEPT_MS: Final = 3_600_000  # after an upgrade of one replica, another may answer the new address with its own page
+_TTL_MS: Final = 3_600_000  # after an upgrade of one replica, another may answer the new address with its own page
 
 
 @cache
@@ -38,16 +38,16 @@ def page_uri() -> str:
 def page_at(uri: object) -> Document | None:
     """Return the page for an address of the run card, or None for any other resource.
 
-    Each version's address gets the current page: a chat that is opened again after an upgrade names an old one, and the
-    page of today is the one that fits the tools of today.
+    The address of an older version returns the current page, too: a chat from before an upgrade names that address,
+    and only the current page fits the current tools.
     """
     if not isinstance(uri, str) or not (uri.startswith(_FOLDER) and uri.endswith(".html")):
         return None
-    meta: Mapping[str, JSON] = {"ui": {"prefersBorder": True}}  # and no domains: the page has no network at all
-    return Document(uri=uri, mime_type=APP_MIME_TYPE, text=page_text(), meta=meta, ttl_ms=_KEPT_MS)
+    meta: Mapping[str, JSON] = {"ui": {"prefersBorder": True}}  # no domains: the page needs no network
+    return Document(uri=uri, mime_type=APP_MIME_TYPE, text=page_text(), meta=meta, ttl_ms=_TTL_MS)
 
 
-def with_extension(discovered: Params) -> dict[str, Any]:
+def with_apps(discovered: Params) -> dict[str, Any]:
     """Return the result of `server/discover` with MCP Apps advertised."""
     capabilities = object_of(discovered.get("capabilities"))
     extensions: dict[str, JSON] = {EXTENSION_ID: {}, **object_of(capabilities.get("extensions"))}

@@ -28,8 +28,8 @@ class Name(StrEnum):
 
 
 FOR_OWN: Final = frozenset({Name.STATUS, Name.WAIT, Name.ANSWER, Name.CANCEL, Name.LIST})  # for tasks of the caller's
-FOR_CARDS: Final = frozenset({Name.STATUS, Name.ANSWER, Name.CANCEL, Name.FIND})  # all that the run card calls
-DECISIONS: Final = frozenset({Name.ANSWER, Name.CANCEL})  # a person's: the model has no part in them, if it says so
+FOR_CARDS: Final = frozenset({Name.STATUS, Name.ANSWER, Name.CANCEL, Name.FIND})  # the run card calls no other tool
+DECISIONS: Final = frozenset({Name.ANSWER, Name.CANCEL})  # hidden from the model if a tool has `card: answers_only`
 FOR_APPROVERS: Final = frozenset({Name.QUESTIONS, Name.STATUS, Name.ANSWER})  # for those of others
 
 

@@ -38,7 +38,7 @@ class Companions:
     principal: Principal
     tell: Tell  # called with each change while a call waits
     final: bool = False  # a cancellation is final in this client's revision, whatever the engine does
-    card_of: Callable[[str], Card] = lambda _: Card.OFF  # a tool's, as this client shows it
+    card_of: Callable[[str], Card] = lambda _: Card.OFF  # by the tool's name, for this client
 
     async def call(self, companion: Companion, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """`tools/call` of a companion tool; errors of the caller are results with `isError`.
@@ -59,7 +59,7 @@ class Companions:
 
     async def status(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return the status after a look."""
-        return self._rendered(await self._look(arguments["taskId"]))
+        return self._render(await self._look(arguments["taskId"]))
 
     async def wait(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Wait until the task has ended, asks, or the time is over; return its status."""
@@ -73,12 +73,12 @@ class Companions:
 
         before = await self._look(arguments["taskId"])
         if before.status is not Status.RUNNING:
-            return self._rendered(before)
+            return self._render(before)
         row = await self.service.owned(before.task_id, self.principal)
         seconds = min(arguments.get("seconds", LONGEST_WAIT), LONGEST_WAIT)
         with anyio.move_on_after(seconds), suppress(ServerStopping):  # it goes on
             await self.service.follow(row, enough, self.principal)
-        return self._rendered(await self._look(before.task_id))
+        return self._render(await self._look(before.task_id))
 
     async def answer(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Deliver an answer; report if the question is not open any more."""
@@ -86,11 +86,11 @@ class Companions:
         if task.status is not Status.INPUT_REQUIRED:
             if task.status not in TERMINAL:  # the question may be visible to others only
                 await self.service.may_answer(Get(task_id=task.task_id), self.principal)
-            return {**self._rendered(task, lead="Nothing was answered: no question is open."), "isError": True}
+            return {**self._render(task, lead="Nothing was answered: no question is open."), "isError": True}
         asked = {key: request.params for key, request in task.requests.items()}
         key = find_key(asked, arguments["key"]) if "key" in arguments else task.only_question
         if key is None:
-            return {**self._rendered(task, lead=unclear_key_text(task, arguments.get("key"))), "isError": True}
+            return {**self._render(task, lead=unclear_key_text(task, arguments.get("key"))), "isError": True}
         response = {"action": "accept"} | {part: arguments[part] for part in ("action", "content") if part in arguments}
         try:
             await self.service.update(Update(task_id=task.task_id, responses={key: response}), self.principal)
@@ -99,7 +99,7 @@ class Companions:
         after = await self.service.answered(Get(task_id=task.task_id), self.principal)
         if after is None:  # the caller could see the task only while it asked
             return text_result(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")
-        return self._rendered(self._seen(after.task))
+        return self._render(self._seen(after.task))
 
     async def questions(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a page of questions in others' tasks."""
@@ -109,9 +109,9 @@ class Companions:
         """Ask the engine to cancel; the status shows the outcome."""
         before = await self._look(arguments["taskId"])
         if before.status in TERMINAL:
-            return self._rendered(before, lead="There was nothing to cancel.")
+            return self._render(before, lead="There was nothing to cancel.")
         await self.service.cancel(Cancel(task_id=before.task_id), self.principal)
-        return self._rendered(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
+        return self._render(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
 
     async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a page of the caller's tasks."""
@@ -119,13 +119,13 @@ class Companions:
         return render_list(replace(page, tasks=[self._seen(task) for task in page.tasks]))
 
     async def find(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Return the caller's newest task of a call with these arguments."""
+        """Return the caller's newest task that a call with these arguments started."""
         sought = Find(tool=arguments["tool"], arguments=arguments["arguments"])
-        return self._rendered(self._seen((await self.service.find(sought, self.principal)).task))
+        return self._render(self._seen((await self.service.find(sought, self.principal)).task))
 
-    def _rendered(self, task: TaskView, *, lead: str = "") -> dict[str, Any]:
+    def _render(self, task: TaskView, *, lead: str = "") -> dict[str, Any]:
         card = self.card_of(task.tool)
-        if card is Card.ON and task.started_by is not None:  # the card is in the chat of whom it belongs to
+        if card is Card.ON and task.started_by is not None:  # the card is in the owner's chat, not in this one
             card = Card.OFF
         return render_task(task, lead=lead, card=card)
 

@@ -21,12 +21,15 @@ from mcp_workflows.wire.params import STATUS, progress_text
 
 _OVER: Final = "nothing: the task has ended"
 _LONGEST_MESSAGE: Final = 200  # characters of a message in a list
-_OTHERS: Final = "somebody else's answer"
+_WAITS_FOR_OTHERS: Final = "somebody else's answer"
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def outcome_in_text(outcome: CallOutcome, card: Card = Card.OFF) -> Outcome:
-    """Return the outcome with an unfinished workflow as a text result, for a client that shows this card."""
+    """Return the outcome, with an unfinished workflow as a text result.
+
+    `card` is the card that the client shows for the task.
+    """
     return Finished(result=render_task(outcome.task, card=card)) if isinstance(outcome, Unfinished) else outcome
 
 
@@ -34,7 +37,8 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF) -> dic
     """Return the task as a `CallToolResult`; an ended one includes its result, after a line of text and as `result`.
 
     `lead` is a sentence to begin with. With a `card`, the text tells the model what the card does, and the structured
-    content has what the card shows. All else that a model needs is in both: some hosts show it only one of them.
+    content has additional fields that only the card shows. Everything else is in both the text and the structured
+    content, because some hosts show the model only one of them.
     """
     result = task.result or {}
     text, follow_up = _RENDERERS[task.status](task, card)
@@ -60,20 +64,20 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF) -> dic
 
 
 def _for_card(task: TaskView, card: Card) -> dict[str, JSON]:
-    """Return what the card shows beside: the engine's page, when to look again, and whose answer is waited for."""
+    """Return the additional fields for the card: docs/card.md, "What the page gets"."""
     if card is Card.OFF:
         return {}
     found: dict[str, JSON] = {
-        "url": _page(task.meta.get(META_URL)),
+        "url": _browser_url(task.meta.get(META_URL)),
         "createdAt": task.created.strftime(_TIME),
         "pollIntervalMs": None if task.status in TERMINAL else task.poll_interval_ms,
-        "waitsFor": _OTHERS if task.waits_for_others else None,
+        "waitsFor": _WAITS_FOR_OTHERS if task.waits_for_others else None,
     }
     return _without_none(found)
 
 
-def _page(url: JSON) -> str | None:
-    """Return a URL that a browser can open; other engines have addresses that are no pages."""
+def _browser_url(url: JSON) -> str | None:
+    """Return the URL if a browser can open it, or None: some engines name their executions by other URIs."""
     return url if isinstance(url, str) and url.startswith(("https://", "http://")) else None
 
 
@@ -142,24 +146,25 @@ def unclear_key_text(task: TaskView, key: str | None) -> str:
 # --- one text per status
 
 
-_CARD: Final[Mapping[Card, str]] = {
+_CARD_SENTENCES: Final[Mapping[Card, str]] = {
     Card.OFF: "",
     Card.ON: " A card where it was started shows it to the user and takes answers and a cancellation.",
     Card.ANSWERS_ONLY: " A card where it was started shows it to the user, and only the card takes answers and a "
     "cancellation.",
 }
-"""The sentence that tells the model of the card."""
+"""The sentence that tells the model about the card."""
 
 
 def _working(task: TaskView, card: Card) -> tuple[str, str]:
     follow_up = f"call {Name.WAIT} with {_call(taskId=task.task_id)} for its result; do not call {task.tool} again"
     doing = f"{_named(task)} is working{_because(_doing(task))}"
-    return f"{doing}. It goes on by itself.{_CARD[card]} Next: {follow_up}.", follow_up
+    return f"{doing}. It goes on by itself.{_CARD_SENTENCES[card]} Next: {follow_up}.", follow_up
 
 
 def _asking(task: TaskView, card: Card) -> tuple[str, str]:
     asked = _questions(task.requests)
-    head = f"{_named(task)} has {_counted(len(asked), 'question')} for the user and waits for the answer.{_CARD[card]}"
+    head = f"{_named(task)} has {_counted(len(asked), 'question')} for the user and waits for the answer."
+    head += _CARD_SENTENCES[card]
     if card is Card.ANSWERS_ONLY:
         lines = [f"- {question['message']}" for question in asked.values()]
         follow_up = (
@@ -177,11 +182,9 @@ def _asking(task: TaskView, card: Card) -> tuple[str, str]:
 
 
 def _completed(task: TaskView, card: Card) -> tuple[str, str]:
-    return (
-        _failed(task, card)
-        if _word(task) == "failed"
-        else (f"{_named(task)} has completed; this is its result:", _OVER)
-    )
+    if _word(task) == "failed":
+        return _failed(task, card)
+    return f"{_named(task)} has completed; this is its result:", _OVER
 
 
 def _failed(task: TaskView, _: Card) -> tuple[str, str]:
@@ -256,8 +259,8 @@ def _ready(task: TaskView) -> str:
     content = example_of(schema)
     if content is None:
         return f"{_call(**which)} and content, an object that fits the schema"
-    told = ", where content says what the user answers" if content else " if the user agrees"
-    return f"{_call(**which, content=content)}{told}"
+    meaning = ", where content says what the user answers" if content else " if the user agrees"
+    return f"{_call(**which, content=content)}{meaning}"
 
 
 def _questions(requests: Mapping[str, InputRequest]) -> dict[str, dict[str, JSON]]:
