@@ -73,7 +73,7 @@ bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENG
 	@exec $(RUN) scripts.bench --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict) $(if $(KEEP),--keep)
 
 pictures: $(PYTHON_READY) $(NODE_READY)  ## docs/pictures, of real runs and of its diagrams, and the plots of what `make bench KEEP=1` has kept
-	@$(RUN) scripts.pictures
+	@$(RUN) scripts.bench_plots
 	@$(RUN) scripts.diagrams
 	@$(RUN) scripts.terminal_pictures
 	@$(RUN) scripts.card_pictures

@@ -1,4 +1,4 @@
-"""Find Chromium, with which the run card is tested and pictured; `scripts/install-browser` installs Debian's."""
+"""Find Chromium, for the tests of the run card and for pictures; `scripts/install-browser` installs Debian's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take the pictures of the run card: a sidecar with a workflow of DBOS, the host of `scripts.card_host`, Chromium.
+"""Take the pictures of the run card, in Chromium: of a sidecar with a workflow of DBOS, in two hosts.
 
 Part of `make pictures`. Other fonts and versions give other pixels, so nothing checks that these are up to date.
 """
@@ -22,43 +22,42 @@ from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwr
 
 from scripts.browser import LAUNCH, chromium
 from scripts.card_host import card_host
-from scripts.engines import BIN
 from scripts.environments import INSPECTOR, MATPLOTLIB, NODE, ROOT, npm_packages, python_of
-from scripts.processes import Child, Command, free_port, is_taken, stop_all
+from scripts.processes import Child, Command, free_port, stop_all
+from scripts.terminal_pictures import PICTURES, running_sidecar
 
-PICTURES: Final = ROOT / "docs" / "pictures"
 _FLOWS: Final = ROOT / "tests" / "support" / "card_flows.py"
 _CALL: Final = {"tool": "fulfil_order", "args": '{"order_id": "A-17"}'}
-_JOIN: Final = """
+_MAKE_GIF: Final = """
 import sys
 from PIL import Image
 *frames, target = sys.argv[1:]
-opened = (Image.open(each.split("@")[0]) for each in frames)
-first, *rest = (each.convert("P", palette=Image.Palette.ADAPTIVE, colors=64) for each in opened)
+images = (Image.open(each.split("@")[0]) for each in frames)
+first, *rest = (each.convert("P", palette=Image.Palette.ADAPTIVE, colors=64) for each in images)
 first.save(target, save_all=True, append_images=rest, duration=[int(each.split("@")[1]) for each in frames], loop=0)
 """
 
 
 def main() -> None:
-    """Take all of them."""
+    """Take all pictures of the run card."""
     path = chromium()
     if path is None:
         raise SystemExit("there is no Chromium: run scripts/install-browser")
     PICTURES.mkdir(exist_ok=True)
-    with TemporaryDirectory() as name, _served(Path(name)) as url, sync_playwright() as playwright:
+    with TemporaryDirectory() as name, _sidecar(Path(name)) as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(LAUNCH))
         with card_host(url, Path(name) / "host.log") as origin:
             for theme, picture in (("light", "card.png"), ("dark", "card-dark.png")):
-                _still(browser, origin, theme, PICTURES / picture)
-            _moving(browser, origin, Path(name))
+                _take_still(browser, origin, theme, PICTURES / picture)
+            _take_gif(browser, origin, Path(name))
         with _inspector(Path(name)) as (address, token):
-            _witness(browser, address, token, url)
+            _take_in_inspector(browser, address, token, url)
         browser.close()
     print("taken: card.png, card-dark.png, card.gif, card-inspector.png in docs/pictures")
 
 
 @contextmanager
-def _served(folder: Path) -> Generator[str]:
+def _sidecar(folder: Path) -> Generator[str]:
     """Serve the workflow; yield the URL of its MCP endpoint."""
     copy(_FLOWS, folder / "app.py")
     tool = {"engine": "app", "workflow": "fulfil_order", "input": "app:fulfil_order", "title": "Fulfil order"}
@@ -69,16 +68,8 @@ def _served(folder: Path) -> Generator[str]:
         "tools": {"fulfil_order": tool},
     }
     (folder / "workflows.yaml").write_text(json.dumps(config))
-    port = free_port()
-    argv = (str(BIN / "mcp-workflows"), "serve", "workflows.yaml", "--http", f"127.0.0.1:{port}")
-    child = Child(Command(name="sidecar", argv=argv, cwd=folder, env={"CARD_FLOWS_PAUSE": "3"}), folder / "log")
-    try:
-        while not is_taken(port):
-            child.check()
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        stop_all([child])
+    with running_sidecar(folder, CARD_FLOWS_PAUSE="3") as url:
+        yield url
 
 
 @contextmanager
@@ -99,16 +90,16 @@ def _inspector(folder: Path) -> Generator[tuple[str, str]]:
         stop_all([child])
 
 
-def _witness(browser: Browser, address: str, token: str, url: str) -> None:
-    """Take the card in a host that nobody here wrote."""
+def _take_in_inspector(browser: Browser, address: str, token: str, url: str) -> None:
+    """Take the card in MCP Inspector, and answer its question there."""
     arguments = base64.urlsafe_b64encode(_CALL["args"].encode()).decode().rstrip("=")
     link = {"MCP_INSPECTOR_API_TOKEN": token, "autoConnect": token, "serverUrl": url, "transport": "http"}
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(f"{address}/?{urlencode({**link, 'openApp': _CALL['tool'], 'appArgs': arguments})}")
     page.get_by_role("button", name="Open App").click(timeout=60_000)
     card = page.frame_locator("iframe").frame_locator("iframe")
-    _fill(card)
-    _paint(page)
+    _fill_form(card)
+    _wait_for_paint(page)
     page.screenshot(path=PICTURES / "card-inspector.png")
     card.get_by_role("button", name="Send answer").click()
     expect(card.get_by_role("status")).to_have_text("completed", timeout=30_000)
@@ -116,7 +107,8 @@ def _witness(browser: Browser, address: str, token: str, url: str) -> None:
 
 
 @contextmanager
-def _called(browser: Browser, origin: str, theme: str) -> Generator[tuple[Page, FrameLocator]]:
+def _host_page(browser: Browser, origin: str, theme: str) -> Generator[tuple[Page, FrameLocator]]:
+    """Call the tool in the host of `scripts.card_host`; yield the page and the card in it."""
     context = browser.new_context(viewport={"width": 720, "height": 640}, device_scale_factor=2)
     page = context.new_page()
     page.goto(f"{origin}/?{urlencode({**_CALL, 'theme': theme})}")
@@ -124,37 +116,37 @@ def _called(browser: Browser, origin: str, theme: str) -> Generator[tuple[Page, 
     context.close()
 
 
-def _still(browser: Browser, origin: str, theme: str, target: Path) -> None:
-    """Take the card with a question, half answered."""
-    with _called(browser, origin, theme) as (page, card):
-        _fill(card)
+def _take_still(browser: Browser, origin: str, theme: str, target: Path) -> None:
+    """Take the card with a question and a form that is filled in."""
+    with _host_page(browser, origin, theme) as (page, card):
+        _fill_form(card)
         height = page.evaluate("document.documentElement.offsetHeight + 16")
         page.set_viewport_size({"width": 720, "height": height})
-        _paint(page)
+        _wait_for_paint(page)
         page.screenshot(path=target)
 
 
-def _paint(page: Page) -> None:
-    """Wait until each frame was drawn: those of other origins come later than the page."""
+def _wait_for_paint(page: Page) -> None:
+    """Wait until the browser has painted all frames: those of other origins come later than the page."""
     for frame in page.frames:
         frame.evaluate("async () => { for (let at = 0; at < 5; at++) await new Promise(requestAnimationFrame); }")
 
 
-def _fill(card: FrameLocator) -> None:
+def _fill_form(card: FrameLocator) -> None:
     expect(card.get_by_role("status")).to_have_text("needs your answer", timeout=30_000)
     card.get_by_role("radio", name="Yes").check()
     card.get_by_role("radio", name="Our van").check()
     card.get_by_label("Tell whom").fill("ada@example.com")
 
 
-def _moving(browser: Browser, origin: str, folder: Path) -> None:
-    """Take a run from its start to its result, a picture whenever something has changed."""
+def _take_gif(browser: Browser, origin: str, folder: Path) -> None:
+    """Take a run from its start to its result, as a GIF with a frame for each change."""
     frames: list[str] = []
-    with _called(browser, origin, "light") as (page, card):
+    with _host_page(browser, origin, "light") as (page, card):
 
         def take(ms: int) -> None:
             shot = folder / f"{len(frames)}.png"
-            _paint(page)
+            _wait_for_paint(page)
             page.screenshot(path=shot, scale="css")
             frames.append(f"{shot}@{ms}")
 
@@ -175,7 +167,7 @@ def _moving(browser: Browser, origin: str, folder: Path) -> None:
         expect(card.get_by_role("status")).to_have_text("completed", timeout=30_000)
         take(3000)
     subprocess.run(
-        [str(python_of("pictures", MATPLOTLIB)), "-c", _JOIN, *frames, str(PICTURES / "card.gif")], check=True
+        [str(python_of("pictures", MATPLOTLIB)), "-c", _MAKE_GIF, *frames, str(PICTURES / "card.gif")], check=True
     )
 
 

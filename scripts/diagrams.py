@@ -1,17 +1,20 @@
-"""Draws the sequence diagrams of docs/pictures: NAME.mmd (Mermaid) becomes NAME.svg, by Chromium, offline."""
+"""Draw the sequence diagrams of docs/pictures: NAME.mmd (Mermaid) becomes NAME.svg, by Chromium, offline.
+
+Part of `make pictures`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from scripts.browser import chromium
 from scripts.environments import ROOT, npm_packages
 
 FOLDER: Final = ROOT / "docs" / "pictures"
@@ -38,40 +41,40 @@ mermaid.render("diagram", {text}).then(
   (error) => {{ document.body.textContent = error; }},
 );
 </script>"""
-_CHROMIUM: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=30000", "--dump-dom")
+_ARGUMENTS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=30000", "--dump-dom")
 _DIGEST: Final = re.compile(r"<!-- of a text with SHA-256 (\w+) -->")
 
 
 def digest(text: str) -> str:
-    """Return the digest by which a drawing names its text."""
+    """Return the SHA-256 of a diagram's text, which its drawing contains."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest_in(drawing: str) -> str | None:
-    """Return the digest of the text that a drawing was made of."""
+    """Return the SHA-256 that a drawing contains, or None."""
     found = _DIGEST.search(drawing)
     return found[1] if found else None
 
 
 def main() -> None:
-    """Draw all of them."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        raise SystemExit("the diagrams are drawn by Chromium, which was not found: try scripts/install-browser")
+    """Draw all diagrams."""
+    browser = chromium()
+    if browser is None:
+        raise SystemExit("there is no Chromium: run scripts/install-browser")
     mermaid = npm_packages("mermaid", _PACKAGE) / "mermaid" / "dist" / "mermaid.min.js"
     for source in sorted(FOLDER.glob("*.mmd")):
         text = source.read_text()
-        drawing = _drawing(chromium, mermaid, text)
+        drawing = _draw(browser, mermaid, text)
         source.with_suffix(".svg").write_text(f"{drawing}\n<!-- of a text with SHA-256 {digest(text)} -->\n")
         print(f"drawn: {source.with_suffix('.svg').relative_to(ROOT)}")
 
 
-def _drawing(chromium: str, mermaid: Path, text: str) -> str:
+def _draw(browser: str, mermaid: Path, text: str) -> str:
     page = _PAGE.format(mermaid=mermaid.as_uri(), config=json.dumps(_CONFIG), text=json.dumps(text))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
         file.write_text(page)
-        command = [chromium, *_CHROMIUM, file.as_uri()]
+        command = [browser, *_ARGUMENTS, file.as_uri()]
         document = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
     found = re.search(r"<svg.*</svg>", document, re.DOTALL)
     if found is None:

@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle, islice
@@ -111,6 +111,25 @@ def stop_all(children: Iterable[Child], grace: float = 5.0) -> None:
     deadline = time.monotonic() + grace
     for child in group:
         child.end(deadline)
+
+
+@contextmanager
+def running_server(
+    command: Command, log: Path, port: int, *, pause: Callable[[float], None] = time.sleep
+) -> Generator[Child]:
+    """Run a server; yield it once it listens on this port of the loopback. `pause` is how to wait (seconds).
+
+    Raises:
+        ChildDiedError: it ended by itself before it listened.
+    """
+    child = Child(command, log)
+    try:
+        while not is_taken(port):
+            child.check()
+            pause(0.05)
+        yield child
+    finally:
+        stop_all([child])
 
 
 def die_with_parent(number: signal.Signals) -> None:

@@ -1,7 +1,7 @@
-"""Draw what the command line shows, as SVG, from commands that are run: `call`, `check`, `tasks list`, `tasks why`.
+"""Run `call`, `check`, `tasks list` and `tasks why`, and draw their output as SVG.
 
-Part of `make pictures`. What differs from run to run (ids, durations, which states a client happened to see) is
-replaced, so the same version makes the same files; `tests/system/test_pictures.py` checks them.
+Part of `make pictures`. Ids and durations are replaced, and intermediate states left out, so each run of one version
+draws the same files; `tests/system/test_pictures.py` checks them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.text import Text
 
 from scripts.engines import BIN
 from scripts.environments import ROOT
-from scripts.processes import Child, Command, free_port, is_taken, stop_all
+from scripts.processes import Command, free_port, running_server
 
 PICTURES: Final = ROOT / "docs" / "pictures"
 COLUMNS: Final = 80  # at least
@@ -65,45 +65,41 @@ _STYLES: Final[Mapping[str, str]] = {
 
 
 def main() -> None:
-    """Draw all of them."""
+    """Draw all pictures of the terminal."""
     PICTURES.mkdir(exist_ok=True)
     drawn = draw(PICTURES)
     print(f"drawn: {', '.join(path.name for path in drawn)} in docs/pictures")
 
 
 def draw(target: Path) -> Sequence[Path]:
-    """Run the commands, draw what they show into this folder, and return the files."""
+    """Run the commands, draw their output into this folder, and return the files."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "shop.py").write_text(_SHOP)
         (folder / "workflows.yaml").write_text(_CONFIG)
         shown = {"check": _run(folder, "check")}
-        with _served(folder) as url:
-            there = ("--url", url)
-            shown["call"] = _run(folder, "call", "fulfil_order", "order_id=A-17", unseen=there, answers=["3"])
-            _run(folder, "call", "fulfil_order", "order_id=A-18", "--no-wait", unseen=there)
-            shown["tasks-list"] = _until(folder, "input_required", "tasks", "list", "--wide")
+        with running_sidecar(folder) as url:
+            url_option = ("--url", url)
+            shown["call"] = _run(folder, "call", "fulfil_order", "order_id=A-17", hidden=url_option, answers=["3"])
+            _run(folder, "call", "fulfil_order", "order_id=A-18", "--no-wait", hidden=url_option)
+            shown["tasks-list"] = _run_until(folder, "input_required", "tasks", "list", "--wide")
             task = re.findall(r"^[0-9a-f]{12}", shown["tasks-list"], re.MULTILINE)[0]
             shown["tasks-why"] = _run(folder, "tasks", "why", task)
-        return [_drawn(target / f"terminal-{each}.svg", _stable(text, folder)) for each, text in shown.items()]
+        return [
+            _draw_svg(target / f"terminal-{each}.svg", _without_variation(text, folder)) for each, text in shown.items()
+        ]
 
 
 @contextmanager
-def _served(folder: Path) -> Generator[str]:
-    """Serve the workflow; yield the URL of its MCP endpoint."""
+def running_sidecar(folder: Path, **variables: str) -> Generator[str]:
+    """Serve the workflows.yaml of this folder, with these variables; yield the URL of the MCP endpoint."""
     port = free_port()
     argv = (str(BIN / "mcp-workflows"), "serve", "workflows.yaml", "--http", f"127.0.0.1:{port}")
-    child = Child(Command(name="sidecar", argv=argv, cwd=folder, env={}), folder / "log")
-    try:
-        while not is_taken(port):
-            child.check()
-            time.sleep(0.1)
+    with running_server(Command(name="sidecar", argv=argv, cwd=folder, env=variables), folder / "log", port):
         yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        stop_all([child])
 
 
-def _until(folder: Path, pattern: str, *words: str) -> str:
+def _run_until(folder: Path, pattern: str, *words: str) -> str:
     deadline = time.monotonic() + PATIENCE
     while not re.search(pattern, shown := _run(folder, *words)):
         if time.monotonic() > deadline:
@@ -111,15 +107,18 @@ def _until(folder: Path, pattern: str, *words: str) -> str:
     return shown
 
 
-def _run(folder: Path, *words: str, unseen: Sequence[str] = (), answers: Sequence[str] = ()) -> str:
-    """Run one command at a terminal of its own, type the answers, and return the command and what it showed."""
+def _run(folder: Path, *words: str, hidden: Sequence[str] = (), answers: Sequence[str] = ()) -> str:
+    """Run one command at a terminal of its own, type the answers, and return the command and its output.
+
+    The arguments in `hidden` are left out of the returned text.
+    """
     left = list(answers)
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)
-        wide = {"COLUMNS": "400"}  # it is laid out again
+        wide = {"COLUMNS": "400"}  # no line is wrapped; `_align_columns` sets the widths
         command = str(BIN / "mcp-workflows")
-        os.execvpe(command, [command, *words, *unseen], {**os.environ, **wide, "NO_COLOR": "1", "TERM": "xterm"})
+        os.execvpe(command, [command, *words, *hidden], {**os.environ, **wide, "NO_COLOR": "1", "TERM": "xterm"})
     seen = b""
     with suppress(OSError):  # the end
         while part := os.read(terminal, 65536):
@@ -128,11 +127,11 @@ def _run(folder: Path, *words: str, unseen: Sequence[str] = (), answers: Sequenc
                 os.write(terminal, f"{left.pop(0)}\n".encode())
     os.close(terminal)
     os.waitpid(child, 0)
-    return f"$ mcp-workflows {' '.join(words)}\n{_screen(seen.decode())}"
+    return f"$ mcp-workflows {' '.join(words)}\n{_visible_lines(seen.decode())}"
 
 
-def _screen(output: str) -> str:
-    """Return the lines that stay, without those of the spinner."""
+def _visible_lines(output: str) -> str:
+    """Return the lines that remain on the screen, without those of the spinner."""
     lines: list[str] = []
     for line in output.replace("\r\n", "\n").split("\n"):
         text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line.rsplit("\r", 1)[-1])
@@ -141,11 +140,11 @@ def _screen(output: str) -> str:
     return "\n".join(lines).strip()
 
 
-def _stable(text: str, folder: Path) -> str:
-    """Return the text with what is the same each time in place of what is not."""
+def _without_variation(text: str, folder: Path) -> str:
+    """Return the text with fixed ids, durations and paths, and without the states that a client may miss."""
     text = text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "").replace("sqlite:////", "sqlite:///")
     text = re.sub(r"\b\d+ (s|ms|min)\b", "5 s", text)
-    text = re.sub(r"^(working|completed)\b.*\n", "", text, flags=re.MULTILINE)  # those that a client happened to see
+    text = re.sub(r"^(working|completed)\b.*\n", "", text, flags=re.MULTILINE)  # a client may miss some states
     ids: dict[str, str] = {}
 
     def replace(found: re.Match[str]) -> str:
@@ -153,11 +152,11 @@ def _stable(text: str, folder: Path) -> str:
         return made[: len(found[0])]
 
     text = re.sub(r"\b[0-9a-f]{12,40}\b", replace, text)
-    return _laid_out(text)
+    return _align_columns(text)
 
 
-def _laid_out(text: str) -> str:
-    """Return the text with each table's columns as wide as they are now."""
+def _align_columns(text: str) -> str:
+    """Return the text with the columns of a table aligned again."""
     head, *lines = text.split("\n")
     rows = [re.split(r" {2,}", line.strip()) for line in lines]
     count = max(map(len, rows))
@@ -170,7 +169,7 @@ def _laid_out(text: str) -> str:
     return "\n".join([head, *padded])
 
 
-def _drawn(target: Path, text: str) -> Path:
+def _draw_svg(target: Path, text: str) -> Path:
     width = max(COLUMNS, *map(len, text.split("\n")))
     console = Console(record=True, width=width, file=StringIO(), force_terminal=True, color_system="truecolor")
     shown = Text(text)
@@ -178,7 +177,9 @@ def _drawn(target: Path, text: str) -> Path:
         shown.highlight_regex(re.compile(pattern, re.MULTILINE), style)
     console.print(shown)
     svg = console.export_svg(title="", unique_id=target.stem.removeprefix("terminal-"))
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # they name a CDN, and a picture fetches nothing
+    svg = re.sub(
+        r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL
+    )  # these rules name a CDN, and a picture fetches nothing
     target.write_text(svg)
     return target
 

@@ -1,4 +1,4 @@
-"""`make pictures`: draws what `make bench KEEP=1` kept, as SVG beside it.
+"""Draw the results that `make bench KEEP=1` kept in docs/benchmarks, as SVG beside them. Part of `make pictures`.
 
 matplotlib is in an environment of its own, in which this module runs itself again.
 """
