@@ -22,7 +22,6 @@ from typing import Any, Final
 import psutil
 
 from scripts.bench_clients import UNREACHED
-from scripts.bench_dbos_flows import DONE, GATE
 from scripts.bench_goals import (
     CLIENTS,
     Line,
@@ -48,7 +47,9 @@ LISTENERS: Final = 10  # clients at once that wait for ends; see HALF
 ENDS: Final = 10  # tasks that each of these clients waits for
 _SECONDS: Final = (0.5, 3.0)  # the shortest and the longest time that `brief` sleeps
 _PATIENCE: Final = 60.0  # seconds for tasks to end after a kill
-_FLOWS: Final = ROOT / "scripts" / "bench_dbos_flows.py"
+_FLOWS: Final = ROOT / "scripts" / "bench_dbos_flows.py"  # an import would register its workflows in this process
+DONE: Final = "done"  # files of `work` there: a line for each first step that ran
+GATE: Final = "gate"  # what it waits for
 _FASTMCP: Final = ROOT / "tests" / "clients" / "fastmcp_bench.py"
 _TOOLS: Final = ("echo", "stepped", "brief", "work")
 _ECHO: Final = to_result("echo", {"a": 1})
