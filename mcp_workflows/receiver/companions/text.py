@@ -64,7 +64,7 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF) -> dic
 
 
 def _for_card(task: TaskView, card: Card) -> dict[str, JSON]:
-    """Return the additional fields for the card: docs/card.md, "What the page gets"."""
+    """Return the additional fields for the card, which `mcp-workflows docs card` lists."""
     if card is Card.OFF:
         return {}
     found: dict[str, JSON] = {
