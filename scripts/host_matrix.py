@@ -1,15 +1,15 @@
-"""Hosts that run headless, the situations they are put in, and what each is to see: the tables of docs/clients.md."""
+"""Hosts that run headless, the situations that `make hosts` tries, and the expected cells of docs/clients.md."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from signal import Signals
 from typing import Final, TypeAlias
 
 from scripts.environments import ROOT
-from scripts.host_model import ANSWER, FOLLOW, TASK
+from scripts.host_model import ANSWER, FOLLOW, TASK_ID
 
 PACKAGES: Final = ROOT / "tests" / "clients" / "hosts"
 SERVER: Final = "workflows"  # our server, by the name in a host's configuration
@@ -17,7 +17,7 @@ SERVER: Final = "workflows"  # our server, by the name in a host's configuration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a host connects to: the stub of its model, and our server by URL or by command."""
+    """The connections of a host: its scripted model, and our server by URL or by command."""
 
     model: str
     url: str = ""
@@ -30,11 +30,11 @@ Files: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What the model plays, a conversation of one or two prompts, and what is done to the host during the first."""
+    """A conversation of one or two prompts, with the calls that the model makes, and a signal for the host."""
 
     title: str
     plays: Sequence[Sequence[object]]
-    signal: Signals | None = None  # sent while the workflow runs
+    signal: Signals | None = None  # sent to the host while the workflow of the first prompt runs
 
 
 def _call(tool: str, **arguments: object) -> Mapping[str, object]:
@@ -42,14 +42,14 @@ def _call(tool: str, **arguments: object) -> Mapping[str, object]:
 
 
 _ASKED: Final = (ANSWER, FOLLOW)
-_FOUND_AGAIN: Final = (_call("my_tasks"), _call("task_wait", taskId=TASK), FOLLOW)
+_FOUND_AGAIN: Final = (_call("my_tasks"), _call("task_wait", taskId=TASK_ID), FOLLOW)
 
 SITUATIONS: Mapping[str, Situation] = {
     "result": Situation(title="result", plays=[[_call("greet", name="Ada")]]),
     "question": Situation(title="question", plays=[[_call("order", item="tea"), FOLLOW], _ASKED]),
     "approval": Situation(title="question without a form", plays=[[_call("ship", item="tea"), FOLLOW], _ASKED]),
     "cancel": Situation(
-        title="cancel", plays=[[_call("build_soon", seconds=120), _call("task_cancel", taskId=TASK), FOLLOW]]
+        title="cancel", plays=[[_call("build_soon", seconds=120), _call("task_cancel", taskId=TASK_ID), FOLLOW]]
     ),
     "minutes": Situation(title="three minutes", plays=[[_call("build", seconds=180), FOLLOW]]),
     "at_once": Situation(title="three minutes in one call", plays=[[_call("build_at_once", seconds=180)]]),
@@ -76,11 +76,11 @@ class Host:
     environment: Callable[[Target], Mapping[str, str]] = lambda _: {}
     revision: str = ""
     declares: Sequence[str] = ()
-    revision_on_stdio: str = ""  # if it is another
-    declares_on_stdio: Sequence[str] = ()  # beside those
-    calls: str = ""  # how the model is to call `greet`
+    revision_on_stdio: str = ""  # if it differs
+    declares_on_stdio: Sequence[str] = ()  # in addition
+    calls: str = ""  # the name by which the model calls `greet`
     sees: Mapping[str, str] = field(default_factory=dict[str, str])
-    sees_on_stdio: Mapping[str, str] = field(default_factory=dict[str, str])  # where it is something else
+    sees_on_stdio: Mapping[str, str] = field(default_factory=dict[str, str])  # where it differs
 
     @property
     def pinned(self) -> str:
@@ -131,7 +131,7 @@ def _opencode(target: Target) -> Files:
     return {".config/opencode/opencode.json": json.dumps(settings)}
 
 
-_HANDED: Final[Mapping[str, str]] = {
+_WITHOUT_ELICITATION: Final[Mapping[str, str]] = {
     "result": "result",
     "question": "question, result",
     "approval": "question, result",
@@ -140,65 +140,50 @@ _HANDED: Final[Mapping[str, str]] = {
     "at_once": "result",
     "killed": "list, result",
 }
-"""What a host sees that cannot be asked."""
+"""The cells of a host that does not declare elicitation."""
 
-_CODEX: Final = "@openai/codex-*/vendor/*/bin/codex"
+_CODEX_RUN: Final = ("exec", "--skip-git-repo-check")
+_CODEX_RESUME: Final = ("exec", "resume", "--last", "--skip-git-repo-check")
 _FULL_ACCESS: Final = "--dangerously-bypass-approvals-and-sandbox"
-
 _NEXT_REVISION: Final = ("--enable", "mcp_2026_07_28")
 
+_CODEX: Final = Host(
+    title="Codex CLI",
+    folder="codex",
+    program="@openai/codex-*/vendor/*/bin/codex",
+    files=_codex,
+    run=_CODEX_RUN,
+    resume=_CODEX_RESUME,
+    revision="2025-06-18",
+    declares=("elicitation",),
+    declares_on_stdio=("experimental",),
+    calls="mcp__workflows/greet",
+    sees={
+        **_WITHOUT_ELICITATION,
+        "question": "declined",
+        "approval": "declined",
+        "stopped": "notified, list, result",
+        "length": "12 kB",
+    },
+)
+
 HOSTS: Mapping[str, Host] = {
-    "codex": Host(
-        title="Codex CLI",
-        folder="codex",
-        program=_CODEX,
-        files=_codex,
-        run=("exec", "--skip-git-repo-check"),
-        resume=("exec", "resume", "--last", "--skip-git-repo-check"),
-        revision="2025-06-18",
-        declares=("elicitation",),
-        declares_on_stdio=("experimental",),
-        calls="mcp__workflows/greet",
-        sees={
-            **_HANDED,
-            "question": "declined",
-            "approval": "declined",
-            "stopped": "notified, list, result",
-            "length": "12 kB",
-        },
-    ),
-    "codex-2026": Host(
+    "codex": _CODEX,
+    "codex-2026": replace(
+        _CODEX,
         title="Codex CLI with `mcp_2026_07_28`",
-        folder="codex",
-        program=_CODEX,
-        files=_codex,
-        run=("exec", "--skip-git-repo-check", *_NEXT_REVISION),
-        resume=("exec", "resume", "--last", "--skip-git-repo-check", *_NEXT_REVISION),
+        run=(*_CODEX_RUN, *_NEXT_REVISION),
+        resume=(*_CODEX_RESUME, *_NEXT_REVISION),
         revision="2026-07-28",
         revision_on_stdio="2025-06-18",
-        declares=("elicitation",),
-        declares_on_stdio=("experimental",),
-        calls="mcp__workflows/greet",
-        sees={
-            **_HANDED,
-            "question": "declined",
-            "approval": "declined",
-            "stopped": "list, result",
-            "length": "12 kB",
-        },
+        sees={**_CODEX.sees, "stopped": "list, result"},
         sees_on_stdio={"stopped": "notified, list, result"},
     ),
-    "codex-full": Host(
+    "codex-full": replace(
+        _CODEX,
         title="Codex CLI with full access",
-        folder="codex",
-        program=_CODEX,
-        files=_codex,
-        run=("exec", "--skip-git-repo-check", _FULL_ACCESS),
-        resume=("exec", "resume", "--last", "--skip-git-repo-check", _FULL_ACCESS),
-        revision="2025-06-18",
-        declares=("elicitation",),
-        declares_on_stdio=("experimental",),
-        calls="mcp__workflows/greet",
+        run=(*_CODEX_RUN, _FULL_ACCESS),
+        resume=(*_CODEX_RESUME, _FULL_ACCESS),
         sees={"question": "declined", "approval": "result"},
     ),
     "gemini": Host(
@@ -211,7 +196,7 @@ HOSTS: Mapping[str, Host] = {
         revision="2025-06-18",
         declares=("roots",),
         calls="mcp_workflows_greet",
-        sees={**_HANDED, "stopped": "list, result", "length": "40 kB"},
+        sees={**_WITHOUT_ELICITATION, "stopped": "list, result", "length": "40 kB"},
         environment=lambda target: {"GEMINI_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": target.model},
     ),
     "opencode": Host(
@@ -224,6 +209,6 @@ HOSTS: Mapping[str, Host] = {
         revision="2025-11-25",
         declares=("roots",),
         calls="workflows_greet",
-        sees={**_HANDED, "stopped": "list, result", "length": "52 kB"},
+        sees={**_WITHOUT_ELICITATION, "stopped": "list, result", "length": "52 kB"},
     ),
 }

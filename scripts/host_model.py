@@ -1,6 +1,6 @@
-"""A stand-in for the model of a host: it plays the calls that its prompt names, and keeps what it was sent.
+"""A scripted model for hosts: it makes the calls that its prompt names, and records the requests.
 
-It has the APIs of three providers. It also relays what the host sends to our server over HTTP, and keeps that.
+It speaks the APIs of three providers. It also relays and records the messages of the host to our server over HTTP.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 from urllib.parse import urlsplit
 
-JSON: TypeAlias = Any  # bodies of others
+JSON: TypeAlias = Any  # of APIs that have no types here
 Name: TypeAlias = tuple[str | None, str]
 """A tool as the host offers it: its namespace, if the API has them, and its name."""
-Said: TypeAlias = tuple[str, str]
-"""Who and what, in a conversation: `user` or `tool`, and the text."""
+Turn: TypeAlias = tuple[str, str]
+"""A turn of a conversation: its role, `user` or `tool`, and its text."""
 
-FOLLOW: Final = "follow"  # make the call that the last result names, until one says to ask the user, or names none
-ANSWER: Final = "answer"  # make it although one says to ask the user, who has answered
-TASK: Final = "$taskId"  # among arguments: the id that was named last
-_PLAY: Final = "play: "
+FOLLOW: Final = "follow"  # make the calls that the results name, until a result says to ask the user, or names no call
+ANSWER: Final = "answer"  # make the call that the last result names, as if the user had answered
+TASK_ID: Final = "$taskId"  # as an argument: the last task id in the results
+_MARKER: Final = "play: "
 _NEXT: Final = re.compile(r"call (task_\w+|my_tasks) with [^{}\n]*?(?=\{)")
-_TASK_ID: Final = re.compile(r"\b[A-Za-z0-9_-]{40}\b")
+_TASK_ID_PATTERN: Final = re.compile(r"\b[A-Za-z0-9_-]{40}\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,32 +54,32 @@ class Call:
 
 
 def prompt_of(play: Sequence[object]) -> str:
-    """Return the prompt that has the model play this: calls (`call` and `arguments`), `FOLLOW` and `ANSWER`."""
-    return _PLAY + json.dumps(play)
+    """Return the prompt for these steps: calls (`call` and `arguments`), `FOLLOW` and `ANSWER`."""
+    return _MARKER + json.dumps(play)
 
 
 def reply_to(request: Request) -> Call | str:
-    """Return the next call of the play, or the last words."""
-    _, found, written = request.prompt.partition(_PLAY)
+    """Return the next call that the prompt names, or a closing text after the last."""
+    _, found, written = request.prompt.partition(_MARKER)
     if not (found and request.tools):
         return "A title"  # hosts also want a name for the conversation
-    play: Sequence[JSON] = json.JSONDecoder().raw_decode(_plain(written))[0]  # a host may quote the prompt again
+    play: Sequence[JSON] = json.JSONDecoder().raw_decode(_unescaped(written))[0]  # a host may quote the prompt again
     seen = [*request.before, *request.results]
     at = len(request.results)
     step: JSON = play[at] if at < len(play) else play[-1] if play[-1] == FOLLOW else None
     if step in (FOLLOW, ANSWER) and seen:
-        return _next_of(request, _plain(seen[-1]), answered=step == ANSWER)
+        return _named_call(request, _unescaped(seen[-1]), answered=step == ANSWER)
     if step in (FOLLOW, ANSWER, None):
-        return _last_words(seen)
-    ids = _TASK_ID.findall("\n".join(seen))
-    arguments = {key: ids[-1] if value == TASK and ids else value for key, value in step["arguments"].items()}
+        return _closing_text(seen)
+    ids = _TASK_ID_PATTERN.findall("\n".join(seen))
+    arguments = {key: ids[-1] if value == TASK_ID and ids else value for key, value in step["arguments"].items()}
     return _call(request, step["call"], arguments)
 
 
-def _next_of(request: Request, text: str, *, answered: bool) -> Call | str:
+def _named_call(request: Request, text: str, *, answered: bool) -> Call | str:
     found = _NEXT.search(text)
     if found is None or ("ask the user" in text and not answered):
-        return _last_words([text])
+        return _closing_text([text])
     try:
         arguments, _ = json.JSONDecoder().raw_decode(text[found.end() :])
     except json.JSONDecodeError:
@@ -94,12 +94,12 @@ def _call(request: Request, tool: str, arguments: Mapping[str, JSON]) -> Call | 
     return Call(tool=offered[0], arguments=arguments, id=f"call_{time.monotonic_ns()}")
 
 
-def _last_words(seen: Sequence[str]) -> str:
-    return f"The tool said: {_plain(seen[-1])[:300]}" if seen else "The tools said nothing."
+def _closing_text(seen: Sequence[str]) -> str:
+    return f"The tool said: {_unescaped(seen[-1])[:300]}" if seen else "The tools said nothing."
 
 
-def _plain(text: str) -> str:
-    """Return a text without the escapes that it has as a part of JSON."""
+def _unescaped(text: str) -> str:
+    """Return a part of a JSON text without its escapes."""
     return text.replace('\\"', '"').replace("\\n", "\n")
 
 
@@ -108,10 +108,10 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """How one provider's API writes a request and streams a reply."""
+    """The requests and replies of one provider's API."""
 
     tools: Callable[[JSON], Iterator[Name]]
-    said: Callable[[JSON], Iterator[Said]]
+    turns: Callable[[JSON], Iterator[Turn]]
     events: Callable[[Call | str], Iterator[tuple[str, JSON]]]  # name and data
 
 
@@ -128,7 +128,7 @@ def _response_tools(body: JSON) -> Iterator[Name]:
             yield None, tool["name"]
 
 
-def _response_said(body: JSON) -> Iterator[Said]:
+def _response_turns(body: JSON) -> Iterator[Turn]:
     for item in body["input"]:
         if item["type"] == "message" and item["role"] == "user":
             yield "user", _text_of(item["content"])
@@ -155,7 +155,7 @@ def _chat_tools(body: JSON) -> Iterator[Name]:
     return ((None, tool["function"]["name"]) for tool in body.get("tools", ()))
 
 
-def _chat_said(body: JSON) -> Iterator[Said]:
+def _chat_turns(body: JSON) -> Iterator[Turn]:
     return ((each["role"], _text_of(each["content"])) for each in body["messages"] if each["role"] in {"user", "tool"})
 
 
@@ -177,7 +177,7 @@ def _gemini_tools(body: JSON) -> Iterator[Name]:
     return ((None, each["name"]) for tool in body.get("tools", ()) for each in tool.get("functionDeclarations", ()))
 
 
-def _gemini_said(body: JSON) -> Iterator[Said]:
+def _gemini_turns(body: JSON) -> Iterator[Turn]:
     for part in (part for content in body["contents"] if content["role"] == "user" for part in content["parts"]):
         if "functionResponse" in part:
             given = part["functionResponse"]["response"]
@@ -196,23 +196,23 @@ def _gemini_events(reply: Call | str) -> Iterator[tuple[str, JSON]]:
 
 
 APIS: Final[Mapping[str, Api]] = {
-    "/responses": Api(tools=_response_tools, said=_response_said, events=_response_events),
-    "/chat/completions": Api(tools=_chat_tools, said=_chat_said, events=_chat_events),
-    "enerateContent": Api(tools=_gemini_tools, said=_gemini_said, events=_gemini_events),
+    "/responses": Api(tools=_response_tools, turns=_response_turns, events=_response_events),
+    "/chat/completions": Api(tools=_chat_tools, turns=_chat_turns, events=_chat_events),
+    "enerateContent": Api(tools=_gemini_tools, turns=_gemini_turns, events=_gemini_events),
 }
-"""By the end of the path."""
+"""The APIs by the end of the path."""
 
 
 def request_of(api: Api, body: JSON, at: float) -> Request:
-    """Return what is asked of the model."""
-    said = list(api.said(body))
-    prompts = [place for place, (who, text) in enumerate(said) if who == "user" and _PLAY in text]
-    place = prompts[-1] if prompts else len(said)
-    results = [(where > place, text) for where, (who, text) in enumerate(said) if who == "tool"]
+    """Return the request of this body to the model."""
+    turns = list(api.turns(body))
+    prompts = [place for place, (role, text) in enumerate(turns) if role == "user" and _MARKER in text]
+    place = prompts[-1] if prompts else len(turns)
+    results = [(where > place, text) for where, (role, text) in enumerate(turns) if role == "tool"]
     return Request(
         at=at,
         tools=list(api.tools(body)),
-        prompt=said[place][1] if prompts else "",
+        prompt=turns[place][1] if prompts else "",
         before=[text for since, text in results if not since],
         results=[text for since, text in results if since],
     )
@@ -222,9 +222,9 @@ def request_of(api: Api, body: JSON, at: float) -> Request:
 
 
 class ScriptedModel:
-    """The APIs on a port of the loopback, and below `/relay` the way to `target`. Use it with `with`.
+    """A server of the APIs on a port of the loopback, and of a relay to `target` at `/relay`. Use it with `with`.
 
-    Each body that a host sends by `/relay` becomes a line of `sent`.
+    Each body that a host sends to `/relay` becomes a line of the file `sent`.
     """
 
     def __init__(self, port: int, target: str, sent: Path) -> None:

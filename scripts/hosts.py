@@ -1,6 +1,6 @@
-"""`make hosts`: hosts of others, headless and with a scripted model, against our server; writes docs/clients.md.
+"""`make hosts`: third-party hosts, headless and with a scripted model, against our server; writes docs/clients.md.
 
-A situation of a host is a process of its own: `python -m scripts.hosts --alone codex http result` prints what was seen.
+Each trial is a process of its own: `python -m scripts.hosts --alone codex http result` prints its observation.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from scripts.processes import Child, Command, free_port, stop_all
 TRANSPORTS: Final = (HTTP, STDIO)
 _LONG: Final = frozenset({"minutes", "at_once"})
 PATIENCE: Final = 420.0  # seconds for one prompt; a call of three minutes is tried more than once by some
-AT_ONCE: Final = 6  # most of the time they wait
-_OPENS: Final = re.compile(r'"(?:initialize|server/discover)"')
-_NOTHING: Final[Mapping[str, Any]] = {}
-_SAID: Final[Mapping[str, str]] = {
+AT_ONCE: Final = 6  # trials; they wait most of the time
+_OPENING: Final = re.compile(r'"(?:initialize|server/discover)"')
+_NO_MESSAGE: Final[Mapping[str, Any]] = {}
+_WORDS: Final[Mapping[str, str]] = {
     "list": r'newest first|"tasks":',
     "handle": r'goes on by itself|"status": ?"working"',
     "question": r'questions? for the user|"status": ?"input_required"',
@@ -47,12 +47,12 @@ _SAID: Final[Mapping[str, str]] = {
     "no approval": r"requires approval",
     "time-out": r"(?i)timed? ?out|deadline",
 }
-"""The words of a cell, each by what a result of a tool then says; the first that fits, and `?` if none does."""
+"""The words of a cell, each with the pattern of its tool results; the first match counts, and `?` means none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What came of a situation: the cell, the facts of the connection, and all that was seen."""
+class Observation:
+    """The outcome of a trial: the cell of the table, the facts of the connection, and the messages behind them."""
 
     cell: str
     revision: str = ""
@@ -72,8 +72,8 @@ Job: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A host over a transport in a situation, with a folder of its own."""
+class Trial:
+    """A host over a transport in a situation, with a folder of its own for its home and our server."""
 
     host: Host
     transport: str
@@ -82,11 +82,11 @@ class Row:
 
     @property
     def sent(self) -> Path:
-        """What the host sent to our server, a message a line."""
+        """The file of the messages that the host sent to our server, one a line."""
         return self.folder / "sent.jsonl"
 
-    def run(self) -> Seen:
-        """Play the situation."""
+    def run(self) -> Observation:
+        """Run the host through the situation."""
         for file in ("flows.py", "workflows.yaml"):
             shutil.copy(PACKAGES / file, self.folder)
         self.sent.touch()
@@ -101,8 +101,8 @@ class Row:
                 file = self.folder / "home" / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
-            requests, shown = self._played(model, target)
-        return self._seen(requests, shown)
+            requests, shown = self._converse(model, target)
+        return self._observation(requests, shown)
 
     def _serve(self, port: int) -> Child:
         log = self.folder / "server.log"
@@ -118,8 +118,8 @@ class Row:
         script = f"cd {shlex.quote(str(self.folder))} && tee -a sent.jsonl | {served}"
         return Target(model=model.url, command=("/bin/sh", "-c", script))
 
-    def _played(self, model: ScriptedModel, target: Target) -> tuple[Sequence[Request], Sequence[str]]:
-        last: list[Request] = []
+    def _converse(self, model: ScriptedModel, target: Target) -> tuple[Sequence[Request], Sequence[str]]:
+        requests: list[Request] = []
         shown: list[str] = []
         for number, play in enumerate(self.situation.plays):
             before = len(model.requests)
@@ -133,8 +133,8 @@ class Row:
             finally:
                 stop_all([host])
             shown.append(log.read_text(errors="replace"))
-            last += [request for request in model.requests[before:] if request.prompt and request.tools]
-        return last, shown
+            requests += [request for request in model.requests[before:] if request.prompt and request.tools]
+        return requests, shown
 
     def _command(self, target: Target, number: int, prompt: str) -> Command:
         packages = npm_packages(f"host-{self.host.folder}", PACKAGES / self.host.folder / "package.json")
@@ -146,15 +146,15 @@ class Row:
         stop = {"stop": self.situation.signal} if self.situation.signal and not number else {}
         return Command(name=self.host.title, argv=argv, cwd=self.folder / "work", env={}, **stop)
 
-    def _seen(self, requests: Sequence[Request], shown: Sequence[str]) -> Seen:
+    def _observation(self, requests: Sequence[Request], shown: Sequence[str]) -> Observation:
         sent = self.sent.read_text().splitlines()
-        revision, declares = _opened(sent)
+        revision, declares = _initialization(sent)
         ends = [
-            request for request, after in zip(requests, [*requests[1:], None], strict=True) if _last(request, after)
+            request for request, after in zip(requests, [*requests[1:], None], strict=True) if _is_last(request, after)
         ]
         results = [text for request in ends for text in request.results]
         waits = [after.at - request.at for request, after in pairwise(requests)]
-        return Seen(
+        return Observation(
             cell=self._cell(results, sent),
             revision=revision,
             declares=declares,
@@ -173,36 +173,38 @@ class Row:
         )
 
     def _cell(self, results: Sequence[str], sent: Sequence[str]) -> str:
-        words = [_word(text) for text in results]
+        words = [_word_for(text) for text in results]
         if self.situation is SITUATIONS["length"]:
             words = [f"{round(len(results[-1]) / 1000)} kB"] if results else []
         if "question" in words:  # after the answer it goes on, or has ended already
             words = [word for word in words if word != "handle"]
-        cancelled = any('"notifications/cancelled"' in line for line in self._before_resumed(sent))
+        cancelled = any('"notifications/cancelled"' in line for line in self._before_resumption(sent))
         if self.situation.signal and cancelled and words[:1] == ["list"]:  # some send it after an ended call, too
             words.insert(0, "notified")
         return ", ".join(word for place, word in enumerate(words) if word not in words[max(0, place - 1) : place])
 
     @staticmethod
-    def _before_resumed(sent: Sequence[str]) -> Sequence[str]:
-        opened = [place for place, line in enumerate(sent) if _OPENS.search(line)]
+    def _before_resumption(sent: Sequence[str]) -> Sequence[str]:
+        opened = [place for place, line in enumerate(sent) if _OPENING.search(line)]
         return sent[: opened[1]] if len(opened) > 1 else sent
 
 
-def _opened(sent: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the revision and the capabilities of the first message."""
-    opening: Mapping[str, Any] = next((json.loads(line)["params"] for line in sent if _OPENS.search(line)), _NOTHING)
+def _initialization(sent: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the revision and the capabilities of the first `initialize` or `server/discover`."""
+    opening: Mapping[str, Any] = next(
+        (json.loads(line)["params"] for line in sent if _OPENING.search(line)), _NO_MESSAGE
+    )
     said = {key.removeprefix("io.modelcontextprotocol/"): value for key, value in opening.get("_meta", {}).items()}
     capabilities = opening.get("capabilities", said.get("clientCapabilities", {}))
     return opening.get("protocolVersion", said.get("protocolVersion", "?")), sorted(capabilities)
 
 
-def _last(request: Request, after: Request | None) -> bool:
+def _is_last(request: Request, after: Request | None) -> bool:
     return after is None or after.prompt != request.prompt or len(after.results) < len(request.results)
 
 
-def _word(text: str) -> str:
-    return next((word for word, sign in _SAID.items() if re.search(sign, text, re.MULTILINE)), "?")
+def _word_for(text: str) -> str:
+    return next((word for word, sign in _WORDS.items() if re.search(sign, text, re.MULTILINE)), "?")
 
 
 def _until(condition: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
@@ -214,15 +216,15 @@ def _until(condition: Callable[[], bool], check: Callable[[], None] = lambda: No
         time.sleep(0.1)
 
 
-def _alone(name: str, transport: str, situation: str) -> Seen:
+def _run_alone(name: str, transport: str, situation: str) -> Observation:
     with tempfile.TemporaryDirectory(prefix="host-", ignore_cleanup_errors=True) as folder:
-        return Row(
+        return Trial(
             host=HOSTS[name], transport=transport, situation=SITUATIONS[situation], folder=Path(folder).resolve()
         ).run()
 
 
-def complaints(job: Job, seen: Mapping[str, object]) -> Sequence[str]:
-    """Where a host saw, or said of itself, something else than the matrix says."""
+def complaints(job: Job, observed: Mapping[str, object]) -> Sequence[str]:
+    """Return the differences between an observation and the matrix."""
     name, transport, situation = job
     host = HOSTS[name]
     revision = (host.revision_on_stdio if transport == STDIO else "") or host.revision
@@ -233,19 +235,19 @@ def complaints(job: Job, seen: Mapping[str, object]) -> Sequence[str]:
         "declares": declares,
         "calls": host.calls,
     }
-    return [f"{part}: {seen[part]!r}, not {value!r}" for part, value in wanted.items() if seen[part] != value]
+    return [f"{part}: {observed[part]!r}, not {value!r}" for part, value in wanted.items() if observed[part] != value]
 
 
 # --- the page
 
 
 def cells(host: Host, transport: str) -> Mapping[str, str]:
-    """What a host sees, by situation."""
+    """Return the cells of a host over this transport, by situation."""
     return {**host.sees, **(host.sees_on_stdio if transport == STDIO else {})}
 
 
 def fresh(text: str) -> str:
-    """The page of the clients with what the matrix says of hosts."""
+    """Return docs/clients.md with its part on hosts written from the matrix."""
     titles = ["host", "over", *(situation.title for situation in SITUATIONS.values())]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for host in HOSTS.values():
@@ -266,15 +268,15 @@ def fresh(text: str) -> str:
 
 
 def main() -> int:
-    """Exit code 0 if every host saw in every situation what the matrix says."""
+    """Return exit code 0 if every observation is as the matrix says."""
     parser = argparse.ArgumentParser(prog="make hosts", description=__doc__)
     parser.add_argument("--only", choices=sorted(HOSTS), help="this host alone, and write nothing")
     parser.add_argument("--situation", choices=sorted(SITUATIONS), help="this one alone, and write nothing")
-    parser.add_argument("--alone", nargs=3, metavar=("HOST", "TRANSPORT", "SITUATION"), help="print what is seen")
-    parser.add_argument("--keep", type=Path, help="a folder for all that was seen")
+    parser.add_argument("--alone", nargs=3, metavar=("HOST", "TRANSPORT", "SITUATION"), help="print the observation")
+    parser.add_argument("--keep", type=Path, help="a folder for all observations")
     given = parser.parse_args()
     if given.alone:
-        print(json.dumps(asdict(_alone(*given.alone)), indent=1))
+        print(json.dumps(asdict(_run_alone(*given.alone)), indent=1))
         return 0
     jobs: list[Job] = [
         (name, transport, situation)
@@ -286,7 +288,7 @@ def main() -> int:
     for name in dict.fromkeys(HOSTS[job[0]].folder for job in jobs):
         npm_packages(f"host-{name}", PACKAGES / name / "package.json")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        as_declared = list(pool.map(partial(_tried, keep=given.keep), jobs))
+        as_declared = list(pool.map(partial(_is_as_declared, keep=given.keep), jobs))
     if not all(as_declared):
         return 1
     if not given.only and not given.situation:
@@ -294,8 +296,8 @@ def main() -> int:
     return 0
 
 
-def _tried(job: Job, keep: Path | None) -> bool:
-    """Whether all was as declared."""
+def _is_as_declared(job: Job, keep: Path | None) -> bool:
+    """Run a trial in a process of its own; return True if its observation is as the matrix says."""
     words = [sys.executable, "-m", "scripts.hosts", "--alone", *job]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if keep:
