@@ -418,6 +418,31 @@ def test_nothing_else_lies_beside_the_rooms() -> None:
     assert rooms == ROOMS.keys() - {Path(name).stem for name in ROOT_FILES}
 
 
+def test_workflows_of_dbos_are_imported_by_the_tests_of_its_adapter_alone() -> None:
+    """DBOS has one registry in a process: two modules with workflows of one name cannot both be imported there."""
+    folders = ("tests", "scripts", "samples", "adapters/*/tests")
+    trees = {path: ast.parse(path.read_text()) for folder in folders for path in ROOT.glob(f"{folder}/**/*.py")}
+    registering = {
+        path
+        for path, tree in trees.items()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        and any(ast.unparse(each).startswith("DBOS.workflow") for each in function.decorator_list)
+    }
+    found = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path, tree in trees.items()
+        if not path.is_relative_to(ROOT / "adapters" / "dbos")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for name in (f"{getattr(node, 'module', '')}.{alias.name}".strip(".") for alias in node.names)
+        if {ROOT / f"{name.replace('.', '/')}.py", ROOT / f"{name.rpartition('.')[0].replace('.', '/')}.py"}
+        & registering
+    ]
+    assert registering
+    assert found == []
+
+
 @pytest.mark.usefixtures("processes")
 def test_the_boundary_is_imported_alone() -> None:
     code = f"import sys, {CORE}.adapter; print(*sorted(name for name in sys.modules if name.split('.')[0] in {SEEN}))"

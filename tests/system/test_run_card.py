@@ -17,7 +17,6 @@ from playwright.sync_api import Browser, Frame, FrameLocator, Locator, Page, exp
 
 from scripts.browser import LAUNCH, chromium
 from scripts.card_host import card_host
-from tests.support import card_flows
 from tests.support.sidecars import sidecar
 
 pytestmark = [
@@ -26,6 +25,7 @@ pytestmark = [
 ]
 
 ROOT: Final = Path(__file__).parents[2]
+FLOWS: Final = ROOT / "tests" / "support" / "card_flows.py"  # not imported: DBOS has one registry in a process
 AXE: Final = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 WITHIN: Final = 30_000  # ms
 TOOLS: Final = (
@@ -103,7 +103,7 @@ Open = Callable[..., Stage]
 def served(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """The origin of the host; behind it a sidecar."""
     folder = tmp_path_factory.mktemp("card")
-    copy(card_flows.__file__, folder / "app.py")
+    copy(FLOWS, folder / "app.py")
     tools: dict[str, Any] = {each: {"engine": "app", "workflow": each, "input": f"app:{each}"} for each in TOOLS}
     tools["expire"] = {"engine": "app", "workflow": "forever", "input": "app:forever", "ttl": "6s"}
     config = {
