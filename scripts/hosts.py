@@ -46,6 +46,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "result": r'"greeting":|"built":|"(?:ordered|shipped)": ?"tea"|^line 1 of',
     "no approval": r"requires approval",
     "time-out": r"(?i)timed? ?out|deadline",
+    "closed": r"Connection closed",
 }
 """The words of a cell, each with the pattern of its tool results; the first match counts, and `?` means none."""
 
@@ -178,6 +179,7 @@ class Trial:
             words = [f"{round(len(results[-1]) / 1000)} kB"] if results else []
         if "question" in words:  # after the answer it goes on, or has ended already
             words = [word for word in words if word != "handle"]
+        words = [word for word in words if word != "closed"]  # by chance: did the server on stdio end before the host?
         cancelled = any('"notifications/cancelled"' in line for line in self._before_resumption(sent))
         if self.situation.signal and cancelled and words[:1] == ["list"]:  # some send it after an ended call, too
             words.insert(0, "notified")
