@@ -36,12 +36,13 @@ DECLARED: Mapping[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {
 ELICITS: Mapping[str, Any] = {"elicitation": {"form": {}}}
 YES: Mapping[str, Any] = {"answer": "yes"}
 NAMES = ("echo", "sleep", "forever", "stubborn", "ask", "ask_two", "fail", "protocol_error")
+ON_AND_ON = frozenset({"sleep", "forever", "stubborn"})  # the first look at all others ends the wait, however late
 
 
 def handing(*names: str, wait: float = 0.05) -> list[Tool]:
     """Tools that hand over almost at once."""
-    bound = timedelta(seconds=wait)
-    return [Tool(name=name, engine="memory", workflow=name, wait=bound) for name in names or NAMES]
+    bounds = {name: timedelta(seconds=wait if name in ON_AND_ON else 20) for name in names or NAMES}
+    return [Tool(name=name, engine="memory", workflow=name, wait=bound) for name, bound in bounds.items()]
 
 
 @asynccontextmanager
@@ -64,6 +65,13 @@ async def client(server: Server[Any]) -> AsyncGenerator[Line]:
     """A client of 2026-07-28 that knows no tasks and cannot ask a person."""
     async with line(server) as found:
         yield found
+
+
+async def created(server: Server[Any], tool: str, arguments: Mapping[str, Any]) -> str:
+    """The id of a task, however soon it ends: a client that declares tasks has made it."""
+    async with line(server, capabilities=DECLARED) as other:
+        task_id: str = (await other.call(tool, arguments))["result"]["taskId"]
+    return task_id
 
 
 async def handed(client: Line, tool: str, arguments: Mapping[str, Any] | None = None) -> str:
@@ -120,8 +128,27 @@ async def test_what_a_workflow_says_reaches_a_person_without_what_cannot_be_seen
 # --- what a handle says
 
 
-async def test_a_handle_says_what_to_do_next_with_a_task_that_works(client: Line) -> None:
-    result = await client.tool("sleep", {"seconds": 60})
+class Beginning(MemoryAdapter):
+    """An engine whose workflows have done nothing yet, however slow the machine is."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        seen = await super().describe(ref)
+        return replace(seen, progress=seen.progress and replace(seen.progress, value=0))
+
+
+async def handle_of_a_sleep(folder: Path) -> Mapping[str, Any]:
+    """The handle of a task that works; there is time for a look."""
+    server: Server[Any] = Server("test", version="1")
+    engines = {"memory": Beginning(MemorySettings(name=str(folder)))}
+    async with (
+        attach(server, tools=handing("sleep", wait=1), engines=engines, store=f"sqlite:///{folder}/tasks.db"),
+        line(server) as client,
+    ):
+        return await client.tool("sleep", {"seconds": 60})
+
+
+async def test_a_handle_says_what_to_do_next_with_a_task_that_works(tmp_path: Path) -> None:
+    result = await handle_of_a_sleep(tmp_path)
     found = result["structuredContent"]
     assert (found["tool"], found["status"], found["message"]) == ("sleep", "working", "sleeping")
     assert found["progress"] == {"value": 0, "total": 60}
@@ -175,8 +202,8 @@ async def test_a_tool_function_that_hands_over_may_answer_with_a_handle(tmp_path
 # --- task_wait, task_status
 
 
-async def test_waiting_returns_the_result_as_soon_as_there_is_one(client: Line) -> None:
-    task_id = await handed(client, "sleep", {"seconds": 0.4})
+async def test_waiting_returns_the_result_as_soon_as_there_is_one(server: Server[Any], client: Line) -> None:
+    task_id = await created(server, "sleep", {"seconds": 0.4})
     with anyio.fail_after(10):
         result = await client.tool("task_wait", {"taskId": task_id})
     assert told(result).splitlines() == [f"Task {task_id} (sleep) has completed; this is its result:", '{"slept":0.4}']
@@ -216,8 +243,7 @@ async def test_waiting_tells_of_progress_on_its_own_token(client: Line) -> None:
 async def test_the_blocks_of_a_result_come_after_one_line_of_text(server: Server[Any], client: Line) -> None:
     image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
     texts = [{"type": "text", "text": "shipped"}, {"type": "text", "text": "two parcels"}]
-    async with line(server, capabilities=DECLARED) as other:
-        task_id = (await other.call("echo", {"content": [*texts, image]}))["result"]["taskId"]
+    task_id = await created(server, "echo", {"content": [*texts, image]})
     result = await client.tool("task_wait", {"taskId": task_id})
     assert result["content"][1:] == [*texts, image]
     assert result["structuredContent"]["result"] == "shipped\ntwo parcels", "hosts may show nothing but the structure"
@@ -244,8 +270,7 @@ async def test_the_blocks_of_a_result_come_after_one_line_of_text(server: Server
 async def test_a_task_that_failed_is_a_result_with_is_error(
     server: Server[Any], client: Line, tool: str, arguments: Mapping[str, Any], text: str, found: Mapping[str, Any]
 ) -> None:
-    async with line(server, capabilities=DECLARED) as other:
-        task_id = (await other.call(tool, arguments))["result"]["taskId"]
+    task_id = await created(server, tool, arguments)
     result = await client.tool("task_wait", {"taskId": task_id})
     assert (result["isError"], result["structuredContent"]["status"]) == (True, "failed")
     assert text in told(result)
@@ -464,10 +489,12 @@ async def test_my_tasks_are_paged_newest_first(client: Line) -> None:
     assert (wrong["isError"], "unknown cursor" in told(wrong)) == (True, True)
 
 
-async def test_my_tasks_say_why_a_task_failed_and_no_last_step_of_those_that_have_ended(client: Line) -> None:
-    task_id = await handed(client, "sleep", {"seconds": 0.1})
-    await client.tool("task_wait", {"taskId": task_id})
-    await client.tool("echo", {"content": [{"type": "text", "text": "sold\nout"}], "isError": True})
+async def test_my_tasks_say_why_a_task_failed_and_no_last_step_of_those_that_have_ended(
+    server: Server[Any], client: Line
+) -> None:
+    sold_out = {"content": [{"type": "text", "text": "sold\nout"}], "isError": True}
+    for tool, arguments in (("sleep", {"seconds": 0.1}), ("echo", sold_out)):
+        await client.tool("task_wait", {"taskId": await created(server, tool, arguments)})
     result = await client.tool("my_tasks")
     refused, slept = result["structuredContent"]["tasks"]
     assert (refused["status"], refused["message"]) == ("failed", "sold out")
@@ -573,15 +600,17 @@ async def test_a_companion_makes_no_task_itself(server: Server[Any]) -> None:
 async def test_the_sdks_own_client_goes_on_with_a_handle_from_a_tool_that_promises_an_output(
     tmp_path: Path, mode: Any
 ) -> None:
-    output = {"type": "object", "properties": {"slept": {"type": "number"}}, "required": ["slept"]}
-    tool = Tool(name="nap", engine="memory", workflow="sleep", output=output, wait=timedelta(seconds=0.05))
+    output = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    tool = Tool(name="order", engine="memory", workflow="ask", output=output)
     async with server_of(tmp_path, tool) as server, Client(server, mode=mode) as client:
         await client.list_tools()
-        handle = await client.call_tool("nap", {"seconds": 0.5})
+        handle = await client.call_tool("order", {})
         assert handle.structured_content is not None
-        done = await client.call_tool("task_wait", {"taskId": handle.structured_content["taskId"]})
+        task_id = handle.structured_content["taskId"]
+        await client.call_tool("task_answer", {"taskId": task_id, "content": YES})
+        done = await client.call_tool("task_wait", {"taskId": task_id})
         assert done.structured_content is not None
-        assert done.structured_content["result"] == {"slept": 0.5}
+        assert done.structured_content["result"] == YES
 
 
 # --- their names
@@ -668,8 +697,8 @@ def test_the_configuration_in_the_document_is_one(tmp_path: Path) -> None:
     assert (quote.adaptive, fulfil.wait, close.needs_tasks) == (timedelta(seconds=1), timedelta(seconds=20), True)
 
 
-async def test_the_handle_in_the_document_is_one(client: Line) -> None:
-    result = dict(await client.tool("sleep", {"seconds": 60}))
+async def test_the_handle_in_the_document_is_one(tmp_path: Path) -> None:
+    result = dict(await handle_of_a_sleep(tmp_path))
     del result["_meta"], result["resultType"]
     shown = json.dumps(result).replace(result["structuredContent"]["taskId"], "5d8e")
     assert json.loads(shown) == json.loads(_block("json"))
