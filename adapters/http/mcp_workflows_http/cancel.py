@@ -38,6 +38,6 @@ async def cancel(client: ApiClient, definition: ApiDefinition, handle: Handle, o
         await anyio.sleep(_AGAIN)
     else:
         return
-    reply = await client.send(how.request, seen.scope)
+    reply = await client.send(how.request, seen.scope, changes=True)
     if not reply.ok and reply.status not in how.late:
         raise change_error(reply)

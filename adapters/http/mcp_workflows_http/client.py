@@ -1,6 +1,6 @@
-"""HTTP calls to the API: one attempt each, bounded in time and size, and only to the origin of `url`.
+"""HTTP calls to the API: bounded in time and size, and only to the origin of `url`.
 
-Redirects are not followed, and nothing is sent again: a POST that may have arrived is not repeated.
+Redirects are not followed, and a request that may have changed something is not repeated.
 """
 
 from __future__ import annotations
@@ -185,6 +185,10 @@ def _number(written: str | None) -> float:
         return 0.0
 
 
+class _ReplyUndecodable(EngineUnavailable):
+    """A reply came whose content coding is broken."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A request that is ready to be sent, without credentials."""
@@ -288,8 +292,11 @@ class ApiClient:
             raise EngineRefused(f"it redirects to {there}, which look.log.follow does not name")
         return await self._replied(client, built, end_only=True, is_theirs=False)
 
-    async def send(self, request: Request, scope: Scope, *, end_only: bool = False) -> Reply:
-        """Send a request once. `end_only`: the end of a long reply is enough.
+    async def send(self, request: Request, scope: Scope, *, end_only: bool = False, changes: bool = False) -> Reply:
+        """Send a request. `end_only`: the end of a long reply is enough.
+
+        A GET whose reply cannot be decoded is sent once more, unless it `changes` something. Buildbot 4.3 writes
+        replies in a thread, which Twisted does not allow: on a busy machine it loses the first bytes of some.
 
         Raises:
             EngineRefused: it cannot be made of these values.
@@ -298,7 +305,12 @@ class ApiClient:
         prepared = self.prepare(request, scope)
         client = await self._client()
         await self._pace.turn()
-        reply = await self._sent(client, prepared, renewed=False, end_only=end_only)
+        try:
+            reply = await self._sent(client, prepared, renewed=False, end_only=end_only)
+        except _ReplyUndecodable:
+            if changes or request.method is not Method.GET:
+                raise
+            reply = await self._sent(client, prepared, renewed=False, end_only=end_only)
         if reply.is_unauthorized and self._credentials.renewable:  # a definite no: it may be sent again
             reply = await self._sent(client, prepared, renewed=True, end_only=end_only)
         return reply
@@ -453,10 +465,7 @@ def _as_text(value: JSON) -> str:
 def _lost(error: httpx2.RequestError) -> EngineUnavailable:
     if isinstance(error, _NOT_SENT):
         return EngineUnavailable(f"it cannot be connected to{cause_of(error)}", sent=False)
+    if isinstance(error, httpx2.DecodingError):
+        return _ReplyUndecodable("its reply cannot be decoded")
     late = isinstance(error, httpx2.TimeoutException)
     return EngineUnavailable("no answer in time" if late else f"the connection was lost ({type(error).__name__})")
-
-
-def reads_only(method: Method) -> bool:
-    """Return True if a request of this method changes nothing."""
-    return method is Method.GET

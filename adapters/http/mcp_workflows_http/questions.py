@@ -29,7 +29,7 @@ async def send_answer(client: ApiClient, question: AskedQuestion[Ask], response:
     if request is None:
         raise EngineRefused("this question cannot be declined: cancel the task in its place")
     scope = answer_scope(how, question.scope, as_object(given.get("content")) or {}, principal)
-    reply = await client.send(request, scope)
+    reply = await client.send(request, scope, changes=True)
     if reply.status in how.late:
         return
     if not reply.ok:

@@ -31,7 +31,7 @@ async def start_execution(client: ApiClient, settings: HttpSettings, definition:
         EngineUnavailable: nobody knows.
     """
     how, scope = settings.start, order_scope(start, settings)
-    reply = await client.send(how.request, scope)
+    reply = await client.send(how.request, scope, changes=True)
     scope |= {"reply": reply.as_json()}
     if how.refused_if is not None and _is_true(scope, how.refused_if):
         raise EngineRefused(said(reply), final=True)

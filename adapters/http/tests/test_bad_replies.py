@@ -96,7 +96,7 @@ async def test_a_word_that_no_map_names_is_a_finding_after_a_day(
         (JSONResponse({"error": "down"}, status_code=503), "it answered 503"),
         (HTMLResponse("<html>not here</html>", status_code=404), "with a page that is no JSON"),
         (RedirectResponse("http://169.254.169.254/latest", status_code=303), "it answered 303"),
-        (Response("{}", headers={"content-encoding": "gzip"}), "the connection was lost (DecodingError)"),
+        (Response("{}", headers={"content-encoding": "gzip"}), "its reply cannot be decoded"),
     ],
     ids=["no handle", "html", "huge", "503", "proxy", "redirect", "no gzip"],
 )
@@ -176,6 +176,29 @@ async def test_a_look_that_tells_nothing_is_no_end(reply: Response) -> None:
         found.api.next_replies.append(answering(reply))
         with pytest.raises(EngineUnavailable):
             await found.look(handle)
+
+
+async def test_a_look_whose_reply_cannot_be_decoded_is_repeated_once() -> None:
+    broken = answering(Response("{}", headers={"content-encoding": "gzip"}))
+    async with here() as found:
+        handle = await found.start()
+        found.api.next_replies.append(broken)
+        assert (await found.look(handle)).status is Status.SUCCEEDED
+        found.api.next_replies += [broken, broken]
+        with pytest.raises(EngineUnavailable, match=re.escape("its reply cannot be decoded")):
+            await found.look(handle)
+        assert not found.api.next_replies
+
+
+async def test_a_start_whose_reply_cannot_be_decoded_is_not_repeated_even_if_it_is_a_get() -> None:
+    broken = answering(Response("{}", headers={"content-encoding": "gzip"}))
+    async with here(
+        start={"request": {"method": "GET", "path": "/jobs"}, "handle": "{{reply.body.id}}"}, starts="once"
+    ) as found:
+        found.api.next_replies += [broken, answering(JSONResponse({"id": "job-0"}))]
+        with pytest.raises(EngineUnavailable, match="its reply cannot be decoded"):
+            await found.start()
+        assert len(found.api.next_replies) == 1
 
 
 async def test_what_has_ended_is_not_cancelled() -> None:
