@@ -186,15 +186,22 @@ async def look(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
 
 
 async def until(subject: Subject, adapter: Adapter, ref: Ref, wanted: Callable[[Execution], bool]) -> Execution:
-    """Look until it is as wanted; the law is broken after `subject.patience` seconds."""
-    seen = await look(subject, adapter, ref)
+    """Look until it is as wanted; the law is broken after `subject.patience` seconds.
+
+    A look without an answer is repeated, as the poller does; the error of the last one is raised.
+    """
+    last: Execution | EngineUnavailable | None = None
     with anyio.move_on_after(subject.patience):
         for pause in _pauses():
-            if wanted(seen):
-                return seen
+            try:
+                if wanted(last := await look(subject, adapter, ref)):
+                    return last
+            except EngineUnavailable as error:
+                last = error
             await anyio.sleep(pause)  # an engine far away sets no event of ours
-            seen = await look(subject, adapter, ref)
-    raise LawBroken(f"not seen within {subject.patience} s; the last look: {seen}")
+    if isinstance(last, EngineUnavailable):
+        raise last
+    raise LawBroken(f"not seen within {subject.patience} s; the last look: {last}")
 
 
 async def until_ended(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
