@@ -11,7 +11,7 @@ _REMEMBERED: Final = 20_000  # handles
 
 
 class ChangeHints:
-    """Maps the names that the engine's calls use for executions to handles, and notifies listeners of changes."""
+    """Notifies listeners of changes; engines may have names for executions that differ from our handles."""
 
     def __init__(self) -> None:
         self._handles: OrderedDict[str, str] = OrderedDict()
@@ -24,15 +24,19 @@ class ChangeHints:
         if len(self._handles) > _REMEMBERED:
             self._handles.popitem(last=False)
 
-    def notify(self, name: str) -> None:
-        """Notify the listeners that an execution may have changed; one that nobody here knows is ignored."""
-        handle = self._handles.get(name)
-        for listener in self._listeners if handle else ():
-            listener(str(handle))
+    def notify_by_name(self, name: str) -> None:
+        """Notify the listeners of the execution that is registered under this name; ignore an unknown name."""
+        if handle := self._handles.get(name):
+            self.notify(handle)
+
+    def notify(self, handle: str) -> None:
+        """Notify the listeners, in the thread of the caller, that an execution may have changed."""
+        for listener in tuple(self._listeners):  # another thread may change the list
+            listener(handle)
 
     @contextmanager
     def listen(self, changed: Callable[[str], None]) -> Generator[None]:
-        """Call the function for each change within this context."""
+        """Call the function with the handle for each change within this context."""
         self._listeners.append(changed)
         try:
             yield

@@ -34,7 +34,6 @@ from mcp_workflows.adapter import (
     begin_call,
 )
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
-from mcp_workflows_dbos.changes import CHANGES
 from mcp_workflows_dbos.error_translation import translated
 from mcp_workflows_dbos.executor import Application, Executor, running, unknown_workflow
 from mcp_workflows_dbos.look import execution_of
@@ -54,7 +53,7 @@ from mcp_workflows_dbos.tooling.check import check_engine, check_workflow
 from mcp_workflows_dbos.tooling.discover import discover
 from mcp_workflows_dbos.tooling.explain import explain
 from mcp_workflows_dbos.tooling.schema import draft_file, read_schema
-from mcp_workflows_dbos.workflow import ANSWER
+from mcp_workflows_dbos.workflow import ANSWER, CHANGES
 
 _CALLS: Final = 8  # calls at a time, each in a thread
 _TIMEOUT: Final = 8  # seconds for one call; the core gives up after ten
@@ -211,7 +210,7 @@ class DbosAdapter:
         await self._call(lambda: client.cancel_workflow(ref.handle, cancel_children=True))
         for question in row.questions.values():  # a workflow that waits for an answer wakes up and ends
             await self._send(question, _WITHDRAWN)
-        CHANGES.tell(ref.handle)
+        CHANGES.notify(ref.handle)
 
     # --- further capabilities
 

@@ -25,12 +25,12 @@ from sqlalchemy import NullPool, create_engine
 from sqlalchemy.engine import make_url
 
 from mcp_workflows.errors import ConfigError, EngineRefused
-from mcp_workflows_dbos.changes import CHANGES
 from mcp_workflows_dbos.error_translation import ForeignDatabaseError, problem_of
 from mcp_workflows_dbos.executor_lock import lock_for
 from mcp_workflows_dbos.module import WorkflowFunction, fail_on_exit, folder_of, load_module, place_in, workflows_in
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
 from mcp_workflows_dbos.start import DIGEST, Arguments, split
+from mcp_workflows_dbos.workflow import CHANGES
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -246,7 +246,7 @@ def _abandon_threads() -> None:
 
 
 def _tell_end(workflow_id: str, _: object) -> None:
-    CHANGES.tell(workflow_id)
+    CHANGES.notify(workflow_id)
 
 
 _SHARED: Final[dict[Application, tuple[Executor, int]]] = {}

@@ -202,7 +202,7 @@ class Tables:
         """Call `changed` with the id of each workflow that may have changed, until `stopped` is set.
 
         PostgreSQL announces questions, reports and answers. DBOS announces no ends, so a query finds them. `is_local`
-        is true while the workflows run in this process: then `ChangeListeners` announces their questions and reports.
+        is true while the workflows run in this process: then `CHANGES` announces their questions and reports.
         """
         since, known = int(time.time() * 1000) - _OVERLAP, frozenset[str]()
         with self._announcements(stopped) as (next_announcements, connect):

@@ -16,14 +16,15 @@ from dbos import DBOS
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
-from mcp_workflows_dbos.changes import CHANGES
+from mcp_workflows.adapter.change_hints import ChangeHints
 
-__all__ = ["ANSWER", "ASK", "PROGRESS", "QUESTION", "Answer", "McpError", "ask", "progress"]
+__all__ = ["ANSWER", "ASK", "CHANGES", "PROGRESS", "QUESTION", "Answer", "McpError", "ask", "progress"]
 
 ASK: Final = "ask"  # the name of the step of a question
 PROGRESS: Final = "mcp.progress"  # the event with the last progress report
 QUESTION: Final = "mcp.question."  # the event of a question: this prefix and its key
 ANSWER: Final = "mcp.answer."  # the topic of its answer: this prefix and its key
+CHANGES: Final = ChangeHints()  # of the workflows in this process: DBOS is one per process
 
 _FOREVER: Final = 100 * 365 * 86400.0  # seconds
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array"})
@@ -77,7 +78,7 @@ async def ask(message: str, schema: Mapping[str, Any] | type | None = None) -> A
 
     try:
         await reserved.run_async({"name": ASK}, publish)
-        CHANGES.tell(DBOS.workflow_id)
+        CHANGES.notify(str(DBOS.workflow_id))
         response = await answer
     finally:
         answer.cancel()
@@ -91,7 +92,7 @@ async def progress(message: str, value: float | None = None, total: float | None
     Each report adds a row to the step table, so report steps, not bytes.
     """
     await DBOS.set_event_async(PROGRESS, {"message": message, "value": value, "total": total})
-    CHANGES.tell(DBOS.workflow_id)
+    CHANGES.notify(str(DBOS.workflow_id))
 
 
 def _form(schema: Mapping[str, Any] | type | None) -> dict[str, Any]:

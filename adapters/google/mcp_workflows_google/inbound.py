@@ -42,7 +42,7 @@ async def receive_question(client: Client, notes: ExecutionNotes, hints: ChangeH
         if status_of((await _shown(client, name, full=False)).state) in TERMINAL:
             raise EngineRefused("this execution has ended: it can ask nothing")
     await notes.add_question(name, callback.id, asked.question(utc_now()), until=asked.until(utc_now()))
-    hints.notify(name.note_prefix)
+    hints.notify_by_name(name.note_prefix)
     return {"kept": True}
 
 

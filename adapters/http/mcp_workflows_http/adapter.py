@@ -276,7 +276,7 @@ class CalledHttpAdapter(HttpAdapter):
         except MappingError:
             run = None
         if run is not None:
-            self.changes.notify(Handle.name_of(run_of(run)))
+            self.changes.notify_by_name(Handle.name_of(run_of(run)))
         return {}
 
 
