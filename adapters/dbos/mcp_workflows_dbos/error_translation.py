@@ -16,6 +16,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows_dbos.settings import is_sqlite
 
 _DATABASE: Final = "the database of DBOS"
 
@@ -74,7 +75,7 @@ def problem_of(error: Exception, url: str) -> str:
     """Return why an executor cannot use its database and the remedy, for operators: with its path, without secrets."""
     parsed = make_url(url)
     cause = error.orig if isinstance(error, DBAPIError) else error
-    if parsed.get_backend_name() == "sqlite":
+    if is_sqlite(url):
         if isinstance(error, ForeignDatabaseError):
             return f"{parsed.database} {_FOREIGN}"
         code = sqlite3.SQLITE_PERM if isinstance(error, OSError) else getattr(cause, "sqlite_errorcode", None)

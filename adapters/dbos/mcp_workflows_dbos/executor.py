@@ -29,6 +29,7 @@ from mcp_workflows_dbos.error_translation import ForeignDatabaseError, problem_o
 from mcp_workflows_dbos.executor_lock import lock_for
 from mcp_workflows_dbos.module import WorkflowFunction, fail_on_exit, folder_of, load_module, place_in, workflows_in
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
+from mcp_workflows_dbos.settings import is_sqlite
 from mcp_workflows_dbos.start import DIGEST, Arguments, split
 from mcp_workflows_dbos.workflow import CHANGES
 
@@ -324,8 +325,3 @@ class _LaunchFilter(logging.Filter):
 
 
 logging.getLogger("dbos").addFilter(_LaunchFilter())
-
-
-def is_sqlite(url: str) -> bool:
-    """True if the database is a file."""
-    return make_url(url).get_backend_name() == "sqlite"

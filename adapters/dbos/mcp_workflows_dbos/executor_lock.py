@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from mcp_workflows_dbos.settings import is_sqlite
+
 _CONNECT_TIMEOUT: Final = 5  # seconds
 
 
@@ -38,11 +40,7 @@ class ExecutorLock(Protocol):
 def lock_for(url: str, application: str) -> ExecutorLock:
     """Return the lock for an application on this database."""
     parsed = make_url(url)
-    return (
-        _SqliteLock(Path(parsed.database or ""))
-        if parsed.get_backend_name() == "sqlite"
-        else _PostgresLock(parsed, application)
-    )
+    return _SqliteLock(Path(parsed.database or "")) if is_sqlite(url) else _PostgresLock(parsed, application)
 
 
 class _SqliteLock:

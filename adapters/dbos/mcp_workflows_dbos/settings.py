@@ -12,6 +12,11 @@ _MODEL = ConfigDict(extra="forbid", frozen=True)
 _DIALECTS = frozenset({"sqlite", "postgresql"})
 
 
+def is_sqlite(url: str) -> bool:
+    """True if a database is an SQLite file; False: it is PostgreSQL."""
+    return make_url(url).get_backend_name() == "sqlite"
+
+
 class DbosSettings(BaseModel):
     """Settings of an engine with `adapter: dbos`."""
 

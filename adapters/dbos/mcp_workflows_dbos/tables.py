@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Engine, RowMapping, make_url
+from sqlalchemy.engine import Engine, RowMapping, make_url
 from sqlalchemy.event import listen  # pyright: ignore[reportUnknownVariableType]  # untyped
 from sqlalchemy.exc import DisconnectionError
 
 from mcp_workflows.adapter import JSON, MAX_STEPS
 from mcp_workflows_dbos.serializer import NAME as TYPED_JSON
 from mcp_workflows_dbos.serializer import plain
+from mcp_workflows_dbos.settings import is_sqlite
 from mcp_workflows_dbos.start import DIGEST
 from mcp_workflows_dbos.workflow import ANSWER, ASK, PROGRESS, QUESTION
 
@@ -136,11 +137,11 @@ class Tables:
     """The tables of one DBOS system database, for reading. All methods block."""
 
     def __init__(self, url: str) -> None:
-        self._engine = _engine(make_url(url))
-        is_postgres = self._engine.dialect.name == "postgresql"
+        self._engine = _engine(url)
+        self._is_sqlite = is_sqlite(url)
         self._dialect_parts = {
-            "schema": f"{_SCHEMA}." if is_postgres else "",
-            "tie": "" if is_postgres else ", rowid DESC",  # with Python 3.11, times on SQLite are whole seconds
+            "schema": "" if self._is_sqlite else f"{_SCHEMA}.",
+            "tie": ", rowid DESC" if self._is_sqlite else "",  # with Python 3.11, times on SQLite are whole seconds
         }
 
     def close(self) -> None:
@@ -225,7 +226,7 @@ class Tables:
 
         On PostgreSQL both use one connection, which is closed at the end. SQLite announces nothing.
         """
-        if self._engine.dialect.name != "postgresql":
+        if self._is_sqlite:
 
             def no_announcements() -> Sequence[str]:
                 stopped.wait(_WATCH_EVERY)
@@ -269,15 +270,16 @@ class Tables:
         return found.bindparams(sa.bindparam("ids", expanding=True)) if ":ids" in text else found
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: str) -> Engine:
     """Return a SQLAlchemy engine for reading; it never creates an SQLite file."""
-    if url.get_backend_name() == "sqlite":
-        file = url.set(database=f"file:{url.database}", query={"mode": "ro", "uri": "true"})
+    parsed = make_url(url)
+    if is_sqlite(url):
+        file = parsed.set(database=f"file:{parsed.database}", query={"mode": "ro", "uri": "true"})
         shared = {"timeout": _CONNECT_TIMEOUT, "check_same_thread": False}  # a connection has one user at a time
         engine = sa.create_engine(file, poolclass=sa.QueuePool, connect_args=shared)
-        _reconnect_if_replaced(engine, Path(url.database or ""))
+        _reconnect_if_replaced(engine, Path(parsed.database or ""))
         return engine
-    psycopg_url = url.set(drivername="postgresql+psycopg")
+    psycopg_url = parsed.set(drivername="postgresql+psycopg")
     arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": "mcp-workflows"}
     return sa.create_engine(psycopg_url, pool_size=4, pool_pre_ping=True, connect_args=arguments)
 

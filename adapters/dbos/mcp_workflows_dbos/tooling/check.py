@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_workflows.adapter import Finding, closest
-from mcp_workflows_dbos.executor import Executor, is_sqlite
-from mcp_workflows_dbos.settings import DbosSettings
+from mcp_workflows_dbos.executor import Executor
+from mcp_workflows_dbos.settings import DbosSettings, is_sqlite
 from mcp_workflows_dbos.tables import ExecutedWorkflow
 
 
