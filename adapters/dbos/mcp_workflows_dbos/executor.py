@@ -27,7 +27,15 @@ from sqlalchemy.engine import make_url
 from mcp_workflows.errors import ConfigError, EngineRefused
 from mcp_workflows_dbos.error_translation import ForeignDatabaseError, problem_of
 from mcp_workflows_dbos.executor_lock import lock_for
-from mcp_workflows_dbos.module import WorkflowFunction, fail_on_exit, folder_of, load_module, place_in, workflows_in
+from mcp_workflows_dbos.module import (
+    WorkflowFunction,
+    fail_on_exit,
+    folder_of,
+    hidden_workflows_in,
+    load_module,
+    place_in,
+    workflows_in,
+)
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
 from mcp_workflows_dbos.settings import is_sqlite
 from mcp_workflows_dbos.start import DIGEST, Arguments, split
@@ -81,6 +89,8 @@ class Executor:
         self._module = load_module(application.module)
         self.workflows: Mapping[str, WorkflowFunction] = workflows_in(self._module)
         fail_on_exit(self.folder)
+        for line in hidden_workflows_in(self._module):
+            logger.warning("%s", line)
         self.version: str | None = None  # once it runs
         self.problem: str | None = None  # why it does not run, or what is wrong with a workflow
         self._loop = asyncio.new_event_loop()

@@ -20,6 +20,7 @@ _STATUSES: Final[Mapping[str, Status]] = {
     "MAX_RECOVERY_ATTEMPTS_EXCEEDED": Status.FAILED,
     "CANCELLED": Status.CANCELLED,
 }
+_UNDECODABLE: Final = "UndecodableResult"  # as the core names the failure of a result that is no JSON
 _GIVEN_UP: Final = "the process ended too often while it ran (MAX_RECOVERY_ATTEMPTS_EXCEEDED)"
 
 
@@ -32,6 +33,9 @@ def execution_of(row: Row, note: str | None = None) -> Execution:
         return Execution(status=Status.RUNNING, execution_id=row.id, message=text, is_unmapped=True)
     if status is Status.FAILED:
         return Execution(status=status, execution_id=row.id, failure=_failure(row), steps=steps)
+    if status is Status.SUCCEEDED and row.not_json is not None:
+        failure = Failure(text=f"it has succeeded, but its result is no JSON: {row.not_json}", kind=_UNDECODABLE)
+        return Execution(status=Status.FAILED, execution_id=row.id, failure=failure, steps=steps)
     if status is Status.SUCCEEDED and isinstance(row.output, Unreadable):
         text = "it has succeeded; its result is pickled, which is not read here"
         return Execution(status=status, execution_id=row.id, message=text, steps=steps)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -23,8 +24,16 @@ _ORIGINAL: Final = "__orig_func"  # DBOS's attribute for the function under its 
 _WRAPPED: Final = "mcp_workflows_fails_on_exit"  # our attribute of functions that `fail_on_exit` has wrapped
 
 
+_EXITS: Final[Mapping[type[BaseException], str]] = {
+    SystemExit: "called exit",
+    KeyboardInterrupt: "raised KeyboardInterrupt",
+    asyncio.CancelledError: "raised CancelledError, or awaited what was cancelled",
+}
+"""The errors that DBOS does not record; `SystemExit` and `KeyboardInterrupt` would end the event loop besides."""
+
+
 class WorkflowExitError(Exception):
-    """The failure of a workflow that called `sys.exit`, or raised `KeyboardInterrupt`."""
+    """The failure of a workflow that raised one of `_EXITS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +82,33 @@ def workflows_in(module: ModuleType) -> Mapping[str, WorkflowFunction]:
     return found
 
 
+def hidden_workflows_in(module: ModuleType) -> Sequence[str]:
+    """Return a line, with file and line number, for each workflow of this module that is not in `workflows_in`."""
+    known = workflows_in(module)
+    hidden = {
+        name: inspect.unwrap(each).__code__
+        for name, each in _registered().items()
+        if not name.startswith(_STEP) and name not in known and inspect.unwrap(each).__module__ == module.__name__
+    }
+    return [
+        f"{code.co_filename}:{code.co_firstlineno}: {code.co_qualname} is no tool: only functions at the top of a "
+        "module are; call it from one of these"
+        for code in hidden.values()
+    ]
+
+
+def _registered() -> Mapping[str, Callable[..., Any]]:  # Any: the users' parameters and results
+    """Return the workflows of this process by DBOS's names; DBOS (3.4) has no public way to ask for them."""
+    registry: Any = getattr(sys.modules["dbos._dbos"], "_dbos_global_registry", None)  # Any: DBOS's own
+    return {} if registry is None else registry.workflow_info_map
+
+
 def fail_on_exit(folder: Path) -> None:
-    """Make each workflow of this process fail if it calls `sys.exit`; DBOS would leave it `PENDING` for ever.
+    """Make each workflow of this process fail if it raises one of `_EXITS`; DBOS would leave it `PENDING` for ever.
 
     Wrap the attribute `__orig_func`: DBOS (3.4) calls it for each start, recovery and dequeue.
     """
-    registry: Any = getattr(sys.modules["dbos._dbos"], "_dbos_global_registry", None)  # Any: DBOS's own
-    known: Mapping[str, Callable[..., Any]] = {} if registry is None else registry.workflow_info_map
-    for workflow in known.values():
+    for workflow in _registered().values():
         original = getattr(workflow, _ORIGINAL)
         if not hasattr(original, _WRAPPED):
             setattr(workflow, _ORIGINAL, _wrap(original, folder))
@@ -91,9 +119,11 @@ def _wrap(function: Callable[..., Any], folder: Path) -> Callable[..., Any]:  # 
     def exit_as_failure() -> Generator[None]:
         try:
             yield
-        except (SystemExit, KeyboardInterrupt) as error:  # both would end the event loop
+        except tuple(_EXITS) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             place = place_in(folder, error.__traceback__) or function.__name__
-            did = "called exit" if isinstance(error, SystemExit) else "raised KeyboardInterrupt"
+            did = next(did for kind, did in _EXITS.items() if isinstance(error, kind))
             raise WorkflowExitError(f"{place}: it {did}: raise an exception in its place") from None
 
     @wraps(function)
@@ -109,6 +139,15 @@ def _wrap(function: Callable[..., Any], folder: Path) -> Callable[..., Any]:  # 
     wrapped = call_async if inspect.iscoroutinefunction(function) else call
     setattr(wrapped, _WRAPPED, True)
     return wrapped
+
+
+def _is_cancelled() -> bool:
+    """True if the current task has to end, as at the end of the process; a function without `async` has no task."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def folder_of(module: ModuleType) -> Path:

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -23,7 +23,7 @@ from dbos import Serializer, WorkflowStatus
 from dbos import error as dbos_error
 from pydantic import BaseModel, TypeAdapter
 
-__all__ = ["NAME", "TypedJsonSerializer", "plain"]
+__all__ = ["NAME", "TypedJsonSerializer", "numbers_beyond_json", "plain"]
 
 NAME: Final = "mcp_workflows_json"
 """The name of the format in DBOS's column `serialization`."""
@@ -72,6 +72,8 @@ class TypedJsonSerializer(Serializer):
             raise TypeError("a text that is no Unicode cannot be stored: it has half of a surrogate pair") from None
         except RecursionError:
             raise TypeError("a value of so many levels cannot be stored") from None
+        except ValueError:  # in a model or a dataclass
+            raise TypeError(f"a value cannot be stored: {next(numbers_beyond_json(_encoded(data)))}") from None
         return text
 
     def deserialize(self, serialized_data: str) -> Any:  # Any: see `serialize`
@@ -94,6 +96,26 @@ def plain(value: Any) -> Any:  # Any: JSON
             return [plain(each) for each in _items(value)]
         case _:
             return value
+
+
+def numbers_beyond_json(value: Any, place: str = "") -> Iterator[str]:  # Any: JSON, with the names of types
+    """Yield a text with the place of each number in stored JSON that JSON itself does not have."""
+    match value:
+        case {"$type": "builtins:float", "value": number}:
+            yield from numbers_beyond_json(float(number), place)
+        case {"$type": str(), "value": inner}:
+            yield from numbers_beyond_json(inner, place)
+        case dict():
+            for key, each in cast("dict[str, Any]", value).items():
+                yield from numbers_beyond_json(each, f"{place}.{key}")
+        case list():
+            for i, each in enumerate(_items(value)):
+                yield from numbers_beyond_json(each, f"{place}[{i}]")
+        case float() if not math.isfinite(value):
+            number = "NaN" if math.isnan(value) else "an infinite number"
+            yield f"{place.removeprefix('.') or 'it'} is {number}, which JSON does not have: use None or a text"
+        case _:
+            pass
 
 
 def _encoded(value: Any) -> Any:  # Any: see `serialize`

@@ -23,7 +23,7 @@ from sqlalchemy.exc import DisconnectionError
 
 from mcp_workflows.adapter import JSON, MAX_STEPS
 from mcp_workflows_dbos.serializer import NAME as TYPED_JSON
-from mcp_workflows_dbos.serializer import plain
+from mcp_workflows_dbos.serializer import numbers_beyond_json, plain
 from mcp_workflows_dbos.settings import is_sqlite
 from mcp_workflows_dbos.start import DIGEST
 from mcp_workflows_dbos.workflow import ANSWER, ASK, PROGRESS, QUESTION
@@ -36,6 +36,7 @@ _WATCH_EVERY: Final = 0.5  # seconds between two queries for executions that hav
 _OVERLAP: Final = 5000  # ms by which these queries overlap: clocks differ, and a row is visible only after its commit
 _CHANNELS: Final = ("dbos_notifications_channel", "dbos_workflow_events_channel")
 _READABLE: Final = frozenset({"portable_json", TYPED_JSON})  # DBOS's column `serialization`
+_BEYOND_JSON: Final = ("NaN", "Infinity", '"builtins:float"')  # a value with none of these is JSON
 
 _STATUS: Final = """
 SELECT s.workflow_uuid, s.status, s.name, s.created_at, s.updated_at, s.application_version,
@@ -118,6 +119,7 @@ class Row:
     delayed_until: int | None
     digest: str | None  # of the workflow and its input; None: started elsewhere
     output: JSON | Unreadable = None
+    not_json: str | None = None  # why the output is no JSON, with the place
     error: JSON | Unreadable = None
     progress: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     questions: Mapping[str, Question] = field(default_factory=dict[str, Question])  # open ones, by input request key
@@ -329,11 +331,19 @@ def _row(
         delayed_until=row["delay_until_epoch_ms"],
         digest=stored.get(DIGEST),
         output=_value(row["output"], row["serialization"]),
+        not_json=_not_json(row["output"], row["serialization"]),
         error=_value(row["error"], row["serialization"]),
         progress=progress,
         questions=questions,
         steps=steps,
     )
+
+
+def _not_json(text: str | None, serialization: str | None) -> str | None:
+    """Return the place of the first number in a value that JSON does not have, such as NaN."""
+    if text is None or serialization not in _READABLE or not any(word in text for word in _BEYOND_JSON):
+        return None
+    return next(numbers_beyond_json(json.loads(text)), None)
 
 
 def _value(text: str | None, serialization: str | None) -> JSON | Unreadable:

@@ -25,7 +25,7 @@ PATIENCE = 30  # seconds
 RETRIES = 3
 HEAD = "from dbos import DBOS; from mcp_workflows_dbos import McpError\n"
 WORKFLOWS = """
-import asyncio, sys, time
+import asyncio, dataclasses, sys, time
 @DBOS.workflow(name=__name__ + ".blocks")
 async def blocks():
     deadline = time.monotonic() + 5
@@ -65,6 +65,26 @@ async def stops_the_loop():
 async def cancels_all():
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
+@DBOS.workflow(name=__name__ + ".raises_cancelled")
+async def raises_cancelled():
+    raise asyncio.CancelledError
+@DBOS.workflow(name=__name__ + ".awaits_cancelled")
+async def awaits_cancelled():
+    task = asyncio.create_task(asyncio.sleep(1000))
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await task
+@DBOS.workflow(name=__name__ + ".raises_cancelled_in_thread")
+def raises_cancelled_in_thread():
+    raise asyncio.CancelledError
+@DBOS.workflow(name=__name__ + ".has_no_number")
+async def has_no_number() -> dict[str, list[float]]:
+    return {"means": [0.5, float("nan")]}
+@DBOS.workflow(name=__name__ + ".has_no_number_in_a_model")
+async def has_no_number_in_a_model():
+    return {"scores": [Score(mean=float("inf"))]}
+@dataclasses.dataclass
+class Score:
+    mean: float
 """
 
 
@@ -160,6 +180,18 @@ async def test_a_workflow_that_interrupts_fails_and_the_others_go_on(file: Path)
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("workflow", "line"), [("raises_cancelled", 45), ("awaits_cancelled", 50), ("raises_cancelled_in_thread", 53)]
+)
+async def test_a_workflow_that_cancels_itself_fails_with_its_line(file: Path, workflow: str, line: int) -> None:
+    async with adapter_of(file) as adapter:
+        seen = await ended(adapter, order(f"{file.stem}.{workflow}"))
+    said = "it raised CancelledError, or awaited what was cancelled: raise an exception in its place"
+    assert seen.failure
+    assert seen.failure.text == f"{file}:{line}: {said}"
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("workflow", ["stops_the_loop", "cancels_all"])
 async def test_a_workflow_that_stops_the_event_loop_is_told_and_all_go_on(
     file: Path, caplog: pytest.LogCaptureFixture, workflow: str
@@ -219,6 +251,52 @@ async def test_a_result_that_cannot_be_stored_fails_its_execution(file: Path) ->
         seen = await ended(adapter, order(f"{file.stem}.half_a_character"))
     assert seen.failure
     assert "half of a surrogate pair" in seen.failure.text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("workflow", "said"),
+    [
+        ("has_no_number", "it has succeeded, but its result is no JSON: means[1] is NaN"),
+        ("has_no_number_in_a_model", "a value cannot be stored: scores[0].mean is an infinite number"),
+    ],
+)
+async def test_a_result_with_a_number_that_json_lacks_fails_with_its_place(
+    file: Path, workflow: str, said: str
+) -> None:
+    async with adapter_of(file) as adapter:
+        seen = await ended(adapter, order(f"{file.stem}.{workflow}"))
+    assert seen.failure
+    assert seen.failure.text == f"{said}, which JSON does not have: use None or a text"
+
+
+METHOD = """
+@DBOS.dbos_class(__name__ + ".Shop")
+class Shop:
+    @staticmethod
+    @DBOS.workflow(name=__name__ + ".sell")
+    async def sell() -> None: ...
+"""
+
+
+def test_a_file_whose_only_workflow_is_a_method_is_told_with_its_line(file: Path) -> None:
+    file.write_text(HEAD + METHOD)
+    with pytest.raises(ConfigError, match=r":5: Shop\.sell is no tool: only functions at the top of a module are"):
+        draft_file(file, None)
+
+
+@pytest.mark.anyio
+async def test_a_method_beside_other_workflows_is_told_with_its_line(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with file.open("a") as opened:
+        opened.write(METHOD)
+    async with adapter_of(file) as adapter:
+        assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
+    told = [each.message for each in caplog.records if "is no tool" in each.message]
+    line = len((HEAD + WORKFLOWS).splitlines()) + 4
+    said = "Shop.sell is no tool: only functions at the top of a module are; call it from one of these"
+    assert told == [f"{file}:{line}: {said}"]
 
 
 @pytest.mark.anyio

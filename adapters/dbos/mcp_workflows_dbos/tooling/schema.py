@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mcp_workflows.adapter import Discovered, DraftedEngine, WorkflowSchema
 from mcp_workflows.errors import ConfigError
-from mcp_workflows_dbos.module import WorkflowFunction, load_module, workflows_in
+from mcp_workflows_dbos.module import WorkflowFunction, hidden_workflows_in, load_module, workflows_in
 
 Schema = dict[str, Any]  # Any: a JSON Schema
 
@@ -118,6 +118,7 @@ def draft_file(file: Path, start: str | None) -> DraftedEngine:
         raise ConfigError(f"{file.name}: Python finds {module.__file__} under this name: rename the file")
     workflows = [each for each in workflows_in(module).values() if start in (None, each.name)]
     if not workflows:
-        raise ConfigError(f"{file.name}: no function in it has @DBOS.workflow()")
+        hidden = hidden_workflows_in(module)
+        raise ConfigError(hidden[0] if hidden else f"{file.name}: no function in it has @DBOS.workflow()")
     found = [describe_workflow(file.stem, each) for each in workflows]
     return DraftedEngine(name=file.stem, settings={"module": file.stem}, workflows=found)
