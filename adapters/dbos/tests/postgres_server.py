@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 
 from scripts.processes import free_port
@@ -60,8 +61,25 @@ def postgres(programs: Path) -> Generator[str]:
                 assert process.poll() is None, (root / "log").read_text()
             yield f"postgresql://postgres@127.0.0.1:{port}"
         finally:
-            process.send_signal(signal.SIGINT)  # SIGINT: it does not wait for its clients
+            process.send_signal(signal.SIGQUIT)  # it waits for no client, not even for one that has not logged in
             process.wait()
+
+
+@contextmanager
+def frozen(url: str) -> Generator[None]:
+    """Stop all processes of a server within this context, as a machine that hangs does: sockets stay open."""
+    with psycopg.connect(f"{url}/postgres") as connection:
+        [[folder]] = connection.execute("SHOW data_directory").fetchall()
+    server = psutil.Process(int((Path(folder) / "postmaster.pid").read_text().split()[0]))
+    server.suspend()  # before its children, so that it makes no more
+    stopped = [server, *server.children()]
+    try:
+        for process in stopped[1:]:
+            process.suspend()
+        yield
+    finally:
+        for process in reversed(stopped):
+            process.resume()
 
 
 def new_database(url: str) -> str:

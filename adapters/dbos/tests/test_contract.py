@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,8 +17,8 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
-from adapters.dbos.tests.postgres_server import binaries, new_database, postgres
-from mcp_workflows.adapter import Adapter, Ref
+from adapters.dbos.tests.postgres_server import binaries, frozen, new_database, postgres
+from mcp_workflows.adapter import Adapter, Ref, Start
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 from mcp_workflows.testing.lossy import LossyProxy
@@ -84,6 +86,17 @@ class TestOnPostgres(AdapterContract):
     def subject(self, postgres_url: str) -> Subject:
         url = new_database(postgres_url)
         return subject_of(lambda: in_process(url))
+
+    async def test_a_start_on_a_database_that_freezes_is_told_in_time_and_can_be_sent_again(
+        self, postgres_url: str
+    ) -> None:
+        start = Start(workflow="echo", arguments={"text": "hi"}, key=uuid.uuid4().hex, created=datetime.now(UTC))
+        async with in_process(new_database(postgres_url)) as adapter:
+            with frozen(postgres_url), pytest.raises(EngineUnavailable, match="gave no answer within 8 s"):
+                await adapter.start(start)
+            with anyio.fail_after(60):
+                while not (await adapter.describe(Ref(workflow="echo", handle=await adapter.start(start)))).terminal:
+                    await anyio.sleep(0.1)
 
 
 class CommitProxy(LossyProxy):
