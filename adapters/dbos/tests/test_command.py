@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import httpx2
 import mcp_types as types
+import psutil
 import pytest
 from mcp.client import Client, ClientRequestContext
 
@@ -126,6 +127,40 @@ def test_dev_ends_if_no_save_could_help(file: Path, made: bool) -> None:
         done = subprocess.run(words, cwd=file.parent, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 1
     assert ("choose another with --http HOST:PORT" if made else "app.py: no such file") in done.stderr
+
+
+FORKS = """
+import os, signal, time
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@DBOS.workflow()
+def fork() -> dict[str, int]:
+    if (child := os.fork()) == 0:
+        while True:
+            time.sleep(1)
+    return {"child": child}
+"""
+
+
+async def test_a_file_that_forks_and_handles_signals_is_started_again_and_ended_with_all_it_started(file: Path) -> None:
+    save(file, CODE[0] + FORKS)
+    with developing(file) as url:
+        await until_offered(url, "fork")
+        async with Client(url, extensions=[TasksClient()]) as client:
+            first = (await client.call_tool("fork", {})).structured_content
+        save(file, CODE[0] + FORKS.replace("def fork", "def fork_again"))
+        await until_offered(url, "fork_again")
+        async with Client(url, extensions=[TasksClient()]) as client:
+            second = (await client.call_tool("fork_again", {})).structured_content
+    assert first
+    assert second
+    with anyio.fail_after(PATIENCE):
+        while psutil.pid_exists(first["child"]) or psutil.pid_exists(second["child"]):
+            await anyio.sleep(0.1)
+    assert await tools(url) == {}
 
 
 def save(file: Path, text: str) -> None:

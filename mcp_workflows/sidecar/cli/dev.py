@@ -7,6 +7,7 @@ of `dev` only starts the others, and imports no more than it needs for that: eac
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -86,10 +87,8 @@ def _restart_on_save(folder: Path, command: Sequence[str]) -> None:
                 process, is_reported = _start(command), False
             elif process.poll() is not None and not is_reported:
                 is_reported = True
-                say(
-                    f"ended with exit code {process.returncode}; starts again when a Python file here is saved",
-                    err=True,
-                )
+                code = process.returncode
+                say(f"ended with exit code {code}; starts again when a Python file here is saved", err=True)
     except KeyboardInterrupt:
         pass
     finally:
@@ -102,9 +101,13 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop a process as Ctrl-C does; kill it after `_STOP_WITHIN`, or at a second Ctrl-C."""
+    """Stop a process as Ctrl-C does; kill it after `_STOP_WITHIN`, or at a second Ctrl-C, and all that it started.
+
+    A process that a workflow has forked would keep the port open.
+    """
     process.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
         process.wait(_STOP_WITHIN)
-    process.kill()
+    with suppress(ProcessLookupError, PermissionError):  # nothing is left; macOS says the latter of zombies
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
