@@ -120,6 +120,9 @@ class DbosAdapter:
         if executor is not None and executor.is_running and "queue" not in start.options:
             with translated(), _time_limit():
                 await executor.begin(start.workflow, start.key, start.digest, arguments)
+        elif executor is not None and executor.has_other_workflows and "queue" not in start.options:
+            problem = "another process runs this application, with other workflows"
+            raise EngineUnavailable(problem, sent=False, silent=False)
         else:
             await self._enqueue(start, arguments)
         row = await self._row(start.key)

@@ -43,6 +43,10 @@ from mcp_workflows_dbos.workflow import CHANGES
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_OTHER_WORKFLOWS: Final = (
+    "another process runs application {} with other workflows, so none is started here until it ends: if these are "
+    "two applications, set `application` in one of the engines"
+)
 _POOL: Final = "dbos-executor-"  # the names of threads in which DBOS runs functions without `async`
 
 
@@ -96,7 +100,7 @@ class Executor:
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._begun = threading.Event()
-        self._lock = lock_for(application.url, application.name)
+        self._lock = lock_for(application.url, application.name, self.workflows)
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"workflows of {application.module}")
         self._watch = threading.Thread(target=self._watch_loop, daemon=True, name="watch of the workflows")
 
@@ -109,6 +113,11 @@ class Executor:
     def is_running(self) -> bool:
         """True if this process runs the workflows; otherwise another one does, or nobody can now."""
         return self.version is not None
+
+    @property
+    def has_other_workflows(self) -> bool:
+        """True if the process that runs the application has other workflows than this one."""
+        return self._lock.is_for_others and not self.is_running
 
     def start(self) -> None:
         """Start the thread, and wait until it runs the workflows or has failed to once, or the database is too slow."""
@@ -169,7 +178,10 @@ class Executor:
                 if self._lock.acquire():
                     await self._run_while_locked()
                     continue
-                self.problem = None
+                if self.has_other_workflows:
+                    self._tell(_OTHER_WORKFLOWS.format(self.application.name))
+                else:
+                    self.problem = None
             except Exception as error:  # the thread would end, and DBOS calls the user's code, too
                 meaning = problem_of(error, self.application.url)
                 self._tell(f"the workflows of {self.application.module} do not run: {meaning}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,10 +20,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from mcp_workflows_dbos.settings import is_sqlite
 
 _CONNECT_TIMEOUT: Final = 5  # seconds
+_NAME: Final = "mcp-workflows executor "  # of the connection: this, and a digest of the names of the workflows
+_HOLDER: Final = """
+SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND ((classid::bigint << 32) | objid::bigint) = :id
+AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 
 
 class ExecutorLock(Protocol):
     """A lock on the executions of an application. All methods block."""
+
+    is_for_others: bool
+    """True if, at the last `acquire`, a process with other workflows had it: two applications have one name."""
 
     def acquire(self) -> bool:
         """Take the lock, or return False if another process has it."""
@@ -37,16 +47,23 @@ class ExecutorLock(Protocol):
         ...
 
 
-def lock_for(url: str, application: str) -> ExecutorLock:
-    """Return the lock for an application on this database."""
+def lock_for(url: str, application: str, workflows: Iterable[str]) -> ExecutorLock:
+    """Return the lock for an application on this database; `workflows` are the names of its workflows."""
     parsed = make_url(url)
-    return _SqliteLock(Path(parsed.database or "")) if is_sqlite(url) else _PostgresLock(parsed, application)
+    if is_sqlite(url):
+        return _SqliteLock(Path(parsed.database or ""))
+    return _PostgresLock(parsed, application, workflows)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:8]
 
 
 class _SqliteLock:
     """An exclusive transaction on a file beside the database; it works alike on every platform."""
 
     def __init__(self, database: Path) -> None:
+        self.is_for_others = False  # each module has a file of its own, unless the settings name another one
         self._database = database
         self._path = database.with_name(f"{database.name}-executor")
         self._held: sqlite3.Connection | None = None
@@ -78,21 +95,24 @@ class _SqliteLock:
 
 
 class _PostgresLock:
-    """An advisory lock of PostgreSQL, on a connection of its own."""
+    """An advisory lock of PostgreSQL, on a connection of its own, whose name tells which workflows the process has."""
 
-    def __init__(self, url: URL, application: str) -> None:
-        arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": "mcp-workflows executor"}
+    def __init__(self, url: URL, application: str, workflows: Iterable[str]) -> None:
+        self.is_for_others = False
+        self._name = f"{_NAME}{_digest(' '.join(sorted(workflows))).hex()}"
+        arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": self._name}
         psycopg_url = url.set(drivername="postgresql+psycopg")
         self._engine = sa.create_engine(psycopg_url, poolclass=sa.NullPool, connect_args=arguments)
-        name = hashlib.sha256(f"mcp-workflows {application}".encode()).digest()[:8]
-        self._id = int.from_bytes(name, "big", signed=True)
+        self._id = int.from_bytes(_digest(f"mcp-workflows {application}"), "big", signed=True)
         self._held: sa.Connection | None = None
 
     def acquire(self) -> bool:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        if connection.execute(sa.text("SELECT pg_try_advisory_lock(:n)"), {"n": self._id}).scalar():
-            self._held = connection
+        if connection.execute(sa.text("SELECT pg_try_advisory_lock(:id)"), {"id": self._id}).scalar():
+            self._held, self.is_for_others = connection, False
             return True
+        names = connection.execute(sa.text(_HOLDER), {"id": self._id}).scalars().all()
+        self.is_for_others = any(name.startswith(_NAME) and name != self._name for name in names if name)
         connection.close()
         return False
 

@@ -262,6 +262,35 @@ async def test_a_second_process_leaves_what_runs_alone_and_takes_over(applicatio
     assert application.done().count(0) == 2
 
 
+async def test_of_two_modules_with_one_name_the_second_starts_nothing_until_the_first_has_ended(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if application.is_sqlite:
+        pytest.skip("each module has an SQLite file of its own")
+    other = application.folder / "other"
+    other.mkdir()
+    (other / f"{application.name}.py").write_text(
+        "from dbos import DBOS\n@DBOS.workflow(name=__name__ + '.different')\nasync def different() -> None: ...\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(other), *sys.path])
+    workflow = f"{application.name}.different"
+    start = Start(workflow=workflow, arguments={}, key="one", created=datetime.now(UTC))
+    settings = DbosSettings.model_validate({"module": application.name, "database": application.url})
+    with application.host() as first:
+        async with DbosAdapter(settings) as adapter:
+            found = await adapter.check_engine()
+            assert not found.ok
+            assert f"another process runs application mcp-{application.name} with other workflows" in found.text
+            with pytest.raises(EngineUnavailable, match="with other workflows"):
+                await adapter.start(start)
+            first.send_signal(signal.SIGKILL)
+            with anyio.fail_after(PATIENCE):
+                while not (await adapter.check_engine()).ok:
+                    await anyio.sleep(0.1)
+            await adapter.start(start)
+            assert (await until(adapter, "one", lambda seen: seen.terminal)).status is Status.SUCCEEDED
+
+
 async def test_workers_elsewhere_take_executions_from_their_queue(application: Application) -> None:
     start = Start(workflow="questions", arguments={}, key="one", created=datetime.now(UTC))
     with application.host():
