@@ -72,8 +72,9 @@ class TypedJsonSerializer(Serializer):
             raise TypeError("a text that is no Unicode cannot be stored: it has half of a surrogate pair") from None
         except RecursionError:
             raise TypeError("a value of so many levels cannot be stored") from None
-        except ValueError:  # in a model or a dataclass
-            raise TypeError(f"a value cannot be stored: {next(numbers_beyond_json(_encoded(data)))}") from None
+        except ValueError as error:  # a number in a model or a dataclass, or one of thousands of digits
+            wrong = next(numbers_beyond_json(_encoded(data)), str(error))
+            raise TypeError(f"a value cannot be stored: {wrong}") from None
         return text
 
     def deserialize(self, serialized_data: str) -> Any:  # Any: see `serialize`
@@ -101,7 +102,7 @@ def plain(value: Any) -> Any:  # Any: JSON
 def numbers_beyond_json(value: Any, place: str = "") -> Iterator[str]:  # Any: JSON, with the names of types
     """Yield a text with the place of each number in stored JSON that JSON itself does not have."""
     match value:
-        case {"$type": "builtins:float", "value": number}:
+        case {"$type": "builtins:float", "value": "nan" | "inf" | "-inf" as number}:
             yield from numbers_beyond_json(float(number), place)
         case {"$type": str(), "value": inner}:
             yield from numbers_beyond_json(inner, place)

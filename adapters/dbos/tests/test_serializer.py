@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 from mcp_workflows_dbos import TypedJsonSerializer
-from mcp_workflows_dbos.serializer import plain
+from mcp_workflows_dbos.serializer import numbers_beyond_json, plain
 from pydantic import BaseModel
 
 SERIALIZER = TypedJsonSerializer()
@@ -121,10 +121,20 @@ def test_a_value_that_looks_like_a_type_is_seen_as_it_is() -> None:
     assert plain(json.loads(SERIALIZER.serialize(value))) == value
 
 
-@pytest.mark.parametrize("value", ["\ud800", {"\ud800": 1}, reduce(lambda inner, _: [inner], range(5000), [])])
+@pytest.mark.parametrize(
+    "value", ["\ud800", {"\ud800": 1}, reduce(lambda inner, _: [inner], range(5000), []), [10**5000]]
+)
 def test_a_value_that_no_database_takes_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="cannot be stored"):
         SERIALIZER.serialize(value)
+
+
+def test_a_number_that_json_lacks_is_found_with_its_place_in_any_format() -> None:
+    text = SERIALIZER.serialize({"a": [1.5, ({"b": math.nan},)]})
+    lacks = "which JSON does not have: use None or a text"
+    assert [*numbers_beyond_json(json.loads(text))] == [f"a[1][0].b is NaN, {lacks}"]
+    assert [*numbers_beyond_json(json.loads('[1, -Infinity, "nan"]'))] == [f"[1] is an infinite number, {lacks}"]
+    assert [*numbers_beyond_json(json.loads('{"$type": "builtins:float", "value": "no number"}'))] == []
 
 
 def test_callers_see_values_without_the_names_of_types() -> None:
