@@ -483,7 +483,7 @@ LINES: Mapping[str, int] = {
     "errors": 60,
     "units": 50,
     "telemetry": 173,  # unknown starts, unmapped statuses
-    "adapter": 3156,  # the laws that `verify` tries; looks without an answer; recordings; YAML definitions; functions
+    "adapter": 3158,  # the laws that `verify` tries; looks without an answer; recordings; YAML; functions; hints
     "task": 210,
     "wire": 556,  # the call of a card
     "access": 1578,  # signatures of webhooks

@@ -17,6 +17,7 @@ import mcp_types as types
 import psutil
 import pytest
 from mcp.client import Client, ClientRequestContext
+from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.client import TasksClient
 from mcp_workflows.sidecar.config.load import load_config
@@ -56,14 +57,16 @@ def developing(file: Path) -> Generator[str]:
 
 
 async def tools(url: str) -> dict[str, Any]:
-    """The tools that are listed now, by name; none while nothing is served."""
+    """The tools that are listed now, by name; none while nothing is served, or the process ends."""
+    found: dict[str, Any] = {}
     try:
         async with httpx2.AsyncClient() as http:
             await http.get(url.removesuffix("/mcp") + "/readyz")
-    except httpx2.TransportError:
-        return {}
-    async with Client(url) as client:
-        return {tool.name: tool for tool in (await client.list_tools()).tools}
+        async with Client(url) as client:
+            found = {tool.name: tool for tool in (await client.list_tools()).tools}
+    except* (httpx2.TransportError, MCPError):
+        pass
+    return found
 
 
 async def until_offered(url: str, *names: str) -> dict[str, Any]:
