@@ -21,6 +21,7 @@ _STATUSES: Final[Mapping[str, Status]] = {
     "CANCELLED": Status.CANCELLED,
 }
 _UNDECODABLE: Final = "UndecodableResult"  # as the core names the failure of a result that is no JSON
+_INTERNAL_QUEUE: Final = "_dbos_internal_queue"  # DBOS's own, of executions that are recovered
 _GIVEN_UP: Final = "the process ended too often while it ran (MAX_RECOVERY_ATTEMPTS_EXCEEDED)"
 
 
@@ -80,7 +81,7 @@ def _protocol_error(error: Mapping[str, JSON]) -> tuple[int | None, JSON]:
 
 def _message(row: Row) -> str | None:
     if row.status == "ENQUEUED":
-        return f"waits in the queue {row.queue}"
+        return "waits for its turn" if row.queue == _INTERNAL_QUEUE else f"waits in the queue {row.queue}"
     if row.status == "DELAYED" and row.delayed_until:
         return f"begins at {_time(row.delayed_until):%Y-%m-%d %H:%M:%S} UTC"
     return cast("str | None", row.progress.get("message"))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
 import pytest
+from dbos._utils import INTERNAL_QUEUE_NAME
 from mcp_workflows_dbos import DbosAdapter
+from mcp_workflows_dbos.look import execution_of
+from mcp_workflows_dbos.tables import Row
 
 from adapters.dbos.tests.test_contract import FLOWS, in_process
 from mcp_workflows.adapter import Execution, Ref, Start, Status
@@ -57,3 +61,20 @@ def test_schemas_come_from_type_hints_and_defaults() -> None:
     }
     assert schema.output is not None
     assert schema.output["properties"].keys() == {"order_id", "amount", "paid"}
+
+
+def test_the_queue_of_an_execution_is_named_unless_it_is_dbos_own() -> None:
+    row = Row(
+        id="1",
+        status="ENQUEUED",
+        workflow="echo",
+        version=None,
+        queue="orders",
+        attempts=0,
+        created_at=0,
+        updated_at=0,
+        delayed_until=None,
+        digest=None,
+    )
+    assert execution_of(row).message == "waits in the queue orders"
+    assert execution_of(replace(row, queue=INTERNAL_QUEUE_NAME)).message == "waits for its turn"
