@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Frame, FrameLocator, Locator, Page, exp
 
 from scripts.browser import LAUNCH, chromium
 from scripts.card_host import card_host
+from tests.support.dev_server import DevServer
 from tests.support.sidecars import sidecar
 
 pytestmark = [
@@ -42,6 +43,7 @@ TOOLS: Final = (
     "forever",
     "answer_at_once",
 )
+UI_URLS: Final = {"https": "https://engine.example", "http": "http://engine.example", "local": "http://localhost:8233"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +102,23 @@ Open = Callable[..., Stage]
 
 
 @pytest.fixture(scope="module")
-def served(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+def served(dev_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """The origin of the host; behind it a sidecar."""
     folder = tmp_path_factory.mktemp("card")
     copy(FLOWS, folder / "app.py")
     tools: dict[str, Any] = {each: {"engine": "app", "workflow": each, "input": f"app:{each}"} for each in TOOLS}
     tools["expire"] = {"engine": "app", "workflow": "forever", "input": "app:forever", "ttl": "6s"}
+    approval = {"call": {}, "see": {}, "answer": {"not_owner": True}, "cancel": {}}
+    tools["wait_for_approval"] = {"engine": "app", "workflow": "ask_yes_or_no", "allow": approval}
+    temporal = {"adapter": "temporal", "address": dev_server.address, "task_queue": "without-workers"}
+    tools.update({f"run_at_{name}": {"engine": name, "workflow": "Run"} for name in UI_URLS})
     config = {
         "server": {"name": "card", "single_user": True},
         "store": "sqlite:///tasks.db",
-        "engines": {"app": {"adapter": "dbos", "module": "app"}},
+        "engines": {
+            "app": {"adapter": "dbos", "module": "app"},
+            **{name: {**temporal, "ui_url": url} for name, url in UI_URLS.items()},
+        },
         "tools": tools,
     }
     path = folder / "workflows.yaml"
@@ -340,6 +349,52 @@ def test_no_link_is_made_of_what_is_no_safe_address(opened: Open, url: str) -> N
     expect(stage.card.get_by_text(url)).to_be_visible()
     expect(stage.button("Open page ↗")).to_have_count(0)
     expect(stage.card.locator("a")).to_have_count(0)
+
+
+@pytest.mark.parametrize("name", ["https", "local"])
+def test_the_page_of_the_engine_is_opened_by_the_host(opened: Open, name: str) -> None:
+    stage = opened(f"run_at_{name}")
+    stage.button("Open in engine ↗").click()
+    stage.page.wait_for_function("host.links.length == 1")
+    (link,) = stage.host("links")
+    assert re.fullmatch(rf"{UI_URLS[name]}/namespaces/default/workflows/[^/]+/[^/]+/history", link)
+    expect(stage.card.locator("a")).to_have_count(0)
+    assert stage.violations() == []
+
+
+def test_a_page_of_the_engine_without_tls_is_not_opened(opened: Open) -> None:
+    stage = opened("run_at_http")
+    stage.polls()
+    assert stage.host("result.structuredContent.url").startswith("http://engine.example/")
+    expect(stage.button("Open in engine ↗")).to_be_hidden()
+
+
+def test_a_task_that_waits_for_somebody_else_says_so_and_asks_nothing(opened: Open) -> None:
+    stage = opened("wait_for_approval")
+    expect(stage.card.get_by_text("Waits for somebody else's answer.")).to_be_visible()
+    stage.shows_status("working")
+    expect(stage.button("Accept")).to_have_count(0)
+    assert stage.violations() == []
+    stage.button("Cancel run…").click()
+    stage.button("Yes, stop it").click()
+    stage.shows_status("cancelled")
+    expect(stage.card.get_by_text("Waits for")).to_have_count(0)
+
+
+@BOTH
+def test_a_card_in_a_host_with_tasks_finds_its_run_and_answers_it(opened: Open, era: str) -> None:
+    stage = opened("fulfil_order", {"order_id": f"tasks-{era}"}, era=era, tasks="1")
+    stage.shows_status("needs your answer")
+    assert "task_find" in stage.host("calls")
+    assert stage.host("result") is None  # the host has no more than a task
+    stage.card.get_by_role("radio", name="Yes").check()
+    stage.card.get_by_role("radio", name="Post").check()
+    stage.button("Send answer").click()
+    stage.shows_status("completed")
+    expect(stage.card.get_by_role("definition").first).to_have_text(f"tasks-{era}")
+    stage.page.wait_for_function("host.result")  # the host gives the card the result, which changes nothing
+    stage.shows_status("completed")
+    assert not stage.host("result.isError")
 
 
 @BOTH

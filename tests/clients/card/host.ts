@@ -4,11 +4,14 @@
 // &era=modern           2026-07-28; else 2025-11-25
 // &theme=dark
 // &reply=empty|never    the card gets the call's result without its content, as from a chat that is opened again; or no result at all
+// &tasks=1              the host speaks tasks, too: it gets a task for the call, and the card gets the result when that has ended
 // &refuse=1             the host refuses the calls of the card, until `host.refuse = false`
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 import { AppBridge, PostMessageTransport, getToolUiResourceUri, isToolVisibilityModelOnly } from "@modelcontextprotocol/ext-apps/app-bridge";
+import { createApplicationInputHandler, createTaskSessionFromClient, resultFromTaskOutcome } from "@modelcontextprotocol/ext-tasks/client";
 
-const UI = { extensions: { "io.modelcontextprotocol/ui": { mimeTypes: ["text/html;profile=mcp-app"] } } };
+const UI = { "io.modelcontextprotocol/ui": { mimeTypes: ["text/html;profile=mcp-app"] } };
+const TASKS = { "io.modelcontextprotocol/tasks": {} };
 const INFO = { name: "card-host", version: "0" };
 const EXAMPLES: Record<string, string> = { order_id: "A-1002", reason: "urgent" }; // of the orders: it has a question
 const asked = new URLSearchParams(location.search);
@@ -20,12 +23,16 @@ document.documentElement.style.colorScheme = theme;
 const host = { revision: "", calls: [] as string[], links: [] as string[], told: [] as string[], refuse: asked.has("refuse"), isUp: false, result: undefined as unknown, show, unload, teardown, dress };
 Object.assign(window, { host });
 
-const client = new Client(INFO, { capabilities: UI as never, versionNegotiation: { mode: asked.get("era") === "modern" ? "auto" : "legacy" } });
-await client.connect(new StreamableHTTPClientTransport(new URL("/mcp", location.href)));
+const capabilities = { extensions: asked.has("tasks") ? { ...UI, ...TASKS } : UI };
+const client = new Client(INFO, { capabilities: capabilities as never, versionNegotiation: { mode: asked.get("era") === "modern" ? "auto" : "legacy" } });
+const transport = new StreamableHTTPClientTransport(new URL("/mcp", location.href));
+await client.connect(transport);
 host.revision = client.getNegotiatedProtocolVersion() ?? "";
 const { tools } = await client.listTools();
 const tool = tools.find((each) => each.name === asked.get("tool"));
 let bridge: AppBridge | undefined;
+let cardAnswered = () => {};
+const answered = new Promise<void>((yes) => (cardAnswered = yes));
 let last: Promise<unknown> = Promise.resolve(); // call of the card
 tool ? await start() : list();
 
@@ -33,9 +40,34 @@ tool ? await start() : list();
 async function start() {
   const args = JSON.parse(asked.get("args") || "{}");
   chat.append(Object.assign(document.createElement("p"), { className: "you", textContent: `${tool!.title ?? tool!.name} ${JSON.stringify(args)}` }));
-  const result = client.callTool({ name: tool!.name, arguments: args }).then((found) => (host.result = found));
+  const result = (asked.has("tasks") ? callAsTask(args) : client.callTool({ name: tool!.name, arguments: args })).then((found) => (host.result = found));
   const reply = asked.get("reply");
   await show(args, reply === "never" ? undefined : reply === "empty" ? result.then(() => ({ content: [] })) : result);
+}
+
+/** Calls the tool as a task, and returns its result when it has ended. The card answers first; a later answer counts for nothing. */
+async function callAsTask(args: object) {
+  const refuse = () => Promise.reject(new Error("not offered"));
+  const session = createTaskSessionFromClient(client, {
+    endpointId: "card-host",
+    ...(host.revision === "2025-11-25" ? {} : { rawDispatch, v2RequestFraming: { protocolVersion: host.revision, clientInfo: INFO, clientCapabilities: capabilities } }),
+    onInputRequest: createApplicationInputHandler({ elicitation: () => answered.then(() => ({ action: "cancel" })), sampling: refuse, roots: refuse }),
+  } as never);
+  const execution = await session.callTool(tool!.name, args as never, { task: { preference: "prefer" } });
+  if (execution.kind !== "task") throw new Error(`no task, but ${execution.kind}`);
+  return resultFromTaskOutcome((await execution.settle()).outcome);
+}
+
+/** Sends a request of tasks of 2026-07-28 past the client, which knows no such results. */
+async function rawDispatch(request: object) {
+  const id = `raw-${crypto.randomUUID()}`;
+  const deliver = transport.onmessage!;
+  const reply = new Promise<{ error?: object; result?: object }>((yes) => {
+    transport.onmessage = (message, extra) => ("id" in message && message.id === id && !("method" in message) ? yes(message as never) : deliver(message, extra));
+  });
+  await transport.send({ jsonrpc: "2.0", id, ...request } as never);
+  const { error, result } = await reply;
+  return error ? { kind: "error", error } : { kind: "result", result };
 }
 
 /** A new frame with the page of the tool, which is told these arguments and this result. */
@@ -58,7 +90,9 @@ async function show(args: object, result?: unknown) {
     if (!wanted || isToolVisibilityModelOnly(wanted)) throw new Error(`${name} is not for cards`); // what a host MUST check
     const result = client.callTool({ name, arguments: given });
     last = result.catch(() => {});
-    return (await result) as never;
+    const reply = await result;
+    if (name === "task_answer") cardAnswered();
+    return reply as never;
   };
   bridge.onopenlink = async ({ url }) => (host.links.push(url), {});
   bridge.onupdatemodelcontext = async (params) => (host.told.push(JSON.stringify(params)), {});
