@@ -424,6 +424,13 @@ def test_a_failure_is_shown_with_its_reason(opened: Open) -> None:
     expect(at_once.card.get_by_text("the card was declined")).to_be_visible()
 
 
+def test_a_flat_result_with_a_null_is_a_list(opened: Open) -> None:
+    stage = opened("answer_at_once", {"text": "hello"})
+    stage.host("unload()")
+    stage.host("show({}, {content: [], structuredContent: {note: null, total: 3}})")
+    expect(stage.card.get_by_role("definition")).to_have_text(["\u2013", "3"])
+
+
 def test_a_result_within_the_call_needs_no_task(opened: Open) -> None:
     stage = opened("answer_at_once", {"text": "hello"})
     stage.shows_status("completed")
@@ -551,6 +558,34 @@ def test_a_card_without_a_run_says_so(opened: Open) -> None:
     expect(stage.card.get_by_text("The host shows this card without its run")).to_be_visible()
     expect(stage.button("Try again")).to_be_visible()
     assert stage.violations() == []
+
+
+def test_a_call_that_was_cancelled_or_failed_is_not_shown_as_starting(opened: Open) -> None:
+    stage = opened("answer_at_once", {"text": "cancelled"})
+    stage.shows_status("completed")
+    stage.host("unload()")
+    stage.host('show({text: "never called with this"}, {then: (_, no) => no(new Error("stopped by the user"))})')
+    stage.shows_status("call cancelled")
+    expect(stage.button("Try again")).to_be_visible()  # it has looked for a run, and found none
+    stage.shows_status("call cancelled")
+    stage.shows_alert("The call was cancelled. stopped by the user")
+    assert stage.violations() == []
+    stage.host("unload()")
+    stage.host("show({}, {content: [], isError: true})")
+    stage.shows_status("failed")
+    stage.host("unload()")
+    stage.host('show({}, {content: [{type: "text", text: "no more orders today"}], isError: true})')
+    stage.shows_status("failed")
+    stage.shows_alert("no more orders today")
+
+
+def test_a_run_whose_call_was_cancelled_is_found(opened: Open) -> None:
+    stage = opened("fulfil_order", {"order_id": "cancelled"})
+    stage.shows_status("needs your answer")
+    stage.host("unload()")
+    stage.host('show({order_id: "cancelled"}, {then: (_, no) => no(new Error("it took too long"))})')
+    stage.shows_status("needs your answer")
+    expect(stage.card.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_task_that_is_not_there_is_told(opened: Open) -> None:
