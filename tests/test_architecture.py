@@ -491,7 +491,7 @@ LINES: Mapping[str, int] = {
     "store": 1443,  # a row is decoded once for each text; caps are counted seldom; creates share a sync, which may fail
     "engines": 1284,  # one class for a call in place of five context managers; the scheduler knows its own; steps
     "tasks": 2276,  # an unknown start's reason; steps, logs; the disk takes a row as it starts; cards find tasks
-    "receiver": 2628,  # signed webhooks, refused ones are counted; steps and logs are shown; the run card; notes
+    "receiver": 2640,  # signed webhooks, refused ones counted; steps and logs; the run card, answers in it alone; notes
     "client": 820,  # bounded answers over HTTP; what was not sent, and what has no token
     "testing": 1140,  # without the laws of the verbs; the laws of logs and recordings
     "sidecar": 8032,  # `dev` in a process of its own; `verify`; `import --mcp`; schema; steps; snippets of more hosts

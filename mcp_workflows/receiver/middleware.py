@@ -207,6 +207,7 @@ class Middleware:
             tell=ProgressReports(ctx.session.report_progress).tell,
             final=is_in_core(ctx),
             card_of=partial(state.offer.card_of, shows_cards=shows_cards(ctx)),
+            has_answers_only=shows_cards(ctx) and state.offer.has_answers_only,
         )
         arguments = mapping_of(ctx.params or {}, "arguments", default={})
         try:

@@ -58,10 +58,19 @@ class Offer:
         """True if any listed tool has a run card."""
         return any(tool.listed and tool.effective_card is not Card.OFF for tool in self.tools.values())
 
+    @property
+    def has_answers_only(self) -> bool:
+        """True if any tool leaves answers to the card; clients that show cards then hide `DECISIONS` from the model."""
+        return any(tool.effective_card is Card.ANSWERS_ONLY for tool in self.tools.values())
+
     def card_of(self, name: str, *, shows_cards: bool) -> Card:
-        """Return the card of this tool's tasks, which is `off` for a client that shows no cards."""
+        """Return the card of this tool's tasks, which is `off` for a client that shows no cards.
+
+        With `answers_only` for one tool the cards of all tools have it, because the companion tools are the same.
+        """
         tool = self.tools.get(name) if shows_cards else None
-        return tool.effective_card if tool and tool.listed else Card.OFF
+        card = tool.effective_card if tool and tool.listed else Card.OFF
+        return Card.ANSWERS_ONLY if card is Card.ON and self.has_answers_only else card
 
     @property
     def task_service(self) -> TaskService:
@@ -104,9 +113,7 @@ class Offer:
         """
         if not cards:
             return dict(companion.listed)
-        is_persons = companion.name in DECISIONS and any(
-            tool.effective_card is Card.ANSWERS_ONLY for tool in self.tools.values()
-        )
+        is_persons = companion.name in DECISIONS and self.has_answers_only
         model = [] if is_persons or companion.name not in self._for_model(viewer) else ["model"]
         app = ["app"] if companion.name in FOR_CARDS else []
         return {**companion.listed, "_meta": {"ui": {"visibility": [*model, *app]}}}

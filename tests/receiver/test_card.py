@@ -293,6 +293,22 @@ async def test_with_answers_only_the_model_is_neither_given_nor_told_a_way_to_an
         assert "task_answer" not in told(handle) + handle["structuredContent"]["next"]
 
 
+@BOTH
+async def test_answers_only_for_one_tool_counts_in_the_texts_of_all(tmp_path: Path, version: str) -> None:
+    tools = (tool(card="on"), tool("echo", card="answers_only"))
+    async with client_of(tmp_path, *tools, version=version) as client:
+        assert "task_answer" not in told(await client.tool("ask"))
+
+
+async def test_with_answers_only_an_approver_is_told_where_a_person_answers(tmp_path: Path) -> None:
+    async with callers(tmp_path, tool(allow=RULES, card="answers_only")) as (alice, bob):
+        await alice.call("ask")
+        found = (await bob.call("open_questions")).result
+    assert "- question?" in told(found)
+    assert "the user answers in the card" in told(found)
+    assert "task_answer" not in told(found) + found["structuredContent"]["next"]
+
+
 async def test_without_pages_answers_only_leaves_the_model_its_tools(tmp_path: Path) -> None:
     async with client_of(tmp_path, tool(card="answers_only", wait="50ms"), capabilities={}) as client:
         assert "task_answer" in await client.tools()

@@ -39,6 +39,7 @@ class Companions:
     tell: Tell  # called with each change while a call waits
     final: bool = False  # a cancellation is final in this client's revision, whatever the engine does
     card_of: Callable[[str], Card] = lambda _: Card.OFF  # by the tool's name, for this client
+    has_answers_only: bool = False  # this client hides `task_answer` from the model
 
     async def call(self, companion: Companion, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """`tools/call` of a companion tool; errors of the caller are results with `isError`.
@@ -103,7 +104,8 @@ class Companions:
 
     async def questions(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a page of questions in others' tasks."""
-        return render_questions(await self.service.questions(List(cursor=arguments.get("cursor")), self.principal))
+        page = await self.service.questions(List(cursor=arguments.get("cursor")), self.principal)
+        return render_questions(page, answers_only=self.has_answers_only)
 
     async def cancel(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Ask the engine to cancel; the status shows the outcome."""

@@ -22,6 +22,10 @@ from mcp_workflows.wire.params import STATUS, progress_text
 _OVER: Final = "nothing: the task has ended"
 _LONGEST_MESSAGE: Final = 200  # characters of a message in a list
 _WAITS_FOR_OTHERS: Final = "somebody else's answer"
+_ANSWERED_ELSEWHERE: Final = (
+    "let the user answer in a client without cards; in this one the user answers in the card, and only where the task "
+    "was started"
+)
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -101,19 +105,27 @@ def render_list(page: Listed) -> dict[str, Any]:
     return {"content": [_text("\n".join([head, *lines]))], "structuredContent": structured, "isError": False}
 
 
-def render_questions(page: Listed) -> dict[str, Any]:
-    """Return a page of questions in others' tasks, for approvers."""
+def render_questions(page: Listed, *, answers_only: bool = False) -> dict[str, Any]:
+    """Return a page of questions in others' tasks, for approvers.
+
+    With `answers_only` the model cannot answer them, and the text has no form.
+    """
     rows = [
         {**_row(task), "startedBy": cleaned(task.started_by or ""), "questions": _questions(task.requests)}
         for task in page.tasks
     ]
     lines = [
         f"{task.task_id} {task.tool}, started by {quoted(task.started_by)} ({task.created.strftime(_TIME)}):\n"
-        + "\n".join(f"- {key}: {asked['message']}{_form(asked)}" for key, asked in _questions(task.requests).items())
+        + "\n".join(
+            f"- {asked['message']}" if answers_only else f"- {key}: {asked['message']}{_form(asked)}"
+            for key, asked in _questions(task.requests).items()
+        )
         for task in page.tasks
     ]
     follow_up = f"ask the user, then call {Name.ANSWER} with the taskId, the key of the question and content"
-    if page.tasks:
+    if answers_only:
+        follow_up = _ANSWERED_ELSEWHERE
+    elif page.tasks:
         follow_up += f", such as {_ready(page.tasks[0])}"
     if page.next_cursor:
         follow_up += f", or {Name.QUESTIONS} with {_call(cursor=page.next_cursor)} for older ones"
