@@ -25,7 +25,11 @@ TABLE = Path(completion.__file__).with_name("completion.json")
 def table(command: Any) -> Mapping[str, Any]:  # Any: a command of Typer's own Click; JSON
     """A command or group of commands, with all in it."""
     context = typer.Context(command)
-    params = [_param(param, context) for param in command.params if param.name not in _TYPERS_OWN]
+    params = [
+        _param(param, context)
+        for param in command.params
+        if param.name not in _TYPERS_OWN and not getattr(param, "hidden", False)
+    ]
     shown = {"help": command.get_short_help_str(200), "params": params}
     if not isinstance(command, TyperGroup):
         return shown

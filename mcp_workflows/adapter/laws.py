@@ -159,7 +159,7 @@ async def expect_conflict(subject: Subject, adapter: Adapter, start: Start) -> N
     verb = "find" if adapter.starts is StartGuarantee.FINDABLE else "start"
     advice = (
         f"{verb}() must raise StartConflict when the key belongs to an execution with another workflow or input: keep "
-        "start.digest with the key, or ask the engine, and compare (functions: `same`), also after its end"
+        "start.digest with the key, or ask the engine, and compare, also after its end (`same`; over http: `conflict`)"
     )
     await expect(start_again(subject, adapter, start), StartConflict, advice=advice)
 

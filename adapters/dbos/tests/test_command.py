@@ -166,6 +166,16 @@ async def test_a_file_that_forks_and_handles_signals_is_started_again_and_ended_
     assert await tools(url) == {}
 
 
+async def test_what_a_killed_dev_has_started_ends_by_itself(file: Path) -> None:
+    with developing(file) as url:
+        await until_offered(url, "order")
+        [dev] = (each for each in psutil.Process().children() if file.parent == Path(each.cwd()))
+        dev.kill()
+        with anyio.fail_after(PATIENCE):
+            while await tools(url):
+                await anyio.sleep(0.1)
+
+
 def save(file: Path, text: str) -> None:
     file.write_text(text)
 

@@ -118,6 +118,11 @@ def other(tmp_path: Path) -> Path:
         ("\nimport sys\nsys.exit(3)\n", 4, "it exits while it is imported"),
         ("@DBOS.workflow()\ndef one(*words: str) -> None: ...\n", None, "arguments are given by name"),
         ("@DBOS.workflow()\ndef other(word: 'Nobody') -> None: ...\n", 2, "its type hints cannot be read"),
+        (
+            "import socket\n@DBOS.workflow()\ndef hinted(s: socket.socket, n: int) -> None: ...\n",
+            3,
+            "type hint of s; use str",
+        ),
         ("DBOS(config={'name': 'mine'})\n", None, "it makes a DBOS object: leave that out"),
         ("", None, "no function in it has @DBOS.workflow()"),
     ],

@@ -56,6 +56,14 @@ def test_an_argument_of_the_look_that_nobody_gives_is_an_option() -> None:
     assert definition_of(split)["look"]["args"] == {"export_id": "{{handle}}", "region": "{{options.region}}"}
 
 
+def test_a_tool_that_returns_the_result_is_called_once_the_status_says_so() -> None:
+    names = ("start_export", "get_export_result", "get_export_status", "cancel_export", "get_order_result")
+    [split] = splits([tool(name, *(["id"] if name != "start_export" else ["table"])) for name in names])
+    look = definition_of(split)["look"]
+    call = {"tool": "get_export_result", "args": {"id": "{{handle}}"}, "when": "{{status == 'succeeded'}}"}
+    assert (look["tool"], look["more"], look["output"]) == ("get_export_status", {"result": call}, "{{more.result}}")
+
+
 def test_what_is_made_and_read_is_no_draft_unless_it_is_named() -> None:
     tools = [tool("create_note", "text"), tool("get_note", "note_id"), tool("merge_note", "note_id")]
     assert not splits(tools)

@@ -62,7 +62,7 @@ def dev(
             raise ConfigError(f"{path}: no such file")
         bind(http).close()  # if the address is taken, no save helps
         words = ["serve", str(path), "--http", str(http), "--log-level", log_level.value]
-        words += ["--unsafe-no-auth"] if unsafe_no_auth else []
+        words += ["--parent", str(os.getpid()), *(["--unsafe-no-auth"] if unsafe_no_auth else [])]
         _restart_on_save(path.resolve().parent, [sys.executable, "-m", "mcp_workflows", *words])
         return
     log(log_level)

@@ -40,7 +40,7 @@ MOST_LISTED = 20  # workflows that are listed to choose from
 NEXT_STEPS = """\
 {path}: written
 next:
-  complete the lines with TODO: what each tool does, and what goes in
+  {change}
   {check}
 """
 
@@ -81,7 +81,8 @@ def init(
     with _beside(path, text) as written:
         load(written)
     _write(path, text, force=force)
-    typer.echo(NEXT_STEPS.format(path=path, check=command_line("check", config=path)), nl=False)
+    change = "complete the lines with TODO: what each tool does, and what goes in"
+    typer.echo(NEXT_STEPS.format(path=path, change=change, check=command_line("check", config=path)), nl=False)
 
 
 def _init_python(file: Path, *, force: bool) -> None:
@@ -94,7 +95,8 @@ def _init_python(file: Path, *, force: bool) -> None:
         load(written)
     _write(path, text, force=force)
     shown = DEFAULT_CONFIG if path.resolve() == DEFAULT_CONFIG.resolve() else path
-    typer.echo(NEXT_STEPS.format(path=shown, check=command_line("check", config=shown)), nl=False)
+    change = "add rules, limits, gates and other engines"
+    typer.echo(NEXT_STEPS.format(path=shown, change=change, check=command_line("check", config=shown)), nl=False)
 
 
 def _adapter(given: str | None, *, asks: bool) -> str:

@@ -90,7 +90,7 @@ def _values(name: str) -> Mapping[str, str]:
         "module": f"mcp_workflows_{'_'.join(words)}",
         "class_name": "".join(word.capitalize() for word in words),
         "title": " ".join(word.capitalize() for word in words),
-        "version": f"{major}.{minor}",
+        "version": version(DISTRIBUTION),
         "next": f"{major}.{int(minor) + 1}" if major == "0" else f"{int(major) + 1}",
     }
 

@@ -52,7 +52,8 @@ class Screen:
         for step in meta.get(_STEPS) or ():
             if step["status"] != Status.RUNNING:
                 self._once(f"{'':<15} {step['name']}: {step['status']}")
-        self._line(f"{state.status:<15} {state.status_message or ''}".rstrip())
+        word = "failed" if (state.result or {}).get("isError") else state.status  # to MCP such a task is completed
+        self._line(f"{word:<15} {state.status_message or ''}".rstrip())
         if page := meta.get(_PAGE):
             self._once(f"{'see':<15} {page}")
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
+import threading
+import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,6 +37,7 @@ from mcp_workflows.tools.tool import Kind
 
 logger = logging.getLogger(__name__)
 
+_LOOK_FOR_PARENT: Final = 0.5  # seconds
 _COLLECTIONS: Final = (10_000, 20, 100)
 """The thresholds of `gc.set_threshold`: a young generation of that many objects takes some 20 ms at most."""
 
@@ -153,6 +157,13 @@ def serve_reloading(config: Path, http: Address | None, *, unsafe_no_auth: bool)
             run_http(loaded, host=http.host, port=http.port, background=background)
 
 
+def _end_with(parent: int) -> None:
+    """End this process, as Ctrl-C does, once its parent has ended: `dev` may be killed, and the port must be free."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_FOR_PARENT)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 @app.command()
 def serve(
     config: ConfigArgument = None,
@@ -173,8 +184,11 @@ def serve(
         ),
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="How much to log, on standard error.")] = LogLevel.INFO,
+    parent: Annotated[int | None, typer.Option(hidden=True, help="The process to end with.")] = None,
 ) -> None:
     """Serve the configured tools, on stdio or over HTTP."""
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True, name="watch of the parent").start()
     log(log_level)
     gc.disable()  # adapters and the user's modules are imported, which leaves no garbage
     try:

@@ -40,15 +40,26 @@ def schema_of(function: Callable[..., Any], reference: str) -> WorkflowSchema:
         ConfigError: its type hints have no JSON Schema.
     """
     plain = inspect.unwrap(function)
+    hints: dict[str, Any] = {}  # Any: type hints
     try:
         hints = get_type_hints(plain, include_extras=True)
         parameters = _parameters(plain, reference)
         output = _output_schema(hints["return"]) if hints.get("return") else None
         return WorkflowSchema(input=_input_schema(parameters, hints), output=output, args="{{args}}")
-    except PydanticUserError as error:
-        raise ConfigError(f"{_where(plain)}: no JSON Schema for a type hint: {error.message}") from None
+    except PydanticUserError:
+        names = ", ".join(name for name, hint in hints.items() if not _has_schema(hint))
+        types = "use str, int, float, bool, list, dict, a dataclass or a pydantic model"
+        raise ConfigError(f"{_where(plain)}: no JSON Schema for the type hint of {names}; {types}") from None
     except (NameError, TypeError, PydanticSerializationError) as error:
         raise ConfigError(f"{_where(plain)}: its type hints cannot be read: {error}") from None
+
+
+def _has_schema(hint: Any) -> bool:  # Any: a type hint
+    try:
+        TypeAdapter(hint).json_schema()
+    except PydanticUserError:
+        return False
+    return True
 
 
 def _where(function: Callable[..., Any]) -> str:

@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
+import mcp_types as types
+
 from mcp_workflows.adapter import JSON, Finding
 from mcp_workflows.adapter.definition import promise_of
 from mcp_workflows.adapter.expressions import as_object
@@ -15,6 +17,7 @@ from mcp_workflows_mcp.settings import McpSettings
 from mcp_workflows_mcp.upstream import Upstream, hint_for
 
 _OPTION = re.compile(r"options\.([A-Za-z_]\w*)")
+_OF_REPLY = re.compile(r"\breply\.([A-Za-z_]\w*)")
 
 
 async def check_engine(upstream: Upstream, settings: McpSettings) -> Finding:
@@ -105,8 +108,32 @@ async def check_workflow(
     if in_core is not None and in_core.offered(tool):
         return Finding(ok=True, text=f"workflow {workflow} is a tool whose calls are tasks of the server's own")
     if settings.look is not None:
-        return Finding(ok=True, text=f"workflow {workflow} is a tool of the server")
+        return await _check_replies(upstream, settings, tool)
     if connection.offers_tasks:
         return Finding(ok=True, text=f"workflow {workflow} is a tool of a server that makes tasks")
     text = f"workflow {workflow}: its calls are no tasks: each is waited for, and is lost when this process ends"
     return Finding(ok=None, text=text, hint="if another tool tells how it stands, say so in start.handle and look")
+
+
+async def _check_replies(upstream: Upstream, settings: McpSettings, start: types.Tool) -> Finding:
+    """Check that the tools' output schemas name the fields in which the id and the status are."""
+    text = f"workflow {start.name} is a tool of the server"
+    look = settings.look
+    if look is None or "{{" in look.tool:
+        return Finding(ok=True, text=text)
+    read = {
+        "start.handle": (settings.start.handle, settings.start.extract, start),
+        "look.status": (look.status, look.extract, (await upstream.tools()).get(look.tool)),
+    }
+    unknown = [place for place, (value, extract, tool) in read.items() if _unnamed(value, tool) - extract.keys()]
+    if not unknown:
+        return Finding(ok=True, text=text)
+    places = " and ".join(unknown)
+    hint = "make one call and see: mcp-workflows call"
+    return Finding(ok=None, text=f"{text}; its output schemas do not say that {places} is right", hint=hint)
+
+
+def _unnamed(value: JSON, tool: types.Tool | None) -> frozenset[str]:
+    """Return the fields of the reply that an expression reads and the tool's output schema does not name."""
+    named = as_object(((tool and tool.output_schema) or {}).get("properties")) or {}
+    return frozenset(_OF_REPLY.findall(json.dumps(value))) - named.keys()

@@ -25,6 +25,7 @@ _STATES: Final = frozenset({"status", "poll", "progress", "state", "tail"})
 _LOOKS: Final = _STATES | {"get", "check", "describe", "list"}
 _SAME: Final = 10  # the likeness of tools that are about just the same
 _CANCELS: Final = frozenset({"cancel", "stop", "abort", "kill", "terminate"})
+_RESULTS: Final = frozenset({"result", "results", "output", "outputs"})
 _CHANGES: Final = frozenset({"delete", "remove", "update", "set", "clear"})
 _ID: Final = re.compile(r"(^|_|[a-z])(id|Id|ID|uuid|pid|number|handle|key)$")
 _WORDS_OF_STATUSES: Final[Mapping[str, Sequence[str]]] = {
@@ -35,7 +36,10 @@ _WORDS_OF_STATUSES: Final[Mapping[str, Sequence[str]]] = {
 }
 _WHICH_TASKS: Final = "The server makes tasks of some tools, and does not say of which: take out the others."
 _MOST_OTHERS: Final = 3  # tools that are named beside the draft
-_GUESSED: Final = "A guess by the names of the tools: say where the id and the status are, and what the words mean."
+_GUESSED: Final = (
+    "A guess by the names of the tools: say where the id and the status are, what the words mean, and in look.gone_if "
+    "how the server says that it does not know the id."
+)
 _FEW: Final = 4  # tools, of which most may well speak of one thing
 _SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH|PRIVATE", re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"[A-Za-z_]\w*=")
@@ -49,6 +53,7 @@ class Split:
     start: types.Tool
     look: types.Tool
     cancel: types.Tool | None
+    result: types.Tool | None
 
 
 async def discover(upstream: Upstream, settings: McpSettings) -> Sequence[Discovered]:
@@ -102,6 +107,7 @@ def splits(tools: Sequence[types.Tool], named: str | None = None) -> Sequence[Sp
     """
     subjects = _Subjects(tools)
     looks = [tool for tool in tools if _words(tool) & _LOOKS and not _words(tool) & _CANCELS and _ids(tool)]
+    looks.sort(key=_returns_results)  # of two about the same, the first is taken
     found: list[tuple[int, Split]] = []
     for start in tools:
         words = _words(start)
@@ -115,12 +121,19 @@ def splits(tools: Sequence[types.Tool], named: str | None = None) -> Sequence[Sp
             ((subjects.likeness(start, look), look) for look in reports), key=_first, default=(0, start)
         )
         if likeness > 0:
-            cancels = [tool for tool in tools if _words(tool) & _CANCELS and subjects.likeness(look, tool) > 0]
+            others = [tool for tool in tools if tool not in (start, look) and subjects.likeness(look, tool) > 0]
+            cancels = [tool for tool in others if _words(tool) & _CANCELS]
             cancel = max(cancels, key=lambda tool: subjects.likeness(look, tool), default=None)
             begins_so = _WORDS.findall(start.name)[0].lower() in _RUNS
             certainty = likeness + (cancel is not None) + begins_so
-            found.append((certainty, Split(start=start, look=look, cancel=cancel)))
+            results = [tool for tool in others if _returns_results(tool) and _ids(tool)]
+            result = max(results, key=lambda tool: subjects.likeness(look, tool), default=None)
+            found.append((certainty, Split(start=start, look=look, cancel=cancel, result=result)))
     return [split for _, split in sorted(found, key=lambda each: -each[0])]
+
+
+def _returns_results(tool: types.Tool) -> bool:
+    return bool(_words(tool) & _RESULTS)
 
 
 def _first(pair: tuple[int, types.Tool]) -> int:
@@ -142,7 +155,7 @@ class _Subjects:
         return 2 * len(ours & theirs) - len(ours ^ theirs)
 
     def _of(self, tool: types.Tool) -> frozenset[str]:
-        found = _words(tool) - _STARTS - _LOOKS - _CANCELS
+        found = _words(tool) - _STARTS - _LOOKS - _CANCELS - _RESULTS
         return found - self._common or found  # the common ones say nothing of one tool: often they name the product
 
 
@@ -234,7 +247,8 @@ def definition_of(split: Split) -> Mapping[str, JSON]:
     Other arguments that the look needs are kept in the handle, if the start has them, too.
     """
     own_id = _ids(split.look)[0]
-    needed = list(dict.fromkeys([own_id, *_needed(split.look), *(_needed(split.cancel) if split.cancel else ())]))
+    others = (tool for tool in (split.look, split.cancel, split.result) if tool is not None)
+    needed = list(dict.fromkeys([own_id, *(name for tool in others for name in _needed(tool))]))
     of_start = as_object(split.start.input_schema.get("properties")) or {}
     handle: dict[str, JSON] = {own_id: f"{{{{reply.{own_id}}}}}"}
     handle |= {name: f"{{{{arguments.{name}}}}}" for name in needed if name in of_start and name != own_id}
@@ -244,15 +258,17 @@ def definition_of(split: Split) -> Mapping[str, JSON]:
         names = _needed(tool) or ids[:1]
         return {name: _place(own_id if ids and name == ids[0] else name, handle) for name in names}
 
-    drafted: dict[str, JSON] = {
-        "start": {"handle": handle if len(handle) > 1 else handle[own_id]},
-        "look": {
-            "tool": split.look.name,
-            "args": arguments(split.look),
-            "status": "{{reply.status}}",
-            "map": _WORDS_OF_STATUSES,
-        },
+    look: dict[str, JSON] = {
+        "tool": split.look.name,
+        "args": arguments(split.look),
+        "status": "{{reply.status}}",
+        "map": _WORDS_OF_STATUSES,
     }
+    drafted: dict[str, JSON] = {"start": {"handle": handle if len(handle) > 1 else handle[own_id]}, "look": look}
+    if split.result is not None:
+        call: dict[str, JSON] = {"tool": split.result.name, "args": arguments(split.result)}
+        more: dict[str, JSON] = {"result": {**call, "when": "{{status == 'succeeded'}}"}}
+        drafted["look"] = {**look, "more": more, "output": "{{more.result}}"}
     if split.cancel is not None:
         drafted["cancel"] = {"tool": split.cancel.name, "args": arguments(split.cancel)}
     return drafted
