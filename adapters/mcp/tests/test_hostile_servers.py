@@ -157,6 +157,23 @@ async def test_an_output_schema_that_is_none_stops_nothing(schema: Any) -> None:
         await found.started()
 
 
+@pytest.mark.parametrize(
+    ("named", "ok", "said"),
+    [
+        ({"id": {}, "state": {}}, True, "is a tool"),
+        ({"id": {}}, None, "look.status"),
+        ({}, None, "start.handle and look"),
+    ],
+)
+async def test_check_says_which_fields_no_output_schema_names(named: Any, ok: bool | None, said: str) -> None:
+    schema = {"type": "object", "properties": named}
+    tools = [tool("start_job", outputSchema=schema), tool("get_job", outputSchema=schema)]
+    async with scene(ScriptedServer(tools=tools)) as found:
+        finding = await found.adapter.check("start_job", {})
+    assert finding.ok is ok
+    assert said in finding.text
+
+
 async def test_a_terminal_status_is_told_as_it_is_seen() -> None:
     """What a task has been once, the core keeps for ever; the adapter has no memory that could disagree."""
     async with scene() as found:

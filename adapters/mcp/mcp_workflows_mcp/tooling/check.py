@@ -12,7 +12,7 @@ from mcp_workflows.adapter import JSON, Finding
 from mcp_workflows.adapter.definition import promise_of
 from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.errors import EngineError, EngineUnavailable
-from mcp_workflows_mcp.definition import ToolCall, ToolsDefinition
+from mcp_workflows_mcp.definition import Look, StartCall, ToolCall, ToolsDefinition
 from mcp_workflows_mcp.settings import McpSettings
 from mcp_workflows_mcp.upstream import Upstream, hint_for
 
@@ -101,6 +101,7 @@ async def check_workflow(
         return Finding(ok=None, text=f"workflow {workflow}: the name of its tool depends on the call")
     try:
         tool = await upstream.tool(name)
+        tools = await upstream.tools()
         connection = await upstream.connection()
     except EngineError as error:
         return Finding(ok=False, text=f"workflow {workflow}: {error}")
@@ -108,29 +109,28 @@ async def check_workflow(
     if in_core is not None and in_core.offered(tool):
         return Finding(ok=True, text=f"workflow {workflow} is a tool whose calls are tasks of the server's own")
     if settings.look is not None:
-        return await _check_replies(upstream, settings, tool)
+        return _check_replies(settings.start, settings.look, tool, tools)
     if connection.offers_tasks:
         return Finding(ok=True, text=f"workflow {workflow} is a tool of a server that makes tasks")
     text = f"workflow {workflow}: its calls are no tasks: each is waited for, and is lost when this process ends"
     return Finding(ok=None, text=text, hint="if another tool tells how it stands, say so in start.handle and look")
 
 
-async def _check_replies(upstream: Upstream, settings: McpSettings, start: types.Tool) -> Finding:
+def _check_replies(start: StartCall, look: Look, starts: types.Tool, tools: Mapping[str, types.Tool]) -> Finding:
     """Check that the tools' output schemas name the fields in which the id and the status are."""
-    text = f"workflow {start.name} is a tool of the server"
-    look = settings.look
-    if look is None or "{{" in look.tool:
+    text = f"workflow {starts.name} is a tool of the server"
+    if "{{" in look.tool:
         return Finding(ok=True, text=text)
     read = {
-        "start.handle": (settings.start.handle, settings.start.extract, start),
-        "look.status": (look.status, look.extract, (await upstream.tools()).get(look.tool)),
+        "start.handle": (start.handle, start.extract, starts),
+        "look.status": (look.status, look.extract, tools.get(look.tool)),
     }
     unknown = [place for place, (value, extract, tool) in read.items() if _unnamed(value, tool) - extract.keys()]
     if not unknown:
         return Finding(ok=True, text=text)
     places = " and ".join(unknown)
     hint = "make one call and see: mcp-workflows call"
-    return Finding(ok=None, text=f"{text}; its output schemas do not say that {places} is right", hint=hint)
+    return Finding(ok=None, text=f"{text}; no output schema names the fields that {places} read", hint=hint)
 
 
 def _unnamed(value: JSON, tool: types.Tool | None) -> frozenset[str]:
