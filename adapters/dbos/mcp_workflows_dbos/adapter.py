@@ -272,7 +272,7 @@ class DbosAdapter:
         try:
             queues = await self._call(tables.queues)
         except EngineError as error:
-            return Finding(ok=False, text=self._problem() or str(error), hint=None if self._problem() else _NO_DATABASE)
+            return self._unusable(error)
         return check_engine(self._settings, self._executor, queues)
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
@@ -281,13 +281,18 @@ class DbosAdapter:
         try:
             executed, queues = await self._call(lambda: (tables.executed_workflows(), tables.queues()))
         except EngineError as error:
-            return Finding(ok=False, text=self._problem() or str(error), hint=None if self._problem() else _NO_DATABASE)
+            return self._unusable(error)
         return check_workflow(workflow, self._executor, executed, self._queue(options), queues)
 
     async def discover(self) -> Sequence[Discovered]:
         """Return the workflows of the module, and those that have run; see `Discovers.discover`."""
         tables = self._entered(self._tables)
         return discover(self._executor, await self._call(tables.executed_workflows))
+
+    def _unusable(self, error: EngineError) -> Finding:
+        """Return the finding of a check that the database did not answer."""
+        problem = self._problem()  # has the remedy
+        return Finding(ok=False, text=problem or str(error), hint=None if problem else _NO_DATABASE)
 
     def _problem(self) -> str | None:
         """Return why the workflows of this process do not run, for operators: it may have a path."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
-from adapters.dbos.tests.postgres_server import binaries, frozen, new_database, postgres
+from adapters.dbos.tests.postgres_server import frozen, new_database
 from mcp_workflows.adapter import Adapter, Ref, Start
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
@@ -66,16 +66,6 @@ class TestInThisProcess(AdapterContract):
     @pytest.fixture
     def subject(self, tmp_path: Path) -> Subject:
         return subject_of(lambda: in_process(f"sqlite:///{tmp_path}/flows.db"))
-
-
-@pytest.fixture(scope="module")
-def postgres_url() -> Iterator[str]:
-    """A PostgreSQL server."""
-    programs = binaries()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed here")
-    with postgres(programs) as url:
-        yield url
 
 
 @pytest.mark.usefixtures("processes")

@@ -174,11 +174,7 @@ async def test_a_workflow_that_exits_fails_with_its_line_and_the_others_go_on(
 @pytest.mark.anyio
 async def test_a_workflow_that_interrupts_fails_and_the_others_go_on(file: Path) -> None:
     async with adapter_of(file) as adapter:
-        start = order(f"{file.stem}.interrupts")
-        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
-        with anyio.fail_after(PATIENCE):
-            while not (seen := await adapter.describe(ref)).terminal:
-                await anyio.sleep(0.02)
+        seen = await ended(adapter, order(f"{file.stem}.interrupts"))
         assert seen.failure
         assert "it raised KeyboardInterrupt: raise an exception in its place" in seen.failure.text
         assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED

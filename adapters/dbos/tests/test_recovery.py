@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ import pytest
 from dbos import DBOSClient, EnqueueOptions, WorkflowSerializationFormat
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
-from adapters.dbos.tests.postgres_server import binaries, new_database, postgres
+from adapters.dbos.tests.postgres_server import new_database
 from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
 from mcp_workflows.errors import EngineUnavailable
 
@@ -167,25 +167,12 @@ class Application:
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str | None]:
-    """A PostgreSQL server; None: it is not installed here."""
-    programs = binaries()
-    if programs is None:
-        yield None
-        return
-    with postgres(programs) as url:
-        yield url
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
-def application(tmp_path: Path, server: str | None, request: pytest.FixtureRequest) -> Application:
+def application(tmp_path: Path, request: pytest.FixtureRequest) -> Application:
     """An application, on each database."""
     url = f"sqlite:///{tmp_path}/app.db"
     if request.param == "postgresql":
-        if server is None:
-            pytest.skip("PostgreSQL is not installed here")
-        url = new_database(server)
+        url = new_database(request.getfixturevalue("postgres_url"))
     found = Application(folder=tmp_path, name=f"flows_{uuid.uuid4().hex}", url=url)
     found.write()
     return found

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from mcp.client import Client
 
-from adapters.dbos.tests.postgres_server import binaries, frozen, new_database, postgres
+from adapters.dbos.tests.postgres_server import frozen, new_database
 from mcp_workflows.client import TaskHandle, TasksClient, TaskState
 from scripts.processes import free_port
 
@@ -124,24 +124,14 @@ class Sidecar:
             return False
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A PostgreSQL server."""
-    programs = binaries()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed here")
-    with postgres(programs) as url:
-        yield url
-
-
 @pytest.fixture
-def site(tmp_path: Path, server: str) -> Site:
+def site(tmp_path: Path, postgres_url: str) -> Site:
     """A site with a new database."""
     module = f"flows_{uuid.uuid4().hex}"
     (tmp_path / f"{module}.py").write_text(CODE.replace("STEPS", str(STEPS)))
-    config = CONFIG.replace("MODULE", module).replace("DATABASE", new_database(server))
+    config = CONFIG.replace("MODULE", module).replace("DATABASE", new_database(postgres_url))
     (tmp_path / "workflows.yaml").write_text(config)
-    return Site(folder=tmp_path, server=server)
+    return Site(folder=tmp_path, server=postgres_url)
 
 
 async def started(client: Client, tasks: TasksClient, key: str) -> TaskHandle:

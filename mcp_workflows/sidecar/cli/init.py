@@ -78,11 +78,8 @@ def init(
     chosen = _chosen(found, workflows or [], asks=asks)
     seen = [*(each for each in chosen if each not in found), *found]
     text = [*head, *draft(adapter, seen, configured={}, taken=(), chosen=chosen)]
-    with _beside(path, text) as written:
-        load(written)
-    _write(path, text, force=force)
-    change = "complete the lines with TODO: what each tool does, and what goes in"
-    typer.echo(NEXT_STEPS.format(path=path, change=change, check=command_line("check", config=path)), nl=False)
+    _write_checked(path, text, force=force)
+    _tell_next_steps(path, "complete the lines with TODO: what each tool does, and what goes in")
 
 
 def _init_python(file: Path, *, force: bool) -> None:
@@ -91,12 +88,13 @@ def _init_python(file: Path, *, force: bool) -> None:
     if path.exists() and not force:
         raise ConfigError(f"{path}: exists already; overwrite it with --force")
     text = draft_python(existing(file)).splitlines()
-    with _beside(path, text) as written:
-        load(written)
-    _write(path, text, force=force)
+    _write_checked(path, text, force=force)
     shown = DEFAULT_CONFIG if path.resolve() == DEFAULT_CONFIG.resolve() else path
-    change = "add rules, limits, gates and other engines"
-    typer.echo(NEXT_STEPS.format(path=shown, change=change, check=command_line("check", config=shown)), nl=False)
+    _tell_next_steps(shown, "add rules, limits, gates and other engines")
+
+
+def _tell_next_steps(path: Path, change: str) -> None:
+    typer.echo(NEXT_STEPS.format(path=path, change=change, check=command_line("check", config=path)), nl=False)
 
 
 def _adapter(given: str | None, *, asks: bool) -> str:
@@ -188,6 +186,17 @@ def _beside(path: Path, lines: Sequence[str]) -> Generator[Path]:
         raise ConfigError(str(error).replace(str(beside), str(path))) from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _write_checked(path: Path, lines: Sequence[str], *, force: bool) -> None:
+    """Write a configuration that is valid.
+
+    Raises:
+        ConfigError: it is not valid, or it cannot be written.
+    """
+    with _beside(path, lines) as written:
+        load(written)
+    _write(path, lines, force=force)
 
 
 def _write(path: Path, lines: Sequence[str], *, force: bool) -> None:

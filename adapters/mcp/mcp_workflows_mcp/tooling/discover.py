@@ -268,7 +268,7 @@ def definition_of(split: Split) -> Mapping[str, JSON]:
     if split.result is not None:
         call: dict[str, JSON] = {"tool": split.result.name, "args": arguments(split.result)}
         more: dict[str, JSON] = {"result": {**call, "when": "{{status == 'succeeded'}}"}}
-        drafted["look"] = {**look, "more": more, "output": "{{more.result}}"}
+        look |= {"more": more, "output": "{{more.result}}"}
     if split.cancel is not None:
         drafted["cancel"] = {"tool": split.cancel.name, "args": arguments(split.cancel)}
     return drafted
