@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
 
 utc_now = partial(datetime.now, UTC)
 """The current time, in UTC."""
@@ -56,11 +57,16 @@ def _only_sensible(value: timedelta) -> timedelta:
     return value
 
 
+DURATION_SCHEMA: JsonSchemaValue = {
+    "type": "string",
+    "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)\s*$",
+    "examples": ["30s", "7d"],
+}
 Duration = Annotated[
     timedelta,
     Field(strict=True),
     BeforeValidator(lambda value: _only_sensible(value) if isinstance(value, timedelta) else value),
     BeforeValidator(parse_duration),  # the last one comes first
     PlainSerializer(_write_duration),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)\s*$", "examples": ["30s", "7d"]}),
+    WithJsonSchema(DURATION_SCHEMA),
 ]

@@ -131,6 +131,12 @@ def client_of(ctx: Context) -> v2026_07_28.Client:
     return v2026_07_28.client_of(ctx.params or {})
 
 
+def host_of(ctx: Context) -> str | None:
+    """Return the name that the client program gives itself: in its handshake, or from 2026-07-28 in this request."""
+    params = ctx.session.client_params
+    return None if params is None else params.client_info.name
+
+
 def shows_cards(ctx: Context) -> bool:
     """Return True if the client declared that it shows pages: in its handshake, or from 2026-07-28 in this request."""
     return client_supports_apps(ctx)

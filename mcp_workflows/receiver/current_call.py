@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import anyio
 
 from mcp_workflows.access import Principal
 from mcp_workflows.receiver.context import Context
@@ -24,6 +26,7 @@ class CurrentCall:
     principal: Principal
     request_state: str | None = None
     is_offered: bool = False  # the caller may call the tool
+    began: float = field(default_factory=anyio.current_time)  # on the event loop's clock
     ctx: Context | None = None
     has_handed_over: bool = False
     outcome: CallOutcome | None = None

@@ -30,6 +30,7 @@ from mcp_workflows.receiver.context import (
     Context,
     check_param_headers,
     client_of,
+    host_of,
     is_in_core,
     is_modern,
     name_header,
@@ -45,6 +46,7 @@ from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
 from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms
 from mcp_workflows.tasks.results import limit_result, read_of
+from mcp_workflows.tools.hosts import call_wait
 from mcp_workflows.tools.tool import Card
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as in_core
@@ -166,11 +168,15 @@ class Middleware:
             return await self._call_2025(ctx, state)
         check_param_headers(ctx, state.offer.tools[str(name_of(ctx))])
         params = ctx.params or {}
-        call = replace(
-            wire.parse_call(params, wire.client_of(params), self.callers.key_paths), state=state.request_state
-        )
+        call = wire.parse_call(params, wire.client_of(params), self.callers.key_paths)
         card = Card.OFF if call.takes_tasks else state.offer.card_of(call.tool, shows_cards=shows_cards(ctx))
-        call = replace(call, shows_card=card is not Card.OFF)
+        call = replace(
+            call,
+            state=state.request_state,
+            shows_card=card is not Card.OFF,
+            host=None if call.takes_tasks else host_of(ctx),  # it counts for calls that wait
+            began=state.began,
+        )
         report = ProgressReports(ctx.session.report_progress).report
         outcome = await state.offer.task_service.calls.call(call, state.principal, report)
         rendered = wire.render(outcome_in_text(outcome, card))
@@ -205,6 +211,7 @@ class Middleware:
             service=state.offer.task_service,
             principal=principal,
             tell=ProgressReports(ctx.session.report_progress).tell,
+            until=state.began + call_wait(host_of(ctx)).total_seconds(),
             final=is_in_core(ctx),
             card_of=partial(state.offer.card_of, shows_cards=shows_cards(ctx)),
             has_answers_only=shows_cards(ctx) and state.offer.has_answers_only,
@@ -229,9 +236,9 @@ class Middleware:
         )
         tool = offer.tools[call.tool]
         card = offer.card_of(tool.name, shows_cards=shows_cards(ctx))
-        call = replace(call, shows_card=card is not Card.OFF)
+        call = replace(call, shows_card=card is not Card.OFF, host=host_of(ctx), began=state.began)
         tasks = self._tasks_2025(offer)
-        serve = partial(tasks.call, ctx, call, principal, patience=tool.wait if tool.hands_over else None)
+        serve = partial(tasks.call, ctx, call, principal, tool)
         outcome = await until_disconnected(ctx, serve, needed=tool.cancel_on_disconnect)
         if isinstance(outcome, Created):
             await tasks.accompany(ctx, outcome.task.task_id, principal, tools_change=offer.hands_over)

@@ -27,7 +27,7 @@ from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
 from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, TAKEN, offered
-from mcp_workflows.receiver.context import Callers, client_of
+from mcp_workflows.receiver.context import Callers, client_of, host_of
 from mcp_workflows.receiver.current_call import current_call
 from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.http_limits import limit_requests
@@ -262,7 +262,7 @@ class Workflows:
             raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() comes once in a call: one workflow finishes it")
         params = {**(state.ctx.params or {}), "name": tool, "arguments": dict(arguments), "inputResponses": {}}
         parsed = wire.parse_call(params, client_of(state.ctx), self.middleware.callers.key_paths)
-        call = replace(parsed, takes_questions=False)
+        call = replace(parsed, takes_questions=False, host=host_of(state.ctx), began=state.began)
         report, state.has_handed_over = ProgressReports(state.ctx.session.report_progress).report, True
         try:
             state.outcome = await state.offer.task_service.calls.call(call, state.principal, report)

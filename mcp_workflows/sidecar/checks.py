@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -28,6 +28,7 @@ from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, S
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
 from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.tools.hosts import UNKNOWN_WAIT, refusals
 from mcp_workflows.tools.tool import Kind, Tool
 
 _PAGES = 3  # times the patience for one call, because reading all pages takes several calls
@@ -43,12 +44,14 @@ class ItemKind(StrEnum):
     ENGINE = "engine"
     TOOL = "tool"
     EXPOSED = "exposed"
+    HOST = "host"
 
 
 class ItemState(StrEnum):
     """The result of a check."""
 
     OK = "ok"
+    WARNING = "warning"
     PROBLEM = "problem"
     UNKNOWN = "unknown"
     NOT_CHECKED = "not checked"
@@ -56,10 +59,10 @@ class ItemState(StrEnum):
 
 Place: TypeAlias = Callable[[Where], str | None]  # see `Config.place`
 
-HOSTS_GIVE_UP = timedelta(seconds=60)  # most hosts give up on a tool call after this time
 _CREDENTIALS = re.compile(r"//[^/]*@")
 _STYLES: Mapping[ItemState, str] = {
     ItemState.OK: "green",
+    ItemState.WARNING: "yellow",
     ItemState.PROBLEM: "bold red",
     ItemState.UNKNOWN: "yellow",
     ItemState.NOT_CHECKED: "yellow",
@@ -81,7 +84,7 @@ class Row:
         """The result of the check."""
         if self.finding is None:
             return ItemState.NOT_CHECKED
-        return _STATES[self.finding.ok]
+        return ItemState.WARNING if self.kind is ItemKind.HOST else _STATES[self.finding.ok]
 
     def as_json(self) -> Mapping[str, Any]:
         """Return the row for programs: `ok` is null if unknown, `text` and `hint`, too, if it was not checked."""
@@ -117,7 +120,9 @@ class CheckReport:
         """The result of all checks in a few words."""
         if self.problems:
             return "1 problem" if self.problems == 1 else f"{self.problems} problems"
-        unsure = {"unknown": self.unknown, "not checked": self.unchecked}
+        warnings = sum(row.state is ItemState.WARNING for row in self.rows)
+        said = "warning" if warnings == 1 else "warnings"
+        unsure = {"unknown": self.unknown, "not checked": self.unchecked, said: warnings}
         told = "".join(f", {count} {what}" for what, count in unsure.items() if count)
         return f"no problem found{told}" if told else "everything is fine"
 
@@ -134,6 +139,7 @@ class CheckReport:
             "engines": by_kind[ItemKind.ENGINE],
             "tools": by_kind[ItemKind.TOOL],
             "exposed": by_kind[ItemKind.EXPOSED],
+            "hosts": by_kind[ItemKind.HOST],
         }
 
     def as_table(self) -> Table:
@@ -185,7 +191,10 @@ async def check(config: Config, *, tasks: bool = False, patience: float = CALL_T
     ]
     live, live_rows = await _check_tasks(config, store, patience) if tasks else (None, ())
     found_rows = (rows[key] for key in others)
-    return CheckReport(rows=[store, *issuers, *audit, *live_rows, *found_rows, *discoveries.rows(config)], tasks=live)
+    hosts = [row for tool in config.tools if tool.listed for row in _host_rows(tool)]
+    return CheckReport(
+        rows=[store, *issuers, *audit, *live_rows, *found_rows, *hosts, *discoveries.rows(config)], tasks=live
+    )
 
 
 async def _notes(settings: StoreSettings, stack: AsyncExitStack) -> NotesOf | None:
@@ -355,8 +364,15 @@ def _advice(tool: Tool, *, identified: bool) -> str | None:
     if tool.kind is Kind.WATCH and not identified:
         return "seen on stdio only; over HTTP with server.auth or server.single_user"
     waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}
-    long = [name for name, value in waits.items() if value is not None and value >= HOSTS_GIVE_UP]
-    return f"{' and '.join(long)}: hosts give up on a call after about 60s" if long else None
+    long = [name for name, value in waits.items() if value is not None and value > UNKNOWN_WAIT]
+    return f"{' and '.join(long)}: a host that gives up sooner may call again; some do after 5s" if long else None
+
+
+def _host_rows(tool: Tool) -> Iterator[Row]:
+    """Yield the hosts that refuse the tool. It works in all others, so this is no problem of the configuration."""
+    for rule, text in refusals(tool):
+        finding = Finding(ok=True, text=f"{text} ({rule.source})", hint=rule.hint)
+        yield Row(kind=ItemKind.HOST, name=tool.name, details={"host": rule.host}, finding=finding)
 
 
 def _blocked(tool: Tool) -> Finding:
@@ -456,6 +472,7 @@ class Discoveries:
         for each in compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, tool_defaults=tool_defaults):
             details = {"engine": each.engine, "workflow": each.exposed.workflow}
             yield Row(kind=ItemKind.EXPOSED, name=each.exposed.name, details=details, finding=_finding(each))
+            yield from () if each.tool is None else _host_rows(each.tool)
         nothing = Finding(ok=True, text="nothing is marked there")
         engines = {name: nothing for name, exposed in self.exposed.items() if not exposed} | {
             name: Finding(ok=False, text=f"cannot see what is marked there: {why}")

@@ -19,6 +19,7 @@ from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tasks.view import final_result, view
 from mcp_workflows.tools.dialogue import Dialogue, write_dialogue
+from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, CallOutcome, Finished, Questions, TaskView, Unfinished
 
@@ -42,7 +43,7 @@ class WaitingCalls:
             ResultHidden: the principal may not see it any more.
         """
         try:
-            task = await self.patiently(tool, task, report, principal, within=_within(tool, call))
+            task = await self.patiently(tool, task, report, principal, within=time_left(tool, call))
         except EngineError as trouble:
             if tool.hands_over:
                 said = f"engine {task.engine} gives no answer: {trouble}"
@@ -131,9 +132,10 @@ def _workflow(task: Task) -> str:
     return "The workflow" + (f" (execution {task.execution.execution_id})" if task.execution.execution_id else "")
 
 
-def _within(tool: Tool, call: Call) -> timedelta | None:
-    """Return the remaining time of a waiting call; None is no limit."""
+def time_left(tool: Tool, call: Call) -> timedelta | None:
+    """Return how long the call may go on waiting, counted from the arrival of its request; None is no limit."""
     if not tool.hands_over:
         return None
-    longest = min(tool.wait, CARD_WAIT) if call.shows_card else tool.wait
-    return max(longest - call.waited, timedelta())
+    longest = tool.wait or (LONGEST_WAIT if call.asked else call_wait(call.host))
+    waited = timedelta() if call.began is None else timedelta(seconds=anyio.current_time() - call.began)
+    return max((min(longest, CARD_WAIT) if call.shows_card else longest) - waited, timedelta())

@@ -15,8 +15,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
     WithJsonSchema,
+    WrapSerializer,
     field_validator,
     model_validator,
 )
@@ -29,7 +31,7 @@ from mcp_workflows.errors import MappingError
 from mcp_workflows.tools.gates import ToolGate
 from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, Schema, check_schema
 from mcp_workflows.tools.questions import Ask, Message, Visible, check_template
-from mcp_workflows.units import Duration
+from mcp_workflows.units import DURATION_SCHEMA, Duration
 
 
 class Then(StrEnum):
@@ -97,6 +99,26 @@ CardSetting = Annotated[
     WithJsonSchema({"anyOf": [{"enum": [card.value for card in Card]}, {"type": "boolean"}]}),
 ]
 """`card` as a configuration may write it."""
+
+
+AUTO = "auto"
+
+
+def _read_wait(value: object) -> object:
+    return None if value == AUTO else value
+
+
+def _write_wait(value: timedelta | None, write: SerializerFunctionWrapHandler) -> object:
+    return AUTO if value is None else write(value)
+
+
+Wait = Annotated[
+    Duration | None,
+    BeforeValidator(_read_wait),
+    WrapSerializer(_write_wait),
+    WithJsonSchema({"anyOf": [{"enum": [AUTO]}, DURATION_SCHEMA]}),
+]
+"""`wait` as a configuration may write it; None: as long as the caller's host allows."""
 
 
 class Kind(StrEnum):
@@ -177,10 +199,11 @@ class Tool(BaseModel):
         description="What clients without tasks get when tasks are optional: after `wait`, a handle for the companion "
         "tools (`tools`); the result, however long it takes (`wait`); or an error (`refuse`).",
     )
-    wait: Duration = Field(
-        default=timedelta(seconds=45),
-        description="With `fallback: tools`: how long a call waits for the workflow; hosts give up after about 60s.",
-        examples=["30s"],
+    wait: Wait = Field(
+        default=None,
+        description="With `fallback: tools`: how long a call waits for the workflow. `auto`, the default, is as long "
+        "as the host allows, and 4s for an unknown host: see `mcp-workflows docs clients-without-tasks`.",
+        examples=["auto", "30s"],
     )
     card: CardSetting = Field(
         default=Card.ON,

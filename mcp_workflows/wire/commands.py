@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -19,7 +19,9 @@ class Call:
     arguments: Mapping[str, JSON]
     takes_tasks: bool  # True if this very request may be answered with a task
     wants_task: bool = False  # the requestor itself asks for one (2025-11-25): it gets one, or an error
-    waited: timedelta = timedelta()  # in earlier rounds of the same request
+    host: str | None = None  # the name that the client program gives itself
+    asked: bool = False  # a person was asked by the workflow within this request, and the host waited
+    began: float | None = None  # the arrival of its request, on the event loop's clock; None: unknown
     ttl_ms: int | None = None  # the requested time to live of the task, from its creation; None: not given
     takes_questions: bool  # True if this client can elicit
     shows_card: bool = False  # the client shows a card, which asks the workflow's questions

@@ -23,7 +23,8 @@ from tests.support.commands import COMMAND, run
 pytestmark = pytest.mark.anyio
 
 CONFIG = (
-    "store: sqlite:///tasks.db\nengines:\n  here: {adapter: memory}\ntools:\n  echo: {engine: here, workflow: echo}\n"
+    "store: sqlite:///tasks.db\nengines:\n  here: {adapter: memory}\ntools:\n"
+    "  echo: {engine: here, workflow: echo, input: {type: object, properties: {}}}\n"
 )
 
 
@@ -50,14 +51,15 @@ async def fill(folder: Path, *rows: tuple[str, str]) -> None:
     ("settings", "hint"),
     [
         ("", None),
-        ("wait: 59s, adaptive: 2s", None),
-        ("wait: 60s, adaptive: 2h", "wait and adaptive: hosts give up on a call after about 60s"),
-        ("fallback: wait", None),  # that is what it says
+        ("wait: auto, ", None),
+        ("wait: 4s, adaptive: 2s, ", None),
+        ("wait: 5s, adaptive: 2h, ", "wait and adaptive: a host that gives up sooner may call again; some do after 5s"),
+        ("fallback: wait, ", None),  # that is what it says
     ],
 )
-async def test_a_wait_that_no_host_waits_for_is_pointed_out(tmp_path: Path, settings: str, hint: str | None) -> None:
+async def test_a_wait_too_long_for_some_hosts_is_pointed_out(tmp_path: Path, settings: str, hint: str | None) -> None:
     path = tmp_path / "workflows.yaml"
-    path.write_text(CONFIG.replace("workflow: echo", f"workflow: echo, {settings}"))
+    path.write_text(CONFIG.replace("here, ", f"here, {settings}"))
     (row,) = [row for row in (await check(load_config(path, {}))).rows if row.kind == "tool"]
     assert row.finding is not None
     assert (row.finding.ok, row.finding.hint) == (True, hint)
@@ -140,8 +142,9 @@ async def test_what_is_wrong_with_a_setting_is_told_with_its_file_and_line(tmp_p
     wrong = ("cancel.grace: too short", "cancel.nothing: is not there", "it is slow: by far")
     kind = type("Verifying", (Verifying,), {"findings": [Finding(ok=False, text=text) for text in wrong]})
     report = await check(replace(config, engines={"here": replace(config.engines["here"], kind=kind)}))
-    assert report.rows[-1].finding
-    assert report.rows[-1].finding.text == f"{team}:6: cancel.grace: too short; {wrong[1]}; {wrong[2]}"
+    (row,) = [row for row in report.rows if row.kind == "tool"]
+    assert row.finding
+    assert row.finding.text == f"{team}:6: cancel.grace: too short; {wrong[1]}; {wrong[2]}"
 
 
 class Verifying(MemoryAdapter):

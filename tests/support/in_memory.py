@@ -31,6 +31,7 @@ class Line:
     version: str
     capabilities: Message
     write: Callable[[SessionMessage], Awaitable[None]]
+    host: str = "raw"
     ids: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
     waiting: dict[int, anyio.Event] = field(default_factory=dict[int, anyio.Event])
     replies: dict[int, ANSWERED] = field(default_factory=dict[int, ANSWERED])
@@ -69,7 +70,7 @@ class Line:
         if self.version == MODERN:
             return
         hello = {"protocolVersion": self.version, "capabilities": self.capabilities}
-        reply = await self.send("initialize", {**hello, "clientInfo": {"name": "raw", "version": "0"}})
+        reply = await self.send("initialize", {**hello, "clientInfo": {"name": self.host, "version": "0"}})
         assert reply["result"]["protocolVersion"] == self.version
         said = JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized")
         await self.write(SessionMessage(said))
@@ -97,20 +98,22 @@ class Line:
             return {}
         return {
             "io.modelcontextprotocol/protocolVersion": MODERN,
-            "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "0"},
+            "io.modelcontextprotocol/clientInfo": {"name": self.host, "version": "0"},
             "io.modelcontextprotocol/clientCapabilities": self.capabilities,
         }
 
 
 @asynccontextmanager
-async def line(server: Server[Any], version: str = MODERN, capabilities: Message | None = None) -> AsyncGenerator[Line]:
-    """A client of that server, connected; as on stdio."""
+async def line(
+    server: Server[Any], version: str = MODERN, capabilities: Message | None = None, *, host: str = "raw"
+) -> AsyncGenerator[Line]:
+    """A client of that server, connected; as on stdio. `host` is the name that it gives itself."""
     async with (
         create_client_server_memory_streams() as ((incoming, outgoing), ends),
         anyio.create_task_group() as group,
     ):
         group.start_soon(server.run, *ends, server.create_initialization_options())
-        client = Line(version, capabilities or {}, outgoing.send)
+        client = Line(version, capabilities or {}, outgoing.send, host=host)
         group.start_soon(client.listen, incoming)
         await client.begin()
         yield client

@@ -12,8 +12,6 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.tools.json_schema import Checker, Schema
 from mcp_workflows.tools.tool import Tool
 
-LONGEST_WAIT: Final = 45.0  # seconds; most hosts give up on a call after 60
-
 
 class Name(StrEnum):
     """The reserved names: no other tool may have one where companion tools are offered."""
@@ -129,15 +127,14 @@ _ALL: Final[Sequence[Companion]] = (
         name=Name.WAIT,
         title="Wait for a task",
         description="Wait for a task that a tool answered with. Returns its result as soon as it has ended, or its "
-        f"question as soon as it asks one; after {LONGEST_WAIT:g} seconds at most it returns the status, and you can "
-        "call it again. Use this, not the tool that started the task: calling that again starts everything again.",
+        "question as soon as it asks one. If neither happens for a while, it returns the status: call it again then. "
+        "Use this, not the tool that started the task: calling that again starts everything again.",
         properties={
             "taskId": _TASK_ID,
             "seconds": {
                 "type": "number",
                 "minimum": 0,
-                "default": LONGEST_WAIT,
-                "description": f"How long to wait at most; more than {LONGEST_WAIT:g} counts as that.",
+                "description": "How long to wait at most. The server may return the status earlier.",
             },
         },
         required=["taskId"],

@@ -12,7 +12,7 @@ import anyio
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, TERMINAL, Progress, Status
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
-from mcp_workflows.receiver.companions.definitions import LONGEST_WAIT, Companion, Name
+from mcp_workflows.receiver.companions.definitions import Companion, Name
 from mcp_workflows.receiver.companions.text import (
     render_list,
     render_questions,
@@ -37,6 +37,7 @@ class Companions:
     service: TaskService
     principal: Principal
     tell: Tell  # called with each change while a call waits
+    until: float  # the latest time for a reply that waits, on the event loop's clock
     final: bool = False  # a cancellation is final in this client's revision, whatever the engine does
     card_of: Callable[[str], Card] = lambda _: Card.OFF  # by the tool's name, for this client
     has_answers_only: bool = False  # this client hides `task_answer` from the model
@@ -63,7 +64,7 @@ class Companions:
         return self._render(await self._look(arguments["taskId"]))
 
     async def wait(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Wait until the task has ended, asks, or the time is over; return its status."""
+        """Wait until the task has ended, asks, or the time of the caller's host is over; return its status."""
 
         async def enough(task: TaskView) -> bool:
             current = self._seen(task)
@@ -76,8 +77,8 @@ class Companions:
         if before.status is not Status.RUNNING:
             return self._render(before)
         row = await self.service.owned(before.task_id, self.principal)
-        seconds = min(arguments.get("seconds", LONGEST_WAIT), LONGEST_WAIT)
-        with anyio.move_on_after(seconds), suppress(ServerStopping):  # it goes on
+        until = min(self.until, anyio.current_time() + arguments.get("seconds", float("inf")))
+        with anyio.CancelScope(deadline=until), suppress(ServerStopping):  # it goes on
             await self.service.follow(row, enough, self.principal)
         return self._render(await self._look(before.task_id))
 

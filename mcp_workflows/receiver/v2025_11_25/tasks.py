@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -36,6 +35,8 @@ from mcp_workflows.task import Task
 from mcp_workflows.tasks.authorization import not_found
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tasks.view import final_result, withdrawn_result
+from mcp_workflows.tasks.wait import time_left
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as wire
 from mcp_workflows.wire.commands import Call, CallOutcome, Questions, TaskView, Update
@@ -59,25 +60,23 @@ class InCoreTasks:
 
     # --- tools/call
 
-    async def call(self, ctx: Context, call: Call, principal: Principal, *, patience: timedelta | None) -> CallOutcome:
-        """Call a tool and ask its questions on the call's own stream; those of the workflow within `patience`.
+    async def call(self, ctx: Context, call: Call, principal: Principal, tool: Tool) -> CallOutcome:
+        """Call a tool and ask its questions on the call's own stream; those of the workflow while the call may wait.
 
         Ask each question once; ask again only if the answer failed validation. If the question stays open, treat the
         client as unable to elicit.
         """
-        began = anyio.current_time()
         rounds = CallQuestions(Channel(session=ctx.session, request_id=ctx.request_id))
         report = ProgressReports(ctx.session.report_progress).report
         outcome = await self._service.calls.call(call, principal, report)
         while isinstance(outcome, Questions):
-            bounded = patience is not None and outcome.started
-            until = began + patience.total_seconds() if patience and bounded else float("inf")
+            call = replace(call, asked=outcome.started)
+            left = time_left(tool, call) if outcome.started else None
             async with self._service.calls.asking(call, outcome, principal):
-                with anyio.CancelScope(deadline=until):
+                with anyio.move_on_after(None if left is None else left.total_seconds()):
                     await rounds.ask(outcome.requests)
-            principal = await _still(principal)
-            waited, answers = timedelta(seconds=anyio.current_time() - began), dict(rounds.answers)
-            call = replace(call, responses=answers, state=outcome.state, takes_questions=bool(answers), waited=waited)
+            principal, answers = await _still(principal), dict(rounds.answers)
+            call = replace(call, responses=answers, state=outcome.state, takes_questions=bool(answers))
             started = outcome.started
             try:
                 outcome = await self._service.calls.call(call, principal, report)

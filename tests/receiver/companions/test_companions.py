@@ -26,6 +26,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, companions
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.tasks.service import PAGE
+from mcp_workflows.tools import hosts
 from tests.support.in_memory import MODERN, Line, entered, line
 from tests.support.served import peer, site
 
@@ -702,3 +703,45 @@ async def test_the_handle_in_the_document_is_one(tmp_path: Path) -> None:
     del result["_meta"], result["resultType"]
     shown = json.dumps(result).replace(result["structuredContent"]["taskId"], "5d8e")
     assert json.loads(shown) == json.loads(_block("json"))
+
+
+# --- the patience of hosts
+
+
+HASTY, PATIENT = "hasty", "patient"
+
+
+@pytest.fixture
+def limits_of_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that gives up at once, and one that waits."""
+    monkeypatch.setattr(hosts, "CALL_LIMITS", {HASTY: 0.1, PATIENT: 60})
+
+
+@pytest.mark.usefixtures("limits_of_hosts")
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_a_call_and_task_wait_take_no_longer_than_the_host_allows(tmp_path: Path, version: str) -> None:
+    napping = Tool(name="sleep", engine="memory", workflow="sleep")
+    endless = Tool(name="forever", engine="memory", workflow="forever")
+    async with server_of(tmp_path, napping, endless) as server:
+        async with line(server, version, host=HASTY) as client:
+            task_id = await handed(client, "forever")
+            waited = await client.tool("task_wait", {"taskId": task_id, "seconds": 3600})
+            assert waited["structuredContent"]["status"] == "working"
+        async with line(server, version, host=PATIENT) as client:
+            assert "taskId" not in (await client.tool("sleep", {"seconds": 1}))["structuredContent"]
+            handed_to_hasty = await created(server, "sleep", {"seconds": 1})
+            waited = await client.tool("task_wait", {"taskId": handed_to_hasty})
+            assert waited["structuredContent"]["status"] == "completed"
+
+
+@pytest.mark.usefixtures("limits_of_hosts")
+async def test_a_wait_that_the_tool_sets_counts_for_every_host(tmp_path: Path) -> None:
+    tools = (
+        Tool(name="sleep", engine="memory", workflow="sleep", wait=timedelta(seconds=60)),
+        Tool(name="forever", engine="memory", workflow="forever", wait=timedelta(milliseconds=50)),
+    )
+    async with server_of(tmp_path, *tools) as server:
+        async with line(server, host=HASTY) as client:
+            assert "taskId" not in (await client.tool("sleep", {"seconds": 1}))["structuredContent"]
+        async with line(server, host=PATIENT) as client:
+            assert await handed(client, "forever")
