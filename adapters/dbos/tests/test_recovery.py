@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -20,7 +21,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from dbos import DBOSClient, EnqueueOptions, WorkflowSerializationFormat
-from mcp_workflows_dbos import DbosAdapter, DbosSettings
+from mcp_workflows_dbos import DbosAdapter, DbosSettings, executor_lock
+from mcp_workflows_dbos.executor_lock import lock_for
 
 from adapters.dbos.tests.postgres_server import new_database
 from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
@@ -544,3 +546,31 @@ async def test_no_column_is_unpickled_and_its_reader_fails_with_the_reason(appli
                 assert not mark.exists(), column
                 assert ended.failure, column
                 assert "pickled, which is not read here" in ended.failure.text
+
+
+def test_the_default_time_of_dbos_on_new_pythons_is_known_to_old_sqlite(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/times.db")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE times (id, at INTEGER DEFAULT (unixepoch('subsec') * 1000) NOT NULL)")
+        connection.exec_driver_sql("INSERT INTO times (id) VALUES (1)")
+        at = connection.exec_driver_sql("SELECT at FROM times").scalar_one()
+        other = connection.exec_driver_sql("SELECT unixepoch('2026-01-01')").scalar_one()
+    engine.dispose()
+    assert abs(at / 1000 - time.time()) < 3600
+    assert other == 1767225600
+
+
+@pytest.mark.anyio
+async def test_a_lock_that_another_process_had_is_used_only_after_that_one_must_have_noticed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, pauses = new_database(postgres_url), list[float]()
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    first, second = lock_for(url, "shop", ["order"]), lock_for(url, "shop", ["order"])
+    assert first.acquire()
+    assert not pauses
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
+    assert pauses == [executor_lock.TAKEOVER]
+    second.release()
