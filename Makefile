@@ -20,7 +20,7 @@ NODE_READY := node_modules/.ready
 PYPROJECTS := pyproject.toml conformance/pyproject.toml $(wildcard adapters/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up quick test test-all test-lowest check check-deps dist lock format conformance clients hosts bench pictures clean
+.PHONY: help demo up quick test test-all test-lowest check check-deps dist first-start lock format conformance clients hosts bench pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -46,8 +46,11 @@ test-lowest: $(PYTHON_READY)  ## tests that need no engine, with the lowest vers
 check: $(PYTHON_READY)  ## format, lint and types, changing nothing
 	@scripts/check
 
-dist: $(PYTHON_READY)  ## build every wheel, check it, install from the wheels alone and serve a tool [PYTHONS="python3.12 python3.13"]
+dist: $(PYTHON_READY)  ## build every wheel, check it, install from the wheels alone and follow the README on each Python here [PYTHONS="python3.12 python3.13"]
 	@$(RUN) scripts.dist "$$(scripts/install-uv)" $(PYTHONS)
+
+first-start: $(PYTHON_READY)  ## follow the README's first steps on the newest Python here, if it is 3.12 or newer
+	@$(RUN) scripts.first_start "$$(scripts/install-uv)" --newest --runs 0
 
 check-deps: $(PYTHON_READY)  ## what is known to be wrong with the packages of constraints.txt; needs the network
 	@$(RUN) scripts.check_deps "$$(scripts/install-uv)"

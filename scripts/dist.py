@@ -1,6 +1,6 @@
-"""Build every distribution into dist/, check it, install from the wheels alone, and serve a tool.
+"""Build every distribution into dist/, check it, install from the wheels alone, serve a tool, and follow the README.
 
-Usage: python -m scripts.dist UV [PYTHON...]: UV is the program, each PYTHON one to install with (default: this one).
+Usage: python -m scripts.dist UV [PYTHON...]: UV is the program, each PYTHON one to install with (default: all here).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from scripts.environments import pythons
+from scripts.first_start import Installation, follow
 from scripts.processes import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -124,9 +126,12 @@ def main(uv: Path, pythons: Sequence[str]) -> None:
         raise SystemExit("\n".join(wrong))
     for python in pythons:
         with tempfile.TemporaryDirectory() as folder:
-            serve(install(uv, python, Path(folder) / "venv"), Path(folder))
-        print(f"{len(list(DIST.glob('*.whl')))} wheels install with {python} and serve a tool")
+            commands = install(uv, python, Path(folder) / "venv")
+            serve(commands, Path(folder))
+            path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+            follow(Installation(folder=Path(folder), commands=commands, environment={**os.environ, "PATH": path}))
+        print(f"{len(list(DIST.glob('*.whl')))} wheels install with {python}, serve a tool and start the README's app")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), sys.argv[2:] or [sys.executable])
+    main(Path(sys.argv[1]).resolve(), sys.argv[2:] or list(pythons().values()))

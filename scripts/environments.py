@@ -6,13 +6,14 @@ import fcntl
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
+PYENV = Path.home() / ".pyenv" / "versions"
 NODE = ROOT / "node_modules" / "node" / "bin" / "node"
 INSPECTOR = ROOT / "tests" / "clients" / "inspector" / "package.json"
 
@@ -27,6 +28,20 @@ MCP_JENKINS: Final = ("mcp-jenkins==3.6.0", "fastmcp==4.2.3")
 AIRFLOW_MCP: Final = ("astro-airflow-mcp==0.9.1", "fastmcp==3.4.11")
 MATPLOTLIB: Final = ("matplotlib==3.11.2",)
 _NPM: Final = ("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
+
+
+def pythons() -> Mapping[tuple[int, int], str]:
+    """Return the interpreters on this machine that the project supports, one of each minor version, oldest first.
+
+    They come from the path and from pyenv, whose shims on the path run only what its global version names.
+    """
+    found = {sys.version_info[:2]: sys.executable}
+    for minor in range(11, 20):
+        name = f"python3.{minor}"
+        for each in (shutil.which(name), *map(str, PYENV.glob(f"*/bin/{name}"))):
+            if each and not subprocess.run([each, "--version"], capture_output=True, check=False).returncode:
+                found.setdefault((3, minor), each)
+    return dict(sorted(found.items()))
 
 
 def python_of(name: str, requirements: Sequence[str]) -> Path:

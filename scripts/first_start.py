@@ -1,7 +1,8 @@
 """The first steps of the README, followed as written and timed: from an empty folder to an answered question.
 
-`python -m scripts.first_start UV [--runs N]` builds our wheels and installs them into an empty environment, in an empty
-folder and with an empty HOME. The first run fills the package cache; N further runs are timed.
+`python -m scripts.first_start UV [--runs N] [--newest]` builds our wheels and installs them into an empty environment,
+in an empty folder and with an empty HOME. The first run fills the package cache; N further runs are timed. `--newest`
+takes the newest Python of this machine, which must be 3.12 or newer: DBOS works otherwise there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.environments import FASTMCP, ROOT, python_of
+from scripts.environments import FASTMCP, ROOT, python_of, pythons
 from scripts.processes import accept_interrupts, free_port
 
 README: Final = ROOT / "README.md"
@@ -251,10 +252,10 @@ def build(uv: Path, wheels: Path) -> Sequence[Path]:
     return sorted(wheels.glob("*.whl"))
 
 
-def install(folder: Path, wheels: Sequence[Path], environment: Mapping[str, str]) -> Path:
+def install(folder: Path, wheels: Sequence[Path], environment: Mapping[str, str], python: str) -> Path:
     """Run the README's `pip install` with these wheels in an empty environment; return the folder of its commands."""
     venv = folder / ".venv"
-    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, env=environment)
+    subprocess.run([python, "-m", "venv", str(venv)], check=True, env=environment)
     [wanted] = [word for word in readme_command("pip install", 0) if "mcp-workflows[" in word]
     extra = wanted.removeprefix("mcp-workflows")
     named = [f"{wheel}{extra if wheel.name.startswith('mcp_workflows-') else ''}" for wheel in wheels]
@@ -263,13 +264,13 @@ def install(folder: Path, wheels: Sequence[Path], environment: Mapping[str, str]
     return venv / "bin"
 
 
-def time_run(wheels: Sequence[Path], cache: Path) -> Mapping[str, float]:
+def time_run(wheels: Sequence[Path], cache: Path, python: str) -> Mapping[str, float]:
     """Install and follow the README in an empty folder with an empty HOME; return the seconds of each step."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as home:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
         environment = {**kept, "HOME": home, "PIP_CACHE_DIR": str(cache)}
         began = time.monotonic()
-        bin_folder = install(Path(folder), wheels, environment)
+        bin_folder = install(Path(folder), wheels, environment, python)
         installed = time.monotonic() - began
         hosts = {"fastmcp": [str(python_of("fastmcp", FASTMCP))]}
         path = f"{bin_folder}{os.pathsep}{environment['PATH']}"
@@ -280,12 +281,12 @@ def time_run(wheels: Sequence[Path], cache: Path) -> Mapping[str, float]:
         return {"install": installed, **steps, "total": installed + steps["answered in a host"]}
 
 
-def first_start(uv: Path, runs: int) -> Sequence[Mapping[str, float]]:
+def first_start(uv: Path, runs: int, python: str = sys.executable) -> Sequence[Mapping[str, float]]:
     """Build the wheels, fill the package cache, and return the seconds of each further run."""
     with tempfile.TemporaryDirectory() as folder:
         wheels, cache = build(uv, Path(folder) / "wheels"), Path(folder) / "cache"
-        time_run(wheels, cache)
-        return [time_run(wheels, cache) for _ in range(runs)]
+        time_run(wheels, cache, python)
+        return [time_run(wheels, cache, python) for _ in range(runs)]
 
 
 def main() -> int:
@@ -293,8 +294,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.first_start", description=__doc__)
     parser.add_argument("uv", type=Path, help="the path of uv")
     parser.add_argument("--runs", type=int, default=1, help="how often, with a warm package cache")
+    parser.add_argument("--newest", action="store_true", help="with the newest Python here, if it is 3.12 or newer")
     given = parser.parse_args()
-    found = first_start(given.uv.resolve(), given.runs)
+    version, newest = list(pythons().items())[-1]
+    if given.newest and version < (3, 12):
+        print("first start: skipped, as this machine has no Python 3.12 or newer")
+        return 0
+    found = first_start(given.uv.resolve(), given.runs, newest if given.newest else sys.executable)
+    print(f"first start: the README's steps work with {newest if given.newest else sys.executable}")
     for steps in found:
         line = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in steps.items())
         print(f"{line}; load {os.getloadavg()[0]:.1f}", flush=True)

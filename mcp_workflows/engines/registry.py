@@ -26,6 +26,7 @@ from mcp_workflows.adapter import (
     Finding,
     Hints,
     InputRequest,
+    Limited,
     Notes,
     Ref,
     Remembers,
@@ -202,10 +203,17 @@ class Engines:
         """
         return EngineCall(name, self._opened.get(name), self.telemetry, api, self._patience if bounded else None)
 
-    async def check(self) -> Mapping[str, Finding]:
-        """Check all engines at once and return the findings; unknown if an adapter has no check."""
+    async def check(self, *, only_in_process: bool = False) -> Mapping[str, Finding]:
+        """Check all engines at once and return the findings; unknown if an adapter has no check.
+
+        `only_in_process`: only those whose workflows run in this process.
+        """
         findings: dict[str, Finding] = {}
-        adapters = self.adapters
+        adapters = {
+            name: adapter
+            for name, adapter in self.adapters.items()
+            if not only_in_process or (isinstance(adapter, Limited) and adapter.allowance.in_process)
+        }
         async with anyio.create_task_group() as group:
             for name, adapter in adapters.items():
                 group.start_soon(self._check, name, adapter, findings)

@@ -199,8 +199,17 @@ class Workflows:
         return self.middleware.offer.service is not None
 
     async def ready(self) -> None:
-        """Raise `StoreUnavailable` if tasks cannot be read and written now."""
+        """Raise an error if tasks cannot be created here now.
+
+        Raises:
+            StoreUnavailable: they cannot be read and written.
+            EngineUnavailable: an engine in this process does not run its workflows; the text does not say why, as
+                anybody may read it. An engine elsewhere that is down does not count: tasks of others can be created.
+        """
         await self._store.check()
+        findings = await self._engines.check(only_in_process=True)
+        if stopped := [name for name, finding in findings.items() if finding.ok is False]:
+            raise EngineUnavailable(f"{', '.join(stopped)} does not run its workflows: see /enginez, or the log")
 
     async def count(self) -> None:
         """Refresh the gauges of tasks, unless they were refreshed a few seconds ago."""

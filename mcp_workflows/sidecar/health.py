@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mcp_workflows.adapter import Finding
-from mcp_workflows.errors import WorkflowsError
+from mcp_workflows.errors import EngineError, WorkflowsError
 from mcp_workflows.receiver.attach import Workflows
 from mcp_workflows.sidecar.shutdown import ShutdownState
 
@@ -30,7 +30,7 @@ def alive(workflows: Workflows) -> Endpoint:
 
 
 def ready(workflows: Workflows, shutdown_state: ShutdownState) -> Endpoint:
-    """Return the endpoint that says whether tasks can be created: the store works, no shutdown has begun."""
+    """Return the endpoint that says whether tasks can be created: the store and workflows in this process work."""
 
     async def answer(_: Request) -> Response:
         if shutdown_state.stopping:
@@ -38,7 +38,8 @@ def ready(workflows: Workflows, shutdown_state: ShutdownState) -> Endpoint:
         try:
             await workflows.ready()
         except WorkflowsError as error:
-            return JSONResponse({"ok": False, "store": str(error)}, status_code=503)
+            part = "engine" if isinstance(error, EngineError) else "store"
+            return JSONResponse({"ok": False, part: str(error)}, status_code=503)
         return JSONResponse({"ok": True})
 
     return answer

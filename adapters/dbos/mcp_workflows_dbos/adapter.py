@@ -123,6 +123,8 @@ class DbosAdapter:
         elif executor is not None and executor.has_other_workflows and "queue" not in start.options:
             problem = "another process runs this application, with other workflows"
             raise EngineUnavailable(problem, sent=False, silent=False)
+        elif executor is not None and executor.refusal is not None and "queue" not in start.options:
+            raise EngineUnavailable(executor.refusal, sent=False, silent=False)
         else:
             await self._enqueue(start, arguments)
         row = await self._row(start.key)

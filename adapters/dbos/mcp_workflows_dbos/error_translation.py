@@ -71,18 +71,22 @@ _FILE_PROBLEMS: Final[Mapping[int, str]] = {
 }
 
 
-def problem_of(error: Exception, url: str) -> str:
-    """Return why an executor cannot use its database and the remedy, for operators: with its path, without secrets."""
+def problem_of(error: Exception, url: str) -> tuple[str, str]:
+    """Return the place of a database that an executor cannot use, and what is wrong with it; neither has a secret.
+
+    Only operators may see the place: it is a path, or the address of a server.
+    """
     parsed = make_url(url)
     cause = error.orig if isinstance(error, DBAPIError) else error
     if is_sqlite(url):
         if isinstance(error, ForeignDatabaseError):
-            return f"{parsed.database} {_FOREIGN}"
+            return f"{parsed.database}", _FOREIGN
         code = sqlite3.SQLITE_PERM if isinstance(error, OSError) else getattr(cause, "sqlite_errorcode", None)
         if isinstance(code, int) and (problem := _FILE_PROBLEMS.get(code & 0xFF)):  # the rest is details
-            return f"{parsed.database} {problem}"
+            return f"{parsed.database}", problem
     elif isinstance(error, SQLAlchemyError):
         state = getattr(cause, "sqlstate", None)
         told = "does not answer, or does not let us in" if state is None else f"refuses the work (SQLSTATE {state})"
-        return f"PostgreSQL at {parsed.host or 'localhost'}:{parsed.port or 5432}, database {parsed.database}, {told}"
-    return type(error).__name__
+        place = f"PostgreSQL at {parsed.host or 'localhost'}:{parsed.port or 5432}, database {parsed.database},"
+        return place, told
+    return f"{parsed.database}", f"cannot be used ({type(error).__name__})"

@@ -10,11 +10,13 @@ import asyncio
 import concurrent.futures.thread
 import inspect
 import logging
+import sqlite3
 import sys
 import threading
+import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,8 @@ from typing import Any, Final, TypeVar
 
 from dbos import DBOS, SetWorkflowAttributes, SetWorkflowID
 from sqlalchemy import NullPool, create_engine
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.event import listen  # pyright: ignore[reportUnknownVariableType]  # untyped
 
 from mcp_workflows.errors import ConfigError, EngineRefused
 from mcp_workflows_dbos.error_translation import ForeignDatabaseError, problem_of
@@ -96,7 +99,8 @@ class Executor:
         for line in hidden_workflows_in(self._module):
             logger.warning("%s", line)
         self.version: str | None = None  # once it runs
-        self.problem: str | None = None  # why it does not run, or what is wrong with a workflow
+        self.problem: str | None = None  # why it does not run, or what is wrong with a workflow, for operators
+        self.refusal: str | None = None  # why it does not run, for callers
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._begun = threading.Event()
@@ -181,10 +185,11 @@ class Executor:
                 if self.has_other_workflows:
                     self._tell(_OTHER_WORKFLOWS.format(self.application.name))
                 else:
-                    self.problem = None
+                    self.problem = self.refusal = None
             except Exception as error:  # the thread would end, and DBOS calls the user's code, too
-                meaning = problem_of(error, self.application.url)
-                self._tell(f"the workflows of {self.application.module} do not run: {meaning}")
+                place, wrong = problem_of(error, self.application.url)
+                self.refusal = f"its workflows do not run: their database {wrong}"
+                self._tell(f"the workflows of {self.application.module} do not run: {place} {wrong}")
                 logger.debug("they do not run", exc_info=error)
                 self._lock.release()
             self._begun.set()
@@ -211,7 +216,7 @@ class Executor:
             await DBOS.register_queue_async(
                 application.queue, polling_interval_sec=_TIMING.queue, on_conflict="always_update"
             )
-            self.version, self.problem = DBOS.application_version, None
+            self.version, self.problem, self.refusal = DBOS.application_version, None, None
             self._begun.set()
             waits = [self._loop.create_task(each) for each in (self._stopping.wait(), self._until_lost())]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -347,3 +352,21 @@ class _LaunchFilter(logging.Filter):
 
 
 logging.getLogger("dbos").addFilter(_LaunchFilter())
+
+
+def _add_unixepoch(connection: Any, _: object) -> None:  # Any: of any database's driver
+    """Give an SQLite connection the `unixepoch('subsec')` that DBOS's tables need on Python 3.12 and newer."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.create_function("unixepoch", 1, _unixepoch)
+
+
+def _unixepoch(moment: float | str | bytes | None) -> float | None:
+    if moment == "subsec":
+        return round(time.time(), 3)
+    with closing(sqlite3.connect(":memory:")) as plain:
+        seconds: int | None = plain.execute("SELECT CAST(strftime('%s', ?) AS INTEGER)", (moment,)).fetchone()[0]
+    return seconds
+
+
+if sqlite3.sqlite_version_info < (3, 42):  # which brings `subsec`; Debian 12 and Ubuntu 22.04 have older ones
+    listen(Engine, "connect", _add_unixepoch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from mcp_workflows_dbos.settings import is_sqlite
 
 _CONNECT_TIMEOUT: Final = 5  # seconds
+_UNACKNOWLEDGED: Final = 3000  # ms that a query of the holder may wait for a network that is gone
+TAKEOVER: Final = 2.5  # seconds from getting a lock that another process had to its use: the holder checks each second
 _NAME: Final = "mcp-workflows executor "  # of the connection: this, and a digest of the names of the workflows
 _HOLDER: Final = """
 SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -100,17 +103,30 @@ class _PostgresLock:
     def __init__(self, url: URL, application: str, workflows: Iterable[str]) -> None:
         self.is_for_others = False
         self._name = f"{_NAME}{_digest(' '.join(sorted(workflows))).hex()}"
-        arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": self._name}
+        arguments = {
+            "connect_timeout": _CONNECT_TIMEOUT,
+            "application_name": self._name,
+            "tcp_user_timeout": _UNACKNOWLEDGED,
+        }
         psycopg_url = url.set(drivername="postgresql+psycopg")
         self._engine = sa.create_engine(psycopg_url, poolclass=sa.NullPool, connect_args=arguments)
         self._id = int.from_bytes(_digest(f"mcp-workflows {application}"), "big", signed=True)
         self._held: sa.Connection | None = None
+        self._had_holder = False  # at the last `acquire`
 
     def acquire(self) -> bool:
+        """Take the lock. After another process had it, wait until that one must have noticed the loss."""
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         if connection.execute(sa.text("SELECT pg_try_advisory_lock(:id)"), {"id": self._id}).scalar():
             self._held, self.is_for_others = connection, False
-            return True
+            if self._had_holder:
+                self._had_holder = False
+                time.sleep(TAKEOVER)
+            if self.is_held():
+                return True
+            self.release()
+            return False
+        self._had_holder = True
         names = connection.execute(sa.text(_HOLDER), {"id": self._id}).scalars().all()
         self.is_for_others = any(name.startswith(_NAME) and name != self._name for name in names if name)
         connection.close()

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from dbos import Serializer, WorkflowStatus
 from dbos import error as dbos_error
+from dbos._serialization import DefaultSerializer
 from pydantic import BaseModel, TypeAdapter
 
 __all__ = ["NAME", "TypedJsonSerializer", "numbers_beyond_json", "plain"]
@@ -39,6 +40,13 @@ _STANDARD: Final[Mapping[str, type[Any]]] = {
 _COLLECTIONS: Final[Mapping[str, type[Any]]] = {
     name: each for name, each in _STANDARD.items() if each in (tuple, set, frozenset)
 }
+
+
+def _refuse(cls: DefaultSerializer, serialized_data: str) -> Any:  # Any: any value
+    raise TypeError("it is pickled, which is not read here: the writer of a pickle can run code in its reader")
+
+
+DefaultSerializer.deserialize = _refuse  # DBOS picks it by a row's column `serialization`, whatever ours is
 
 
 class RecordedError(dbos_error.DBOSException):

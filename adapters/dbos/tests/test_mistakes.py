@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sqlite3
 import sys
 import uuid
@@ -360,6 +361,9 @@ async def test_a_database_that_cannot_be_used_is_told_once_with_its_path_and_use
         assert (found.ok, found.text) == (False, told)
         with pytest.raises(EngineUnavailable):
             await adapter.describe(Ref(workflow="", handle="one"))
+        order = Start(workflow=f"{file.stem}.works", arguments={"number": 1}, key="no", created=datetime.now(UTC))
+        with pytest.raises(EngineUnavailable, match=re.escape(f"its workflows do not run: their database {said}")):
+            await adapter.start(order)
         assert (await adapter.explain(Ref(workflow="", handle="one"))).reason == told
         with anyio.fail_after(PATIENCE):
             while [each.message for each in caplog.records].count("they do not run") < RETRIES:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,8 +19,10 @@ from pathlib import Path
 import anyio
 import psycopg
 import pytest
+import sqlalchemy as sa
 from dbos import DBOSClient, EnqueueOptions, WorkflowSerializationFormat
-from mcp_workflows_dbos import DbosAdapter, DbosSettings
+from mcp_workflows_dbos import DbosAdapter, DbosSettings, executor_lock
+from mcp_workflows_dbos.executor_lock import lock_for
 
 from adapters.dbos.tests.postgres_server import new_database
 from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
@@ -94,6 +99,17 @@ def sleeps(seconds: float = 60):
 
 
 @DBOS.workflow()
+async def reads(what: str, other: str):
+    await work(0)
+    await work(1)
+    if what == "event":
+        return await DBOS.get_event_async(other, "key", 60)
+    if what == "message":
+        return await DBOS.recv_async("topic", 60)
+    return await (await DBOS.retrieve_workflow_async(other)).get_result()
+
+
+@DBOS.workflow()
 async def fails():
     raise ValueError("no")
 
@@ -161,6 +177,15 @@ class Application:
         settings = DbosSettings.model_validate({"database": self.url, "queue": f"mcp-{self.name}-queue"})
         async with DbosAdapter(settings.model_copy(update={"application": f"mcp-{self.name}"})) as adapter:
             yield adapter
+
+    def execute(self, statement: str, **values: str) -> None:
+        """Change its database, as somebody who can write it could."""
+        engine = sa.create_engine(self.url.replace("postgresql://", "postgresql+psycopg://"))
+        with engine.begin() as connection:
+            if not self.is_sqlite:
+                connection.execute(sa.text("SET search_path TO dbos"))
+            connection.execute(sa.text(statement), values)
+        engine.dispose()
 
     def done(self) -> Sequence[int]:
         file = self.folder / "done"
@@ -461,3 +486,91 @@ async def can_answer(adapter: DbosAdapter, ref: Ref, asked: Execution) -> bool:
     except EngineUnavailable:
         return False
     return True
+
+
+# --- pickles
+
+
+class Touching:
+    """A pickle of it makes a file when it is read."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.file,)
+
+
+PICKLED = "serialization = 'py_pickle'"
+COLUMNS: Mapping[str, str] = {
+    "inputs": f"UPDATE workflow_status SET inputs = :pickle, {PICKLED} WHERE workflow_uuid = :reader",
+    "step output": f"UPDATE operation_outputs SET output = :pickle, {PICKLED} WHERE workflow_uuid = :reader",
+    "step error": f"UPDATE operation_outputs SET output = NULL, error = :pickle, {PICKLED} "
+    "WHERE workflow_uuid = :reader",
+    "output": f"UPDATE workflow_status SET output = :pickle, {PICKLED} WHERE workflow_uuid = :other",
+    "error": f"UPDATE workflow_status SET output = NULL, error = :pickle, status = 'ERROR', {PICKLED} "
+    "WHERE workflow_uuid = :other",
+    "event": "INSERT INTO workflow_events (workflow_uuid, key, value, serialization) "
+    "VALUES (:other, 'key', :pickle, 'py_pickle')",
+    "message": "INSERT INTO notifications (destination_uuid, topic, message, message_uuid, serialization) "
+    "VALUES (:reader, 'topic', :pickle, 'm1', 'py_pickle')",
+}
+"""A statement for each column in which DBOS stores values; it writes what only a writer of the database could."""
+
+
+async def test_no_column_is_unpickled_and_its_reader_fails_with_the_reason(application: Application) -> None:
+    others = [f"other of {column}" for column in COLUMNS]
+    with application.host(*(f"{other}=several" for other in others)):
+        async with application.outside() as adapter:
+            for other in others:
+                await until(adapter, other, lambda seen: seen.terminal)
+            (application.folder / "hold-1").touch()
+            for column, other in zip(COLUMNS, others, strict=True):
+                order = {"what": column, "other": other}
+                await adapter.start(Start(workflow="reads", arguments=order, key=column, created=datetime.now(UTC)))
+            for column in COLUMNS:
+                await until(adapter, column, lambda seen: len(seen.steps) == 1)
+    application.execute("DELETE FROM workflow_input WHERE workflow_uuid = 'inputs'")  # DBOS reads these tables first
+    application.execute("DELETE FROM workflow_output")
+    marks = {column: application.folder / f"unpickled {column}" for column in COLUMNS}
+    for column, statement in COLUMNS.items():
+        pickled = base64.b64encode(pickle.dumps(Touching(marks[column]))).decode()
+        values = {"pickle": pickled, "reader": column, "other": f"other of {column}"}
+        application.execute(statement, **{name: value for name, value in values.items() if f":{name}" in statement})
+    (application.folder / "hold-1").unlink()
+    with application.host("untouched=several"):
+        async with application.outside() as adapter:
+            assert (await until(adapter, "untouched", lambda seen: seen.terminal)).status is Status.SUCCEEDED
+            for column, mark in marks.items():
+                ended = await until(adapter, column, lambda seen: seen.terminal)
+                assert not mark.exists(), column
+                assert ended.failure, column
+                assert "pickled, which is not read here" in ended.failure.text
+
+
+def test_the_default_time_of_dbos_on_new_pythons_is_known_to_old_sqlite(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/times.db")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE times (id, at INTEGER DEFAULT (unixepoch('subsec') * 1000) NOT NULL)")
+        connection.exec_driver_sql("INSERT INTO times (id) VALUES (1)")
+        at = connection.exec_driver_sql("SELECT at FROM times").scalar_one()
+        other = connection.exec_driver_sql("SELECT unixepoch('2026-01-01')").scalar_one()
+    engine.dispose()
+    assert abs(at / 1000 - time.time()) < 3600
+    assert other == 1767225600
+
+
+@pytest.mark.anyio
+async def test_a_lock_that_another_process_had_is_used_only_after_that_one_must_have_noticed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, pauses = new_database(postgres_url), list[float]()
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    first, second = lock_for(url, "shop", ["order"]), lock_for(url, "shop", ["order"])
+    assert first.acquire()
+    assert not pauses
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
+    assert pauses == [executor_lock.TAKEOVER]
+    second.release()
