@@ -94,6 +94,9 @@ class Telemetry:
             f"{NAME}.start_unknown", description="Starts that may have been accepted, and are never repeated."
         )
         self._unmapped = count(f"{NAME}.unmapped_statuses", description="Looks that saw a status nobody has mapped.")
+        self._mismatched = count(
+            f"{NAME}.result_mismatches", description="Results that do not match the output schema of their tool."
+        )
         self._prevented = count(
             f"{NAME}.duplicate_start_prevented", description="Calls that would have started a workflow a second time."
         )
@@ -131,6 +134,7 @@ class Telemetry:
         """Show the counters of rare events of an engine before they happen, as an alert needs to see them rise."""
         self._unknown.add(0, {"engine": engine})
         self._unmapped.add(0, {"engine": engine})
+        self._mismatched.add(0, {"engine": engine, "tool": ""})
 
     def engine_called(self, labels: Labels, outcome: str, seconds: float | None) -> None:
         """Count a call to an engine that has ended; `seconds` if it was timed."""
@@ -167,6 +171,10 @@ class Telemetry:
     def unmapped(self, engine: str) -> None:
         """Count a look that saw a status which the adapter does not know."""
         self._unmapped.add(1, {"engine": engine})
+
+    def mismatched(self, engine: str, tool: str) -> None:
+        """Count a result that does not match the output schema of its tool."""
+        self._mismatched.add(1, {"engine": engine, "tool": tool})
 
     def prevented(self, engine: str, tool: str) -> None:
         """Count a call that found an execution which another call had started."""

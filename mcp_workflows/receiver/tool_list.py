@@ -147,7 +147,7 @@ def _listed(tool: Tool, viewer: Viewer, *, cards: bool) -> Mapping[str, Any]:
         "title": tool.title,
         "description": tool.description or tool.title or _DOES[tool.kind].format(workflow=tool.workflow),
         "inputSchema": tool.input,
-        "outputSchema": tool.output if promised else None,
+        "outputSchema": tool.promised_output if promised else None,
         "annotations": tool.annotations and tool.annotations.model_dump(exclude_none=True),
         "execution": {"taskSupport": support.value} if viewer.in_core else None,
         "_meta": {"ui": {**page, "visibility": ["model"]}} if cards else None,

@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import anyio.lowlevel
@@ -84,6 +85,7 @@ class ToolCalls:
             raise RequestError(METHOD_NOT_FOUND, f"tool {tool.name} makes no tasks: call it without params.task")
         if call.unusable_keys:
             logger.debug("a call of %s: no key can be made of %s in _meta", call.tool, ", ".join(call.unusable_keys))
+        call = replace(call, arguments=tool.checker.normalize(call.arguments))
         key = None if call.state else key_of(call.idempotency_key, call.host_key, call.arguments, principal)
         dialogue = read_dialogue(call.state) if call.state else Dialogue(key=key)
         if dialogue.task_id is not None:

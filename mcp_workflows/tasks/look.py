@@ -14,7 +14,7 @@ from mcp_workflows.errors import INTERNAL_ERROR, EngineUnavailable, ExecutionNot
 from mcp_workflows.store.protocol import Store, changed
 from mcp_workflows.task import Task, observe
 from mcp_workflows.tasks.cancel import Cancellation
-from mcp_workflows.tasks.results import keepable
+from mcp_workflows.tasks.results import keepable, mismatch, tool_result
 from mcp_workflows.tasks.start import TaskCreation
 
 logger = logging.getLogger(__name__)
@@ -101,6 +101,11 @@ class ExecutionLook:
         return seen, None
 
     def _record_status(self, task: Task) -> None:
+        is_done = task.execution.status is Status.SUCCEEDED
+        if wrong := is_done and mismatch(tool_result(task.execution.output), task.output_schema):
+            self._engines.telemetry.mismatched(task.engine, task.tool)
+            said = "a result does not match the output schema, and is delivered with a mark"
+            logger.warning("tool %r: %s: %s", task.tool, said, wrong)
         if self._audit is not silent:
             self._audit(status_record(task))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard, cast
 
@@ -12,12 +12,14 @@ from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Failure
 from mcp_workflows.errors import LimitReached
-from mcp_workflows.tools.json_schema import violations
+from mcp_workflows.tools.json_schema import Checker, violations
 from mcp_workflows.tools.sizes import size_of
+from mcp_workflows.tools.tool import UNCHECKED
 from mcp_workflows.wire.commands import Part, Read
 
 _PREFIX: Final = "mcp-workflows://tasks/"
 RETRY_AFTER: Final = "mcp-workflows/retryAfterMs"  # in `_meta`
+MISMATCH: Final = "mcp-workflows/schemaMismatch"  # in `_meta`: why the result does not match the tool's output schema
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # `json.dumps` makes one for each text
 _SHOWN: Final = 2000  # characters of a failure that is too large to be kept
 _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
@@ -59,17 +61,28 @@ def failure_result(failure: Failure | None) -> dict[str, Any]:
 
 
 def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[str, Any]:
-    """Return the result if it conforms to the tool's output schema; otherwise an error that includes it.
+    """Return the result with a mark in `_meta` if it does not match the tool's output schema.
 
-    Source: MCP, tools, output schema: servers MUST provide structured results that conform to it.
+    It stays a success: a model that reads of an error starts the work again. The structured content is then a stand-in
+    that `Tool.promised_output` allows (MCP, tools, output schema: servers MUST provide results that conform to it).
     """
+    if (wrong := mismatch(result, schema)) is None:
+        return result
+    structured = result.get("structuredContent")
+    note = f"The workflow has completed, and its result follows. It does not match the tool's output schema: {wrong}"
+    return {
+        "content": [_text(note), *result["content"]],
+        "structuredContent": {UNCHECKED: texts_in(result) if structured is None else document(structured)},
+        "isError": False,
+        "_meta": {**(result.get("_meta") or {}), MISMATCH: wrong},
+    }
+
+
+def mismatch(result: Mapping[str, JSON], schema: Mapping[str, JSON] | None) -> str | None:
+    """Return why the result does not match the tool's output schema, without its values; None if it does."""
     if schema is None or result.get("isError"):
-        return result
-    wrong = violations(schema, result.get("structuredContent"))
-    if not wrong:
-        return result
-    complaint = f"The workflow's result does not match the tool's output schema: {wrong[0]}"
-    return {"content": [_text(complaint), *result["content"]], "isError": True}
+        return None
+    return next(iter(Checker(schema, quotes=False).violations(result.get("structuredContent"))), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +108,8 @@ def fitted(result: dict[str, Any], large: Large, schema: Mapping[str, JSON] | No
     }
     note = f"The result has {size} bytes, over the limit of {large.limit}: read {large.uri} for the whole."
     short: dict[str, Any] = {"content": [_text(note), link], "isError": bool(result.get("isError"))}
+    if mark := cast("Mapping[str, JSON]", result.get("_meta") or {}).get(MISMATCH):
+        return {**short, "structuredContent": {UNCHECKED: note}, "_meta": {MISMATCH: mark}}
     if schema is not None and not short["isError"]:
         short["structuredContent"] = _promised(result["structuredContent"], large, schema)
     return short
@@ -156,6 +171,12 @@ def _is_tool_result(output: JSON) -> TypeGuard[Mapping[str, JSON]]:
     except ValidationError:
         return False  # it only looks like one: some object with a `content`
     return True
+
+
+def texts_in(result: Mapping[str, JSON]) -> str:
+    """Return the texts of a `CallToolResult`, a line each."""
+    blocks = cast("Sequence[Mapping[str, JSON]]", result.get("content", []))
+    return "\n".join(block["text"] for block in blocks if block.get("type") == "text")
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -92,7 +92,9 @@ class TaskService:
         """
         if not principal.identified:
             raise not_found()
-        found = await self._repository.newest(principal.id, command.tool, digest(command.arguments))
+        tool = self._tools.get(command.tool)
+        arguments = tool.checker.normalize(command.arguments) if tool else command.arguments
+        found = await self._repository.newest(principal.id, command.tool, digest(arguments))
         if found is None:
             raise not_found()
         return await self.get(Get(task_id=found.id), principal)

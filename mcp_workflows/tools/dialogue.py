@@ -14,7 +14,7 @@ from mcp_workflows.adapter import JSON, InputRequest, digest
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
 from mcp_workflows.tools.gates import ELICIT
-from mcp_workflows.tools.json_schema import Schema, violations
+from mcp_workflows.tools.json_schema import Checker, Schema, is_object
 from mcp_workflows.tools.questions import NAME_META
 from mcp_workflows.tools.tool import CONFIRM, Tool
 
@@ -92,7 +92,7 @@ def questions(tool: Tool, names: tuple[str, ...], scope: Mapping[str, JSON]) -> 
 
 
 def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping[str, JSON]:
-    """Return the response itself, if it answers that request.
+    """Return the response, if it answers that request; the content of a form is in the form of its schema.
 
     Raises:
         RequestError: it does not; the message names the key.
@@ -105,14 +105,16 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
     action = found.get("action")
     if not isinstance(action, str) or action not in set(Action):
         raise invalid_response(key, f"action must be one of {', '.join(Action)}")
-    if action != Action.ACCEPT or (request.params.get("mode") == "url" and "content" not in found):  # a form has some
-        return found
-    content = found.get("content")
+    if action != Action.ACCEPT or (request.params.get("mode") == "url" and found.get("content") is None):
+        return found  # only a form has some
+    form = request.params.get("requestedSchema")
+    checker = Checker({"type": "object", **form} if is_object(form) else {})
+    content = checker.normalize(found.get("content"))
     if not isinstance(content, Mapping):
         raise invalid_response(key, "content must be an object when the action is accept")
-    if wrong := violations(cast("Mapping[str, JSON]", request.params.get("requestedSchema", {})), content):
+    if wrong := checker.violations(content):
         raise invalid_response(key, f"content does not fit the question: {wrong[0]}")
-    return found
+    return {**found, "content": cast("JSON", content)}
 
 
 def invalid_response(key: str, text: str) -> RequestError:

@@ -7,16 +7,27 @@ whole values are only tested with `is_valid`, and the errors of an invalid one a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import quote
 
 from jsonschema_rs import Draft202012Validator, Registry, ValidationError, ValidationErrorKind
 
+from mcp_workflows.adapter.display_text import closest
 from mcp_workflows.adapter.regex import QUICK, SLOW, SlowPattern, bounded, is_quick, matches
-from mcp_workflows.tools.schema_cost import ENDLESS, cost_of, count_values, is_list, is_object, patterns_in, target_of
+from mcp_workflows.tools.schema_cost import (
+    ENDLESS,
+    cost_of,
+    count_values,
+    is_deeper,
+    is_list,
+    is_object,
+    patterns_in,
+    target_of,
+)
 from mcp_workflows.tools.schema_cost import Schema as Schema  # re-exported: callers name the type beside the check
 
 MAX_CHECKS: Final = 5_000_000  # subschemas that all parts of a value may have to meet together: about 0.1 s
@@ -26,14 +37,31 @@ _LONGEST: Final = 200  # characters of one part of a complaint
 _SHOWN: Final = 60  # characters of a value that is repeated in a complaint
 _ROOT: Final = "urn:mcp-workflows:schema"
 _SLOW: Final = {"pattern": SlowPattern}
+_MOST_SENT: Final = 1_000_000  # values in one message; by a schema that can check so many, values are not counted
+_MOST_WORK: Final = 1_000_000  # values that one normalization visits at most, however many alternatives there are
+_TEXT_COST: Final = 5  # characters of JSON text that take as long to parse as one value to visit
+_PLACE_COST: Final = 100  # values that take as long to visit as one that is invalid to normalize: about 30 us
+_DEEPEST_TEXT: Final = 80  # levels in JSON text; with `_DEEPEST` around it, as many as a request may have
+_ADDED_BY_HOSTS: Final = frozenset({"toolCallId", "sessionId", "action", "chatInput"})
+"""The members that n8n adds to arguments (source: n8n-io/n8n, issues 21500 and 22787)."""
 
 
 def _passes(_: str) -> bool:
     return True
 
 
-_FORMATS: Final = {"duration": _passes, "hostname": _passes}
-"""Formats that are not checked: RFC 3339 has no fractions (`PT0.5S`, as pydantic writes it), DNS no `_`."""
+def _with_or_without_zone(name: str) -> Callable[[str], bool]:
+    strict = Draft202012Validator({"format": name}, validate_formats=True)
+    return lambda text: strict.is_valid(text) or strict.is_valid(f"{text}Z")
+
+
+_FORMATS: Final = {
+    **dict.fromkeys(("duration", "hostname"), _passes),
+    **{name: _with_or_without_zone(name) for name in ("date-time", "time")},
+}
+"""Formats that are checked less strictly than RFC 3339 and DNS say: pydantic writes `PT0.5S`, and `date-time` for any
+`datetime`, with a zone or without; names of hosts have `_`.
+"""
 
 _SCALARS = frozenset({"string", "number", "integer", "boolean"})
 PRIMITIVES = _SCALARS | {"array"}
@@ -66,12 +94,17 @@ _AS_A_WHOLE: Final[Mapping[str, str]] = {
 """Keywords with subschemas whose errors are reported as a whole."""
 
 
+_VALUES: Final = frozenset({"const", "enum", "default", "examples"})
+"""Keywords with values, in which nothing is a subschema."""
+
+
 class Checker:
     """A JSON Schema to check values by; to make one takes longer than to check a small value."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile the schema; references outside of it are never fetched."""
+    def __init__(self, schema: Mapping[str, Any], *, quotes: bool = True) -> None:
+        """Compile the schema; references outside of it are never fetched. `quotes`: complaints repeat short values."""
         self._schema = cast("Schema", schema)
+        self._quotes = quotes
         self._compiled: dict[str, Draft202012Validator] = {}
         self._wrong: str | None = None
         try:
@@ -89,7 +122,7 @@ class Checker:
         """Return the first few errors of a value, a line each: where, and what."""
         if self._wrong:
             return [self._wrong]
-        if (count := count_values(value)) > max(self._most, 1):
+        if self._most < _MOST_SENT and (count := count_values(value)) > max(self._most, 1):
             return [
                 f"has {count} values, and at most {self._most} can be checked by this schema: send less, or simplify it"
             ]
@@ -100,6 +133,65 @@ class Checker:
             if not (self._slow and self._is_valid("", value)):
                 found = list(islice(self._explained(_Place(schema=self._schema, value=value)), MAX_COMPLAINTS))
         return [searches.given_up] if searches.given_up else found
+
+    def normalize(self, value: Any) -> Any:  # any JSON values
+        """Return a value in the form of the schema, where hosts send another form; a valid value stays as it is.
+
+        - A text is read as JSON where the schema accepts no text. A result that still does not fit is kept only if its
+          errors say more than those of the text.
+        - Null is dropped for an optional property that does not accept null.
+        - Members that hosts add are dropped at the top, where `additionalProperties` refuses them.
+        """
+        if self._wrong or (self._most < _MOST_SENT and count_values(value) > self._most):
+            return value
+        if not self._slow and self._is_valid("", value):
+            return value
+        with bounded():
+            left = min(_TEXT_COST * self._most, _MOST_WORK)
+            return self._normalized(_Place(schema=self._schema, value=value), _Work(left=left))
+
+    def _normalized(self, place: _Place, work: _Work) -> Any:  # any JSON value
+        schema, value, pointer = place.schema, place.value, place.pointer
+        work.left -= _PLACE_COST + count_values(value)
+        if work.left < 0 or place.level == _DEEPEST or not is_object(schema) or self._is_valid(pointer, value):
+            return value
+        if isinstance(value, str):
+            work.left -= len(value) // _TEXT_COST
+            if work.left < 0 or _may_fit(schema, value, self._schema) or (read := _from_text(value)) is value:
+                return value
+            found = self._normalized(replace(place, value=read, level=place.level + 1), work)
+            explains = (is_object(found) or is_list(found)) and _may_fit(schema, found, self._schema)
+            return found if work.left >= 0 and (explains or self._is_valid(pointer, found)) else value
+        if is_object(value):
+            dropped = {name for name in value if self._is_dropped(place, name)}
+            value = {name: each for name, each in value.items() if name not in dropped} if dropped else value
+        for word, each in _alongside(schema, value, self._schema):
+            value = self._normalized(place.part(word, each, value), work)
+        for word in ("anyOf", "oneOf"):
+            parts = [place.part(f"{word}/{i}", each, value) for i, each in enumerate(schema.get(word, ()))]
+            if not any(self._is_valid(part.pointer, value) for part in parts):
+                fitting = ((part, self._normalized(part, work)) for part in parts)
+                value = next((found for part, found in fitting if self._is_valid(part.pointer, found)), value)
+        changed: dict[str | int, Any] = {
+            path[-1]: found
+            for word, inner, values in _members(schema, value)
+            for path, each in values
+            if work.left >= 0 and isinstance(each, str | list | dict) and not self._is_valid(f"{pointer}/{word}", each)
+            if (found := self._normalized(place.part(word, inner, each, path), work)) is not each
+        }
+        if is_list(value):
+            return [changed.get(i, each) for i, each in enumerate(value)] if changed else value
+        return {**value, **changed} if is_object(value) and changed else value
+
+    def _is_dropped(self, place: _Place, name: str) -> bool:
+        """True if a member only says that an optional property is unset, or comes from the host."""
+        schema, value = place.schema, place.value[name]
+        if name in schema.get("properties", {}):
+            is_unset = value is None and name not in schema.get("required", ())
+            return is_unset and not self._is_valid(f"{place.pointer}/properties/{_token(name)}", None)
+        if place.path or name not in _ADDED_BY_HOSTS or name not in _rest(schema, {name: value}):
+            return False
+        return "additionalProperties" in schema and not self._is_valid(f"{place.pointer}/additionalProperties", value)
 
     def _is_valid(self, pointer: str, value: Any) -> bool:  # any JSON value
         try:
@@ -146,7 +238,7 @@ class Checker:
         if is_object(value):
             yield from map(place.says, _of_names(schema, value))
         words = {word: said for word, said in schema.items() if word not in _LEFT_TO_PARTS and word not in _AS_A_WHOLE}
-        mask = None if _is_short(value) else "it"
+        mask = None if self._quotes and _is_short(value) else "it"
         try:
             self._compile(words, self._keywords, mask).validate(value)
         except ValidationError as error:
@@ -158,11 +250,11 @@ class Checker:
         """Yield the errors in the parts of a value, or of the value by a subschema."""
         if place.level == _DEEPEST:
             return
-        for part in _parts(schema, place.value, self._schema):
-            pointer = part.word[1:] if part.word.startswith("#") else f"{place.pointer}/{part.word}"
-            for path, value in part.values:
-                if not self._is_valid(pointer, value):
-                    inside = _Place(part.schema, value, pointer, (*place.path, *path), place.level + 1)
+        same = ((word, each, [((), place.value)]) for word, each in _alongside(schema, place.value, self._schema))
+        for word, each, values in chain(same, _members(schema, place.value)):
+            for path, value in values:
+                inside = place.part(word, each, value, path)
+                if not self._is_valid(inside.pointer, value):
                     yield from self._explained(inside)
 
 
@@ -179,6 +271,11 @@ class _Place:
     path: _Path = ()  # to the part
     level: int = 0  # how many subschemas led here
 
+    def part(self, word: str, schema: Any, value: Any, path: _Path = ()) -> _Place:  # any JSON values
+        """Return a part of it; `word` is the JSON Pointer from its schema to that of the part, or a reference."""
+        pointer = word[1:] if word.startswith("#") else f"{self.pointer}/{word}"
+        return _Place(schema, value, pointer, (*self.path, *path), self.level + 1)
+
     def says(self, text: str) -> str:
         """Return a complaint about it in one line, never with the whole value."""
         where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path).removeprefix(".")
@@ -188,15 +285,40 @@ class _Place:
 class _Part(NamedTuple):
     """A subschema, and the parts of a value that have to meet it."""
 
-    word: str  # the JSON Pointer from the schema around it, or a reference
+    word: str  # the JSON Pointer from the schema around it
     schema: Any  # any JSON value
     values: Iterable[tuple[_Path, Any]]  # likewise
 
 
-def _parts(schema: Schema, value: Any, root: Schema) -> Iterator[_Part]:  # any JSON value
-    """Yield the checks to be made on their own: of the same value by further subschemas, and of its members."""
-    for word, each in _alongside(schema, value, root):
-        yield _Part(word, each, [((), value)])
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """The work that one normalization may still do."""
+
+    left: int  # values to visit
+
+
+def _from_text(text: str) -> Any:  # any JSON value
+    """Return the value in a JSON text, or the text itself if it holds none that every parser reads alike.
+
+    Source: RFC 8259, sections 4 (a name twice), 6 (numbers), 8.2 (half surrogate pairs) and 9 (limits of nesting).
+    """
+    try:
+        found = json.loads(text, object_pairs_hook=_with_unique_names)
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return text
+    return text if is_deeper([found], _DEEPEST_TEXT) else found
+
+
+def _with_unique_names(pairs: list[tuple[str, Any]]) -> Schema:  # any JSON values
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name twice")
+    return found
+
+
+def _members(schema: Schema, value: Any) -> Iterator[_Part]:  # any JSON value
+    """Yield the subschemas that the members of a value have to meet."""
     if is_object(value):
         yield from _properties(schema, value)
     if is_list(value):
@@ -212,25 +334,31 @@ def _alongside(schema: Schema, value: Any, root: Schema) -> Iterator[tuple[str, 
         yield reference, target
     yield from ((f"allOf/{i}", each) for i, each in enumerate(schema.get("allOf", ())))
     for word in ("anyOf", "oneOf"):
-        found = [(f"{word}/{i}", each) for i, each in enumerate(schema.get(word, ())) if _is_meant(each, value, root)]
+        found = [(f"{word}/{i}", each) for i, each in enumerate(schema.get(word, ())) if _may_fit(each, value, root)]
         yield from found if len(found) == 1 else ()  # as with a value that may also be null
     if is_object(value):
         dependent: Schema = schema.get("dependentSchemas", {})
         yield from ((f"dependentSchemas/{_token(name)}", each) for name, each in dependent.items() if name in value)
 
 
-def _is_meant(schema: Any, value: Any, root: Schema) -> bool:  # any JSON values
-    """True if an alternative is one for values of this type, and with the same constant names as this value."""
-    for _ in range(_DEEPEST):
-        if not is_object(schema):
-            return False
-        if not isinstance(reference := schema.get("$ref"), str):
-            named = schema.get("type", [])
-            types: set[str] = {named} if isinstance(named, str) else set(named)
-            fits = not types or bool(types & _TYPES[value.__class__])
-            return fits and not (is_object(value) and _is_of_other_kind(schema, value))
-        schema = target_of(reference, root)
-    return False
+def _may_fit(schema: Any, value: Any, root: Schema, level: int = 0) -> bool:  # any JSON values
+    """True if a schema is for values of this type, and with the same constant names as this value."""
+    if not is_object(schema) or level == _DEEPEST:
+        return schema is not False
+    kinds, types = _TYPES[value.__class__], schema.get("type", ())
+    named = [schema["const"]] if "const" in schema else schema.get("enum", ())
+    all_of = [[each] for each in schema.get("allOf", ())]
+    if isinstance(reference := schema.get("$ref"), str):
+        all_of.append([target_of(reference, root)])
+    return (
+        (not types or not kinds.isdisjoint([types] if isinstance(types, str) else types))
+        and (not named or any(kinds & _TYPES[each.__class__] for each in named))
+        and not (is_object(value) and _is_of_other_kind(schema, value))
+        and all(
+            any(_may_fit(each, value, root, level + 1) for each in several)
+            for several in (*all_of, *(schema[word] for word in ("anyOf", "oneOf") if word in schema))
+        )
+    )
 
 
 def _is_of_other_kind(schema: Schema, value: Schema) -> bool:
@@ -270,7 +398,9 @@ def _of_names(schema: Schema, value: Schema) -> Iterator[str]:
     required = (name for name in schema.get("required", ()) if isinstance(name, str) and name not in value)
     yield from (f"{name!r} is a required property" for name in required)
     if schema.get("additionalProperties") is False and (rest := list(islice(_rest(schema, value), MAX_COMPLAINTS))):
-        yield f"additional properties are not allowed, such as {', '.join(map(repr, rest))}"
+        meant = closest(rest[0][:_SHOWN], (name for name in _names(schema)[0] if name not in value))
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        yield f"additional properties are not allowed, such as {', '.join(map(repr, rest))}{hint}"
 
 
 def _token(name: str) -> str:
@@ -319,6 +449,16 @@ def check_schema(schema: Schema) -> Schema:
             )
             raise ValueError(f"patternProperties: {_short(repr(pattern))}: {text}")
     return schema
+
+
+def without_formats(schema: Any) -> Any:  # any JSON values
+    """Return a schema without `format`, which few programs write exactly as their schema says."""
+    if is_list(schema):
+        return [without_formats(each) for each in schema]
+    if not is_object(schema):
+        return schema
+    kept = {word: said for word, said in schema.items() if word != "format" or not isinstance(said, str)}
+    return {word: said if word in _VALUES else without_formats(said) for word, said in kept.items()}
 
 
 def _wrong_schema(error: ValidationError) -> str:

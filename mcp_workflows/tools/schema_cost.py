@@ -44,7 +44,7 @@ def _members(value: Any) -> Iterable[Any]:  # any JSON values
 
 def excess(schema: Schema) -> str | None:
     """Return the limit that a foreign schema exceeds, or None: to check values by it could take for ever."""
-    if not all(_nodes(schema, MAX_DEPTH)):
+    if is_deeper(schema, MAX_DEPTH):
         return f"it is nested more than {MAX_DEPTH} deep"
     if (size := len(json.dumps(schema))) > MAX_SIZE:
         return f"it is {size} characters, and at most {MAX_SIZE} are taken"
@@ -64,7 +64,12 @@ def patterns_in(schema: Schema) -> Iterator[tuple[str, str]]:
             yield from (("patternProperties", name) for name in _object_at(node, "patternProperties"))
 
 
-def _nodes(schema: Schema, most: float = float("inf")) -> Iterator[Any]:  # any JSON value
+def is_deeper(value: Any, most: int) -> bool:  # any JSON value
+    """True if objects and lists that are not empty are nested more than `most` deep."""
+    return not all(_nodes(value, most))
+
+
+def _nodes(schema: Any, most: float = float("inf")) -> Iterator[Any]:  # any JSON value
     """Yield all objects and lists that are not empty; None for one that is nested deeper than `most`."""
     left: list[tuple[Any, int]] = [(schema, 1)]
     while left:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Final, Self, cast
 
 from pydantic import (
     BaseModel,
@@ -29,7 +29,7 @@ from mcp_workflows.adapter import JSON, Gate
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import MappingError
 from mcp_workflows.tools.gates import ToolGate
-from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, Schema, check_schema
+from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, Schema, check_schema, violations, without_formats
 from mcp_workflows.tools.questions import Ask, Message, Visible, check_template
 from mcp_workflows.units import DURATION_SCHEMA, Duration
 
@@ -155,6 +155,14 @@ WATCH_INPUT: Schema = {
 }
 _OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # more properties may come of these
 
+UNCHECKED: Final = "unchecked_result"
+"""The only member of the structured content for a result that does not match its schema; the value is JSON text."""
+_UNCHECKED_FIELD: Final = {"type": "string", "description": "Instead of the rest: a result of another form, as JSON."}
+_ASSERTED_OF_OBJECTS: Final = frozenset(
+    {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas"}
+    | {"required", "minProperties", "maxProperties", "propertyNames", "const", "enum"}
+)
+
 
 class Tool(BaseModel):
     """One workflow as one MCP tool.
@@ -176,7 +184,7 @@ class Tool(BaseModel):
     args: Any = Field(  # any JSON value with {{placeholders}}
         default=None,
         description="How arguments reach the workflow: a template, a list for positional arguments. "
-        "Default: the whole object as the one argument, none if there are none.",
+        "Default: the whole object as the one argument; none if it is empty and `input` declares none.",
     )
     send: Any = Field(  # likewise
         default=None,
@@ -311,8 +319,10 @@ class Tool(BaseModel):
 
     @field_validator("input", "output")
     @classmethod
-    def _is_object_schema(cls, schema: Schema | None) -> Schema | None:
-        return None if schema is None else check_schema(schema)
+    def _is_object_schema(cls, schema: Schema | None, info: ValidationInfo) -> Schema | None:
+        if schema is None:
+            return None
+        return without_formats(check_schema(schema)) if info.field_name == "output" else check_schema(schema)
 
     @field_validator("args", "send")
     @classmethod
@@ -372,8 +382,23 @@ class Tool(BaseModel):
         return {name: Template(text) for name, text in self.on_behalf_of.items()}
 
     @cached_property
-    def _checker(self) -> Checker:
+    def checker(self) -> Checker:
+        """The checker of the arguments."""
         return Checker(self.input)
+
+    @cached_property
+    def promised_output(self) -> Schema | None:
+        """The output schema for `tools/list`: `output`, and the stand-in for a result that does not match it.
+
+        SDK clients raise an error for any other structured content, and for a result without any.
+        """
+        output = self.output
+        if output is None or not violations(output, {UNCHECKED: ""}):
+            return output
+        moved = {word: said for word, said in output.items() if word in _ASSERTED_OF_OBJECTS}
+        stays = {word: said for word, said in output.items() if word not in moved}
+        either = {"anyOf": [moved, {"required": [UNCHECKED]}]} if moved else {}
+        return {**stays, "properties": {**output.get("properties", {}), UNCHECKED: _UNCHECKED_FIELD}, **either}
 
     @cached_property
     def names_headers(self) -> bool:
@@ -454,15 +479,20 @@ class Tool(BaseModel):
         """Return the errors in the arguments, a line each; arguments that will be asked for may still be missing."""
         required = self.input.get("required", [])
         needed = [name for name in required if name not in to_be_asked or name in arguments]
-        checker = self._checker if needed == required else Checker({**self.input, "required": needed})
+        checker = self.checker if needed == required else Checker({**self.input, "required": needed})
         found = checker.violations(arguments)
         return [*found, "and perhaps more"] if len(found) == MAX_COMPLAINTS else found
 
     def map(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
-        """Return the arguments as the engine gets them: a list is positional, no arguments is an empty list."""
+        """Return the arguments as the engine gets them: a list is positional.
+
+        Without `args` they are one object, which may be empty if the input declares any. A workflow that declares none
+        may have no parameter for it.
+        """
         if self._args_template is not None:
             return self._args_template.render(scope)
-        return [scope["args"]] if scope["args"] else []
+        declared = self.input.get("properties") or self.input.get("additionalProperties") not in (None, True, False)
+        return [scope["args"]] if scope["args"] or declared or self.input.keys() & _OPENING else []
 
     def question(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the params of `elicitation/create` for one of the questions."""

@@ -23,6 +23,8 @@ from tests.support.served import Peer, peer, serving
 
 pytestmark = pytest.mark.anyio
 
+TEXT = {"type": "string"}
+ORDER = {"type": "object", "properties": {"order_id": TEXT, "note": TEXT}, "required": ["order_id"]}
 YES = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 
 
@@ -43,7 +45,7 @@ def shop(folder: Path) -> tuple[MCPServer[None], Workflows]:
             return types.CallToolResult(content=[types.TextContent(type="text", text="no such order")], is_error=True)
         if order_id == "small":
             return types.CallToolResult(content=[types.TextContent(type="text", text="done at once")])
-        done = await workflows.hand_over("refund_order", {"order_id": order_id})
+        done = await workflows.hand_over("refund_order", {"order_id": order_id, "note": None})
         if order_id == "too late":
             raise ValueError("failed after it handed over")
         return done
@@ -52,7 +54,7 @@ def shop(folder: Path) -> tuple[MCPServer[None], Workflows]:
         when={"after_seconds": 0}, ask=Question(message="Refund {{order_id}}?", schema=YES), send="{{answer.ok}}"
     )
     tools = [
-        Tool(name="refund_order", engine="memory", workflow="echo", listed=False),
+        Tool(name="refund_order", engine="memory", workflow="echo", listed=False, input=ORDER),
         Tool(name="approve_order", engine="memory", workflow="gated", gates={"approve": gate}),
         Tool(name="long_order", engine="memory", workflow="sleep", tasks=TaskSupport.REQUIRED),
     ]

@@ -28,7 +28,7 @@ from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.idempotency import SHORTEST_SECRET
 from mcp_workflows.tools.questions import Ask
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
-from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Finished, Get, Questions
+from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Find, Finished, Get, Questions
 from mcp_workflows.wire.params import KEY_PATHS, OWN_KEY, KeyPath
 from tests.support.in_memory import MODERN, entered, line
 
@@ -135,6 +135,25 @@ async def test_one_number_of_a_host_with_other_arguments_is_another_call(tmp_pat
         first = await here.task("forever", host_key=key)
         assert await here.task("forever", host_key=key, arguments={"a": 2}) != first
         assert await here.task("forever", host_key=key) == first
+
+
+async def test_the_form_in_which_a_host_sends_the_arguments_makes_no_other_call(tmp_path: Path) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array"}}}
+    closed = {**schema, "additionalProperties": False}
+    tools = [Tool(name="t", engine="memory", workflow="forever", dedupe=WINDOW, input=closed)]
+    forms: Sequence[Mapping[str, Any]] = [
+        {"a": 1, "b": [1, 2]},
+        {"a": "1", "b": "[1, 2]"},
+        {"a": 1, "b": [1, 2], "toolCallId": "call_2"},
+    ]
+    async with replica(tmp_path, tools=tools) as here:
+        for more in ({}, {"idempotency_key": "k"}, {"host_key": ("taskId", "t-1")}):
+            assert len({await here.task("t", arguments=form, **more) for form in forms}) == 1
+            nothing = [{}, {"a": None, "b": None}]
+            other = {**more, "idempotency_key": "k2"} if "idempotency_key" in more else more
+            assert len({await here.task("t", arguments=form, **other) for form in nothing}) == 1
+        found = await here.service.find(Find(tool="t", arguments={"a": "1", "b": [1, 2], "toolCallId": "x"}), ADA)
+        assert found.task.tool == "t"
 
 
 async def test_the_first_key_of_the_list_counts_and_ours_always_does(tmp_path: Path) -> None:

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from mcp_workflows.adapter import Failure
-from mcp_workflows.tasks.results import Large, checked, failure_result, fitted, read_of, tool_result, uri_of
+from mcp_workflows.tasks.results import (
+    MISMATCH,
+    Large,
+    checked,
+    failure_result,
+    fitted,
+    read_of,
+    tool_error,
+    tool_result,
+    uri_of,
+)
+from mcp_workflows.tools.tool import UNCHECKED
 from mcp_workflows.wire.commands import Part, Read
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -75,13 +86,39 @@ def test_a_failure_is_a_text_for_the_model(failure: Failure | None, text: str) -
     assert failure_result(failure) == {"content": [_text(text)], "isError": True}
 
 
-def test_a_result_that_breaks_its_schema_is_an_error_that_still_holds_it() -> None:
+def test_a_result_that_does_not_match_its_schema_is_delivered_with_a_mark() -> None:
     assert checked(tool_result({"n": 1}), SCHEMA) == tool_result({"n": 1})
-    broken = checked(tool_result({"n": "x"}), SCHEMA)
-    assert broken["isError"] is True
-    assert "output schema" in broken["content"][0]["text"]
-    assert broken["content"][1] == _text('{"n":"x"}')
-    assert "structuredContent" not in broken
+    marked = checked(tool_result({"n": "x"}), SCHEMA)
+    assert marked["isError"] is False
+    assert "output schema" in marked["content"][0]["text"]
+    assert marked["content"][1] == _text('{"n":"x"}')
+    assert marked["structuredContent"] == {UNCHECKED: '{"n":"x"}'}
+    assert marked["_meta"] == {MISMATCH: 'n: it is not of type "integer"'}
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("done", "done"),
+        ([1], '{"result":[1]}'),
+        ({"content": [_text("a"), _text("b")], "_meta": {"own": 1}}, "a\nb"),
+        ({"content": [], "structuredContent": {"n": None}, "_meta": None}, '{"n":null}'),
+    ],
+)
+def test_a_result_of_any_form_is_marked_and_a_failure_is_not(output: Any, told: str) -> None:
+    marked = checked(tool_result(output), SCHEMA)
+    assert (marked["isError"], marked["structuredContent"]) == (False, {UNCHECKED: told})
+    assert marked["_meta"].keys() >= {MISMATCH}
+    failure = tool_error("no")
+    assert checked(failure, SCHEMA) is failure
+
+
+def test_a_large_result_that_does_not_match_its_schema_is_a_link_with_the_mark() -> None:
+    marked = checked(tool_result({"n": "x" * 1000}), SCHEMA)
+    short = fitted(marked, Large(uri="u", limit=500, name="n"), SCHEMA)
+    assert (short["isError"], short["_meta"]) == (False, marked["_meta"])
+    assert short["structuredContent"].keys() == {UNCHECKED}
+    assert len(json.dumps(short)) < 700
 
 
 def test_a_result_up_to_the_limit_is_whole_and_one_byte_more_is_a_link() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +75,8 @@ def complaints(word: Any, value: Any) -> Sequence[str]:
             ['it.a/b ~%\u00e9: 1 is not of type "null"'],
         ),
         ({"format": "date"}, "tomorrow", ['"tomorrow" is not a "date"']),
+        ({"format": "date-time"}, "2026-02-30T00:00:00", ['"2026-02-30T00:00:00" is not a "date-time"']),
+        ({"format": "time"}, "25:00:00", ['"25:00:00" is not a "time"']),
         (False, 1, ["is not allowed here"]),
     ],
 )
@@ -96,6 +99,8 @@ def test_of_alternatives_told_apart_by_a_name_the_one_that_was_meant_is_explaine
         *(("duration", each) for each in ("P1D", "PT0.5S", "-PT5S", "P1DT2H3.5S")),
         ("hostname", "redis_1"),
         ("date-time", "2026-01-02T03:04:05.5+01:00"),
+        *(("date-time", each) for each in ("2026-01-02T03:04:05", "2026-01-02T03:04:05.123456")),
+        *(("time", each) for each in ("03:04:05", "03:04:05.5", "03:04:05Z")),
         ("email", "a@example.com"),
         ("uri", "mailto:a@example.com"),
     ],
@@ -220,6 +225,9 @@ _KINDS = {"items": {"oneOf": [{"type": "object", "required": [each]} for each in
 
 
 _NOTHING: dict[str, Any] = {}
+_ESCAPED = "[]"
+for _ in range(16):
+    _ESCAPED = json.dumps([_ESCAPED])
 
 
 def _deep(depth: int, inner: Any) -> Any:
@@ -316,6 +324,150 @@ def test_schemas_that_cost_too_much_are_told_from_others(schema: dict[str, Any],
 def test_a_schema_with_many_long_patterns_is_too_much_from_a_stranger() -> None:
     schema = {"properties": {f"p{n}": {"pattern": "[a-z]" * 20} for n in range(11)}}
     assert excess(schema) == "its patterns are 1100 characters together, and at most 1000 are taken"
+
+
+# --- values as hosts send them
+
+_ITEM: dict[str, Any] = {
+    "type": "object",
+    "properties": {"sku": {"type": "string"}, "count": {"type": "integer"}},
+    "required": ["sku"],
+    "additionalProperties": False,
+}
+_A = {"type": "object", "properties": {"kind": {"const": "a"}, "item": _ITEM}, "required": ["kind", "item"]}
+_B = {"type": "object", "properties": {"kind": {"const": "b"}, "ns": {"items": {"type": "integer"}}}}
+_P = {"type": "object", "properties": {"p": {"type": "integer"}}, "required": ["p"]}
+_Q = {"type": "object", "properties": {"q": {"type": "array"}}, "required": ["q"]}
+_I: dict[str, Any] = {"$ref": "#/$defs/item"}
+
+
+def normalized(word: Any, value: Any) -> Any:
+    schema = {"type": "object", "properties": {"it": word}, "$defs": {"item": _ITEM}}
+    return Checker(schema).normalize({"it": value}).get("it", "absent")
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "value"),
+    [
+        ({"items": _I, "type": "array"}, '[{"sku": "a"}]', [{"sku": "a"}]),
+        ({"items": _I, "type": "array"}, ['{"sku": "a"}', {"sku": "b"}], [{"sku": "a"}, {"sku": "b"}]),
+        ({"prefixItems": [_I, {"type": "array"}], "type": "array"}, ['{"sku": "a"}', "[]"], [{"sku": "a"}, []]),
+        (_I, ' {"sku": "a", "count": null} ', {"sku": "a"}),
+        ({"anyOf": [_I, {"type": "null"}]}, '{"sku": "a"}', {"sku": "a"}),
+        ({"allOf": [{"type": "object"}, _I]}, '{"sku": "a"}', {"sku": "a"}),
+        ({"type": ["array", "null"]}, "[1]", [1]),
+        ({"type": "object", "additionalProperties": _I}, {"x": '{"sku": "a"}'}, {"x": {"sku": "a"}}),
+        ({"type": "object", "patternProperties": {"^x": _I}}, {"x": '{"sku": "a"}'}, {"x": {"sku": "a"}}),
+        ({"oneOf": [_A, _B]}, {"kind": "a", "item": '{"sku": "a"}'}, {"kind": "a", "item": {"sku": "a"}}),
+        ({"anyOf": [_P, _Q]}, {"q": "[]"}, {"q": []}),
+        ({"anyOf": [_P, _Q]}, '{"q": "[1]"}', {"q": [1]}),
+        ({"type": "integer"}, "5", 5),
+        ({"type": "boolean"}, "true", True),
+        ({"enum": [1, 2]}, "2", 2),
+        ({"type": "array", "items": _I}, '[{"sku": 1}]', [{"sku": 1}]),  # whose error says more
+    ],
+)
+def test_a_text_is_read_as_json_where_no_text_is_accepted(word: Any, text: Any, value: Any) -> None:
+    assert normalized(word, text) == value
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ({"type": "string"}, "[1]"),
+        ({"type": ["string", "array"]}, "[1]"),
+        ({"anyOf": [{"type": "string"}, {"type": "array"}]}, "[1]"),
+        ({"enum": ["[1]", 1]}, "[1]"),
+        ({}, "[1]"),
+        ({"type": "array"}, "not json"),
+        ({"type": "array"}, "a,b"),
+        ({"type": "array"}, '{"a": 1}'),
+        ({"type": "array"}, "5"),
+        ({"type": "integer"}, "5.5"),
+        ({"type": "integer"}, "five"),
+        ({"type": "integer"}, "null"),
+        ({"type": "object"}, '{"a": 1, "a": 2}'),
+        ({"type": "number"}, "NaN"),
+        ({"type": "array"}, "[Infinity]"),
+        ({"type": "array"}, "[1e999]"),
+        ({"type": "array"}, '["\\ud800"]'),
+        ({"type": "array"}, "[" * 81 + "]" * 81),
+        ({"type": "array"}, "[" * 200_000),
+        ({"type": "integer"}, "1" * 5000),
+        ({"type": "array"}, "\u202e[1]"),
+    ],
+)
+def test_any_other_text_stays_a_text(word: Any, text: str) -> None:
+    assert normalized(word, text) == text
+
+
+def test_null_is_dropped_only_for_an_optional_property_that_does_not_accept_it() -> None:
+    assert normalized({"type": "integer"}, None) == "absent"
+    assert normalized({"anyOf": [{"type": "integer"}, {"type": "string"}]}, None) == "absent"
+    assert normalized({"type": ["integer", "null"]}, None) is None
+    assert normalized(_I, {"sku": None, "count": None}) == {"sku": None}
+    assert normalized({"items": _I}, [{"sku": "a", "count": None}]) == [{"sku": "a"}]
+    assert normalized({"type": "object", "additionalProperties": {"type": "string"}}, {"x": None}) == {"x": None}
+    assert normalized({"items": {"type": "string"}}, [None]) == [None]
+
+
+HOSTS = {"toolCallId": "call_1", "sessionId": "s", "action": "sendMessage", "chatInput": "hi"}
+
+
+def test_members_that_hosts_add_are_dropped_where_the_schema_refuses_them() -> None:
+    assert Checker(_ITEM).normalize({"sku": "a", **HOSTS}) == {"sku": "a"}
+    assert Checker({"type": "object", "allOf": [_ITEM]}).normalize({"sku": "a", **HOSTS}) == {"sku": "a"}
+    numbers = {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert Checker(numbers).normalize({"action": 1, "toolCallId": "x"}) == {"action": 1}
+    declared = {**_ITEM, "properties": {**_ITEM["properties"], "action": {"enum": ["accept"]}}}
+    assert Checker(declared).normalize({"sku": "a", **HOSTS}) == {"sku": "a", "action": "sendMessage"}
+    for open_schema in ({"type": "object"}, {"type": "object", "patternProperties": {"": {}}}):
+        assert Checker(open_schema).normalize(HOSTS) == HOSTS
+    for strange in ({"sku": "a", "toolcallid": 1}, {"sku": "a", "tool": 1}):
+        assert Checker(_ITEM).normalize(strange) == strange
+    assert normalized(_ITEM, {"sku": "a", "action": 1}) == {"sku": "a", "action": 1}, "hosts add them at the top"
+
+
+def test_a_misspelt_name_is_told_with_the_one_that_may_be_meant() -> None:
+    assert violations(_ITEM, {"sku": "a", "cuont": 1}) == [
+        "additional properties are not allowed, such as 'cuont'; did you mean 'count'?"
+    ]
+    assert violations(_ITEM, {"sku": "a", "\u202ezzz": 1}) == [
+        r"additional properties are not allowed, such as '\u202ezzz'"
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(_SCHEMAS, _DATA)
+def test_a_valid_value_is_not_touched_and_a_normalized_one_not_again(word: Any, value: Any) -> None:
+    schema = {"allOf": [word], "$defs": {"leaf": {"type": "string"}}}
+    assume(cost_of(schema) < ENDLESS)
+    checker = Checker(schema)
+    found = checker.normalize(value)
+    assert found is value or checker.violations(value)
+    if not checker.violations(found):
+        assert checker.normalize(found) is found
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ({"type": "array", "items": {"type": "string"}}, lambda: f"[{'1,' * 5_000_000}1]"),
+        ({"type": "array", "items": {"type": "string"}}, lambda: f"[{'1,' * 400_000}1]"),
+        ({"type": "array", "items": {"type": "array"}}, lambda: ["["] * 60_000),
+        ({"type": "array", "items": {"type": "array"}}, lambda: ["[]"] * 60_000),
+        ({"type": "array", "items": _ITEM}, lambda: [{"sku": "a", "count": None}] * 20_000),
+        (_TREE, lambda: _deep(95, 1)),
+        ({"type": "array"}, lambda: f"[{_ESCAPED}]"),
+    ],
+    ids=["10 MB", "1 MB", "no JSON", "texts", "nulls", "tree", "texts in texts"],
+)
+def test_a_large_value_is_normalized_in_little_time(word: dict[str, Any], value: Callable[[], Any]) -> None:
+    checker = Checker({"type": "object", "properties": {"it": word}, "$defs": word.get("$defs", {})})
+    large = {"it": value()}
+    began = time.thread_time()
+    checker.normalize(large)
+    assert time.thread_time() - began < 0.5 + SLOW_MACHINE
 
 
 # --- patterns

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator as Other
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_workflows.tools.json_schema import check_schema, violations
 from mcp_workflows.tools.questions import example_of, find_key, is_called, short_key
-from mcp_workflows.tools.tool import Ask, TaskSupport, Tool
+from mcp_workflows.tools.tool import UNCHECKED, Ask, TaskSupport, Tool
 from mcp_workflows.units import MAX_TTL, Duration
 
 DURATION: TypeAdapter[timedelta] = TypeAdapter(Duration)
@@ -198,6 +199,75 @@ MAPPED: list[tuple[Any, dict[str, Any], Any]] = [  # Any: any JSON value
 @pytest.mark.parametrize(("args", "arguments", "mapped"), MAPPED)
 def test_arguments_reach_the_workflow_as_mapped(args: Any, arguments: dict[str, Any], mapped: Any) -> None:  # Any: JSON
     assert make_tool(args=args).map({"args": arguments}) == mapped
+
+
+@pytest.mark.parametrize(
+    ("schema", "mapped"),
+    [
+        ({"properties": {"a": {"type": "string"}}}, [{}]),
+        ({"additionalProperties": {"type": "string"}}, [{}]),
+        ({"allOf": [{"properties": {"a": {"type": "string"}}}]}, [{}]),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}, [{}]),
+        ({}, []),
+        ({"properties": {}, "additionalProperties": False}, []),
+        ({"additionalProperties": True}, []),
+    ],
+)
+def test_no_arguments_are_an_empty_object_where_the_input_declares_some(schema: dict[str, Any], mapped: Any) -> None:
+    assert make_tool(input={"type": "object", **schema}).map({"args": {}}) == mapped
+
+
+def test_the_output_schema_has_no_formats_but_properties_of_that_name() -> None:
+    time = {"type": "string", "format": "date-time"}
+    output: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "format": time,
+            "at": {"anyOf": [time, {"type": "null"}]},
+            "all": {"items": {"$ref": "#/$defs/t"}},
+        },
+        "$defs": {"t": time, "format": {"const": {"format": "x"}}},
+    }
+    text = {"type": "string"}
+    assert make_tool(output=output).output == {
+        "type": "object",
+        "properties": {
+            "format": text,
+            "at": {"anyOf": [text, {"type": "null"}]},
+            "all": {"items": {"$ref": "#/$defs/t"}},
+        },
+        "$defs": {"t": text, "format": {"const": {"format": "x"}}},
+    }
+
+
+NAMED = {"type": "object", "properties": {"n": {"type": "integer"}}}
+STAND_IN = {UNCHECKED: '{"n":"x"}'}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {**NAMED, "required": ["n"], "additionalProperties": False, "minProperties": 1, "maxProperties": 1},
+        {**NAMED, "required": ["n"], "unevaluatedProperties": False},
+        {"type": "object", "$ref": "#/$defs/n", "$defs": {"n": {**NAMED, "required": ["n"]}}},
+        {"type": "object", "allOf": [{**NAMED, "required": ["n"]}]},
+        {"type": "object", "oneOf": [{**NAMED, "required": ["n"]}, {"required": ["m"]}]},
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+    ],
+)
+def test_a_listed_output_schema_allows_the_stand_in_and_otherwise_only_what_it_did(output: dict[str, Any]) -> None:
+    promised = make_tool(output=output).promised_output
+    assert promised is not None
+    assert promised["type"] == "object"
+    assert not violations(promised, STAND_IN)
+    assert Other(promised).is_valid(STAND_IN)  # pyright: ignore[reportUnknownMemberType]  # as SDK clients check it
+    for value in ({"n": 1}, {"n": "x"}, {}, {"m": 1}, {"n": 1, "m": 2}):
+        assert bool(violations(promised, value)) is bool(violations(output, value)), value
+
+
+@pytest.mark.parametrize("output", [None, NAMED, {"type": "object", "additionalProperties": {"type": "string"}}])
+def test_an_output_schema_that_allows_the_stand_in_is_listed_as_it_is(output: Any) -> None:
+    assert make_tool(output=output).promised_output == output
 
 
 @pytest.mark.parametrize("sent", [{"detail": {"orderId": "{{a}}", "by": "{{b}}"}}, "{{args}}", "{{a}}", ["{{a}}"], 7])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, time
 from typing import Any
 
 from dbos import DBOS
@@ -28,6 +29,12 @@ class Receipt(BaseModel):
 async def echo(text: str) -> dict[str, str]:
     """Return the text."""
     return {"text": text}
+
+
+@DBOS.workflow()
+async def clock(when: datetime, at: time) -> dict[str, datetime | time]:
+    """Return the times."""
+    return {"when": when, "at": at}
 
 
 @DBOS.workflow()

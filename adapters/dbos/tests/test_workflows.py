@@ -15,7 +15,9 @@ from mcp_workflows_dbos.look import execution_of
 from mcp_workflows_dbos.tables import Row
 
 from adapters.dbos.tests.test_contract import FLOWS, in_process
+from mcp_workflows import Tool
 from mcp_workflows.adapter import Execution, Ref, Start, Status
+from mcp_workflows.tasks.results import mismatch, tool_result
 
 PATIENCE = 30  # seconds
 
@@ -40,6 +42,19 @@ async def test_a_model_is_a_result_as_json_and_steps_have_their_names(tmp_path: 
 @pytest.mark.anyio
 async def test_a_workflow_without_async_runs_in_a_thread(tmp_path: Path) -> None:
     assert (await ended(tmp_path, "echo_without_async", text="hi")).output == {"text": "hi"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("zone", ["", "Z", "+01:00"])
+async def test_times_are_taken_and_returned_with_a_zone_and_without(tmp_path: Path, zone: str) -> None:
+    arguments = {"when": f"2026-01-02T03:04:05{zone}", "at": f"03:04:05{zone}"}
+    schema = DbosAdapter.schema(f"{FLOWS}:clock")
+    assert schema.output is not None
+    tool = Tool(name="t", engine="e", workflow="clock", input=dict(schema.input), output=dict(schema.output))
+    assert not tool.complaints(arguments)
+    output = (await ended(tmp_path, "clock", **arguments)).output
+    assert output == arguments
+    assert mismatch(tool_result(output), tool.output) is None
 
 
 @pytest.mark.anyio

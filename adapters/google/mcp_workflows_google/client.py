@@ -98,9 +98,7 @@ class Client:
             self._edge.project = await self._credentials.project()
         return Place(project=self._edge.project, location=self._settings.location)
 
-    async def create(
-        self, workflow: WorkflowName, argument: str | None, labels: Mapping[str, str]
-    ) -> ExecutionResource:
+    async def create(self, workflow: WorkflowName, argument: str, labels: Mapping[str, str]) -> ExecutionResource:
         """Start an execution in a single attempt, which cancellation of the caller does not abort.
 
         Raises:
@@ -108,7 +106,7 @@ class Client:
             EngineUnavailable: if `sent`, one may have been created.
         """
         call = _of_workflow(CallKind.CREATE, "write_executions", "workflows.executions.create", workflow)
-        execution = executions_v1.Execution(argument=argument or "", labels=dict(labels))
+        execution = executions_v1.Execution(argument=argument, labels=dict(labels))
         request = executions_v1.CreateExecutionRequest(parent=workflow.name, execution=execution)
 
         async def attempt(headers: Mapping[str, str], seconds: float) -> ExecutionResource:

@@ -92,9 +92,9 @@ def _with(found: Sequence[ExecutionResource], key: str) -> Sequence[ExecutionRes
     return sorted(ours.values(), key=lambda resource: (resource.start_time or _LAST, resource.name))
 
 
-def _same(found: str, wanted: str | None) -> bool:
-    """Return whether two texts are the same JSON: Google may format it differently."""
+def _same(found: str, wanted: str) -> bool:
+    """Return whether two texts are the same JSON: Google may format it differently; older versions sent no `{}`."""
     try:
-        return (json.loads(found) if found else None) == (json.loads(wanted) if wanted else None)
+        return json.loads(found or "{}") == json.loads(wanted)
     except ValueError:
         return found == wanted

@@ -38,7 +38,7 @@ class StartRequest:
     """A start as a request of the API."""
 
     workflow: WorkflowName
-    argument: str | None = field(repr=False)  # canonical JSON; None if there is no argument
+    argument: str = field(repr=False)  # canonical JSON
     labels: Mapping[str, str]
 
 
@@ -77,8 +77,8 @@ def label_value(text: str) -> str:
     return f"{_NO_LABEL.sub('-', text.lower())[: 63 - 9]}-{digest}"
 
 
-def encode_argument(arguments: JSON) -> str | None:
-    """Return the argument of an execution as canonical JSON; None if there is no argument.
+def encode_argument(arguments: JSON) -> str:
+    """Return the argument of an execution as canonical JSON: an empty object if there is none, as null is no map.
 
     Raises:
         EngineRefused: there are several arguments, they are not JSON, or too large.
@@ -86,10 +86,14 @@ def encode_argument(arguments: JSON) -> str | None:
     positional = cast("Sequence[JSON]", arguments) if isinstance(arguments, list) else [arguments]
     if len(positional) > 1:
         raise EngineRefused("a workflow takes one argument: write send: {...} instead of a list in args", final=True)
-    if not positional:
-        return None
     try:
-        text = json.dumps(positional[0], ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(
+            positional[0] if positional else {},
+            ensure_ascii=False,
+            allow_nan=False,
+            sort_keys=True,
+            separators=(",", ":"),
+        )
         size = len(text.encode())
     except (ValueError, TypeError, RecursionError) as error:  # half a surrogate pair is a ValueError too
         raise EngineRefused(f"the argument is no JSON that can be sent ({type(error).__name__})", final=True) from None

@@ -87,6 +87,16 @@ async def test_another_argument_under_the_key_is_a_conflict(adapter: GoogleAdapt
         await adapter.find(Start(workflow="orders", arguments=[{"order": 2}], key="one", created=BEGAN))
 
 
+async def test_no_arguments_are_an_empty_object_also_where_an_older_version_sent_nothing(
+    stub: Injecting, adapter: GoogleAdapter
+) -> None:
+    order = Start(workflow="orders", arguments=[], key="none", created=BEGAN)
+    name = await adapter.start(order)
+    assert stub.executions[name].argument == "{}"
+    stub.executions[name].argument = ""
+    assert await adapter.find(order) == name
+
+
 async def claim(adapter: GoogleAdapter, handle: str) -> bool:
     """As the first step of the execution does it; it knows the project's id, whatever the handle says."""
     answered = await told(adapter, "claim", {**PLACE, "execution": handle.rpartition("/")[2]})

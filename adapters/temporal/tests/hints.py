@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, time
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field, NaiveDatetime
 from temporalio import workflow
 from typing_extensions import TypedDict
 
@@ -32,6 +33,19 @@ class Totals(TypedDict):
 class Receipt:
     id: str
     items: list[Item]
+
+
+class Times(BaseModel):
+    plain: datetime | None = None
+    aware: AwareDatetime | None = None
+    naive: NaiveDatetime | None = None
+    at: time | None = None
+
+
+@workflow.defn
+class Timed:
+    @workflow.run
+    async def run(self, times: Times) -> Times: ...  # type: ignore[empty-body]  # pyright: ignore[reportReturnType]
 
 
 @workflow.defn

@@ -76,6 +76,17 @@ def test_a_recursive_model_is_checked_all_the_way_down() -> None:
     assert violations(schema, {"children": [{"children": 1}]})
 
 
+@pytest.mark.parametrize(
+    ("name", "zoned", "zoneless"), [("plain", True, True), ("aware", True, False), ("naive", False, True)]
+)
+def test_a_date_time_needs_a_zone_where_its_type_does(name: str, zoned: bool, zoneless: bool) -> None:
+    schema = derive("Timed").input
+    for end, fits in {"Z": zoned, "+01:00": zoned, "-00:30": zoned, "": zoneless, ".5": zoneless}.items():
+        assert (not violations(schema, {name: f"2026-01-02T03:04:05{end}"})) is fits, end
+    assert not violations(schema, {"at": "03:04:05"})
+    assert violations(schema, {name: "tomorrow"})
+
+
 def test_an_argument_no_parameter_takes_is_an_error() -> None:
     assert violations(derive("Positional").input, {"order_id": "1", "expres": True})
 

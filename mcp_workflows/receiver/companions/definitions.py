@@ -67,12 +67,9 @@ class Companion:
             "annotations": dict(self.annotations),
         }
 
-    def complaints(self, arguments: Mapping[str, JSON]) -> Sequence[str]:
-        """Return the errors in the arguments, a line each."""
-        return self._checker.violations(arguments)
-
     @cached_property
-    def _checker(self) -> Checker:
+    def checker(self) -> Checker:
+        """The checker of its arguments."""
         return Checker(self.input)
 
 

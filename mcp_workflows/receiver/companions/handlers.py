@@ -50,7 +50,8 @@ class Companions:
         """
         if companion.lists and not self.principal.identified:
             return tool_error(f"{companion.name} is for identified callers only, and you are anonymous")
-        if wrong := companion.complaints(arguments):
+        arguments = companion.checker.normalize(arguments)
+        if wrong := companion.checker.violations(arguments):
             return tool_error(f"Wrong arguments for {companion.name}: " + "; ".join(wrong))
         try:
             return await _CALLS[companion.name](self, arguments)

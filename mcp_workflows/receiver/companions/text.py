@@ -6,13 +6,14 @@ Clients without tasks get these: from a call whose workflow goes on, and from th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Status
 from mcp_workflows.adapter.display_text import cleaned, quoted, without_zero_fractions
 from mcp_workflows.receiver.companions.definitions import Name
+from mcp_workflows.tasks.results import texts_in
 from mcp_workflows.tasks.view import META_LOG, META_STEPS, META_URL
 from mcp_workflows.tools.questions import example_of, short_key
 from mcp_workflows.tools.tool import Card
@@ -235,7 +236,7 @@ def _said(task: TaskView) -> str | None:
     """Return the current step, or the reason for the end of a task; the last step of a completed task is left out."""
     result = task.result or {}
     if result.get("isError"):
-        return _texts(result) or None
+        return texts_in(result) or None
     if task.status is Status.SUCCEEDED or task.message == STATUS[task.status]:
         return None
     return task.message
@@ -294,12 +295,7 @@ def _structured(result: Mapping[str, JSON]) -> JSON:
     """Return the structured content, or else the text, for hosts that show the model only structure."""
     if "structuredContent" in result or result.get("isError"):
         return result.get("structuredContent")
-    return _texts(result) or None
-
-
-def _texts(result: Mapping[str, JSON]) -> str:
-    blocks = cast("Sequence[Mapping[str, JSON]]", result.get("content", []))
-    return "\n".join(block["text"] for block in blocks if block.get("type") == "text")
+    return texts_in(result) or None
 
 
 def _error(error: ProtocolError) -> dict[str, JSON]:

@@ -177,6 +177,7 @@ def _configured(config: Config | None, name: str) -> Tool | None:
 def _arguments(options: CallOptions, schema: Schema, tool: Tool | None) -> dict[str, Any]:  # Any: JSON
     """Return the arguments, validated for a configured tool; those that the tool asks for may be missing."""
     arguments = read_arguments(map(read_pair, options.words), schema, options.given)
+    arguments = tool.checker.normalize(arguments) if tool else arguments
     properties: Schema = schema.get("properties", {})
     brought = frozenset(name for question in tool.ask for name in tool.ask[question].answers(question)) if tool else ()
     missing = [name for name in schema.get("required", ()) if name not in arguments and name not in brought]

@@ -254,6 +254,11 @@ def test_arguments_come_from_a_file_too_and_the_line_wins(here: Here) -> None:
     assert here.call("echo", "--args-json", "arguments.json", "a=2").json == {"a": 2, "size": "small"}
 
 
+def test_arguments_of_a_file_are_read_as_a_server_reads_them(here: Here) -> None:
+    (here.folder / "arguments.json").write_text('{"a": "5", "size": null}')
+    assert here.call("echo", "--args-json", "arguments.json").json == {"a": 5}
+
+
 def test_standard_input_is_a_file_too_and_never_a_person(shell: Shell) -> None:
     assert shell.call("echo", "--args-json", "-", stdin='{"a": 5}').json == {"a": 5}
     ended = shell.call("ask", stdin="one\n")

@@ -23,7 +23,5 @@ def preview(start: Start, settings: GoogleSettings) -> Mapping[str, JSON]:
     project = settings.project or (DEMO if settings.emulator else "unknown-project")
     ready = build_request(start, Place(project=project, location=settings.location))
     parent = ready.workflow.name.replace("projects/unknown-project/", f"projects/{UNKNOWN}/", 1)
-    execution: dict[str, JSON] = {"labels": dict(ready.labels)}
-    if ready.argument is not None:
-        execution["argument"] = json.loads(ready.argument)
+    execution: dict[str, JSON] = {"labels": dict(ready.labels), "argument": json.loads(ready.argument)}
     return {"operation": "CreateExecution", "parent": parent, "execution": execution}

@@ -7,16 +7,30 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, cast, get_type_hints
+from typing import Any, Final, cast, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core.core_schema import DatetimeSchema
 
 from mcp_workflows.adapter import JSON, WorkflowSchema
 from mcp_workflows.errors import ConfigError
 
 Schema = dict[str, Any]  # a JSON Schema
+
+_ZONES: Final[Mapping[object, str]] = {"aware": r"([Zz]|[+-]\d\d:\d\d)$", "naive": r"[Tt]\d\d:\d\d:\d\d(\.\d+)?$"}
+"""How a date-time ends that needs a zone, and one that must have none."""
+
+
+class _JsonSchema(GenerateJsonSchema):
+    """Writes down the zone that a type needs: `format: date-time` is for dates with a zone and without."""
+
+    def datetime_schema(self, schema: DatetimeSchema) -> Schema:
+        pattern = _ZONES.get(schema.get("tz_constraint"))
+        found = super().datetime_schema(schema)
+        return found if pattern is None else {**found, "pattern": pattern}
 
 
 def read_schema(reference: str) -> WorkflowSchema:
@@ -85,7 +99,9 @@ def _is_record(hint: Any) -> bool:  # Any: a type hint
 def _object_schema(hint: Any, mode: str) -> Schema | None:  # Any: a type hint
     """Return the schema of a hint if it is one of an object; resolve a recursive model's reference at the root."""
     adapter: TypeAdapter[Any] = TypeAdapter(hint)  # Any: the type of the hint
-    schema = adapter.json_schema(mode="serialization" if mode == "serialization" else "validation")
+    schema = adapter.json_schema(
+        mode="serialization" if mode == "serialization" else "validation", schema_generator=_JsonSchema
+    )
     if "$ref" in schema:
         name = schema["$ref"].removeprefix("#/$defs/")
         schema = {**schema["$defs"][name], "$defs": schema["$defs"]}
@@ -97,7 +113,7 @@ def _properties(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any
     adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [  # Any: the types of the hints
         (parameter.name, "validation", TypeAdapter(hints.get(parameter.name, Any))) for parameter in parameters
     ]
-    schemas, shared = TypeAdapter.json_schemas(adapters)
+    schemas, shared = TypeAdapter.json_schemas(adapters, schema_generator=_JsonSchema)
     found: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
     for parameter in parameters:
         default = {} if _is_needed(parameter) else {"default": _default(parameter)}
