@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.task import Task, engine_key
 
 _PAGE = 100  # rows
+_ORIGIN = re.compile(r"\w+:(https?://[^/?#]+)")  # in an identity that is an address
 
 engines = typer.Typer(name="engines", help="The engines that tasks belong to: rebind tasks.", no_args_is_help=True)
 app.add_typer(engines)
@@ -47,7 +49,7 @@ def rebind(
         if not sys.stdin.isatty():
             raise OperatorError("nothing was changed, as nobody can be asked here: add --yes")
         typer.confirm("Is it the same engine?", abort=True, err=True)
-    say(f"changed, with those that have ended: {anyio.run(_assign, loaded.store, list(live), new)}")
+    say(f"changed, with those that have ended: {anyio.run(_assign, loaded.store, list(live), old, new)}")
 
 
 async def _count(config: Config, old: str, new: str) -> Mapping[str, int]:
@@ -67,17 +69,21 @@ async def _count(config: Config, old: str, new: str) -> Mapping[str, int]:
     return {key: sum(count for (_, engine), count in tally.items() if engine == key) for key in keys}
 
 
-async def _assign(settings: StoreSettings, keys: list[str], identity: str) -> int:
+async def _assign(settings: StoreSettings, keys: list[str], old: str, new: str) -> int:
     """Change the identity of all rows, also of ended ones, whose idempotency keys still count; return their number."""
     done = 0
     async with settings.open() as store:
         for key in keys:
             while page := await store.list_all(engine=key, live_only=False, limit=_PAGE):
                 for row in page:
-                    await store.change(row.id, row.owner, partial(_with_identity, identity=identity))
+                    await store.change(row.id, row.owner, partial(_moved, old=old, new=new))
                 done += len(page)
     return done
 
 
-def _with_identity(task: Task, identity: str) -> Task:
-    return replace(task, identity=identity)
+def _moved(task: Task, old: str, new: str) -> Task:
+    """Return the task with the new identity; a URL of the old host in its handle gets the new host."""
+    handle, hosts = task.handle, (_ORIGIN.match(old), _ORIGIN.match(new))
+    if handle is not None and hosts[0] and hosts[1]:
+        handle = re.sub(rf"{re.escape(hosts[0][1])}(?=[/?#\"]|$)", hosts[1][1], handle)
+    return replace(task, identity=new, handle=handle)
