@@ -169,11 +169,11 @@ def _announced(task: Task, seen: Execution) -> Execution:
     return replace(seen, message=f"{said}; {seen.message}" if seen.message else said)
 
 
-def attempt(task: Task, at: datetime) -> Task:
-    """Count an attempt to start it (again)."""
+def attempt(task: Task, at: datetime, identity: str = "") -> Task:
+    """Count an attempt to start it (again); a row without an identity gets that of the engine."""
     if task.handle is not None or task.ended or task.tombstone:
         return task
-    return replace(task, attempts=task.attempts + 1, attempted=at)
+    return replace(task, attempts=task.attempts + 1, attempted=at, identity=task.identity or identity)
 
 
 def identify(task: Task, identity: str) -> Task:

@@ -37,7 +37,6 @@ from mcp_workflows.task import (
     acknowledge,
     attempt,
     bind,
-    identify,
     is_ahead,
     mark_outcome_unknown,
     refuse,
@@ -208,10 +207,11 @@ class TaskCreation:
         on disk before the start.
         """
         row = task
-        keyed = promised(self._engines.get(task.engine), task) is StartGuarantee.KEYED and same.holds_at_engine
+        identity, adapter = self._engines.identity(task.engine), self._engines.get(task.engine)
+        keyed = promised(adapter, task) is StartGuarantee.KEYED and same.holds_at_engine
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
-                row = await self._store.create(self._attempt(task), caps, durable=not keyed)
+                row = await self._store.create(attempt(task, self._clock(), identity), caps, durable=not keyed)
                 if row.id == task.id:
                     row = (
                         await (
@@ -313,8 +313,7 @@ class TaskCreation:
         return row
 
     def _attempt(self, row: Task) -> Task:
-        """Count an attempt; a row without an identity belongs to the engine that it is made on."""
-        return attempt(identify(row, self._engines.identity(row.engine)), self._clock())
+        return attempt(row, self._clock(), self._engines.identity(row.engine))
 
     def _lock(self, task_id: str) -> anyio.Lock:
         return self._locks.setdefault(task_id, anyio.Lock())

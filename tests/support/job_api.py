@@ -46,7 +46,7 @@ def job_api() -> Generator[JobApi]:
             self.end_headers()
             self.wfile.write(text)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name of the class above
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

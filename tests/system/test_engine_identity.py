@@ -162,7 +162,7 @@ async def test_a_task_of_another_engine_stays_readable_until_it_is_rebound(
             assert f"engines rebind {old} {new}" not in run([COMMAND, "check", str(files[0])]).stdout
             command = [COMMAND, "engines", "rebind", old, new, "-c", str(config)]
             asked = run(command)
-            assert (asked.returncode, asked.stdout) == (1, f"1 live task on jobs: {old} -> {new}\n")
+            assert (asked.returncode, asked.stdout) == (1, f"1 live task: {old} -> {new}\n")
             assert "nothing was changed" in asked.stderr
             assert staging.looks == []
             done = run([*command, "--yes"])

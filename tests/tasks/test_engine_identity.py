@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -217,7 +217,8 @@ def acme(**more: Any) -> Any:  # Any: settings; an adapter, or its class
     def cancel(*_: object) -> None:
         pass
 
-    return from_functions(start=start, describe=describe, cancel=cancel, **more)
+    functions: Mapping[str, Any] = {"start": start, "describe": describe, "cancel": cancel, **more}  # Any: see above
+    return cast("Any", from_functions)(**functions)
 
 
 async def test_an_adapter_without_an_identity_is_known_by_its_name(tmp_path: Path) -> None:

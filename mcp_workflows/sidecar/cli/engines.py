@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,8 +17,7 @@ from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.checks import counted
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, load, log
-from mcp_workflows.sidecar.config.models import Config, StoreSettings
-from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.task import Task, engine_key
 
 _PAGE = 100  # rows
@@ -42,37 +40,31 @@ def rebind(
     engine's name for tasks from versions that stored no identity.
     """
     log(LogLevel.ERROR)
-    loaded = load(config)
-    live = anyio.run(_count, loaded, old, new)
-    say(f"{counted(sum(live.values()))} on {', '.join(key.partition(chr(10))[0] for key in live)}: {old} -> {new}")
-    if not yes:
-        if not sys.stdin.isatty():
-            raise OperatorError("nothing was changed, as nobody can be asked here: add --yes")
-        typer.confirm("Is it the same engine?", abort=True, err=True)
-    say(f"changed, with those that have ended: {anyio.run(_assign, loaded.store, list(live), old, new)}")
+    done = anyio.run(partial(_rebind, load(config), old, new, yes=yes))
+    say(f"changed, with those that have ended: {done}")
 
 
-async def _count(config: Config, old: str, new: str) -> Mapping[str, int]:
-    """Return the numbers of live tasks by the key of their rows, of all engines that have the new identity.
+async def _rebind(config: Config, old: str, new: str, *, yes: bool) -> int:
+    """Change the identity of rows, also of ended ones, as their keys still count; return their number.
 
     Raises:
-        OperatorError: no engine has it.
+        OperatorError: no engine has the new identity, or nobody can be asked.
     """
     adapters = {name: engine.kind(engine.settings) for name, engine in config.engines.items()}
-    async with config.store.open() as store, Engines(adapters, notes=notes_in(store)) as opened:
-        names = [name for name in opened.names if opened.identity(name) == new != old]
-        if not names:
-            there = ", ".join(f"{name}: {opened.identity(name)}" for name in opened.names)
+    async with config.store.open() as store:
+        async with Engines(adapters) as opened:
+            known = {name: opened.identity(name) for name in opened.names}
+        keys = [name if name == old else engine_key(name, old) for name in known if known[name] == new != old]
+        if not keys:
+            there = ", ".join(known.values())
             raise OperatorError(f"NEW must be the identity of an engine, and not OLD; the configuration has: {there}")
         tally = await store.live_counts(datetime.now(UTC))
-    keys = [name if name == old else engine_key(name, old) for name in names]
-    return {key: sum(count for (_, engine), count in tally.items() if engine == key) for key in keys}
-
-
-async def _assign(settings: StoreSettings, keys: list[str], old: str, new: str) -> int:
-    """Change the identity of all rows, also of ended ones, whose idempotency keys still count; return their number."""
-    done = 0
-    async with settings.open() as store:
+        say(f"{counted(sum(count for (_, key), count in tally.items() if key in keys))}: {old} -> {new}")
+        if not (yes or sys.stdin.isatty()):
+            raise OperatorError("nothing was changed, as nobody can be asked here: add --yes")
+        if not yes:
+            typer.confirm("Is it the same engine?", abort=True, err=True)
+        done = 0
         for key in keys:
             while page := await store.list_all(engine=key, live_only=False, limit=_PAGE):
                 for row in page:
