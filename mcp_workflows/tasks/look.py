@@ -58,8 +58,6 @@ class ExecutionLook:
             row = task  # it expired; a plain call that still waits for it gets its result
         if row.cancelled and not task.cancelled:
             return row, None  # another replica told a client so, which is final; the next look asks the engine
-        if not row.ended:
-            self._engines.check_identity(row)
         if not row.ended and row.handle is None:
             with self._engines.admitted(row.engine):
                 row = await self._creation.ensure_started(row)
@@ -71,6 +69,7 @@ class ExecutionLook:
             # clients may have seen this end, so it stays
             return await self._observed(row, task.execution, task.updated)
         if row.cancel_requested and not row.cancel_delivered:
+            self._engines.check_identity(row)
             delivered = await self._cancellation.deliver_again(row, handle)
             row = row if delivered.tombstone else delivered
         asks()
