@@ -70,6 +70,12 @@ class Task:
     may_answer: bool = True  # False: its questions are for somebody else
     may_cancel: bool = True
     tombstone: bool = False  # expired: its key starts nothing again, and its owner hears that it has expired
+    identity: str = ""  # of its engine, see `capabilities.Identified`; empty: written before engines had one
+
+    @property
+    def engine_key(self) -> str:
+        """The engine's name and identity, by which stores search for rows; see `engine_key`."""
+        return engine_key(self.engine, self.identity)
 
     @property
     def seen(self) -> Execution:
@@ -120,6 +126,17 @@ class Task:
         return self.tombstone or (self.expires is not None and self.expires <= now)
 
 
+def engine_key(name: str, identity: str) -> str:
+    """Return the text that stores search by: a row belongs to one engine, not to every engine of that name."""
+    return f"{name}\n{identity}" if identity else name
+
+
+def split_engine_key(key: str) -> tuple[str, str]:
+    """Return the name and the identity; the identity of a row from before engines had one is empty."""
+    name, _, identity = key.partition("\n")
+    return name, identity
+
+
 def _hide(execution: Execution, answered: frozenset[str]) -> Execution:
     if execution.status is not Status.INPUT_REQUIRED:
         return replace(execution, requests={}) if execution.requests else execution
@@ -152,11 +169,16 @@ def _announced(task: Task, seen: Execution) -> Execution:
     return replace(seen, message=f"{said}; {seen.message}" if seen.message else said)
 
 
-def attempt(task: Task, at: datetime) -> Task:
-    """Count an attempt to start it (again)."""
+def attempt(task: Task, at: datetime, identity: str = "") -> Task:
+    """Count an attempt to start it (again); a row without an identity gets that of the engine."""
     if task.handle is not None or task.ended or task.tombstone:
         return task
-    return replace(task, attempts=task.attempts + 1, attempted=at)
+    return replace(task, attempts=task.attempts + 1, attempted=at, identity=task.identity or identity)
+
+
+def identify(task: Task, identity: str) -> Task:
+    """Assign a row without an identity to the engine of this identity; the first one stays."""
+    return task if task.identity else replace(task, identity=identity)
 
 
 def bind(task: Task, handle: str, at: datetime) -> Task:

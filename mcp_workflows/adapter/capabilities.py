@@ -46,6 +46,24 @@ class Checks(Protocol):
 
 
 @runtime_checkable
+class Identified(Protocol):
+    """Optional: can tell its engine from another one with the same name in another configuration.
+
+    Without it the name in the configuration is all that tells engines apart. See docs/decisions/0030.
+    """
+
+    @property
+    def identity(self) -> str:
+        """The adapter and its namespace, account, project or database: `temporal:default`.
+
+        It is read while the adapter is open, needs no call, and has no secret. It must not change with credentials,
+        nor with an address if the engine has anything more lasting. A row keeps it; only an engine with the same name
+        and identity acts on the row.
+        """
+        ...
+
+
+@runtime_checkable
 class Verifies(Protocol):
     """Optional: can check that a workflow has the signals, updates and queries that its tool names."""
 

@@ -63,6 +63,7 @@ class FunctionsAdapter(Adapter):
     Settings: ClassVar[type[BaseModel]] = Nothing
     Options: ClassVar[type[BaseModel]] = Nothing
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE
+    identity = ""
 
     def __init__(
         self,
@@ -287,7 +288,8 @@ def from_functions(
     Without `settings` it is an adapter, for `attach(engines={"acme": from_functions(...)})`. With `settings`, a
     pydantic model, it is a class for an entry point and workflows.yaml, and each function gets one more argument, the
     first: what the context manager `connect(settings)` yields, or the settings if there is no `connect`. With
-    `settings=Nothing` there is nothing to set, and no such argument. Connecting must not need the engine.
+    `settings=Nothing` there is nothing to set, and no such argument. Connecting must not need the engine. A property
+    `identity` of the model is that of the adapter: see `capabilities.Identified`.
 
     Give `starts=StartGuarantee.KEYED` if starting again under the same `start.key` is safe: only then does the core do
     it. `same(start, handle)` says for KEYED whether the execution of this handle has the workflow and input of `start`,
@@ -310,6 +312,8 @@ def from_functions(
 
     def with_settings(self: FunctionsAdapter, settings: BaseModel) -> None:
         FunctionsAdapter.__init__(self, **rest, connect=client and partial(client, settings))
+        if identity := getattr(settings, "identity", None):
+            self.identity = str(identity)
 
     body: dict[str, object] = {"starts": starts, "Options": options}
     if settings is None:

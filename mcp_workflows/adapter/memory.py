@@ -214,6 +214,11 @@ class MemoryAdapter(Adapter):
         self.calls = self._engine.calls
         self.faults = self._engine.faults
 
+    @property
+    def identity(self) -> str:
+        """The name of the engine; see `Identified.identity`."""
+        return f"memory:{self._settings.name}"
+
     async def __aenter__(self) -> Self:
         """Do nothing: there is nothing to open."""
         return self

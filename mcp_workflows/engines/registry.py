@@ -40,7 +40,7 @@ from mcp_workflows.adapter.boundary import MAX_STEPS
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.engines.circuit_breaker import Circuit
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
-from mcp_workflows.task import Task
+from mcp_workflows.task import Task, engine_key
 from mcp_workflows.telemetry import Api, EngineCallRecord, Telemetry, outcome_of
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,11 @@ CALL_TIMEOUT = 10.0  # seconds for one call to an engine, its own retries includ
 _LOOKS: Final = frozenset({"describe", "sweep"})  # not made while the engine is known to be silent
 _COUNTED: Final = _LOOKS | {"find", "start"}  # their outcome shows whether the engine answers
 _BROKEN: Final = "the adapter of engine %r broke the contract%s"
+REBIND: Final = "mcp-workflows engines rebind"
+FOREIGN: Final = (
+    "another engine has this name now, and is not asked for the task; if it is the same one after all, the operator "
+    f"can say so: {REBIND}"
+)
 _EXECUTION = TypeAdapter(Execution)
 MAX_STEP_NAME = 200  # characters
 _FOR_PEOPLE = frozenset({"message", "title", "description", "enumNames", "url"})  # in the params of an elicitation
@@ -141,6 +146,30 @@ class Engines:
         """The names of the engines."""
         return list(self._opened)
 
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """The names of the engines by the keys of their rows; rows without an identity have the name as their key."""
+        return {key: name for name in self._opened for key in (engine_key(name, self.identity(name)), name)}
+
+    def identity(self, name: str) -> str:
+        """Return the identity of an engine; empty if it is not configured."""
+        opened = self._opened.get(name)
+        return "" if opened is None else opened.identity
+
+    def is_foreign(self, task: Task) -> bool:
+        """True if the engine of this name is not the one that the task was created for."""
+        opened = self._opened.get(task.engine)
+        return opened is not None and task.identity not in ("", opened.identity)
+
+    def check_identity(self, task: Task) -> None:
+        """Check that the task is not foreign.
+
+        Raises:
+            EngineUnavailable: it is, so nothing was sent to the engine.
+        """
+        if self.is_foreign(task):
+            raise EngineUnavailable(FOREIGN, sent=False, silent=False)
+
     def get(self, name: str) -> Adapter | None:
         """Return the adapter of an engine, to see which capabilities it has."""
         opened = self._opened.get(name)
@@ -192,15 +221,19 @@ class Engines:
         opened = self._opened.get(name)
         return nullcontext() if opened is None else opened.circuit.admitted()
 
-    def calling(self, name: str, *, api: Api = "other", bounded: bool = True) -> EngineCall:
-        """Return a context manager for one call, which yields the adapter of this name.
+    def calling(self, engine: str | Task, *, api: Api = "other", bounded: bool = True) -> EngineCall:
+        """Return a context manager for one call, which yields the adapter of this name, or of this task.
 
-        `api` names the call in metrics. `bounded=False` is for calls that last as long as they need. While an engine
-        is known to be silent, looks at it are refused, except for one probe at a time: see `Circuit`.
+        Pass the task whenever the call is about one, so that no other engine gets it. `api` names the call in metrics.
+        `bounded=False` is for calls that last as long as they need. While an engine is known to be silent, looks at it
+        are refused, except for one probe at a time: see `Circuit`.
 
         Raises:
             EngineError: raised by the adapter; `EngineUnavailable` when time is up, `AdapterBroke` when it broke.
         """
+        if isinstance(engine, Task):
+            self.check_identity(engine)
+        name = engine.engine if isinstance(engine, Task) else engine
         return EngineCall(name, self._opened.get(name), self.telemetry, api, self._patience if bounded else None)
 
     async def check(self, *, only_in_process: bool = False) -> Mapping[str, Finding]:
@@ -249,7 +282,7 @@ class Engines:
         Raises:
             EngineError: no answer.
         """
-        refs = {task.id: ref_of(task, task.handle) for task in tasks if task.handle is not None}
+        refs = {task.id: ref_of(task, task.handle) for task in tasks if task.handle and not self.is_foreign(task)}
         async with self.calling(engine, api="sweep") as adapter:
             if not isinstance(adapter, Sweeps):
                 return {}
@@ -264,7 +297,7 @@ class Engines:
         Raises:
             EngineError: the engine cannot be waited for now.
         """
-        async with self.calling(task.engine, api="wait", bounded=False) as adapter:
+        async with self.calling(task, api="wait", bounded=False) as adapter:
             if isinstance(adapter, Waits) and task.handle is not None:
                 await adapter.wait(ref_of(task, task.handle))
 
@@ -369,6 +402,7 @@ class OpenEngine:
     def __init__(self, name: str, adapter: Adapter, notes: NotesOf | None = None) -> None:
         self.name = name
         self.adapter = adapter
+        self.identity = ""  # until it is open
         self._notes = notes
         self._calls = 0  # bounded calls in progress
         self._stopping = anyio.Event()
@@ -388,6 +422,7 @@ class OpenEngine:
             if self._notes is not None and isinstance(self.adapter, Remembers):
                 self.adapter.remember(self._notes(self.name))
             async with self.adapter:
+                self.identity = str(getattr(self.adapter, "identity", ""))  # optional, see `capabilities.Identified`
                 opened = True
                 task_status.started()
                 await self._stopping.wait()

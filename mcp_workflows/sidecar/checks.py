@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -21,13 +22,14 @@ from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.authn.verifier import verifier
 from mcp_workflows.adapter import GATE_WORDS, Adapter, Checks, Exposed, Exposes, Finding, Verifies
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.engines.registry import CALL_TIMEOUT, Engines, NotesOf
+from mcp_workflows.engines.registry import CALL_TIMEOUT, REBIND, Engines, NotesOf
 from mcp_workflows.errors import EngineError, WorkflowsError
 from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
 from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.task import split_engine_key
 from mcp_workflows.tools.hosts import UNKNOWN_WAIT, refusals
 from mcp_workflows.tools.tool import Kind, Tool
 
@@ -84,7 +86,8 @@ class Row:
         """The result of the check."""
         if self.finding is None:
             return ItemState.NOT_CHECKED
-        return ItemState.WARNING if self.kind is ItemKind.HOST else _STATES[self.finding.ok]
+        is_warning = self.kind is ItemKind.HOST or (self.kind is ItemKind.TASKS and self.finding.ok is None)
+        return ItemState.WARNING if is_warning else _STATES[self.finding.ok]
 
     def as_json(self) -> Mapping[str, Any]:
         """Return the row for programs: `ok` is null if unknown, `text` and `hint`, too, if it was not checked."""
@@ -166,6 +169,7 @@ async def check(config: Config, *, tasks: bool = False, patience: float = CALL_T
     rows: dict[tuple[ItemKind, str], Row] = {}
     discoveries = Discoveries()
     identified = config.server.single_user or config.server.auth is not None
+    identities: dict[str, str] = {}
     advice = {
         tool.name: _unsaid(tool, config.server.auth) or _advice(tool, identified=identified) for tool in config.tools
     }
@@ -182,14 +186,19 @@ async def check(config: Config, *, tasks: bool = False, patience: float = CALL_T
         group.start_soon(_check_issuers, config, patience, found)
         for engine in config.engines.values():
             its_tools = [tool for tool in config.tools if tool.engine == engine.name]
-            group.start_soon(_check_engine, engine, its_tools, patience, found, discoveries, config.place, notes)
+            group.start_soon(
+                _check_engine, engine, its_tools, patience, found, discoveries, config.place, notes, identities
+            )
     store = rows[ItemKind.STORE, _scheme(config.store.url)]
     issuers = [row for (kind, _), row in rows.items() if kind is ItemKind.ISSUER]
     audit = _audit_rows(config.audit)
     others = [(ItemKind.ENGINE, name) for name in config.engines] + [
         (ItemKind.TOOL, tool.name) for tool in config.tools
     ]
-    live, live_rows = await _check_tasks(config, store, patience) if tasks else (None, ())
+    live, live_rows = await _check_tasks(config, store, patience, identities)
+    if not tasks:  # only the warning
+        live_rows = [row for row in live_rows if row.finding and row.finding.ok is None]
+        live = live if live_rows else None
     found_rows = (rows[key] for key in others)
     hosts = [row for tool in config.tools if tool.listed for row in _host_rows(tool)]
     return CheckReport(
@@ -254,12 +263,14 @@ def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
     return [Row(kind=ItemKind.AUDIT, name="file", finding=finding)]
 
 
-async def _check_tasks(config: Config, store: Row, patience: float) -> tuple[LiveTasks | None, Sequence[Row]]:
+async def _check_tasks(
+    config: Config, store: Row, patience: float, identities: Mapping[str, str]
+) -> tuple[LiveTasks | None, Sequence[Row]]:
     live: LiveTasks | None = None
 
     async def look() -> Finding:
         nonlocal live
-        live = await count_live_tasks(config)
+        live = await count_live_tasks(config, identities)
         return live.findings()["live"]
 
     if store.state is ItemState.PROBLEM:
@@ -277,12 +288,14 @@ async def _check_engine(
     discoveries: Discoveries,
     place: Place,
     notes: NotesOf | None,
+    identities: dict[str, str],
 ) -> None:
     """Check the engine and, if it answers, all of its tools and its marked workflows concurrently."""
     details = {"adapter": engine.adapter}
     try:
         adapter = engine.kind(engine.settings)
         async with Engines({engine.name: adapter}, patience=patience, notes=notes) as engines:
+            identities[engine.name] = engines.identity(engine.name)
             if called_at := addresses(engine.name, engines.routes.get(engine.name, {})):
                 details["called_at"] = ", ".join(called_at)
             finding = (await engines.check())[engine.name] if isinstance(adapter, Checks) else None
@@ -396,24 +409,29 @@ class LiveTasks:
     total: int = 0
     removed_tools: Mapping[str, int] = field(default_factory=dict[str, int])
     removed_engines: Mapping[str, int] = field(default_factory=dict[str, int])
+    other_engines: Mapping[tuple[str, str, str], int] = field(default_factory=dict[tuple[str, str, str], int])
+    # those of other engines with a configured name: by the name, their identity, and that of the configured one
 
     def as_json(self) -> Mapping[str, Any]:
         """Return the counts for programs."""
-        return {"live": self.total, "removed_tools": self.removed_tools, "removed_engines": self.removed_engines}
+        other = {identity: count for (_, identity, _), count in self.other_engines.items()}
+        removed = {"removed_tools": self.removed_tools, "removed_engines": self.removed_engines}
+        return {"live": self.total, **removed, **({"other_engines": other} if other else {})}
 
     def findings(self) -> Mapping[str, Finding]:
         """Return the counts as findings. A removed tool is fine: its tasks keep the settings they started with."""
-        removed = self.removed_tools or self.removed_engines
-        total = _tasks(self.total) + ("" if removed or not self.total else ", all of tools that are configured")
+        removed = self.removed_tools or self.removed_engines or self.other_engines
+        total = counted(self.total) + ("" if removed or not self.total else ", all of tools that are configured")
         return {
             "live": Finding(ok=True, text=total),
             **{f"tool {name}": _of_removed_tool(count) for name, count in self.removed_tools.items()},
             **{f"engine {name}": _on_removed_engine(name, count) for name, count in self.removed_engines.items()},
+            **{f"engine {key[0]} ({key[1]})": _on_other(*key, count) for key, count in self.other_engines.items()},
         }
 
 
-async def count_live_tasks(config: Config) -> LiveTasks:
-    """Count the live tasks in the store.
+async def count_live_tasks(config: Config, identities: Mapping[str, str]) -> LiveTasks:
+    """Count the live tasks in the store; `identities` are those of the engines that could be opened.
 
     Raises:
         StoreError: it cannot be read.
@@ -421,29 +439,43 @@ async def count_live_tasks(config: Config) -> LiveTasks:
     async with config.store.open() as store:
         tally = await store.live_counts(datetime.now(UTC))
     configured = {tool.name for tool in config.tools}
-    tools, engines = Counter[str](), Counter[str]()
-    for (tool, engine), count in tally.items():
+    tools, engines, other = Counter[str](), Counter[str](), Counter[tuple[str, str, str]]()
+    for (tool, key), count in tally.items():
+        engine, identity = split_engine_key(key)
         tools[tool] += count
         engines[engine] += count
+        if identity not in ("", current := identities.get(engine, identity)):
+            other[engine, identity, current] += count
     return LiveTasks(
         total=sum(tally.values()),
         removed_tools={name: count for name, count in tools.items() if name not in configured},
         removed_engines={name: count for name, count in engines.items() if name not in config.engines},
+        other_engines=other,
     )
 
 
-def _tasks(count: int) -> str:
+def counted(count: int) -> str:
+    """Return the number of live tasks in words."""
     return "1 live task" if count == 1 else f"{count} live tasks"
 
 
 def _of_removed_tool(count: int) -> Finding:
-    text = f"{_tasks(count)} of a tool that is not in the configuration any more: still to be read, answered, cancelled"
+    text = (
+        f"{counted(count)} of a tool that is not in the configuration any more: still to be read, answered, cancelled"
+    )
     return Finding(ok=True, text=text)
 
 
 def _on_removed_engine(name: str, count: int) -> Finding:
-    text = f"{_tasks(count)} on an engine that is not in the configuration any more: nobody can look at them"
+    text = f"{counted(count)} on an engine that is not in the configuration any more: nobody can look at them"
     return Finding(ok=False, text=text, hint=f"put engine {name} back until they have ended")
+
+
+def _on_other(name: str, old: str, new: str, count: int) -> Finding:
+    here = new or "without identity"
+    text = f"{counted(count)} of another engine named {name}: it is {here} here, and is not asked for them"
+    rebind = shlex.join([*REBIND.split(), old, new])
+    return Finding(ok=None, text=text, hint=f"if it is the same engine under a new name or address: {rebind}")
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from mcp_workflows.adapter import (
     open_gates,
     same_workflow,
 )
-from mcp_workflows.engines.registry import Engines, ref_of, validated
+from mcp_workflows.engines.registry import FOREIGN, Engines, ref_of, validated
 from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError, RequestError
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
@@ -151,7 +151,7 @@ class Operator:
         if not isinstance(adapter, Explains):
             return look, _from_the_store(look)
         try:
-            async with self._engines.calling(task.engine):
+            async with self._engines.calling(task):
                 return look, await adapter.explain(ref_of(task, task.handle))
         except EngineError as error:
             look = replace(look, trouble=f"engine {task.engine}: {error}")
@@ -193,7 +193,7 @@ class Operator:
         if task.ended or task.handle is None:
             return await self._look(task)
         try:
-            async with self._engines.calling(task.engine, api="cancel") as adapter:
+            async with self._engines.calling(task, api="cancel") as adapter:
                 await adapter.cancel(ref_of(task, task.handle))
         except EngineError as error:
             return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
@@ -214,7 +214,7 @@ class Operator:
         if adapter is not None and not isinstance(adapter, Terminates):
             raise OperatorError(f"engine {task.engine} cannot terminate: leave out --terminate to ask it to cancel")
         try:
-            async with self._engines.calling(task.engine, api="terminate"):
+            async with self._engines.calling(task, api="terminate"):
                 if isinstance(adapter, Terminates):
                     await adapter.terminate(ref_of(task, task.handle), reason)
         except EngineError as error:
@@ -275,16 +275,16 @@ class Operator:
         if task.ended:
             return ObservedTask(task=task)
         if task.handle is None:
-            return ObservedTask(task=task, trouble=NOT_STARTED)
-        if trouble := self._unreachable.get(task.engine):
+            return ObservedTask(task=task, trouble=FOREIGN if self._engines.is_foreign(task) else NOT_STARTED)
+        if trouble := self._unreachable.get(task.engine_key):
             return ObservedTask(task=task, trouble=trouble)
         try:
-            async with self._engines.calling(task.engine, api="describe") as adapter:
+            async with self._engines.calling(task, api="describe") as adapter:
                 seen = validated(await adapter.describe(ref_of(task, task.handle)))
         except ExecutionNotFound as error:
             return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
         except EngineError as error:
-            trouble = self._unreachable[task.engine] = f"engine {task.engine}: {error}"
+            trouble = self._unreachable[task.engine_key] = f"engine {task.engine}: {error}"
             return ObservedTask(task=task, trouble=trouble)
         return ObservedTask(task=await self._observed(task, seen))
 

@@ -52,7 +52,7 @@ class Count:
     """Tasks of one tool in one status."""
 
     tool: str
-    engine: str
+    engine: str  # `Task.engine_key`
     status: Status
     tasks: int
     oldest_created: datetime
@@ -65,6 +65,9 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
     The exceptions are `list_all`, `find`, `live_counts` and `counts`, for the operator, and `unbound`, `due` and
     `longest_live`, for maintenance and caps: no request may ever show their rows, see docs/decisions/0007.
     `list_of_tools` and `get_of_tools` find the rows that the rules of tools let others see: docs/decisions/0017.
+
+    Wherever a method takes or returns an `engine`, it is a `Task.engine_key`: the name and the identity of an engine.
+    The key of a row changes when `Task.identity` does.
 
     Every method raises `StoreUnavailable` when the store cannot be read or written now. Entering it creates or migrates
     its tables, and raises `StoreUnusable` when it must not be used.

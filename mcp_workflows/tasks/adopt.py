@@ -90,7 +90,7 @@ class Adoption:
             MappingError: a template of the tool does not work on these arguments.
         """
         now = self._clock()
-        task = _task_of(adopted, now)
+        task = _task_of(adopted, self._engines.identity(adopted.tool.engine), now)
         while (row := await self._store.create(task, caps)).expired(now):
             await changed(self._store, row, lambda old: release(old, now))
         return row
@@ -101,13 +101,13 @@ def watched_arguments(tool: Tool, execution_id: str, arguments: Mapping[str, JSO
     return {**arguments, EXECUTION_ID: execution_id} if tool.kind is Kind.WATCH else arguments
 
 
-def _task_of(adopted: AdoptionRequest, now: datetime) -> Task:
+def _task_of(adopted: AdoptionRequest, identity: str, now: datetime) -> Task:
     """Return a row that is bound from the start, so that nothing is ever started for it."""
     tool, ref, owner = adopted.tool, adopted.ref, adopted.owner
     task_id = secrets.token_hex(20)
     frozen = tool.model_dump(mode="json", include=set(_FROZEN))
     frozen |= tool.model_dump(mode="json", include={"cancel", "on_expire"}, exclude_defaults=True)
-    name = digest([ref.handle, frozen])
+    name = digest([identity, ref.handle, frozen])
     scope = {"args": adopted.arguments, **owner.scope, "task": {"id": task_id}}
     options = {key: value for key, value in tool.frozen_options(scope).items() if value is not None}
     watching = tool.kind is Kind.WATCH
@@ -136,5 +136,6 @@ def _task_of(adopted: AdoptionRequest, now: datetime) -> Task:
         may_answer=tool.allow_answer or not watching,
         may_cancel=tool.allow_cancel or not watching,
         grace=tool.grace,
+        identity=identity,
         cancel_on_expiry=tool.cancels_on_expiry,
     )

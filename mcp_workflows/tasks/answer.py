@@ -82,7 +82,7 @@ async def deliver_answers(
     """
     try:
         await store.check()  # an answer that cannot be stored is not delivered
-        async with engines.calling(task.engine, api="answer") as adapter:
+        async with engines.calling(task, api="answer") as adapter:
             ref = replace(ref_of(task, handle), principal=principal.scope["principal"])
             await adapter.answer(ref, answers)
     except EngineRefused as error:

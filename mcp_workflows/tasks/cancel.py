@@ -42,7 +42,7 @@ class Cancellation:
     async def deliver(self, task: Task, handle: str) -> Task:
         """Send the cancellation to the engine; if the engine does not take it now, it stays due."""
         try:
-            async with self._engines.calling(task.engine, api="cancel") as adapter:
+            async with self._engines.calling(task, api="cancel") as adapter:
                 await adapter.cancel(ref_of(task, handle))
         except EngineError as error:
             if isinstance(error, EngineRefused):
@@ -79,7 +79,7 @@ class Cancellation:
 
     async def _terminate(self, task: Task, handle: str) -> Task:
         reason = f"it had not ended within {task.grace:g} s of being asked to cancel"
-        async with self._engines.calling(task.engine, api="terminate") as adapter:
+        async with self._engines.calling(task, api="terminate") as adapter:
             if not isinstance(adapter, Terminates):
                 raise EngineRefused("its adapter cannot terminate")
             await adapter.terminate(ref_of(task, handle), reason)

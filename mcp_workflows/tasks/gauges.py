@@ -19,6 +19,7 @@ from mcp_workflows.adapter import Status
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import StoreError
 from mcp_workflows.store.protocol import Count, Store
+from mcp_workflows.task import split_engine_key
 from mcp_workflows.telemetry import Labels, Telemetry
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ class TaskGauges:
         except (StoreError, TimeoutError) as error:
             logger.warning("tasks are not counted now, the last count stays: %s", error or "no answer of the store")
             return
+        keys = self._engines.keys
+        counts = [each for each in counts if each.engine in keys or split_engine_key(each.engine)[0] not in keys]
         self._counts = _Counts(counts=counts, quotas=dict(self._quotas()), at=self._clock())
 
     def _quotas(self) -> Iterable[tuple[str, float]]:

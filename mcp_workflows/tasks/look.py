@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from mcp_workflows.access.audit import Audit, silent, status_record
 from mcp_workflows.adapter import Execution, Failure, Status
 from mcp_workflows.engines.registry import Engines, ref_of, validated
 from mcp_workflows.errors import INTERNAL_ERROR, EngineUnavailable, ExecutionNotFound, StoreError
 from mcp_workflows.store.protocol import Store, changed
-from mcp_workflows.task import Task, observe
+from mcp_workflows.task import Task, identify, observe
 from mcp_workflows.tasks.cancel import Cancellation
 from mcp_workflows.tasks.results import keepable, mismatch, tool_result
 from mcp_workflows.tasks.start import TaskCreation
@@ -68,10 +69,13 @@ class ExecutionLook:
             # clients may have seen this end, so it stays
             return await self._observed(row, task.execution, task.updated)
         if row.cancel_requested and not row.cancel_delivered:
+            self._engines.check_identity(row)
             delivered = await self._cancellation.deliver_again(row, handle)
             row = row if delivered.tombstone else delivered
         asks()
         execution = await self._describe(row, handle)
+        if row.identity != (current := self._engines.identity(row.engine)):  # written before engines had one
+            row = await changed(self._store, row, partial(identify, identity=current))
         if execution.is_unmapped:
             self._engines.telemetry.unmapped(row.engine)
             logger.warning("engine %r: %s", row.engine, execution.message)
@@ -111,9 +115,11 @@ class ExecutionLook:
 
     async def _describe(self, task: Task, handle: str) -> Execution:
         try:
-            async with self._engines.calling(task.engine, api="describe") as adapter:
+            async with self._engines.calling(task, api="describe") as adapter:
                 return await adapter.describe(ref_of(task, handle))
         except ExecutionNotFound:
+            if task.identity != self._engines.identity(task.engine):
+                raise EngineUnavailable("it does not show the execution, and may not be the one it ran on") from None
             settled = self._clock() - task.updated >= SETTLING  # created: perhaps long before it could be started
             if not (settled and self._is_steady()):
                 raise EngineUnavailable("it does not show the execution yet") from None

@@ -27,7 +27,7 @@ EVERY = timedelta(hours=12)  # engines keep what has ended for a day at least
 YOUNG = timedelta(hours=6)  # younger tasks are seen in the next round
 PACE = 1.0  # seconds from one look to the next
 _PAGE = 100  # rows
-_ROUND: Final = "keep"  # the name of the lease
+_ROUND: Final = "keep"  # before an engine's key in the name of its lease
 HEAL_AFTER = timedelta(seconds=5)  # older rows without a handle belong to no call in progress
 HEAL_EVERY = 5.0  # seconds
 HEAL_BATCH = 100  # rows of one engine
@@ -53,8 +53,11 @@ class RetentionScan:
     Engines forget executions some time after they end; the round sees each end before that.
     """
 
-    def __init__(self, store: Store, leases: Leases, look: Look, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, store: Store, engines: Engines, leases: Leases, look: Look, clock: Callable[[], datetime]
+    ) -> None:
         self._store = store
+        self._engines = engines
         self._leases = leases
         self._look = look
         self._clock = clock
@@ -65,11 +68,12 @@ class RetentionScan:
         now = self._clock()
         if self._next is not None and timedelta() < self._next - now <= EVERY:  # longer: the clock was set back
             return
-        if not await self._leases.holds(_ROUND, EVERY):
+        held = [key for key in self._engines.keys if await self._leases.holds(f"{_ROUND} {key}", EVERY)]
+        if not held:
             return
         self._next = now + EVERY
         silent: set[str] = set()
-        async for task in self._working(now):
+        async for task in self._working(now, held):
             if task.engine in silent or task.handle is None or task.expired(now):
                 continue
             try:
@@ -79,12 +83,13 @@ class RetentionScan:
                 logger.info("whether tasks on engine %r have ended is asked later: %s", task.engine, error)
             await anyio.sleep(PACE)
 
-    async def _working(self, now: datetime) -> AsyncIterator[Task]:
-        before = now - YOUNG
-        while page := await self._store.list_all(limit=_PAGE, before=before):
-            for task in page:
-                yield task
-            before = page[-1].created
+    async def _working(self, now: datetime, engines: Sequence[str]) -> AsyncIterator[Task]:
+        for engine in engines:
+            before = now - YOUNG
+            while page := await self._store.list_all(engine=engine, limit=_PAGE, before=before):
+                for task in page:
+                    yield task
+                before = page[-1].created
 
 
 def uptime() -> float:
@@ -167,7 +172,7 @@ class Maintenance:
         self._retention = retention
         self._clock = clock
         self._leases = Leases(store, clock)
-        self._retention_scan = RetentionScan(store, self._leases, heal, clock)
+        self._retention_scan = RetentionScan(store, engines, self._leases, heal, clock)
         self._clock_check = clock_check
         self._ahead = float("inf")  # seconds from the uptime to the clock at the last check for a clock set back
         self._engines_in_progress: set[str] = set()
@@ -217,8 +222,8 @@ class Maintenance:
     async def _heal_all(self) -> None:
         before = self._clock() - HEAL_AFTER
         async with anyio.create_task_group() as group:
-            for engine in self._engines.names:
-                if rows := await self._store.unbound(engine, before, HEAL_BATCH):
+            for key, engine in self._engines.keys.items():
+                if rows := await self._store.unbound(key, before, HEAL_BATCH):
                     group.start_soon(self._heal_engine, engine, rows)
 
     async def _heal_engine(self, engine: str, rows: Sequence[Task]) -> None:
@@ -244,7 +249,7 @@ class Maintenance:
 
     async def _attend_all(self, group: TaskGroup) -> None:
         """Work on each engine by itself, so that one without an answer delays no other."""
-        for engine in self._engines.names:
+        for engine in self._engines.keys:
             if engine not in self._engines_in_progress and await self._store.due(engine, self._clock(), 1):
                 self._engines_in_progress.add(engine)
                 group.start_soon(self._attend_engine, engine)

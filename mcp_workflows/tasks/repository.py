@@ -294,7 +294,7 @@ class TaskRepository:
             RequestError: the engine cannot tell it now.
         """
         try:
-            async with self._engines.calling(task.engine) as adapter:
+            async with self._engines.calling(task) as adapter:
                 if task.handle is None or not isinstance(adapter, HasLogs):
                     return ""
                 return await adapter.log(ref_of(task, task.handle))

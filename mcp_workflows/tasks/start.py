@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from mcp_workflows.adapter import Adapter, Failure, Finds, Start, StartGuarantee, is_fleeting
-from mcp_workflows.engines.registry import Engines
+from mcp_workflows.engines.registry import REBIND, Engines
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -126,7 +126,7 @@ class ExecutionSearch:
             EngineUnavailable: the search failed; an execution may exist all the same.
         """
         try:
-            async with self._engines.calling(row.engine, api="find") as adapter:
+            async with self._engines.calling(row, api="find") as adapter:
                 if isinstance(adapter, Finds):
                     return await adapter.find(self._search_order(row))
                 raise not_known("its adapter cannot look for it any more")
@@ -190,6 +190,7 @@ class TaskCreation:
             if same.window is not None and not _covers(same.window, same.since, row, self._clock()):
                 await changed(self._store, row, release_key)
                 continue  # the first insertion opens the next window, for all replicas
+            _check_same_engine(row, self._engines)
             _check_same_call(row, task, self._clock())
             begun = await self._start_or_acknowledge(row, self.ensure_started)
             if begun is not None and not _closed(begun):
@@ -206,10 +207,11 @@ class TaskCreation:
         on disk before the start.
         """
         row = task
-        keyed = promised(self._engines.get(task.engine), task) is StartGuarantee.KEYED and same.holds_at_engine
+        identity, adapter = self._engines.identity(task.engine), self._engines.get(task.engine)
+        keyed = promised(adapter, task) is StartGuarantee.KEYED and same.holds_at_engine
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
-                row = await self._store.create(attempt(task, self._clock()), caps, durable=not keyed)
+                row = await self._store.create(attempt(task, self._clock(), identity), caps, durable=not keyed)
                 if row.id == task.id:
                     row = (
                         await (
@@ -269,6 +271,7 @@ class TaskCreation:
         row = task
         if row.handle is not None or row.ended:
             return row
+        self._engines.check_identity(row)
         promise = promised(self._engines.get(row.engine), row)
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
@@ -277,7 +280,7 @@ class TaskCreation:
 
     async def _restart_keyed(self, task: Task) -> Task:
         """KEYED: start the task again under its key."""
-        row = _live(await self._store.change(task.id, task.owner, lambda row: attempt(row, self._clock())))
+        row = _live(await self._store.change(task.id, task.owner, self._attempt))
         return row if row.handle is not None or row.ended else self._count_healed(await self._start_order(row))
 
     async def _recover_once(self, task: Task) -> Task:
@@ -309,6 +312,9 @@ class TaskCreation:
             self._engines.telemetry.healed(row.engine)
         return row
 
+    def _attempt(self, row: Task) -> Task:
+        return attempt(row, self._clock(), self._engines.identity(row.engine))
+
     def _lock(self, task_id: str) -> anyio.Lock:
         return self._locks.setdefault(task_id, anyio.Lock())
 
@@ -319,7 +325,7 @@ class TaskCreation:
         """
         promise = StartGuarantee.KEYED
         try:
-            async with self._engines.calling(row.engine, api="start") as adapter:
+            async with self._engines.calling(row, api="start") as adapter:
                 promise = promised(adapter, row)
                 if promise is StartGuarantee.FINDABLE:
                     check_not_late(adapter, row, self._clock())
@@ -407,7 +413,7 @@ class TaskCreation:
         def claim(found: Task) -> Task:
             nonlocal ours
             ours = (found.attempts, found.attempted) == (row.attempts, row.attempted)
-            return attempt(found, self._clock()) if ours else found
+            return self._attempt(found) if ours else found
 
         claimed = _live(await self._store.change(row.id, row.owner, claim))
         if not ours or claimed.attempts == row.attempts:
@@ -453,6 +459,20 @@ def _live(row: Task | None) -> Task:
     if row is None or row.tombstone:
         raise EngineUnavailable(_GONE)
     return row
+
+
+def _check_same_engine(row: Task, engines: Engines) -> None:
+    """Check that the row of a key is not of another engine with the same name.
+
+    Raises:
+        RequestError: it is; nothing was started.
+    """
+    if engines.is_foreign(row):
+        raise RequestError(
+            INVALID_PARAMS,
+            f"this idempotency key, or the same call, was used on another engine named {row.engine}: nothing was "
+            f"started. Use another key; if it is the same engine after all, the operator can say so: {REBIND}",
+        )
 
 
 def _check_same_call(row: Task, task: Task, now: datetime) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -207,6 +208,21 @@ class StoreContract(StoreReachContract):
         assert await store.unbound(young.engine, NOON, 10) == expected
         assert await store.unbound(young.engine, NOON, 2) == expected[:2]
         assert await store.unbound("another", NOON, 10) == []
+
+    async def test_rows_are_searched_by_the_name_and_the_identity_of_their_engine(self, store: Store) -> None:
+        """Law: an engine is a `Task.engine_key` wherever rows are searched by one, also after a change of identity."""
+        wanted = {"handle": "h", "cancel_requested": NOON}
+        for identity in ("", "prod", "staging"):
+            unbound, due = make_task(identity=identity), make_task(identity=identity, **wanted)
+            for row in (unbound, due):
+                await store.create(row)
+            assert await store.unbound(unbound.engine_key, NOON + DAY, 10) == [unbound]
+            assert await store.due(due.engine_key, NOON, 10) == [due]
+            assert len(await store.list_all(engine=due.engine_key)) == 2
+            assert (await store.live_counts(NOON))[due.tool, due.engine_key] == 2
+        moved = await store.change(due.id, due.owner, lambda row: replace(row, identity="prod"))
+        assert await store.due(due.engine_key, NOON, 10) == []
+        assert moved in await store.due(replace(due, identity="prod").engine_key, NOON, 10)
 
     async def test_unbound_lists_what_a_clock_that_was_ahead_has_dated(self, store: Store) -> None:
         """Law: a row dated later than that time, by more than clocks may differ, is not young but wrong."""

@@ -26,7 +26,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.store.protocol import NO_CAPS, Caps
 from mcp_workflows.store.sqlite.store import SQLiteStore
-from mcp_workflows.task import Task
+from mcp_workflows.task import Task, engine_key
 from mcp_workflows.tasks.start import NOT_STARTED, OUTCOME_UNKNOWN, TaskCreation
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 
@@ -245,6 +245,7 @@ class Stage:
         self.world = World((), bounds)
         self.store = store
         self.engine = engine
+        self.rows = engine_key("memory", engine.identity)
         self.engines = engines
         self.time = datetime.now(UTC)
         self.key = ""
@@ -326,7 +327,7 @@ async def call(stage: Stage, creation: TaskCreation, heard: Heard) -> None:
 
 async def heal(stage: Stage, creation: TaskCreation) -> bool:
     """One round of the background, of one process; whether there was something to do."""
-    rows = await stage.store.unbound("memory", stage.clock(), 100)
+    rows = await stage.store.unbound(stage.rows, stage.clock(), 100)
     for row in rows:
         with suppress(EngineUnavailable, EngineRefused):
             await creation.ensure_started(row)
@@ -373,7 +374,7 @@ async def check(stage: Stage, heard: Sequence[Heard]) -> None:
     rows = await stage.store.list_of_owner(stage.key, now=stage.time, limit=10)
     started = stage.engine.handles
     assert len(started) <= 1, "a key was started twice"
-    assert await stage.store.unbound("memory", stage.time, 10) == [], "a row is never decided"
+    assert await stage.store.unbound(stage.rows, stage.time, 10) == [], "a row is never decided"
     for each in heard:
         if each.task is not None:
             await check_kept(stage, each.task)

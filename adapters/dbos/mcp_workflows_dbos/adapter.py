@@ -17,7 +17,7 @@ import anyio
 from dbos import DBOSClient, WorkflowSerializationFormat
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, make_url
 
 from mcp_workflows.adapter import (
     JSON,
@@ -39,7 +39,7 @@ from mcp_workflows_dbos.executor import Application, Executor, running, unknown_
 from mcp_workflows_dbos.look import execution_of
 from mcp_workflows_dbos.module import load_module
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
-from mcp_workflows_dbos.settings import DbosOptions, DbosSettings
+from mcp_workflows_dbos.settings import DbosOptions, DbosSettings, is_sqlite
 from mcp_workflows_dbos.start import (
     Arguments,
     arguments_of,
@@ -79,11 +79,20 @@ class DbosAdapter:
     def __init__(self, settings: DbosSettings) -> None:
         self._settings = settings
         self._application: Application | None = None
+        self._url = ""
         self._executor: Executor | None = None
         self._client: DBOSClient | None = None
         self._tables: Tables | None = None
         self._limiter = anyio.CapacityLimiter(_CALLS)
         self._exit = AsyncExitStack()
+
+    @property
+    def identity(self) -> str:
+        """The system database, with its server or folder, and the application; see `Identified.identity`."""
+        url, application = make_url(self._url), self._application
+        file = str(Path(url.database or "").resolve()) if is_sqlite(self._url) else f"{url.host}/{url.database}"
+        name = application.name if application else self._settings.application
+        return f"dbos:{file}#{name}" if name else f"dbos:{file}"
 
     async def __aenter__(self) -> Self:
         """Run the workflows of `module`, if there is one; otherwise the first call connects to the database."""
@@ -92,6 +101,7 @@ class DbosAdapter:
         if self._application is not None:
             self._executor = await self._exit.enter_async_context(running(self._application))
         url = self._application.url if self._application else settings.database.get_secret_value()  # type: ignore[union-attr]  # one of them is there
+        self._url = url
         self._tables = Tables(url)
         self._client = DBOSClient(
             system_database_url=url,

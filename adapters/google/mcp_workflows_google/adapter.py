@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -96,6 +97,16 @@ class GoogleAdapter:
     def remember(self, notes: Notes) -> None:
         """Use this store for questions and claims; see `Remembers.remember`."""
         self._notes = ExecutionNotes(notes)
+
+    @property
+    def identity(self) -> str:
+        """The project and location, without a call; see `Identified.identity`.
+
+        `default` stands for the project of the credentials.
+        """
+        settings = self._settings
+        project = "emulator" if settings.emulator else settings.project or os.environ.get("GOOGLE_CLOUD_PROJECT")
+        return f"google-workflows:{project or 'default'}/{settings.location}"
 
     async def __aenter__(self) -> Self:
         """Set up the client. This needs neither a connection to Google nor credentials."""

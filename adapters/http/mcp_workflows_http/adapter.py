@@ -82,6 +82,16 @@ class HttpAdapter:
         """Keep definitions there; see `Remembers.remember`."""
         self._definitions.remember(notes)
 
+    @property
+    def identity(self) -> str:
+        """The URL of the API, and those of the `vars` that the path of a start has; see `Identified.identity`.
+
+        They tell one project from another where all have one URL: those of GitHub are the repository.
+        """
+        settings, path = self._settings, self._settings.start.request.path or ""
+        named = [f"{name}={settings.vars[name]}" for name in sorted(settings.vars) if f"vars.{name}" in path]
+        return f"http:{settings.url}{'#' if named else ''}{','.join(named)}"
+
     async def __aenter__(self) -> Self:
         """Nothing is connected before the first call."""
         return self

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self, TypeVar, cast
+from urllib.parse import parse_qsl
 
 import anyio
 import mcp_types as types
@@ -27,6 +30,7 @@ from mcp_workflows.adapter import (
     Ref,
     Start,
     StartGuarantee,
+    digest,
 )
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.adapter.kept_looks import KeptLooks
@@ -50,6 +54,8 @@ from mcp_workflows_mcp.upstream_tasks import UpstreamTasks, task_of
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
 _EXPOSE_EVERY: Final = 60.0  # seconds between two looks at the list of tools
 _LONGEST_PAUSE: Final = 60.0  # seconds between two looks that a server can ask for
+
+_CREDENTIAL: Final = re.compile(r"secret|passw|passphrase|token|key|credential|auth|cookie", re.IGNORECASE)
 
 T = TypeVar("T", bound="McpAdapter")
 
@@ -82,6 +88,19 @@ class McpAdapter:
         """Keep definitions and open calls there; see `Remembers.remember`."""
         self._definitions.remember(notes)
         self._calls.notes = notes
+
+    @property
+    def identity(self) -> str:
+        """The URL, or the program with a digest of all that may lead it elsewhere; see `Identified.identity`.
+
+        The query of a URL, the arguments of a program and its variables may be secrets, so only the digest has them.
+        It leaves out what is a credential by its name: a new token makes no other engine.
+        """
+        settings = self._settings
+        place, _, query = (settings.url or Path(settings.command[0]).name).partition("?")
+        named = [*parse_qsl(query), *((name, text.get_secret_value()) for name, text in settings.env.items())]
+        led = [settings.command, str(settings.cwd), [each for each in named if not _CREDENTIAL.search(each[0])]]
+        return f"mcp:{place}#{digest(led)[:12]}" if settings.command or led[2] else f"mcp:{place}"
 
     async def __aenter__(self) -> Self:
         """Nothing is connected before the first call."""

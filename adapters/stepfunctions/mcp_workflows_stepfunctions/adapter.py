@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import ClassVar, Final, Self
+from urllib.parse import urlsplit
 
 import anyio
 from pydantic import BaseModel
@@ -92,6 +94,17 @@ class StepFunctionsAdapter:
         self._settings = settings
         self._stack = AsyncExitStack()
         self._entered: _Opened | None = None
+
+    @property
+    def identity(self) -> str:
+        """The account and Region, without a call; see `Identified.identity`.
+
+        The profile stands for an account that no setting names, and its host for an engine that is not AWS.
+        """
+        settings, client = self._settings, self._opened.client
+        account = settings.known_account or settings.profile or os.environ.get("AWS_PROFILE", "default")
+        where = urlsplit(client.endpoint).hostname if client.endpoint_is_custom else account
+        return f"stepfunctions:{where}/{client.region}"
 
     async def __aenter__(self) -> Self:
         """Make all clients, which needs neither the engine nor valid credentials.

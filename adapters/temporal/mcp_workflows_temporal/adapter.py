@@ -96,6 +96,11 @@ class TemporalAdapter:
         adapter._given = client
         return adapter
 
+    @property
+    def identity(self) -> str:
+        """The namespace; see `Identified.identity`."""
+        return f"temporal:{self._frontend.place.namespace}"
+
     async def __aenter__(self) -> Self:
         """Read certificates and Temporal's own configuration; send no request.
 

@@ -39,6 +39,7 @@ MODULES: Final[Mapping[str, str]] = {
     "config": "config",
     "tasks": "tasks",
     "store": "store",
+    "engines": "engines",
 }
 """The module of each command, in the order of the help."""
 

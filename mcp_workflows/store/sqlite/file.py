@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -16,6 +17,8 @@ from anyio import to_thread
 
 from mcp_workflows.errors import ConfigError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.sqlite.migrations import MIGRATIONS
+
+logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x6D637077  # "mcpw" in the header of the file: it is ours
 
@@ -46,6 +49,7 @@ def prepare(file: str) -> Path | None:
     _refuse_network(path)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        logger.info("made a new store, without any tasks: %s", path)
     except FileExistsError:
         pass  # and not to be opened here: closing any descriptor of it would drop the locks SQLite has on it
     except FileNotFoundError:

@@ -35,9 +35,9 @@ SEARCHED: Final = (
     "updated",
     "due",
 )
-"""The columns beside `task`, in the order of `Rows.searched`."""
+"""The columns beside `task`, in the order of `Rows.searched`; `engine` is `Task.engine_key`."""
 
-_FIXED: Final = 4  # of them, from the front, which no change may touch
+_FIXED: Final = 3  # of them, from the front, which no change may touch
 _COLUMNS: Final = (*SEARCHED, "task")
 INSERT: Final = f"INSERT INTO tasks ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  # names of ours
 TRY: Final = f"SELECT {', '.join(_COLUMNS)} FROM tasks LIMIT 0"  # noqa: S608  # names of ours
@@ -142,7 +142,7 @@ class Rows:
         expires = None if task.expires is None else micros(task.expires)
         due = None if (at := task.due) is None else micros(at)
         flags = (task.attempts, task.handle is not None, task.ended is not None, task.tombstone)
-        names = (utf8(name) for name in (task.id, task.owner, task.tool, task.engine))
+        names = (utf8(name) for name in (task.id, task.owner, task.tool, task.engine_key))
         shown = (task.execution.status.value, micros(task.updated), due)
         return *names, self.kept_key(task), micros(task.created), expires, *flags, *shown
 
