@@ -73,7 +73,7 @@ FAST_SYNC: Final = 0.001  # seconds
 _PAUSE: Final = 0.002  # seconds at most between two tries to get the lock
 _TURN: Final = 0.2  # seconds until a process that was stopped while it was next to write is passed by
 _BATCH_SECONDS: Final = 0.01  # of one transaction when many rows are changed
-_FIRST_BATCH: Final = 20  # rows
+_FEWEST: Final = 20  # rows at once: fewer cost a transaction each, and save little
 _TRY_EVERY: Final = 0.05  # seconds
 _TRIES: Final = 100  # to empty the write-ahead log while others use it
 
@@ -301,12 +301,12 @@ class SQLiteStore(Store):
         )
         swept = 0
         for step in steps:
-            limit, done = _FIRST_BATCH, 1
+            limit, done = _FEWEST, 1
             while done:
                 began = time.perf_counter()
                 done = await self._write(partial(_limited, step, limit))
                 took = time.perf_counter() - began
-                limit = max(1, min(queries.BATCH, int(limit * _BATCH_SECONDS / max(took, 1e-6))))
+                limit = max(_FEWEST, min(queries.BATCH, int(limit * _BATCH_SECONDS / max(took, 1e-6))))
                 swept += done
                 await anyio.sleep(took)
         return swept
@@ -462,7 +462,8 @@ class SQLiteStore(Store):
 
 
 def _limited(step: Callable[[sqlite3.Connection, int], int], limit: int, connection: sqlite3.Connection) -> int:
-    return step(connection, limit)
+    with queries.waiting_for_no_disk(connection):  # a lost batch is swept again
+        return step(connection, limit)
 
 
 def _committing(connection: sqlite3.Connection, *, durable: bool) -> AbstractContextManager[None]:
