@@ -17,7 +17,7 @@ import anyio
 import anyio.lowlevel
 
 from mcp_workflows.adapter.boundary import Execution, Ref, Status
-from mcp_workflows.errors import EngineRefused
+from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class Listings:
         try:
             running = await self._lister(workflow)
             self._refused.discard(workflow)
-        except (ListingRefusedError, EngineRefused) as error:
+        except (ListingRefusedError, EngineRefused, ExecutionNotFound) as error:
             is_refused = isinstance(error, ListingRefusedError)
             self._say_once(workflow, str(error))
         self._known[workflow] = _Listing(running=running, began=began, is_refused=is_refused)

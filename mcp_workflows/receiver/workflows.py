@@ -39,6 +39,7 @@ from mcp_workflows.receiver.webhooks import Webhooks, addresses
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tasks.authorization import Authorization
 from mcp_workflows.tasks.gauges import TaskGauges
+from mcp_workflows.tasks.maintenance import RetentionRound, retention_rounds
 from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
@@ -219,6 +220,10 @@ class Workflows:
     async def check_engines(self) -> Mapping[str, Finding]:
         """Return the health of each engine, by name."""
         return await self._engines.check()
+
+    async def retention_rounds(self) -> Mapping[str, RetentionRound]:
+        """Return the last round over all tasks of each engine, by name; see `retention_rounds`."""
+        return await retention_rounds(self._store, self._engines)
 
     async def exposed(self, engine: str) -> Sequence[Exposed]:
         """Return the workflows of an engine that are marked as tools there; none if its adapter cannot discover any.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import anyio
@@ -12,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mcp_workflows.adapter import Finding
-from mcp_workflows.errors import EngineError, WorkflowsError
+from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
 from mcp_workflows.receiver.attach import Workflows
 from mcp_workflows.sidecar.shutdown import ShutdownState
+from mcp_workflows.tasks.maintenance import RetentionRound
 
 ASK_EVERY: Final = 1.0  # seconds: anybody may call the endpoint, and must not cause load on engines
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -51,15 +53,28 @@ def engines(workflows: Workflows) -> Endpoint:
     Concurrent callers share one check.
     """
     lock, known, asked = anyio.Lock(), dict[str, Finding](), -math.inf
+    rounds: Mapping[str, RetentionRound] = {}
 
     async def answer(_: Request) -> Response:
-        nonlocal known, asked
+        nonlocal known, asked, rounds
         async with lock:
             if (now := time.monotonic()) - asked >= ASK_EVERY:
                 known, asked = dict(await workflows.check_engines()), now
+                with suppress(StoreError):  # /readyz tells that
+                    rounds = await workflows.retention_rounds()
             findings = known
         ok = all(finding.ok is not False for finding in findings.values())
-        body = {name: {"ok": found.ok, "text": found.text, "hint": found.hint} for name, found in findings.items()}
+        body = {
+            name: {"ok": found.ok, "text": found.text, "hint": found.hint, "round": _shown(rounds.get(name))}
+            for name, found in findings.items()
+        }
         return JSONResponse({"ok": ok, "engines": body}, status_code=200 if ok else 503)
 
     return answer
+
+
+def _shown(known: RetentionRound | None) -> Mapping[str, str | int | None] | None:
+    """Return when the last round over all tasks of an engine ended, and how many it skipped; None: no round yet."""
+    if known is None:
+        return None
+    return {"ended": known.ended and known.ended.isoformat(), "skipped": known.skipped}

@@ -28,7 +28,7 @@ from mcp_workflows.adapter import (
     same_workflow,
 )
 from mcp_workflows.engines.registry import FOREIGN, Engines, ref_of, validated
-from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError, RequestError
+from mcp_workflows.errors import EngineError, OperatorError, RequestError
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
 from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest, watched_arguments
@@ -101,7 +101,6 @@ class Operator:
         self._gates = {tool.name: tuple(tool.gates) for tool in tools}
         self._clock = clock
         self._adoption = Adoption(store, engines, clock)
-        self._unreachable: dict[str, str] = {}  # engines that gave no answer are not asked twice
         self._turns = anyio.Semaphore(MAX_LOOKS)
 
     async def tasks(self, task_filter: TaskFilter) -> Sequence[ObservedTask]:
@@ -276,16 +275,13 @@ class Operator:
             return ObservedTask(task=task)
         if task.handle is None:
             return ObservedTask(task=task, trouble=FOREIGN if self._engines.is_foreign(task) else NOT_STARTED)
-        if trouble := self._unreachable.get(task.engine_key):
-            return ObservedTask(task=task, trouble=trouble)
+        if (silence := self._engines.silence(task.engine)) and not self._engines.is_foreign(task):
+            return ObservedTask(task=task, trouble=f"engine {task.engine}: {silence}")
         try:
             async with self._engines.calling(task, api="describe") as adapter:
                 seen = validated(await adapter.describe(ref_of(task, task.handle)))
-        except ExecutionNotFound as error:
-            return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
         except EngineError as error:
-            trouble = self._unreachable[task.engine_key] = f"engine {task.engine}: {error}"
-            return ObservedTask(task=task, trouble=trouble)
+            return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
         return ObservedTask(task=await self._observed(task, seen))
 
     async def _observed(self, task: Task, execution: Execution) -> Task:

@@ -20,6 +20,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import StoreError
 from mcp_workflows.store.protocol import Count, Store
 from mcp_workflows.task import split_engine_key
+from mcp_workflows.tasks.maintenance import RetentionRound, retention_rounds
 from mcp_workflows.telemetry import Labels, Telemetry
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class _Counts:
 
     counts: Sequence[Count] = ()
     quotas: Mapping[str, float] = field(default_factory=dict[str, float])
+    rounds: Mapping[str, RetentionRound] = field(default_factory=dict[str, RetentionRound])
     at: datetime | None = None
 
 
@@ -62,6 +64,8 @@ class TaskGauges:
         observe("oldest_working", self._oldest, unit="s", description="Age of the oldest task that works.")
         observe("unanswered", self._unanswered, unit="s", description="How long the oldest question has been open.")
         observe("quota_used_ratio", self._quota, description="Looks of the last minute, of those its quotas allow us.")
+        observe("retention_round_age", self._since_round, unit="s", description="Time since all tasks had their look.")
+        observe("retention_skipped", self._skipped, description="Tasks whose look failed in the last round over all.")
         observe("census_age", self._age, unit="s", description="How old the counts of tasks are.")
 
     async def run(self) -> None:
@@ -82,12 +86,13 @@ class TaskGauges:
         try:
             with anyio.fail_after(_PATIENCE):
                 counts = await self._store.counts(self._clock())
+                rounds = await retention_rounds(self._store, self._engines)
         except (StoreError, TimeoutError) as error:
             logger.warning("tasks are not counted now, the last count stays: %s", error or "no answer of the store")
             return
         keys = self._engines.keys
         counts = [each for each in counts if each.engine in keys or split_engine_key(each.engine)[0] not in keys]
-        self._counts = _Counts(counts=counts, quotas=dict(self._quotas()), at=self._clock())
+        self._counts = _Counts(counts=counts, quotas=dict(self._quotas()), rounds=rounds, at=self._clock())
 
     def _quotas(self) -> Iterable[tuple[str, float]]:
         for name in self._engines.names:
@@ -119,6 +124,13 @@ class TaskGauges:
 
     def _quota(self) -> Iterable[tuple[float, Labels]]:
         return [(used, {"engine": engine}) for engine, used in self._counts.quotas.items()]
+
+    def _since_round(self) -> Iterable[tuple[float, Labels]]:
+        ended = {engine: known.ended for engine, known in self._counts.rounds.items()}
+        return [((self._clock() - at).total_seconds(), {"engine": engine}) for engine, at in ended.items() if at]
+
+    def _skipped(self) -> Iterable[tuple[float, Labels]]:
+        return [(known.skipped, {"engine": engine}) for engine, known in self._counts.rounds.items()]
 
     def _age(self) -> Iterable[tuple[float, Labels]]:
         at = self._counts.at

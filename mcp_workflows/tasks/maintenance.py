@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -13,21 +13,27 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
+from pydantic import TypeAdapter, ValidationError
 
+from mcp_workflows.adapter import JSON
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import EngineError, WorkflowsError
+from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.store.leases import Leases
 from mcp_workflows.store.protocol import ChecksIntegrity, Store, changed
-from mcp_workflows.task import Task, postpone, set_back
+from mcp_workflows.task import Task, postpone, set_back, split_engine_key
 from mcp_workflows.tasks.cancel import Cancellation, Look
 
 logger = logging.getLogger(__name__)
 
 EVERY = timedelta(hours=12)  # engines keep what has ended for a day at least
 YOUNG = timedelta(hours=6)  # younger tasks are seen in the next round
-PACE = 1.0  # seconds from one look to the next
-_PAGE = 100  # rows
-_ROUND: Final = "keep"  # before an engine's key in the name of its lease
+PACE = 1.0  # seconds from one look to the next, at one engine
+RETRY_AFTER = timedelta(minutes=5)  # from one try of the tasks whose look failed to the next
+RETENTION_PAGE = 20  # rows; after a restart no more are looked at again
+_MOST_FAILED = 1000  # tasks of one engine
+_ROUND: Final = "keep"  # the name of the leases, before the key of the engine
+_ROUNDS: Final = "(retention)"  # the space of the notes; keys are those of engines
+_ROUND_KEPT = timedelta(days=30)
 HEAL_AFTER = timedelta(seconds=5)  # older rows without a handle belong to no call in progress
 HEAL_EVERY = 5.0  # seconds
 HEAL_BATCH = 100  # rows of one engine
@@ -47,49 +53,162 @@ _SWEEP: Final = "sweep"  # names of leases
 _ATTEND: Final = "attend "
 
 
-class RetentionScan:
-    """A slow round over all tasks that have not ended, twice a day, by one of the replicas that share the store.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRound:
+    """The progress of the round over one engine's tasks, as kept in the store."""
 
-    Engines forget executions some time after they end; the round sees each end before that.
+    began: datetime
+    before: datetime | None = None  # the round goes on at the tasks created before this
+    is_walked: bool = False  # every task had its turn
+    ended: datetime | None = None  # of the last round in which every task had its turn
+    failed: Sequence[str] = ()  # ids of tasks whose look failed, to be tried again
+    dropped: int = 0  # further ones, which wait for the next round
+    again: datetime | None = None  # when the failed ones are tried again
+
+    @property
+    def skipped(self) -> int:
+        """The number of tasks whose look failed."""
+        return len(self.failed) + self.dropped
+
+
+_KEPT_ROUND: Final = TypeAdapter(RetentionRound)
+
+
+class RetentionScan:
+    """A slow round over all tasks of each engine that have not ended, twice a day.
+
+    Engines forget executions some time after they end; the round sees each end before that. A task whose look fails is
+    skipped alone and tried again in minutes. A silent engine is left alone, and its round goes on later at the same
+    place. Replicas share the places, and one of them at a time works on an engine.
     """
 
     def __init__(
-        self, store: Store, engines: Engines, leases: Leases, look: Look, clock: Callable[[], datetime]
+        self,
+        store: Store,
+        leases: Leases,
+        look: Look,
+        clock: Callable[[], datetime],
+        engines: Engines | None = None,
     ) -> None:
+        """`engines`: without them, no engine counts as silent, and the store names the engines."""
         self._store = store
         self._engines = engines
         self._leases = leases
         self._look = look
         self._clock = clock
-        self._next: datetime | None = None
+        self._engines = engines
 
     async def round(self) -> None:
-        """Look at each task, if it is time and no other replica does; an engine without an answer is skipped."""
-        now = self._clock()
-        if self._next is not None and timedelta() < self._next - now <= EVERY:  # longer: the clock was set back
-            return
-        held = [key for key in self._engines.keys if await self._leases.holds(f"{_ROUND} {key}", EVERY)]
-        if not held:
-            return
-        self._next = now + EVERY
-        silent: set[str] = set()
-        async for task in self._working(now, held):
-            if task.engine in silent or task.handle is None or task.expired(now):
-                continue
-            try:
-                await self._look(task)
-            except EngineError as error:
-                silent.add(task.engine)
-                logger.info("whether tasks on engine %r have ended is asked later: %s", task.engine, error)
-            await anyio.sleep(PACE)
+        """Look at the tasks of all engines, until there is none to look at now."""
+        busy = {""}
+        while busy:
+            busy = set[str]()
+            if self._engines:
+                keys = sorted(self._engines.keys)
+            else:
+                keys = sorted({engine for _, engine in await self._store.live_counts(self._clock())})
+            async with anyio.create_task_group() as group:
+                for engine in keys:
+                    step = partial(self._step, engine, busy)
+                    group.start_soon(_guarded, partial(self._leases.alone, f"{_ROUND} {engine}", step))
 
-    async def _working(self, now: datetime, engines: Sequence[str]) -> AsyncIterator[Task]:
-        for engine in engines:
-            before = now - YOUNG
-            while page := await self._store.list_all(engine=engine, limit=_PAGE, before=before):
-                for task in page:
-                    yield task
-                before = page[-1].created
+    async def _step(self, engine: str, busy: set[str]) -> None:
+        """Look at the next page of an engine's tasks, or at those that failed; note the engine if there are more."""
+        now, known = self._clock(), _kept_round(await self._store.note(_ROUNDS, engine))
+        if known is None:
+            known = RetentionRound(began=now)
+        elif known.is_walked and not timedelta() <= now - known.began < EVERY:  # or the clock was set back
+            known = RetentionRound(began=now, ended=known.ended, failed=known.failed)
+        failed = dict.fromkeys(known.failed)
+        if not known.is_walked:
+            known, is_silent = await self._walk(engine, known, failed, now)
+        elif failed and not (known.again and timedelta() < known.again - now <= RETRY_AFTER):
+            found = [task for name in known.failed for task in await self._store.find(name, 1)]
+            failed = {task.id: None for task in found}
+            is_silent = await self._look_at(engine, found, failed) < len(found)
+        else:
+            return
+        dropped = list(failed)[_MOST_FAILED:]
+        known = replace(
+            known,
+            failed=list(failed)[:_MOST_FAILED],
+            dropped=known.dropped + len(dropped),
+            again=self._clock() + RETRY_AFTER if known.is_walked and not is_silent else None,
+        )
+        value = _KEPT_ROUND.dump_python(known, mode="json")
+        await self._store.put_note(_ROUNDS, engine, value, until=now + _ROUND_KEPT)
+        if not (known.is_walked or is_silent):
+            busy.add(engine)
+
+    async def _walk(
+        self, engine: str, known: RetentionRound, failed: dict[str, None], now: datetime
+    ) -> tuple[RetentionRound, bool]:
+        """Look at the next page; return the round after it, and True if the engine is silent.
+
+        Young tasks are left out. Those of a later time than now were created before the clock was set back.
+        """
+        async for page in _pages(self._store, RETENTION_PAGE, engine=engine, before=known.before):
+            wanted = [task for task in page if not timedelta() <= now - task.created < YOUNG]
+            done = await self._look_at(engine, wanted, failed)
+            if done < len(wanted):
+                return replace(known, before=wanted[done].created + timedelta.resolution), True
+            last = page[-1].created
+            is_young = timedelta() <= now - last < YOUNG
+            return replace(known, before=now - YOUNG + timedelta.resolution if is_young else last), False
+        name = split_engine_key(engine)[0]
+        logger.info("all tasks on engine %r had their turn; %d could not be looked at", name, len(failed))
+        return replace(known, is_walked=True, ended=self._clock()), False
+
+    async def _look_at(self, engine: str, tasks: Sequence[Task], failed: dict[str, None]) -> int:
+        """Look at these tasks until the engine is silent; return how many had their turn, and note those that failed.
+
+        The one whose look shows the silence has had its turn: it may be the cause.
+        """
+        for number, task in enumerate(tasks):
+            if self._engines and self._engines.silence(split_engine_key(engine)[0]):
+                return number
+            failed.pop(task.id, None)
+            if task.handle is None or task.ended or task.expired(self._clock()):
+                continue
+            trouble = f"whether a {task.tool} task on engine {task.engine!r} has ended is asked later"
+            if not await _guarded(partial(self._look, task), trouble):
+                failed[task.id] = None
+            await anyio.sleep(PACE)
+        return len(tasks)
+
+
+async def retention_rounds(store: Store, engines: Engines) -> Mapping[str, RetentionRound]:
+    """Return the last round of each engine by name, as all replicas know it.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    notes = await store.notes_under(_ROUNDS, "")
+    keys = reversed(engines.keys.items())  # the key without an identity counts only if there is no other
+    return {name: known for key, name in keys if (known := _kept_round(notes.get(key)))}
+
+
+def _kept_round(note: JSON) -> RetentionRound | None:
+    try:
+        return _KEPT_ROUND.validate_python(note)
+    except ValidationError:  # there is none, or it is another version's: the round begins anew
+        return None
+
+
+async def _pages(
+    store: Store, limit: int, *, engine: str | None = None, before: datetime | None = None
+) -> AsyncGenerator[Sequence[Task]]:
+    """Yield the rows that have not ended, the youngest first; all rows of one moment are on one page."""
+    size = limit
+    while page := await store.list_all(engine=engine, limit=size, before=before):
+        if len(page) == size:
+            page = [task for task in page if task.created > page[-1].created]
+        if page:
+            yield page
+            size, before = limit, page[-1].created
+            await checkpoint()
+        else:
+            size *= 2
 
 
 def uptime() -> float:
@@ -172,7 +291,7 @@ class Maintenance:
         self._retention = retention
         self._clock = clock
         self._leases = Leases(store, clock)
-        self._retention_scan = RetentionScan(store, engines, self._leases, heal, clock)
+        self._retention_scan = RetentionScan(store, self._leases, heal, clock, engines)
         self._clock_check = clock_check
         self._ahead = float("inf")  # seconds from the uptime to the clock at the last check for a clock set back
         self._engines_in_progress: set[str] = set()
@@ -205,17 +324,12 @@ class Maintenance:
 
     async def _set_back(self) -> None:
         """Correct all tasks that have not ended, so that no cancellation waits as long as the clock was set back."""
-        before: datetime | None = None
-        while page := await self._store.list_all(limit=SCANNED, before=before):
+        async for page in _pages(self._store, SCANNED):
             now = self._clock()
             for task in page:
                 if set_back(task, now) is not task:
-                    await changed(self._store, task, lambda row: set_back(row, self._clock()))
-            if len(page) < SCANNED:
-                return
-            oldest = page[-1].created  # the next page may have more rows of this moment
-            before = oldest if page[0].created == oldest else oldest + timedelta.resolution
-            await checkpoint()
+                    correct = partial(changed, self._store, task, lambda row: set_back(row, self._clock()))
+                    await _guarded(correct, f"a {task.tool} task keeps the times of the clock before")
 
     # --- starts
 
@@ -239,9 +353,7 @@ class Maintenance:
 
     async def _heal_one(self, task: Task, turn: anyio.Semaphore) -> None:
         try:
-            await self._heal(task)
-        except WorkflowsError as error:
-            logger.warning("a %s task is not started yet: engine %r: %s", task.tool, task.engine, error)
+            await _guarded(partial(self._heal, task), f"a {task.tool} task is not started yet: engine {task.engine!r}")
         finally:
             turn.release()
 
@@ -295,7 +407,7 @@ async def _repeat(chore: Callable[[], Awaitable[None]], every: float) -> None:
 
 
 async def _guarded(
-    chore: Callable[[], Awaitable[None]], trouble: str = "housekeeping failed, will be tried again"
+    chore: Callable[[], Awaitable[object]], trouble: str = "housekeeping failed, will be tried again"
 ) -> bool:
     """Run a chore; return True if it worked. No error may end the server: see docs/decisions/0002."""
     try:

@@ -190,6 +190,12 @@ async def test_the_sidecar_has_a_listener_for_operators_that_stops_with_it(proce
         assert [each["status"] for each in samples(read_text(text))["mcp_workflows_tasks"]] == ["running"]
         for path in ("/healthz", "/readyz", "/enginez"):
             assert (await http.get(f"{ops}{path}")).json()["ok"] is True
+        while not (known := (await http.get(f"{ops}/enginez")).json()["engines"]["here"]["round"]):
+            await anyio.sleep(0.2)
+        assert (known["skipped"], known["ended"] is not None) == (0, True)
+        shown = {"mcp_workflows_retention_skipped", "mcp_workflows_retention_round_age_seconds"}
+        while not shown <= samples(read_text((await http.get(f"{ops}/metrics")).text)).keys():
+            await anyio.sleep(0.2)
         assert (await http.get(f"{ops}/mcp")).status_code == 404
         assert (await http.get(f"{public}/metrics")).status_code == 404
         assert (await http.get(f"{public}/enginez")).status_code == 404

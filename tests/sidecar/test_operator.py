@@ -20,9 +20,9 @@ from rich.console import Console
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Record
-from mcp_workflows.adapter import Adapter, Finding, Gate, InputRequest, Ref, Start, Status
+from mcp_workflows.adapter import Adapter, Execution, Finding, Gate, InputRequest, Ref, Start, Status
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import OperatorError
+from mcp_workflows.errors import EngineRefused, OperatorError
 from mcp_workflows.sidecar.checks import CheckReport, ItemKind, Row
 from mcp_workflows.sidecar.cli.app import say
 from mcp_workflows.sidecar.cli.format import (
@@ -126,8 +126,27 @@ async def test_an_engine_that_is_silent_is_waited_for_once_and_the_store_speaks_
     here.adapter.faults.silent = frozenset({"describe"})
     discoveries = await here.operator.tasks(TaskFilter())
     assert {look.task.id for look in discoveries} == {task.id for task in tasks}
-    assert {look.trouble for look in discoveries} == {"engine here: no answer within 0.2 s"}
+    assert all("no answer within 0.2 s" in (look.trouble or "") for look in discoveries)
     assert here.adapter.calls["describe"] <= 16
+
+
+class RefusesOne(MemoryAdapter):
+    """An engine that refuses every look at one execution."""
+
+    refused = ""
+
+    async def describe(self, ref: Ref) -> Execution:
+        if ref.handle == self.refused:
+            raise EngineRefused("HTTP 403 for this one")
+        return await super().describe(ref)
+
+
+async def test_a_look_that_fails_hides_no_other_task_of_its_engine() -> None:
+    async with office(RefusesOne) as here:
+        tasks = [await here.task() for _ in range(40)]
+        RefusesOne.refused = str(tasks[-1].handle)
+        found = await here.operator.tasks(TaskFilter())
+        assert {look.task.id for look in found if look.trouble} == {tasks[-1].id}
 
 
 async def test_a_task_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(here: Office) -> None:

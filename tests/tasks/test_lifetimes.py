@@ -414,7 +414,7 @@ async def test_an_execution_that_is_cancelled_on_expiry_has_its_grace_too(here: 
 async def test_an_end_that_nobody_asks_about_is_seen_before_the_engine_forgets_it(
     here: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance._PAGE", 3)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.RETENTION_PAGE", 3)
     for number in (8, 1):
         tasks: list[Task] = []
         for _ in range(number):

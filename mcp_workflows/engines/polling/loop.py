@@ -129,8 +129,10 @@ class PollLoop:
         """Look at due entries, for ever."""
         schedule = self._schedule
         while True:
+            schedule.awaited = anyio.Event()
             await self._round()
-            await anyio.sleep(self._policy.tick)
+            with anyio.move_on_after(self._policy.tick):  # a client that waits makes the next round begin at once
+                await schedule.awaited.wait()
             schedule.woken = anyio.Event()
             due = min((entry.due for entry in schedule.idle()), default=FOREVER)
             schedule.asleep_until = NEVER if schedule.suspects.idle else due

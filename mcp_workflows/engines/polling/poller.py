@@ -93,6 +93,7 @@ class Poller:
                 schedule.expect(entry, began)
                 if schedule.good_enough(entry):
                     break
+                schedule.awaited.set()
                 await entry.next_result().wait()
             row = None  # it may have changed meanwhile
         if entry.error is not None:

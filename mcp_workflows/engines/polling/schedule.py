@@ -24,6 +24,7 @@ class PollSchedule:
         self.entries: dict[str, CacheEntry] = {}
         self.suspects = SuspectQueue()
         self.woken = anyio.Event()
+        self.awaited = anyio.Event()  # a client waits for a look
         self.asleep_until = FOREVER
         self.sweep_after = NEVER
         self._engines = engines

@@ -18,6 +18,11 @@ from anyio import to_thread
 from mcp_workflows.errors import ConfigError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.sqlite.migrations import MIGRATIONS
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x6D637077  # "mcpw" in the header of the file: it is ours
@@ -72,7 +77,13 @@ def _refuse_network(path: Path) -> None:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables to our version, in one transaction; refuse a foreign file and a newer version."""
+    """Bring the tables to our version, in one transaction; refuse a foreign file and a newer version.
+
+    A file of our version needs no write lock, which busy processes may hold for long.
+    """
+    if (version := _number(connection, "PRAGMA user_version")) >= len(MIGRATIONS):
+        _refuse_foreign(connection, version)
+        return
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         version = _number(connection, "PRAGMA user_version")
@@ -83,7 +94,7 @@ def migrate(connection: sqlite3.Connection) -> None:
                     statement(connection)
                 else:
                     connection.execute(statement)
-        if version < len(MIGRATIONS):
+        if version < len(MIGRATIONS):  # no other process was faster
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
@@ -110,7 +121,7 @@ def write_ahead(connection: sqlite3.Connection) -> None:
 
 
 class LogFile:
-    """The write-ahead log, to be synced.
+    """The write-ahead log, to be synced, and to be locked by the process whose turn to write is next.
 
     It stays open, as the system tells an error of the disk once to each descriptor that was open by then, and needs no
     descriptor when others have used them up.
@@ -129,6 +140,25 @@ class LogFile:
         began = time.perf_counter()
         getattr(os, "fdatasync", os.fsync)(self._descriptor)  # macOS and Windows have no fdatasync
         return time.perf_counter() - began
+
+    def take_turn(self) -> bool:
+        """Be the next process to write; False: another one is. SQLite itself lets any waiter write next.
+
+        Its own locks are on the other two files, and the system ends this one with the process.
+        """
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def leave_turn(self) -> None:
+        """Let other processes write next."""
+        if fcntl is not None:
+            with suppress(OSError):  # closed meanwhile
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close it."""

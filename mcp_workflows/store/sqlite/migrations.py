@@ -60,6 +60,12 @@ MIGRATIONS: Final[Sequence[Sequence[str | Callable[[sqlite3.Connection], None]]]
         """,
         "CREATE TABLE leases (name TEXT NOT NULL PRIMARY KEY, holder TEXT NOT NULL, until INTEGER NOT NULL)",
     ),
+    (
+        """
+        CREATE INDEX tasks_working ON tasks (created DESC, id, tool, engine, expires, ended, tombstone)
+        WHERE ended = 0 AND tombstone = 0
+        """,
+    ),
 )
 """The statements from one version of the tables to the next; a file's `user_version` is the number it has had.
 

@@ -16,7 +16,7 @@ from mcp_workflows.store.sqlite.caps import AHEAD, CountedRows
 from mcp_workflows.store.sqlite.rows import INSERT, Rows, micros, utf8
 from mcp_workflows.task import Task, expire
 
-BATCH: Final = 200  # rows of one transaction when many are changed: others wait no longer than a few ms
+BATCH: Final = 200  # rows of one transaction at most, when many are changed
 END_OF_TIME: Final = 2**63 - 1
 LAST_CHARACTER: Final = "\U0010ffff"
 LEFT_FOR: Final = timedelta(days=1)  # for maintenance to act on expired rows
@@ -34,10 +34,11 @@ UNBOUND: Final = f"""
     AND (created < ? OR created > ?) ORDER BY attempts, created, id LIMIT ?
 """
 EVERYONES: Final = f"""
-    {_TASK} WHERE tombstone = 0 AND created < :before AND (NOT :live_only OR ended = 0)
+    {_TASK} WHERE tombstone = 0 AND created < :before
     AND (:tool IS NULL OR tool = :tool) AND (:engine IS NULL OR engine = :engine)
     ORDER BY created DESC, id LIMIT :limit
 """
+EVERYONES_LIVE: Final = EVERYONES.replace("WHERE", "INDEXED BY tasks_working WHERE ended = 0 AND")
 OWNED_BY: Final = f"""
     {_TASK} WHERE tombstone = 0 AND owner = ? AND (created, id) < (?, ?)
     AND (expires IS NULL OR expires > ?) ORDER BY created DESC, id DESC LIMIT ?
@@ -50,7 +51,8 @@ OF_TOOL: Final = """
 DUE: Final = f"{_TASK} WHERE engine = ? AND due <= ? ORDER BY due, id LIMIT ?"
 FIND: Final = f"{_TASK} WHERE tombstone = 0 AND id >= ? AND id < ? ORDER BY id LIMIT ?"
 TALLY: Final = """
-    SELECT tool, engine, COUNT(*) FROM tasks WHERE tombstone = 0 AND ended = 0 AND (expires IS NULL OR expires > ?)
+    SELECT tool, engine, COUNT(*) FROM tasks INDEXED BY tasks_working
+    WHERE tombstone = 0 AND ended = 0 AND (expires IS NULL OR expires > :now)
     GROUP BY tool, engine ORDER BY tool, engine
 """
 _LEASE: Final = """
@@ -178,19 +180,19 @@ def lease(connection: sqlite3.Connection, name: str, holder: str, now: datetime,
         return connection.execute(_LEASE, values).rowcount == 1
 
 
-def forget(connection: sqlite3.Connection, before: datetime) -> int:
+def forget(connection: sqlite3.Connection, before: datetime, limit: int) -> int:
     """Drop a batch of old tombstones; return their number."""
-    return connection.execute(_FORGET, (micros(before), BATCH)).rowcount
+    return connection.execute(_FORGET, (micros(before), limit)).rowcount
 
 
-def expire_rows(connection: sqlite3.Connection, rows: Rows, now: datetime) -> int:
+def expire_rows(connection: sqlite3.Connection, rows: Rows, now: datetime, limit: int) -> int:
     """Make tombstones of a batch of expired rows; return their number.
 
     An unreadable row loses its content, too: its idempotency key starts nothing again either.
     """
     connection.execute("BEGIN IMMEDIATE")
     with connection:
-        values = {"now": micros(now), "overdue": micros(now - LEFT_FOR), "limit": BATCH}
+        values = {"now": micros(now), "overdue": micros(now - LEFT_FOR), "limit": limit}
         expired = connection.execute(EXPIRED, values).fetchall()
         if expired:
             _mark(connection, rows)

@@ -237,7 +237,7 @@ def backfill(connection: sqlite3.Connection) -> None:
 
 def _dump(task: Task) -> str:
     try:
-        return _TASK.dump_json(task).decode()
+        return _TASK.dump_json(task, exclude_defaults=task.tombstone).decode()  # tombstones stay long, and are many
     except PydanticSerializationError:  # half a surrogate pair somewhere in it, which JSON allows and UTF-8 does not
         return utf8(json.dumps(_TASK.dump_python(task, mode="json"), ensure_ascii=False))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from datetime import datetime
@@ -69,7 +70,11 @@ _IS_DAMAGED: Final = "the store's file is damaged: stop the server, restore the 
 INTEGRITY_EVERY: Final = 3600.0  # seconds from one look at the whole file to the next; at once if it may be damaged
 INTEGRITY_UP_TO: Final = 100 * 2**20  # bytes of the file: a thread reads them in about a second
 FAST_SYNC: Final = 0.001  # seconds
-_PAUSES: Final = (0.001, 0.05)  # seconds between two tries: from, to
+_PAUSE: Final = 0.002  # seconds at most between two tries to get the lock
+_TURN: Final = 0.2  # seconds until a process that was stopped while it was next to write is passed by
+_BATCH_SECONDS: Final = 0.01  # of one transaction when many rows are changed
+_FEWEST: Final = 20  # rows at once: fewer cost a transaction each, and save little
+_TRY_EVERY: Final = 0.05  # seconds
 _TRIES: Final = 100  # to empty the write-ahead log while others use it
 
 
@@ -94,6 +99,7 @@ class SQLiteStore(Store):
         self._path: Path | None = None
         self._opened: sqlite3.Connection | None = None
         self._files: OpenFiles | None = None
+        self._in_line = 0  # writes of this process that wait for the lock
         self._damaged = False  # by all signs since the file was opened
         self._checked: float | None = None  # the time of the last check of the whole file, of the event loop's clock
 
@@ -127,7 +133,7 @@ class SQLiteStore(Store):
         return self
 
     def _unlock(self, connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("BEGIN IMMEDIATE" if self._cipher else "BEGIN")
         with connection:
             secrets.check_keys(connection, self._cipher)
             if self._cipher:
@@ -223,14 +229,14 @@ class SQLiteStore(Store):
         before: datetime | None = None,
     ) -> Sequence[Task]:
         """Return for the operator rows of any owner, no tombstones, created before that time; the youngest first."""
+        query = queries.EVERYONES_LIVE if live_only else queries.EVERYONES
         values = {
             "tool": tool,
             "engine": engine,
-            "live_only": live_only,
             "limit": limit,
             "before": queries.END_OF_TIME if before is None else micros(before),
         }
-        return await self._do(lambda connection: self._rows.many(connection.execute(queries.EVERYONES, values)))
+        return await self._do(lambda connection: self._rows.many(connection.execute(query, values)))
 
     async def list_of_owner(
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
@@ -283,21 +289,26 @@ class SQLiteStore(Store):
 
     async def live_counts(self, now: datetime) -> Mapping[tuple[str, str], int]:
         """Return for the operator the numbers of live tasks of any owner, by tool and engine."""
-        rows = await self._do(lambda connection: connection.execute(queries.TALLY, (micros(now),)).fetchall())
+        rows = await self._do(lambda connection: connection.execute(queries.TALLY, {"now": micros(now)}).fetchall())
         return {(tool, engine): count for tool, engine, count in rows}
 
     async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
-        """Drop old tombstones and notes, and expire rows; in batches, so that others get their turn."""
-        steps: Sequence[Step[int]] = (
-            lambda connection: queries.forget(connection, keep_tombstones_since),
-            lambda connection: queries.expire_rows(connection, self._rows, now),
-            lambda connection: key_value.drop(connection, micros(now), queries.BATCH),
+        """Drop old tombstones and notes, and expire rows; in short batches, each with a pause as long for others."""
+        steps: Sequence[Callable[[sqlite3.Connection, int], int]] = (
+            lambda connection, limit: queries.forget(connection, keep_tombstones_since, limit),
+            lambda connection, limit: queries.expire_rows(connection, self._rows, now, limit),
+            lambda connection, limit: key_value.drop(connection, micros(now), limit),
         )
         swept = 0
         for step in steps:
-            while done := await self._write(step):
+            limit, done = _FEWEST, 1
+            while done:
+                began = time.perf_counter()
+                done = await self._write(partial(_limited, step, limit))
+                took = time.perf_counter() - began
+                limit = max(_FEWEST, min(queries.BATCH, int(limit * _BATCH_SECONDS / max(took, 1e-6))))
                 swept += done
-                await anyio.lowlevel.checkpoint()
+                await anyio.sleep(took)
         return swept
 
     async def note(self, space: str, key: str) -> JSON:
@@ -384,7 +395,7 @@ class SQLiteStore(Store):
         for _ in range(_TRIES):
             if await self._write(rekey.empty_log):
                 return True
-            await anyio.sleep(_PAUSES[1])
+            await anyio.sleep(_TRY_EVERY)
         return False
 
     async def _many(self, query: str, *values: str | int) -> Sequence[Task]:
@@ -398,9 +409,9 @@ class SQLiteStore(Store):
                 raise StoreUnavailable(_IS_DAMAGED)
             return step(connection)
 
-        return await self._do(guarded)
+        return await self._do(guarded, turns=self._log)
 
-    async def _do(self, step: Step[T]) -> T:
+    async def _do(self, step: Step[T], turns: LogFile | None = None) -> T:
         """Do one step, after a check that the open file is still the one under its name: see `OpenFiles`."""
         if self._opened is None or self._files is None:
             raise StoreUnavailable("the store is not open")
@@ -411,7 +422,7 @@ class SQLiteStore(Store):
             return step(connection)
 
         try:
-            return await self._patiently(self._opened, guarded)
+            return await self._patiently(self._opened, guarded, turns)
         except sqlite3.Error as error:
             if _code(error) in _DAMAGED:
                 self._note_damage(str(error))
@@ -423,20 +434,36 @@ class SQLiteStore(Store):
             logger.error("%s; nothing is written to it any more: %s", _IS_DAMAGED, damage)
         self._damaged = True
 
-    async def _patiently(self, connection: sqlite3.Connection, step: Step[T]) -> T:
-        """Do one step; while another process has the lock, try again until the busy timeout has passed."""
-        deadline: float | None = None
-        pause, longest = _PAUSES
-        while True:
-            try:
-                return step(connection)
-            except sqlite3.OperationalError as error:
-                now = anyio.current_time()
-                deadline = now + self._busy_timeout_ms / 1000 if deadline is None else deadline
-                if _code(error) not in _BUSY or now >= deadline:
-                    raise
-            await anyio.sleep(random.uniform(pause / 2, pause))  # noqa: S311  # jitter
-            pause = min(pause * 2, longest)
+    async def _patiently(self, connection: sqlite3.Connection, step: Step[T], turns: LogFile | None = None) -> T:
+        """Do one step; while another process has the lock, try again until the busy timeout has passed.
+
+        With `turns`, a process that waits takes the turn, and no process begins another write before it.
+        """
+        began: float | None = None
+        try:
+            while True:
+                waited = 0.0 if began is None else anyio.current_time() - began
+                try:
+                    if turns is None or turns.take_turn() or waited > _TURN:
+                        if turns and not self._in_line:
+                            turns.leave_turn()
+                        return step(connection)
+                except sqlite3.OperationalError as error:
+                    if _code(error) not in _BUSY or waited >= self._busy_timeout_ms / 1000:
+                        raise
+                if began is None:
+                    began = anyio.current_time()
+                    self._in_line += turns is not None
+                await anyio.sleep(random.uniform(_PAUSE / 4, _PAUSE))  # noqa: S311  # jitter
+        finally:
+            self._in_line -= began is not None and turns is not None
+            if turns and began is not None and not self._in_line:
+                turns.leave_turn()
+
+
+def _limited(step: Callable[[sqlite3.Connection, int], int], limit: int, connection: sqlite3.Connection) -> int:
+    with queries.waiting_for_no_disk(connection):  # a lost batch is swept again
+        return step(connection, limit)
 
 
 def _committing(connection: sqlite3.Connection, *, durable: bool) -> AbstractContextManager[None]:
