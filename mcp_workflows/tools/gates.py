@@ -40,6 +40,11 @@ class ToolGate(BaseModel):
         default=None, description="How a refusal does. Without it the question cannot be declined."
     )
 
+    @field_validator("ask", mode="before")
+    @classmethod
+    def _is_gate_question(cls, value: Any) -> Any:  # any input
+        return value.model_dump(by_alias=True) if isinstance(value, Question) else value
+
     @field_validator("when", "send", "decline")
     @classmethod
     def _is_template(cls, value: Any) -> Any:  # any JSON value
