@@ -7,7 +7,7 @@ leave this process only if the operator asks for them (`audit.include`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
@@ -75,6 +75,11 @@ def counting(audit: Audit, telemetry: Telemetry) -> Audit:
         audit(record)
 
     return counted
+
+
+def answer_reason(answers: Mapping[str, Mapping[str, JSON]]) -> str:
+    """Return the action on each question by its key, never the content: `approve.7: decline`."""
+    return ", ".join(f"{key}: {answer.get('action', 'answered')}" for key, answer in answers.items())
 
 
 def status_record(task: Task) -> Record:

@@ -7,6 +7,7 @@ functions, `threads` a runner of blocking calls; what they define is re-exported
 """
 
 from mcp_workflows.adapter.boundary import (
+    DECLINE_META,
     ENTRY_POINT_GROUP,
     EXTRA_OF_ADAPTER,
     JSON,
@@ -99,6 +100,7 @@ from mcp_workflows.adapter.functions import from_functions
 from mcp_workflows.adapter.threads import BlockingCall, begin_call
 
 __all__ = [
+    "DECLINE_META",
     "ENTRY_POINT_GROUP",
     "EXTRA_OF_ADAPTER",
     "GATE_WORDS",

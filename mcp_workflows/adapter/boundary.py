@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict
 
 from mcp_workflows.adapter.display_text import closest
+from mcp_workflows.adapter.forms import flat_form
 from mcp_workflows.errors import ConfigError
 
 ENTRY_POINT_GROUP = "mcp_workflows.adapters"
@@ -87,13 +88,27 @@ class Progress:
     total: float | None = None
 
 
+DECLINE_META: Final = "mcp-workflows/decline"
+"""In `_meta` of an elicitation: false if the question cannot be declined, only answered or left open."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRequest:
-    """A question of the execution to a person: the MCP method (`elicitation/create`) and its params."""
+    """A question of the execution to a person: the MCP method (`elicitation/create`) and its params.
+
+    The `requestedSchema` of the params becomes a form here, whoever wrote it: see `flat_form`.
+    """
 
     method: str
     params: Mapping[str, JSON]
     gate: str | None = None  # the gate of the tool that asks it; None: the workflow itself
+
+    def __post_init__(self) -> None:
+        """Make the schema a form."""
+        schema = self.params.get("requestedSchema")
+        if self.method == "elicitation/create" and isinstance(schema, Mapping):
+            form = flat_form(cast("Mapping[str, JSON]", schema))
+            object.__setattr__(self, "params", {**self.params, "requestedSchema": form})
 
 
 def asked(requests: Mapping[str, InputRequest]) -> str:

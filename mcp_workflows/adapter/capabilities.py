@@ -701,6 +701,7 @@ class Fixtures:
     asks: Role | None = None  # one question, then it succeeds; None: this engine never asks a person
     asks_two: Role | None = None  # two questions at once, then it succeeds
     content: JSON = None  # that answers each of these questions
+    has_stopped: Callable[[Ref], Awaitable[bool]] | None = None  # the engine does no more work for this execution
     refused: Role | None = None  # the engine does not take it at all: a definite no; None: it takes everything
     unknown_handle: str = "no-such-execution"
     gaps: Mapping[str, str] = field(default_factory=dict[str, str])  # laws that the engine cannot keep, and why

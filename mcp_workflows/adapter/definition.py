@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Final, TypeAlias, TypeVar
+from typing import Annotated, Final, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from mcp_workflows.adapter.boundary import StartGuarantee, Status
+from mcp_workflows.adapter.boundary import JSON, StartGuarantee, Status
 from mcp_workflows.adapter.expressions import Text, Value, as_list
+from mcp_workflows.adapter.templates import unused_fields
 from mcp_workflows.units import Duration
 
 T = TypeVar("T")
@@ -197,9 +198,24 @@ class EngineQuestion(BaseModel):
     )
     url: Text | None = Field(default=None, description="The page where it is answered; default: look.url.")
     form: Value = Field(
-        default=None, description="The JSON Schema of the answer, an object; also as a JSON text. Default: yes or no."
+        default=None,
+        description="The JSON Schema of the answer, an object; also as a JSON text. Default: yes or no (`approved`) if "
+        "`send` uses the answer; otherwise the person only accepts or declines.",
     )
     fields: Inputs | None = Field(
         default=None,
         description="Further fields of the form, as the API lists them. In `send` they are `fields`, with defaults.",
     )
+
+    @property
+    def sent(self) -> JSON:
+        """`send` of the adapter's own model: what delivers an answer."""
+        return self.model_dump(include={"send"}).get("send")
+
+    @model_validator(mode="after")
+    def _can_be_answered(self) -> Self:
+        if self.at is AnsweredAt.CLIENT and self.sent is None:
+            raise ValueError("a question that is answered in the client needs send")
+        if self.sent is not None and isinstance(self.form, dict) and (unused := unused_fields(self.form, self.sent)):
+            raise ValueError(f"the person answers {unused[0]!r}, and send does not use it: a no would be sent as a yes")
+        return self

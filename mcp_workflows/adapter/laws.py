@@ -12,10 +12,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final, TypeAlias, TypeVar
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 
 from mcp_workflows.adapter.boundary import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.capabilities import Finds, Fixtures, Role
@@ -24,6 +26,8 @@ from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, 
 STACK_TRACES: Final = ("Traceback (most recent call last)", 'File "', "\n    at ")
 _FIRST_PAUSE: Final = 0.05  # seconds
 _LONGEST_PAUSE: Final = 1.0
+_LOOKS: Final = 3  # of which one that does not block is enough
+_LONGEST_BLOCK: Final = 1.0  # seconds
 _PATIENCE: Final = 30.0  # until an execution has come to where it should
 STARTS_ONCE_PER_KEY: Final = frozenset({StartGuarantee.KEYED, StartGuarantee.FINDABLE})
 
@@ -456,6 +460,29 @@ async def a_look_at_a_running_execution_never_waits(subject: Subject, adapter: A
         hold(bool(seen.execution_id), "describe() says execution_id: what a person types into the engine's own page")
 
 
+async def a_look_does_not_block_the_event_loop(subject: Subject, adapter: Adapter) -> None:
+    """A look leaves the event loop to others: a blocking call belongs in a thread."""
+    blocked: list[float] = []
+    async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
+        for _ in range(_LOOKS):
+            async with anyio.create_task_group() as group:
+                ticks = [anyio.current_time()]
+                group.start_soon(_tick, ticks)
+                await anyio.lowlevel.checkpoint()
+                await look(subject, adapter, ref)
+                await anyio.sleep(_FIRST_PAUSE)
+                group.cancel_scope.cancel()
+            blocked.append(max(after - before for before, after in pairwise(ticks)))
+    least = min(blocked)  # a busy machine delays some looks, a blocking adapter all
+    hold(least < _LONGEST_BLOCK, f"describe() kept the event loop for {least:.1f} s: call what blocks in a thread")
+
+
+async def _tick(ticks: list[float]) -> None:
+    while True:
+        await anyio.sleep(_FIRST_PAUSE / 2)
+        ticks.append(anyio.current_time())
+
+
 async def the_output_is_there_when_it_has_succeeded(subject: Subject, adapter: Adapter) -> None:
     """The output comes across when the execution has succeeded."""
     _succeeded_as(subject, await see_end(subject, adapter, subject.finishes))
@@ -549,7 +576,56 @@ async def a_question_is_answered_after_our_restart(subject: Subject, adapter: Ad
         hold(ended.status is Status.SUCCEEDED, f"the answer of another replica lets it go on: {ended}")
 
 
+async def a_declined_question_is_not_delivered_as_accepted(subject: Subject, adapter: Adapter) -> None:
+    """A declined question is not delivered as accepted; the outcome of `asks` must show which it was."""
+    ref, seen = await see_questions(subject, adapter, subject.asks)
+    agreed = await _answered(subject, adapter, ref, seen, accepted(subject))
+    ref, seen = await see_questions(subject, adapter, subject.asks)
+    try:
+        declined = await _answered(subject, adapter, ref, seen, {"action": "decline"})
+    except EngineRefused:
+        return  # it cannot be declined, and that was said
+    same = (declined.status, declined.output) == (agreed.status, agreed.output)
+    hold(not same, f"a declined question was delivered as an accepted one: both ended as {declined}")
+
+
+async def a_later_answer_does_not_replace_the_first(subject: Subject, adapter: Adapter) -> None:
+    """The first answer counts, also while another question keeps the execution waiting."""
+    outputs: list[JSON] = []
+    for later in (accepted(subject), {"action": "decline"}):
+        ref, _ = await see_questions(subject, adapter, subject.asks_two)
+        seen = await until(subject, adapter, ref, lambda now: len(now.requests) > 1)
+        first, second = seen.requests
+        await adapter.answer(ref, {first: accepted(subject)})
+        await until(subject, adapter, ref, lambda now, key=first: key not in now.requests)
+        await adapter.answer(ref, {first: later})
+        await adapter.answer(ref, {second: accepted(subject)})
+        outputs.append((await until_ended(subject, adapter, ref)).output)
+    hold(outputs[0] == outputs[1], f"a later answer replaced the first: {outputs[1]}, without it {outputs[0]}")
+
+
+async def _answered(subject: Subject, adapter: Adapter, ref: Ref, seen: Execution, response: JSON) -> Execution:
+    await adapter.answer(ref, dict.fromkeys(seen.requests, response))
+    return await until_ended(subject, adapter, ref)
+
+
 # --- cancel
+
+
+async def a_cancel_stops_the_work(subject: Subject, adapter: Adapter) -> None:
+    """A cancellation stops the work itself, and does not only change the status."""
+    if subject.has_stopped is None:
+        raise NotTried("the subject cannot tell whether the engine still works")
+    start = new_start(subject.endless)
+    ref = ref_of(start, await adapter.start(start))
+    await adapter.cancel(ref)
+    await until_ended(subject, adapter, ref)
+    with anyio.move_on_after(subject.patience):
+        for pause in _pauses():
+            if await subject.has_stopped(ref):
+                return
+            await anyio.sleep(pause)
+    raise LawBroken("it ended as cancelled, and the engine still works on it: cancel() must reach the engine")
 
 
 async def a_running_execution_can_be_cancelled(subject: Subject, adapter: Adapter) -> None:
@@ -583,6 +659,7 @@ LAWS: Final[Sequence[Law]] = (
     another_key_is_another_execution,
     a_handle_survives_our_restart,
     a_look_at_a_running_execution_never_waits,
+    a_look_does_not_block_the_event_loop,
     the_output_is_there_when_it_has_succeeded,
     a_failure_says_why_without_a_stack_trace,
     a_terminal_answer_never_changes,
@@ -591,7 +668,10 @@ LAWS: Final[Sequence[Law]] = (
     an_answer_to_an_unknown_question_is_ignored,
     some_of_the_questions_can_be_answered_first,
     a_question_is_answered_after_our_restart,
+    a_declined_question_is_not_delivered_as_accepted,
+    a_later_answer_does_not_replace_the_first,
     a_running_execution_can_be_cancelled,
+    a_cancel_stops_the_work,
     an_execution_that_waits_for_an_answer_can_be_cancelled,
 )
 """The laws that can be tried on an engine as it is, in the order of the verbs."""

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
 from mcp_workflows.adapter.boundary import (
+    DECLINE_META,
     JSON,
     MAX_STEPS,
     Execution,
@@ -22,6 +23,7 @@ from mcp_workflows.adapter.boundary import (
 )
 from mcp_workflows.adapter.definition import AnsweredAt, EngineQuestion, Inputs, Reading, word_of
 from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient, moment_of, number_of
+from mcp_workflows.adapter.templates import unused_fields
 from mcp_workflows.errors import EngineUnavailable, MappingError
 
 LONGEST_WORD: Final = 100  # characters of a word for a status that are shown
@@ -206,7 +208,9 @@ def _params(how: EngineQuestion, scope: Scope, page: str | None, key: str) -> Ma
     message = text_of(how.message, scope) or "It waits for an answer."
     if how.at is AnsweredAt.ENGINE:
         return {"mode": "url", "message": message, "url": text_of(how.url, scope) or page or "", "elicitationId": key}
-    return {"mode": "form", "message": message, "requestedSchema": _schema(how, scope)}
+    params: Mapping[str, JSON] = {"mode": "form", "message": message, "requestedSchema": _schema(how, scope)}
+    can_decline = how.model_dump(include={"decline"}).get("decline") is not None
+    return params if can_decline else {**params, "_meta": {DECLINE_META: False}}
 
 
 def _schema(how: EngineQuestion, scope: Scope) -> Mapping[str, JSON]:
@@ -217,7 +221,7 @@ def _schema(how: EngineQuestion, scope: Scope) -> Mapping[str, JSON]:
             found = json.loads(found)
         except ValueError:
             found = None
-    form = as_object(found) or (_NOTHING if how.fields else _YES_OR_NO)
+    form = as_object(found) or (_NOTHING if how.fields or unused_fields(_YES_OR_NO, how.sent) else _YES_OR_NO)
     fields = _fields(how, scope)
     return {**form, "properties": {**(as_object(form.get("properties")) or {}), **fields}} if fields else form
 

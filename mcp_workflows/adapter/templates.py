@@ -293,3 +293,21 @@ def _as_text(value: Any) -> str:
     if value is None or isinstance(value, _Absent):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def unused_fields(form: Mapping[str, Any], send: Any) -> Sequence[str]:  # any JSON values
+    """Return the fields of a form that a person must fill in, or can say no with, and that `send` does not use.
+
+    With such a field a person says no in the form, and the workflow gets `send` all the same.
+    """
+    expressions = [each for text in _strings(send) for each in _PLACEHOLDER.findall(text)]
+
+    def is_used(field: str) -> bool:
+        # the field, or all of the answer: `answer` without a name behind it
+        used = re.compile(rf"\b(answer|fields)\b\s*(\.\s*\"?{re.escape(field)}\b|(?!\s*\.\s*[\"A-Za-z_]))")
+        return any(map(used.search, expressions))
+
+    fields: Mapping[str, Any] = form.get("properties") or {}
+    required = form.get("required") or ()
+    asked = (name for name, rules in fields.items() if name in required or rules.get("type") == "boolean")
+    return [name for name in asked if not is_used(name)]

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import anyio
 
 from mcp_workflows.access import Principal
-from mcp_workflows.access.audit import Audit, Event, record_of, silent, status_record
+from mcp_workflows.access.audit import Audit, Event, answer_reason, record_of, silent, status_record
 from mcp_workflows.adapter import (
     JSON,
     Execution,
@@ -177,7 +177,7 @@ class Operator:
             task = await deliver_answers(task, task.handle, fitting, OPERATOR, self._store, self._engines, self._clock)
         except RequestError as error:
             raise OperatorError(error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
-        self._record(Event.ANSWER, task)
+        self._record(Event.ANSWER, task, reason=answer_reason(fitting))
         return await self._look(task)
 
     async def cancel(self, name: str) -> ObservedTask:

@@ -14,7 +14,7 @@ from typing import Final
 import anyio
 
 from mcp_workflows.access import AccessRequest, Authorizer, Principal, Verb, permits, person_of, reaches_others
-from mcp_workflows.access.audit import Audit, Event, record_of, silent, task_hash
+from mcp_workflows.access.audit import Audit, Event, answer_reason, record_of, silent, task_hash
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Execution, Status
@@ -252,15 +252,22 @@ class TaskAccess:
             raise
         after, taken = await self._repository.answer(task, responses, principal)
         if taken:
-            self.record(Event.ANSWER, principal, after)
+            self.record(Event.ANSWER, principal, after, reason=answer_reason(taken))
         return after
 
     def record(
-        self, event: Event, principal: Principal, task: Task, *, outcome: str = "ok", arguments: JSON = None
+        self,
+        event: Event,
+        principal: Principal,
+        task: Task,
+        *,
+        outcome: str = "ok",
+        reason: str | None = None,
+        arguments: JSON = None,
     ) -> None:
         """Record an event on a task in the audit log."""
         if self._audit is not silent:
-            self._audit(record_of(event, principal, task, outcome=outcome, arguments=arguments))
+            self._audit(record_of(event, principal, task, outcome=outcome, reason=reason, arguments=arguments))
 
     def record_again(self, principal: Principal, task: TaskView) -> None:
         """Record that a result was returned again that had been rendered before."""

@@ -184,7 +184,7 @@ async def retention_rounds(store: Store, engines: Engines) -> Mapping[str, Reten
         StoreError: it cannot be read.
     """
     notes = await store.notes_under(_ROUNDS, "")
-    keys = reversed(engines.keys.items())  # the key without an identity counts only if there is no other
+    keys = reversed(tuple(engines.keys.items()))  # the key without an identity counts only if there is no other
     return {name: known for key, name in keys if (known := _kept_round(notes.get(key)))}
 
 

@@ -322,8 +322,10 @@ class TaskRepository:
         """
         return await self._poller.follow(task, on_change, patience=patience)
 
-    async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> tuple[Task, bool]:
-        """Deliver responses to open questions, return True if there were any; ignore the others (MCP, `tasks/update`).
+    async def answer(
+        self, task: Task, responses: Mapping[str, JSON], principal: Principal
+    ) -> tuple[Task, Mapping[str, Mapping[str, JSON]]]:
+        """Deliver responses to open questions and return these; ignore the others (MCP, `tasks/update`).
 
         Raises:
             RequestError: an answer does not fit its question, or the engine did not take it; nothing was applied.
@@ -332,20 +334,22 @@ class TaskRepository:
             row = await self._store.get(task.id, task.owner) or task
             return await self._answer(row, responses, principal)
 
-    async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> tuple[Task, bool]:
+    async def _answer(
+        self, task: Task, responses: Mapping[str, JSON], principal: Principal
+    ) -> tuple[Task, Mapping[str, Mapping[str, JSON]]]:
         if task.ended:
-            return task, False
+            return task, {}
         if not task.may_answer:
             raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be answered here")
         if any(key not in task.execution.requests for key in responses):
             task = await self._look_or_undelivered(task)
         fitting = fitting_answers(task, responses, principal)
         if not fitting or task.handle is None:
-            return task, False
+            return task, {}
         try:
             return await deliver_answers(
                 task, task.handle, fitting, principal, self._store, self._engines, self._clock
-            ), True
+            ), fitting
         finally:
             self._poller.refresh_now(task.id)
 

@@ -21,6 +21,7 @@ _PREFIX: Final = "mcp-workflows://tasks/"
 RETRY_AFTER: Final = "mcp-workflows/retryAfterMs"  # in `_meta`
 MISMATCH: Final = "mcp-workflows/schemaMismatch"  # in `_meta`: why the result does not match the tool's output schema
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # `json.dumps` makes one for each text
+_NO_RESULT: Final = "The workflow has ended and returned nothing."
 _SHOWN: Final = 2000  # characters of a failure that is too large to be kept
 _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 
@@ -28,12 +29,17 @@ _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "r
 def tool_result(output: JSON) -> dict[str, Any]:
     """Return any JSON as a result: a `CallToolResult` stays, an object becomes structured content and text.
 
-    A string becomes text, null empty content; other JSON becomes text and is wrapped as `{"result": ...}`.
+    A string becomes text; other JSON becomes text and is wrapped as `{"result": ...}`. The content is never empty:
+    Anthropic's MCP connector rejects a result without content, and a blank text.
     """
     if _is_tool_result(output):
-        return {"isError": False, **{key: value for key, value in output.items() if key != "resultType"}}
-    if output is None:
-        return {"content": [], "isError": False}
+        found = {"isError": False, **{key: value for key, value in output.items() if key != "resultType"}}
+        if not found["content"]:
+            structured = found.get("structuredContent")
+            found["content"] = [_text(_NO_RESULT if structured is None else document(structured))]
+        return found
+    if output is None or (isinstance(output, str) and not output.strip()):
+        return {"content": [_text(_NO_RESULT)], "isError": False}
     if isinstance(output, str):
         return {"content": [_text(output)], "isError": False}
     structured: JSON = cast("JSON", output) if isinstance(output, Mapping) else {"result": output}

@@ -152,6 +152,10 @@ class AdapterContract(CapabilityLaws):
         """Law: one look never waits, even if the execution runs for long; it has nothing that belongs to the end."""
         await laws.a_look_at_a_running_execution_never_waits(subject, adapter)
 
+    async def test_a_look_does_not_block_the_event_loop(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: one look leaves the event loop to others."""
+        await laws.a_look_does_not_block_the_event_loop(subject, adapter)
+
     async def test_the_output_is_there_when_it_has_succeeded(self, subject: Subject, adapter: Adapter) -> None:
         """Law: the output is there when the execution is terminal."""
         await laws.the_output_is_there_when_it_has_succeeded(subject, adapter)
@@ -186,7 +190,19 @@ class AdapterContract(CapabilityLaws):
         """Law: an adapter is stateless between calls: another one takes over."""
         await laws.a_question_is_answered_after_our_restart(subject, adapter)
 
+    async def test_a_declined_question_is_not_delivered_as_accepted(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: a decline is never delivered as an acceptance."""
+        await laws.a_declined_question_is_not_delivered_as_accepted(subject, adapter)
+
+    async def test_a_later_answer_does_not_replace_the_first(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: the first answer counts."""
+        await laws.a_later_answer_does_not_replace_the_first(subject, adapter)
+
     # --- cancel
+
+    async def test_a_cancel_stops_the_work(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: a cancellation stops the work; `has_stopped` of the subject tells."""
+        await laws.a_cancel_stops_the_work(subject, adapter)
 
     async def test_a_running_execution_can_be_cancelled(self, subject: Subject, adapter: Adapter) -> None:
         """Law: cancel asks; the truth is what describe says afterwards. Asking twice is asking once."""

@@ -76,6 +76,7 @@ def find_problems(tool: Tool, engines: Mapping[str, Adapter]) -> Iterator[str]:
     yield from (
         f"{place} takes {field!r} from the answer, which has no such field" for place, field, _ in tool.unanswered()
     )
+    yield from (f"gates.{name}.{part}: {text}" for name, part, text in tool.unused_answers())
     yield from (f"{setting}: {text}" for setting, text in find_incompatibilities(tool, adapter))
 
 

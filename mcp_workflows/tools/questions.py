@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+from mcp_workflows.adapter import DECLINE_META
 from mcp_workflows.adapter.display_text import cleaned, is_blank
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError
@@ -116,6 +117,12 @@ def name_of(params: Mapping[str, Any]) -> str | None:  # Any: JSON
     meta = params.get("_meta")
     name = cast("Mapping[str, object]", meta).get(NAME_META) if isinstance(meta, Mapping) else None
     return name if isinstance(name, str) else None
+
+
+def can_decline(params: Mapping[str, Any]) -> bool:  # Any: JSON
+    """Return True unless the params of an `elicitation/create` say that the question cannot be declined."""
+    meta = params.get("_meta")
+    return not isinstance(meta, Mapping) or cast("Mapping[str, object]", meta).get(DECLINE_META) is not False
 
 
 def short_key(key: str, params: Mapping[str, Any]) -> str:  # Any: JSON

@@ -452,6 +452,13 @@ class Tool(BaseModel):
             brought = gate.ask.answers(name)
             yield from ((f"gates.{name}.{part}", field, brought) for part, field in gate.unknown_fields(name))
 
+    def unused_answers(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each gate that asks for a field and does not send it, the part at fault, and what to do."""
+        for name, gate in self.gates.items():
+            for field in gate.unused_fields(name):
+                text = f"the person answers {field!r}, and send does not use it, so a no would be sent as a yes: "
+                yield name, "send", f"{text}put {{{{answer.{field}}}}} in it, or leave the field out of ask"
+
     @cached_property
     def names_task(self) -> bool:
         """True if a placeholder may have the id of the task, so that no two calls are the same to the engine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -282,3 +283,76 @@ async def test_a_check_may_say_that_it_is_unknown_but_not_that_there_is_none() -
     async with subject.new_adapter() as adapter:
         await LAWS.test_checks_find_out_what_is_there(subject, adapter)
     assert "no such workflow" in await said(LAWS.test_checks_find_out_what_is_there, Wrong)
+
+
+class BlockingForLong(MemoryAdapter):
+    """Blocks the event loop with each look, for less than a look may take."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        time.sleep(2)  # noqa: ASYNC251  # that is what is wrong with it
+        return await super().describe(ref)
+
+
+class YesMan(MemoryAdapter):
+    """Delivers each answer as an acceptance."""
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        await super().answer(ref, {key: {"action": "accept", "content": {"answer": "yes"}} for key in responses})
+
+
+class LastWins(MemoryAdapter):
+    """Delivers answers to questions that were answered before."""
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        answers = self._engine.executions[ref.handle].answers
+        self._change(ref, answers={**answers, **responses})
+
+
+class OnlySaysCancelled(MemoryAdapter):
+    """Notes a cancellation, and leaves the engine working."""
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__(settings)
+        self._noted: set[str] = set()
+
+    async def cancel(self, ref: Ref) -> None:
+        self._noted.add(ref.handle)
+
+    async def describe(self, ref: Ref) -> Execution:
+        seen = await super().describe(ref)
+        return replace(seen, status=Status.CANCELLED) if ref.handle in self._noted else seen
+
+
+@pytest.mark.parametrize(
+    ("law", "mutated", "told"),
+    [
+        (LAWS.test_a_look_does_not_block_the_event_loop, BlockingForLong, "describe() kept the event loop for 2."),
+        (LAWS.test_a_declined_question_is_not_delivered_as_accepted, YesMan, "a declined question was delivered as"),
+        (LAWS.test_a_later_answer_does_not_replace_the_first, LastWins, "a later answer replaced the first"),
+        (LAWS.test_a_cancel_stops_the_work, OnlySaysCancelled, "it ended as cancelled, and the engine still works"),
+    ],
+)
+async def test_a_mutated_adapter_breaks_the_law_and_a_right_one_keeps_it(
+    law: Law, mutated: type[MemoryAdapter], told: str
+) -> None:
+    for kind in (MemoryAdapter, mutated):
+        found = subject_of(kind)
+
+        async def has_stopped(ref: Ref, settings: str = found.new_adapter()._settings.name) -> bool:
+            async with MemoryAdapter(MemorySettings(name=settings)) as engine:
+                return (await engine.describe(ref)).terminal
+
+        subject = replace(
+            found,
+            asks_two=Role(workflow="ask_two"),
+            content={"answer": "yes"},
+            has_stopped=has_stopped,
+            glance=10,
+            patience=5 if kind is MemoryAdapter else 0.5,
+        )
+        async with subject.new_adapter() as adapter:
+            if kind is MemoryAdapter:
+                await law(subject, adapter)
+            else:
+                with pytest.raises(AssertionError, match=re.escape(told)):
+                    await law(subject, adapter)

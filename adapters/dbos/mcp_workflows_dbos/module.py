@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import inspect
 import sys
@@ -17,8 +18,21 @@ from typing import Any, Final, cast
 
 from dbos import DBOS
 
+from mcp_workflows.adapter.forms import read_form
 from mcp_workflows.errors import ConfigError
+from mcp_workflows_dbos.workflow import ask
 
+_PLAIN: Final = (
+    ast.Name,
+    ast.Attribute,
+    ast.Constant,
+    ast.Dict,
+    ast.List,
+    ast.Load,
+    ast.Subscript,
+    ast.UnaryOp,
+    ast.USub,
+)
 _STEP: Final = "<temp>."  # the prefix of workflows that DBOS makes of steps which are called outside of one
 _ORIGINAL: Final = "__orig_func"  # DBOS's attribute for the function under its decorator
 _WRAPPED: Final = "mcp_workflows_fails_on_exit"  # our attribute of functions that `fail_on_exit` has wrapped
@@ -69,7 +83,40 @@ def load_module(name: str) -> ModuleType:
         del sys.modules[name]
         text = "it makes a DBOS object: leave that out, or put it under if __name__; here the engine's settings count"
         raise ConfigError(f"{module.__file__}: {text}")
+    _check_forms(module)
     return module
+
+
+def _check_forms(module: ModuleType) -> None:
+    """Check the forms that the calls of `ask` in this module name by constants and names at the top of the module.
+
+    A form that is made while the workflow runs can be checked only then.
+
+    Raises:
+        ConfigError: no client can show one; the message has the file and the line.
+    """
+    try:
+        tree = ast.parse(inspect.getsource(module))
+    except (OSError, TypeError):  # no source
+        return
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        named = [word.value for word in call.keywords if word.arg == "schema"]
+        for written in (*call.args[1:2], *named):
+            if _value(call.func, module) is ask and isinstance(schema := _value(written, module), type | Mapping):
+                try:
+                    read_form(cast("type | Mapping[str, Any]", schema))
+                except ValueError as error:
+                    raise ConfigError(f"{module.__file__}:{call.lineno}: {error}") from None
+
+
+def _value(expression: ast.expr, module: ModuleType) -> object:
+    """Return the value of an expression without calls; None if it needs more than the names of the module."""
+    if not all(isinstance(node, _PLAIN) for node in ast.walk(expression)):
+        return None
+    try:
+        return eval(compile(ast.Expression(expression), "", "eval"), vars(module))  # noqa: S307  # the user's own code
+    except Exception:  # noqa: BLE001  # likewise: anything may come
+        return None
 
 
 def workflows_in(module: ModuleType) -> Mapping[str, WorkflowFunction]:

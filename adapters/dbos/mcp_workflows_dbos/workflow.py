@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 from dbos import DBOS
-from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
 
 from mcp_workflows.adapter.change_hints import ChangeHints
+from mcp_workflows.adapter.forms import read_form
 
 __all__ = ["ANSWER", "ASK", "CHANGES", "PROGRESS", "QUESTION", "Answer", "McpError", "ask", "progress"]
 
@@ -27,7 +26,7 @@ ANSWER: Final = "mcp.answer."  # the topic of its answer: this prefix and its ke
 CHANGES: Final = ChangeHints()  # of the workflows in this process: DBOS is one per process
 
 _FOREVER: Final = 100 * 365 * 86400.0  # seconds
-_TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array"})
+_NOTHING: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}  # accept or decline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +61,17 @@ async def ask(message: str, schema: Mapping[str, Any] | type | None = None) -> A
     """Ask the person behind the task and wait for the answer without a time limit.
 
     `schema` is a flat JSON Schema object of primitive properties, or a pydantic model or a dataclass with such a
-    schema (MCP elicitation, form mode). Without it the person can only accept or decline.
+    schema (MCP elicitation, form mode). Without it the person can only accept or decline. A form that no client can
+    show is refused when the module is loaded, if the call names it by names at the top of the module.
 
     Raises:
-        ValueError: the schema is not flat, or not that of an object.
+        ValueError: no client can show the schema as a form.
     """
-    question = {"mode": "form", "message": message, "requestedSchema": _form(schema)}
+    question = {
+        "mode": "form",
+        "message": message,
+        "requestedSchema": read_form(_NOTHING if schema is None else schema),
+    }
     reserved = DBOS.reserve_step()  # before the first await, so that recovery reserves the same id
     key = str(reserved.step_id)
     answer = asyncio.ensure_future(DBOS.recv_async(f"{ANSWER}{key}", _FOREVER))
@@ -93,27 +97,3 @@ async def progress(message: str, value: float | None = None, total: float | None
     """
     await DBOS.set_event_async(PROGRESS, {"message": message, "value": value, "total": total})
     CHANGES.notify(str(DBOS.workflow_id))
-
-
-def _form(schema: Mapping[str, Any] | type | None) -> dict[str, Any]:
-    """Return the flat JSON Schema of a form, from such a schema or from a class.
-
-    Raises:
-        ValueError: the schema is not flat, or not that of an object; the message names the property.
-    """
-    if schema is None:
-        return {"type": "object", "properties": {}}
-    found = _from_class(schema) if isinstance(schema, type) else dict(schema)
-    if found.get("type") != "object":
-        raise ValueError("a question needs the schema of an object: {'type': 'object', 'properties': {...}}")
-    for name, rules in found.get("properties", {}).items():
-        if not isinstance(rules, Mapping) or cast("Mapping[str, Any]", rules).get("type") not in _TYPES:
-            raise ValueError(f"property {name!r} of a question must have one type of {', '.join(sorted(_TYPES))}")
-    return found
-
-
-def _from_class(cls: type) -> dict[str, Any]:
-    try:
-        return TypeAdapter(cls).json_schema()
-    except PydanticUserError as error:
-        raise ValueError(f"no form can be made of {cls.__name__}: {error.message}") from None

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_va
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import Signature, StartGuarantee
-from mcp_workflows.adapter.definition import ENDS_OR_RUNS, MODEL, AnsweredAt, EngineQuestion, Inputs, Reading, in_order
+from mcp_workflows.adapter.definition import ENDS_OR_RUNS, MODEL, EngineQuestion, Inputs, Reading, in_order
 from mcp_workflows.adapter.expressions import Text, Value, names_in
 
 Code = Annotated[int, Field(ge=100, le=599)]
@@ -265,12 +265,6 @@ class Ask(EngineQuestion):
     )
     late: Codes = Field(default=(404, 409, 410), description="HTTP status: it was answered already.")
     refused: Text | None = Field(default=None, description="True if a reply is a refusal though its status is 2xx.")
-
-    @model_validator(mode="after")
-    def _can_be_answered(self) -> Ask:
-        if self.at is AnsweredAt.CLIENT and self.send is None:
-            raise ValueError("a question that is answered in the client needs send")
-        return self
 
 
 class Cancel(BaseModel):

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import StartGuarantee
-from mcp_workflows.adapter.definition import MODEL, AnsweredAt, EngineQuestion, Reading
+from mcp_workflows.adapter.definition import MODEL, EngineQuestion, Reading
 from mcp_workflows.adapter.expressions import Text, Value, names_in
 from mcp_workflows_mcp.text_parts import checked_pattern
 
@@ -99,12 +99,6 @@ class Ask(EngineQuestion):
     late_if: Text | None = Field(
         default=None, description="True if a result with `isError` says that it was answered already."
     )
-
-    @model_validator(mode="after")
-    def _can_be_answered(self) -> Ask:
-        if self.at is AnsweredAt.CLIENT and self.send is None:
-            raise ValueError("a question that is answered in the client needs send")
-        return self
 
 
 class Search(ToolCall):

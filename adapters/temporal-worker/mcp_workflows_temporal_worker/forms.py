@@ -1,6 +1,7 @@
 """Forms: the flat schemas that MCP clients can show to a person, and the check of the content that comes back.
 
-The check is small, and depends on nothing but pydantic, as it runs inside the workflow sandbox. It accepts all that
+Make a form at the top of your module (`APPROVAL = form(Approval)`), and one that no client can show is refused when the
+worker imports the module. The check of content is small, as it runs inside the workflow sandbox. It accepts all that
 JSON Schema accepts: the core validated the answer in full before it was sent.
 Source: MCP 2026-07-28, elicitation, "Requested Schema".
 """
@@ -10,30 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
+from mcp_workflows_temporal_worker.flat_forms import read_form as form
 
-
-def form(schema: Mapping[str, Any] | type) -> dict[str, Any]:
-    """Return the flat JSON Schema of an object, from such a schema or from a class.
-
-    Raises:
-        ValueError: the schema is not flat, or not of an object; the message says where.
-    """
-    found = _from_class(schema) if isinstance(schema, type) else dict(schema)
-    if found.get("type") != "object":
-        raise ValueError("a question needs the schema of an object: {'type': 'object', 'properties': {...}}")
-    for name, rules in found.get("properties", {}).items():
-        if not isinstance(rules, Mapping) or cast("Mapping[str, Any]", rules).get("type") not in TYPES:
-            raise ValueError(f"property {name!r} of a question must have one type of {', '.join(TYPES)}")
-    return found
-
-
-def _from_class(cls: type) -> dict[str, Any]:
-    try:
-        return TypeAdapter(cls).json_schema()
-    except PydanticUserError as error:
-        raise ValueError(f"no form can be made of {cls.__name__}: {error.message}") from None
+__all__ = ["LIMITS", "TYPES", "content_error", "form"]
 
 
 def content_error(schema: Mapping[str, Any], content: object) -> str | None:

@@ -46,7 +46,8 @@ async def elicit(message: str, schema: Mapping[str, Any] | type) -> Answer:
     """Ask the person behind the task and wait for the answer without a time limit.
 
     `schema` is a flat JSON Schema object of primitive properties, or a pydantic model or dataclass that gives one
-    (MCP elicitation, form mode). Cancelling the wait withdraws the question.
+    (MCP elicitation, form mode). Cancelling the wait withdraws the question. A form that no client can show is refused
+    here; `forms.form(MyModel)` at the top of the module refuses it when the worker imports the module.
 
     Raises:
         ApplicationError: MCP clients cannot show the schema as a form.

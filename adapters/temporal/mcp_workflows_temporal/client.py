@@ -354,7 +354,13 @@ class Frontend:
         return found.query_result.payloads[0] if found.query_result.payloads else None
 
     async def update(
-        self, execution: WorkflowExecution, name: str, args: Sequence[JSON], key: str, first_run_id: str = ""
+        self,
+        execution: WorkflowExecution,
+        name: str,
+        args: Sequence[JSON],
+        key: str,
+        first_run_id: str = "",
+        identity: str = "",
     ) -> FailureMessage | None:
         """Deliver an answer to a live worker; return the workflow's refusal, or None if it accepted the answer.
 
@@ -366,7 +372,7 @@ class Frontend:
             workflow_execution=execution,
             first_execution_run_id=first_run_id,
             request=Request(
-                meta=Meta(update_id=f"mcp:{key}", identity=self.client.identity),
+                meta=Meta(update_id=f"mcp:{key}", identity=identity or self.client.identity),
                 input=Input(name=name, args=await self._payloads(execution, args)),
             ),
             wait_policy=WaitPolicy(lifecycle_stage=_COMPLETED),
@@ -376,7 +382,12 @@ class Frontend:
         return done.outcome.failure if done.outcome.HasField("failure") else None
 
     async def signal(
-        self, execution: WorkflowExecution, name: str, args: Sequence[JSON], request_id: str | None = None
+        self,
+        execution: WorkflowExecution,
+        name: str,
+        args: Sequence[JSON],
+        request_id: str | None = None,
+        identity: str = "",
     ) -> None:
         """Append a signal to the history, where it waits for a worker; Temporal drops a second one with its id."""
         request = SignalWorkflowExecutionRequest(
@@ -384,7 +395,7 @@ class Frontend:
             workflow_execution=execution,
             signal_name=name,
             input=await self._payloads(execution, args),
-            identity=self.client.identity,
+            identity=identity or self.client.identity,
             request_id=request_id or str(uuid4()),
         )
         await self.client.workflow_service.signal_workflow_execution(request, retry=True, timeout=self.timeout)

@@ -14,6 +14,7 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse 
 from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import JSON, Ref
+from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_temporal.client import Frontend, Handle, Run
 from mcp_workflows_temporal.diagnosis import FAILING_FROM
@@ -93,7 +94,8 @@ class Gates:
                 raise EngineUnavailable(f"gate {asked.rule.name}: {asked.problem}")
             if not asked.open:  # the key may open again, so an answer that is not sent must not count as sent
                 raise EngineRefused(f"gate {asked.rule.name}: the workflow does not wait for an answer now")
-            await self._send(run, handle, asked, read_sending(asked.rule.name, response.get("send")))
+            sending, identity = read_sending(asked.rule.name, response.get("send")), answered_by(ref, response)
+            await self._send(run, handle, asked, sending, identity)
 
     async def _decide(
         self, run: Run, rules: Sequence[Rule], asked: frozenset[str], *, fresh: bool
@@ -112,23 +114,27 @@ class Gates:
             _by_query(each, results[each.rule.name], asked) if each.rule.name in results else each for each in decisions
         ]
 
-    async def _send(self, run: Run, handle: Handle, asked: Decision, sending: Sending) -> None:
+    async def _send(self, run: Run, handle: Handle, asked: Decision, sending: Sending, identity: str) -> None:
         try:
             if sending.signal is not None:
                 await run.frontend.signal(
-                    run.execution, sending.signal, sending.args, signal_request_id(run.execution, asked.key or "")
+                    run.execution,
+                    sending.signal,
+                    sending.args,
+                    signal_request_id(run.execution, asked.key or ""),
+                    identity,
                 )
             else:
-                await self._update(run, handle, asked, sending)
+                await self._update(run, handle, asked, sending, identity)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             # It was open a moment ago: that run has ended, and the answer is not needed any more.
 
-    async def _update(self, run: Run, handle: Handle, asked: Decision, sending: Sending) -> None:
+    async def _update(self, run: Run, handle: Handle, asked: Decision, sending: Sending, identity: str) -> None:
         name = sending.update or ""
         try:
-            refusal = await run.frontend.update(run.execution, name, sending.args, asked.key or "")
+            refusal = await run.frontend.update(run.execution, name, sending.args, asked.key or "", "", identity)
         except RPCError as error:
             if error.status not in NOT_IN_TIME:
                 raise
@@ -157,6 +163,12 @@ class Gates:
             return all(rule.opening_event(summary) is not None for rule in rules)
 
         return await self._histories.read(run, event_filter(rules), is_enough, patient=patient)
+
+
+def answered_by(ref: Ref, response: JSON) -> str:
+    """Return the identity of the event in the history: who answered, and accept or decline."""
+    principal: Mapping[str, JSON] = ref.principal if isinstance(ref.principal, dict) else {}
+    return f"mcp-workflows: {response.get('action')} by {cleaned(str(principal.get('subject') or 'anonymous'))[:200]}"
 
 
 def signal_request_id(execution: WorkflowExecution, key: str) -> str:

@@ -154,8 +154,8 @@ _ALL: Final[Sequence[Companion]] = (
                 "type": "string",
                 "enum": ["accept", "decline", "cancel"],
                 "default": "accept",
-                "description": "accept: the user answers with `content`, also if that is a no; decline: the user does "
-                "not want to answer; cancel: the user makes no choice.",
+                "description": "accept: the user answers with `content`, also if that is a no; decline: the user "
+                "refuses, where the question can be declined; cancel: the user makes no choice, it stays open.",
             },
             "content": {
                 "type": "object",

@@ -6,7 +6,7 @@ Clients without tasks get these: from a call whose workflow goes on, and from th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from mcp_workflows.adapter.display_text import cleaned, quoted, without_zero_fra
 from mcp_workflows.receiver.companions.definitions import Name
 from mcp_workflows.tasks.results import texts_in
 from mcp_workflows.tasks.view import META_LOG, META_STEPS, META_URL
-from mcp_workflows.tools.questions import example_of, short_key
+from mcp_workflows.tools.questions import can_decline, example_of, short_key
 from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire.commands import CallOutcome, Finished, Listed, Outcome, ProtocolError, TaskView, Unfinished
 from mcp_workflows.wire.params import STATUS, progress_text
@@ -128,6 +128,7 @@ def render_questions(page: Listed, *, answers_only: bool = False) -> dict[str, A
         follow_up = _ANSWERED_ELSEWHERE
     elif page.tasks:
         follow_up += f", such as {_ready(page.tasks[0])}"
+        follow_up += _refusal(request for task in page.tasks for request in task.requests.values())
     if page.next_cursor:
         follow_up += f", or {Name.QUESTIONS} with {_call(cursor=page.next_cursor)} for older ones"
     head = f"{_counted(len(rows), 'task')} with open questions, newest first. Next: {follow_up}."
@@ -187,10 +188,7 @@ def _asking(task: TaskView, card: Card) -> tuple[str, str]:
     lines = [f"- {key}: {question['message']}{_form(question)}" for key, question in asked.items()]
     several = "" if len(asked) == 1 else " once per question, with its key, such as"
     first = "ask the user, then" if card is Card.OFF else "let the user answer in the card, or, if they answer you,"
-    follow_up = (
-        f"{first} call {Name.ANSWER} with{several} {_ready(task)}; "
-        'if the user does not want to answer, with "action": "decline" and no content'
-    )
+    follow_up = f"{first} call {Name.ANSWER} with{several} {_ready(task)}{_refusal(task.requests.values())}"
     return "\n".join([head, *lines, f"Next: {follow_up}."]), follow_up
 
 
@@ -282,13 +280,23 @@ def _questions(requests: Mapping[str, InputRequest]) -> dict[str, dict[str, JSON
 
 def _question(key: str, params: Mapping[str, JSON]) -> dict[str, JSON]:
     found = {"message": params.get("message", key), "schema": params.get("requestedSchema"), "url": params.get("url")}
-    return _without_none(found)
+    return _without_none(found) if can_decline(params) else {**_without_none(found), "canDecline": False}
+
+
+def _refusal(requests: Iterable[InputRequest]) -> str:
+    """Return how a refusal is given, as far as these questions can be declined."""
+    declinable = {can_decline(request.params) for request in requests}
+    if True not in declinable:
+        return "; it cannot be declined: if the user does not want to answer, leave it open"
+    where = ", where the question can be declined," if False in declinable else ","
+    return f'; if the user does not want to answer{where} with "action": "decline" and no content'
 
 
 def _form(question: Mapping[str, JSON]) -> str:
     schema = question.get("schema")
-    address = f" (at {question['url']})" if "url" in question else ""
-    return address if schema is None else f"{address} - schema of content: {json.dumps(schema, ensure_ascii=False)}"
+    said = f" (at {question['url']})" if "url" in question else ""
+    said += " (it cannot be declined)" if question.get("canDecline") is False else ""
+    return said if schema is None else f"{said} - schema of content: {json.dumps(schema, ensure_ascii=False)}"
 
 
 def _structured(result: Mapping[str, JSON]) -> JSON:

@@ -308,6 +308,8 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
             report.add((*where, *place.split(".")), f"there is no principal.{field}{hint}")
         for place, field, brought in tool.unanswered():
             report.add((*where, *place.split(".")), f"the answer has no {field!r}{did_you_mean(field, brought)}")
+        for gate, part, wrong in tool.unused_answers():
+            report.add((*where, "gates", gate, part), wrong)
         for question, key in tool.unanswerable():
             wrong = f"the tool's input takes no {key!r}: it has additionalProperties: false"
             report.add((*where, "ask", question, "schema"), wrong)
