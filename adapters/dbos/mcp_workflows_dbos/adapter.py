@@ -180,7 +180,7 @@ class DbosAdapter:
     def preview(self, start: Start) -> Mapping[str, JSON]:
         """Return the start that would be sent, its arguments converted to the type hints; see `Previews`."""
         arguments = self._arguments(start)
-        args, named = split(to_jsonable_python(arguments))
+        args, named = split(to_jsonable_python(arguments, bytes_mode="base64"))
         shown = {"workflow_name": start.workflow, "workflow_id": start.key, "args": [*args], "kwargs": {**named}}
         queue = self._queue(start.options)
         return shown if queue is None else {**shown, "queue_name": queue}

@@ -41,7 +41,8 @@ def execution_of(row: Row, note: str | None = None) -> Execution:
         text = "it has succeeded; its result is pickled, which is not read here"
         return Execution(status=status, execution_id=row.id, message=text, steps=steps)
     if status is Status.SUCCEEDED:
-        return Execution(status=status, execution_id=row.id, output=row.output, steps=steps)
+        note = f"base64, because its bytes are no text: {', '.join(row.base64)}" if row.base64 else None
+        return Execution(status=status, execution_id=row.id, output=row.output, message=note, steps=steps)
     if status is Status.CANCELLED:
         return Execution(status=status, execution_id=row.id, message="cancelled in DBOS", steps=steps)
     requests = {key: _request(cast("Mapping[str, JSON]", each.params)) for key, each in row.questions.items()}

@@ -8,7 +8,8 @@ from typing import Any
 
 from dbos import DBOS
 from mcp_workflows_dbos import ask, progress
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
 
 FORM = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 
@@ -88,3 +89,29 @@ async def buy(order_id: str, amount: int = 3) -> Receipt:
     charged = await charge(amount)
     await progress("packing", 2, 2)
     return Receipt(order_id=order_id, amount=charged)
+
+
+class Scan(BaseModel):
+    """A receipt in bytes."""
+
+    image: bytes
+    kind: bytes = b"png"
+
+
+@DBOS.workflow()
+async def scan() -> Scan:
+    """Return bytes that are no text."""
+    return Scan(image=b"\x89PNG")
+
+
+class Sale(BaseModel):
+    """A model with aliases."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+    order_id: str
+
+
+@DBOS.workflow()
+async def sell() -> Sale:
+    """Return a model with aliases."""
+    return Sale(order_id="A-1")

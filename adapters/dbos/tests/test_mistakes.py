@@ -260,7 +260,7 @@ async def test_a_result_that_cannot_be_stored_fails_its_execution(file: Path) ->
     ("workflow", "said"),
     [
         ("has_no_number", "it has succeeded, but its result is no JSON: means[1] is NaN"),
-        ("has_no_number_in_a_model", "a value cannot be stored: scores[0].mean is an infinite number"),
+        ("has_no_number_in_a_model", "it has succeeded, but its result is no JSON: scores[0].mean is an infinite number"),
     ],
 )
 async def test_a_result_with_a_number_that_json_lacks_fails_with_its_place(
@@ -395,3 +395,18 @@ async def test_a_process_runs_the_workflows_of_one_module(file: Path, other: Pat
         with pytest.raises(ConfigError, match="DBOS is one per process"):
             async with adapter_of(other):
                 pass
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic takes typing.TypedDict from Python 3.12 on")
+def test_a_typed_dict_of_typing_is_refused_with_the_one_to_import(tmp_path: Path) -> None:
+    file = tmp_path / f"typed_{uuid.uuid4().hex}.py"
+    code = "class Out(TypedDict):\n    a: int\n"
+    code += "@DBOS.workflow(name=__name__)\nasync def typed(x: int) -> Out:\n    return Out(a=x)\n"
+    file.write_text(f"from typing import TypedDict\n{HEAD}{code}")
+    with pytest.raises(ConfigError, match=rf"{file.name}:\d+: typed: .*typing_extensions\.TypedDict"):
+        draft_file(file, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        right = tmp_path / f"typed_{uuid.uuid4().hex}.py"
+        right.write_text(f"from typing_extensions import TypedDict\n{HEAD}{code}")
+        assert draft_file(right, None).workflows[0].workflow == right.stem

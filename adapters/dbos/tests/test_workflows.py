@@ -93,3 +93,17 @@ def test_the_queue_of_an_execution_is_named_unless_it_is_dbos_own() -> None:
     )
     assert execution_of(row).message == "waits in the queue orders"
     assert execution_of(replace(row, queue=INTERNAL_QUEUE_NAME)).message == "waits for its turn"
+
+
+@pytest.mark.anyio
+async def test_a_result_has_the_names_of_its_schema(tmp_path: Path) -> None:
+    schema = DbosAdapter.schema(f"{FLOWS}:sell").output
+    assert schema is not None
+    assert (await ended(tmp_path, "sell")).output == dict.fromkeys(schema["properties"], "A-1")
+
+
+@pytest.mark.anyio
+async def test_bytes_that_are_no_text_are_base64_in_a_result_and_the_task_says_where(tmp_path: Path) -> None:
+    seen = await ended(tmp_path, "scan")
+    assert (seen.status, seen.output) == (Status.SUCCEEDED, {"image": "iVBORw==", "kind": "png"})
+    assert seen.message == "base64, because its bytes are no text: image"

@@ -305,3 +305,28 @@ async def test_a_changed_answer_does_not_change_the_journal() -> None:
     await run("- a: {call: http.get, args: {url: 'http://x'}, result: r}\n- b: {assign: [{r.headers: {}}]}", desk=desk)
     ((answer),) = desk.journal.values()
     assert answer["headers"] == {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("ends", ["[1, 3]", '["${1}", "${n}"]', '"${[1, n]}"', '"${both}"'])
+@pytest.mark.parametrize("loop", ["for: LOOP", "parallel: {shared: [total], for: LOOP}"])
+async def test_a_range_may_be_an_expression(ends: str, loop: str) -> None:
+    body = f"{{value: v, range: {ends}, steps: [{{add: {{assign: [{{total: '${{total + v}}'}}]}}}}]}}"
+    source = f"""
+        - start: {{assign: [{{n: 3}}, {{total: 0}}, {{both: [1, 3]}}]}}
+        - each: {{{loop.replace("LOOP", body)}}}
+        - done: {{return: "${{total}}"}}
+    """
+    assert await run(source) == 6
+
+
+@pytest.mark.parametrize("ends", ['"${[1]}"', '"${[1, 2.5]}"', '"${n}"'])
+async def test_an_expression_that_gives_no_range_is_a_type_error(ends: str) -> None:
+    source = f"""
+        - start: {{assign: [{{n: 3}}]}}
+        - a:
+            try:
+              steps:
+                - c: {{for: {{value: v, range: {ends}, steps: [{{b: {{assign: [{{x: 1}}]}}}}]}}}}
+            except: {{as: e, steps: [{{r: {{return: "${{e.tags}}"}}}}]}}
+    """
+    assert await run(source) == ["TypeError"]

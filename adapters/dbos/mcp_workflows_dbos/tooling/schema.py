@@ -46,7 +46,10 @@ def schema_of(function: Callable[..., Any], reference: str) -> WorkflowSchema:
         parameters = _parameters(plain, reference)
         output = _output_schema(hints["return"]) if hints.get("return") else None
         return WorkflowSchema(input=_input_schema(parameters, hints), output=output, args="{{args}}")
-    except PydanticUserError:
+    except PydanticUserError as error:
+        if error.code == "typed-dict-version":
+            remedy = "before Python 3.12, import TypedDict from typing_extensions (typing_extensions.TypedDict)"
+            raise ConfigError(f"{_where(plain)}: {remedy}") from None
         names = ", ".join(name for name, hint in hints.items() if not _has_schema(hint))
         types = "use str, int, float, bool, list, dict, a dataclass or a pydantic model"
         raise ConfigError(f"{_where(plain)}: no JSON Schema for the type hint of {names}; {types}") from None

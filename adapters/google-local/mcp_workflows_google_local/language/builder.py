@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from mcp_workflows_google_local.language import steps
-from mcp_workflows_google_local.language.evaluator import Template
+from mcp_workflows_google_local.language.evaluator import Formula, Template
 from mcp_workflows_google_local.language.library_retry import BACKOFFS, POLICIES, Backoff, Policy
-from mcp_workflows_google_local.language.nodes import Name, Part
+from mcp_workflows_google_local.language.nodes import Literal, Name, Part
 from mcp_workflows_google_local.language.shapes import (
     expression,
     fields_of,
@@ -133,11 +133,12 @@ def _for(name: str, node: Fields) -> steps.For:
     )
 
 
-def _range(node: Node) -> tuple[Template, Template]:
-    if not isinstance(node, Items) or len(node.items) != len(("first", "last")):
-        raise node.at.error("range must be a list of two numbers: the first and the last")
-    first, last = node.items
-    return template(first), template(last)
+def _range(node: Node) -> Template:
+    found = template(node)
+    is_list = isinstance(node, Items) and len(node.items) == len(("first", "last"))
+    if not (is_list or (isinstance(found, Formula) and not isinstance(found.expression, Literal))):
+        raise node.at.error("range must be a list of two numbers, the first and the last, or an expression for one")
+    return found
 
 
 def _parallel(name: str, node: Fields) -> steps.Action:

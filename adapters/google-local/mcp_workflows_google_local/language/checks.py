@@ -102,7 +102,7 @@ def _switch(action: steps.Switch, place: Place, at: At) -> None:
 
 
 def _loop(loop: steps.For, place: Place, jumps: frozenset[str]) -> None:
-    for template in (loop.over, *(loop.range or ())):
+    for template in (loop.over, loop.range):
         if template is not None:
             check_template(template, place)
     own = {name for name in (loop.value, loop.index) if name}

@@ -25,11 +25,12 @@ async def _iterations(loop: steps.For, frame: Frame) -> Sequence[JSON]:
     Raises:
         WorkflowError: TypeError, it is no list, or a range not of numbers.
     """
-    if loop.range:
-        first, last = [await filled(end, frame) for end in loop.range]
-        if not (is_int(first) and is_int(last)):
-            raise failure(Tag.TYPE, "a range must be two integers")
-        return range(first, last + 1)
+    if loop.range is not None:
+        match await filled(loop.range, frame):
+            case [first, last] if is_int(first) and is_int(last):
+                return range(first, last + 1)
+            case _:
+                raise failure(Tag.TYPE, "a range must be two integers")
     assert loop.over
     found = await filled(loop.over, frame)
     if not is_list(found):

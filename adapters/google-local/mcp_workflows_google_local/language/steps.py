@@ -75,7 +75,7 @@ class For:
     value: str
     index: str | None
     over: Template | None
-    range: tuple[Template, Template] | None
+    range: Template | None
     body: Body
     at: At
 
