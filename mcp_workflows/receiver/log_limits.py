@@ -117,6 +117,7 @@ LIMITED: Final = frozenset(
         "receiver.webhooks",
         "sidecar.auth",
         "sidecar.request_headers",
+        "sidecar.shutdown",
         "store.sqlite.key_value",
         "store.sqlite.rows",
         "tasks.adopt",
