@@ -238,11 +238,11 @@ def _pattern(secrets: Sequence[str]) -> re.Pattern[str]:
         found = "|".join(map(re.escape, sorted(plain, key=len, reverse=True)))
         is_long = len(secret) >= _LONG
         forms.append(found if is_long else rf"(?<![A-Za-z0-9])(?:{found})(?![A-Za-z0-9])")
-        forms += map(re.escape, sorted(in_base64(secret.encode())) if is_long else ())
+        forms += map(re.escape, sorted(encoded_cores(secret.encode())) if is_long else ())
     return re.compile("|".join(forms) or "(?!)")
 
 
-def in_base64(text: bytes) -> set[str]:
+def encoded_cores(text: bytes) -> set[str]:
     """Return the characters of base64 that the text alone decides, at each of the three alignments."""
     found = set[str]()
     for before in range(3):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from mcp_workflows.adapter.redaction import in_base64
+from mcp_workflows.adapter.redaction import encoded_cores
 
 _BEFORE: Final = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
 _AFTER: Final = r"(?![A-Za-z0-9])"
@@ -32,7 +32,7 @@ class Forms:
         plain = f"{_BEFORE}{spelled}{_AFTER}" if is_word else spelled
         if not is_encoded:
             return cls(re.compile(plain, re.IGNORECASE), None)
-        cores = {core for each in (text, text.lower(), text.upper()) for core in in_base64(_bytes(each))}
+        cores = {core for each in (text, text.lower(), text.upper()) for core in encoded_cores(_bytes(each))}
         encoded = "|".join(re.escape(core).replace(r"\+", "[+-]").replace("/", "[/_]") for core in sorted(cores))
         return cls(re.compile(f"{plain}|{_bytes(text).hex()}", re.IGNORECASE), re.compile(encoded))
 
