@@ -38,6 +38,7 @@ from mcp_workflows.adapter import (
 )
 from mcp_workflows.adapter.boundary import MAX_STEPS
 from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter.redaction import mask, mask_known, mask_output
 from mcp_workflows.engines.circuit_breaker import Circuit
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.task import Task, engine_key
@@ -263,6 +264,7 @@ class Engines:
                     findings[name] = await adapter.check_engine()
         except EngineError as error:
             findings[name] = Finding(ok=False, text=str(error))
+        findings[name] = replace(findings[name], text=mask(findings[name].text))
         if (silence := self.silence(name)) and not findings[name].ok:
             findings[name] = replace(findings[name], text=f"{findings[name].text}; looks at tasks: {silence}")
 
@@ -380,6 +382,8 @@ class EngineCall:
 
     def _failure(self, error: BaseException | None) -> BaseException | None:
         """Return the error of the call for its caller."""
+        if isinstance(error, EngineError):
+            error.args = (mask(str(error)),)
         if error is None or isinstance(error, EngineError):
             return error
         if isinstance(error, TimeoutError):
@@ -471,7 +475,7 @@ def validated(execution: Execution) -> Execution:
         EngineUnavailable: the adapter returned no execution, so nothing is known.
     """
     try:
-        return _readable(_EXECUTION.validate_json(_as_json(execution)))
+        return _readable(_without_secrets(_EXECUTION.validate_json(_as_json(execution))))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         failure = getattr(execution, "failure", None)
         if isinstance(failure, Failure) and failure.data is not None:
@@ -516,6 +520,19 @@ def _broken(error: Exception) -> AdapterBroke:
 @cache  # a check against a protocol takes as long as a read of the store
 def _implements(kind: type[Adapter], capability: type[object]) -> bool:
     return issubclass(kind, capability)
+
+
+def _without_secrets(execution: Execution) -> Execution:
+    """Return the execution with stars for credentials: see `redaction`. Questions keep their links to pages."""
+    message, failure = execution.message, execution.failure
+    return replace(
+        execution,
+        message=message and mask(message),
+        output=mask_output(execution.output),
+        failure=failure and replace(failure, text=mask(failure.text), data=mask_output(failure.data)),
+        requests={key: replace(each, params=mask_known(each.params)) for key, each in execution.requests.items()},
+        steps=tuple(replace(step, name=mask(step.name)) for step in execution.steps),
+    )
 
 
 def _readable(execution: Execution) -> Execution:

@@ -86,7 +86,7 @@ def attach(
         authorizer=authorizer,
         audit=audit,
     )
-    _serve_lists(server)
+    workflows.middleware.has_own_lists = not _serve_lists(server)
     chain = server.middleware
     sealed = next((i for i, found in enumerate(chain) if isinstance(found, RequestStateBoundary)), len(chain))
     measured = [workflows.measuring.serve] if workflows.measuring.is_collected else []
@@ -140,6 +140,9 @@ class _NoTools:
     async def resources(self, ctx: Context, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
         return types.ListResourcesResult(resources=[])
 
+    async def templates(self, ctx: Context, params: types.PaginatedRequestParams) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(resource_templates=[])
+
     async def read(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         raise MCPError(jsonrpc.INVALID_PARAMS, "Resource not found", {"uri": params.uri})
 
@@ -148,14 +151,18 @@ def _no_schema(_: str) -> None:
     """Let the SDK list no tools to check headers of a call, which takes 0.2 ms: see `check_param_headers`."""
 
 
-def _serve_lists(server: AnyServer) -> None:
+def _serve_lists(server: AnyServer) -> bool:
+    """Serve empty lists where the server has none; return True if it has neither tools nor resources of its own."""
     if isinstance(server, MCPServer):
-        return
+        return False
     empty = _NoTools()
+    own = [name for name in ("tools/list", "resources/read") if server.get_request_handler(name) is not None]
     if server.get_request_handler("tools/list") is None:
         server.get_tool_input_schema = _no_schema
         server.add_request_handler("tools/list", types.PaginatedRequestParams, empty.tools)
         server.add_request_handler("tools/call", types.CallToolRequestParams, empty.call)
     if server.get_request_handler("resources/read") is None:
         server.add_request_handler("resources/list", types.PaginatedRequestParams, empty.resources)
+        server.add_request_handler("resources/templates/list", types.PaginatedRequestParams, empty.templates)
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, empty.read)
+    return not own

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from mcp_workflows.adapter.redaction import mask
+
 _LINES: Final = 5  # from one place in the code within a period
 _PERIOD: Final = 10.0  # seconds
 _LONGEST_EXAMPLE: Final = 300  # characters of the last line that was left out
@@ -32,7 +34,7 @@ class LineLimit(logging.Filter):
     """Passes a few lines of each place in a period, and logs the number of the others at its end.
 
     It filters loggers and handlers alike; a record that passes both counts once. Unprintable characters in a message,
-    line breaks included, are escaped, so that no line can be forged.
+    line breaks included, are escaped, so that no line can be forged; credentials are masked.
     """
 
     def __init__(
@@ -51,10 +53,6 @@ class LineLimit(logging.Filter):
         if hasattr(record, _PASSED) or record.levelno < logging.INFO:
             return True
         setattr(record, _PASSED, True)
-        with suppress(TypeError, ValueError, KeyError):  # the handler reports arguments that do not fit
-            message = record.getMessage()
-            if not message.isprintable():
-                record.msg, record.args = escaped(message), ()
         place = (record.pathname, record.lineno)
         with self._lock:
             now = self._clock()
@@ -63,6 +61,10 @@ class LineLimit(logging.Filter):
                 count = self._counts[place] = _Count(until=now + self._period)
             if count.logged < self._lines:
                 count.logged += 1
+                with suppress(TypeError, ValueError, KeyError):  # the handler reports arguments that do not fit
+                    message = record.getMessage()
+                    if (shown := escaped(mask(message))) != message:
+                        record.msg, record.args = shown, ()
                 return True
             count.left_out += 1
             count.last = record
@@ -80,7 +82,7 @@ class LineLimit(logging.Filter):
             count = self._counts.pop(place, None)
         if count is None or count.last is None:
             return
-        last, text = count.last, count.last.getMessage()[:_LONGEST_EXAMPLE]
+        last, text = count.last, escaped(mask(count.last.getMessage()))[:_LONGEST_EXAMPLE]
         logging.getLogger(last.name).log(
             last.levelno, "%d more lines like this were left out: %s", count.left_out, text, extra={_PASSED: True}
         )
@@ -115,6 +117,7 @@ LIMITED: Final = frozenset(
         "receiver.webhooks",
         "sidecar.auth",
         "sidecar.request_headers",
+        "sidecar.shutdown",
         "store.sqlite.key_value",
         "store.sqlite.rows",
         "tasks.adopt",

@@ -68,6 +68,7 @@ class Middleware:
         self._meters = meters
         self.boundary: RequestStateBoundary | None = None
         self.group: TaskGroup | None = None
+        self.has_own_lists = True  # the server has tools or resources beside ours
         self._envelope = Envelope(server)
         self._strict_headers = strict_headers
         self._cache = ResultCache()
@@ -136,6 +137,8 @@ class Middleware:
 
     async def _discover(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         result = wire.with_extension(plain(await call_next(ctx)))
+        if not self.has_own_lists and "resources" in result["capabilities"]:
+            result["capabilities"]["resources"] = {}  # the SDK declares subscriptions, which nothing here serves
         return with_apps(result) if self._has_cards(ctx) else result
 
     def _has_cards(self, ctx: Context) -> bool:
@@ -193,7 +196,8 @@ class Middleware:
 
     async def _call_own(self, ctx: Context, call_next: CallNext, state: CurrentCall) -> HandlerResult:
         """`tools/call` of a tool of the server itself, whose function may hand over to one of our workflows."""
-        _refuse_task(ctx)
+        if self.has_own_lists:
+            _refuse_task(ctx)
         state.ctx = ctx
         try:
             result = await call_next(ctx)

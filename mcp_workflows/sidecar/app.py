@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.message import SessionMessage
+from mcp_types import ErrorData, jsonrpc
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
@@ -41,6 +46,7 @@ from mcp_workflows.sidecar.request_headers import (
     BoundedHeaders,
     CleanHeaders,
     Cors,
+    ReadableRefusals,
     hosts_of,
 )
 from mcp_workflows.sidecar.shutdown import DrainingServer, OpenRequests, ShutdownState, StartupErrors, stop_on_signals
@@ -196,8 +202,22 @@ def exporters_of(config: Config, *, scraped: bool = False, printing: bool = Fals
     return Exporters(audit, config.telemetry, name=name, version=version, scraped=scraped)
 
 
-async def run_stdio(config: Config, background: BackgroundTask | None = None, ops: Address | None = None) -> None:
+def private_stdout() -> TextIO:
+    """Return standard output for messages alone: all that is printed from now on goes to standard error."""
+    wire = os.dup(1)
+    try:
+        os.dup2(2, 1)
+    except OSError:  # there is no standard error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return os.fdopen(wire, "w", encoding="utf-8", newline="\n", closefd=False)  # a thread may still write to it
+
+
+async def run_stdio(
+    config: Config, background: BackgroundTask | None = None, ops: Address | None = None, out: TextIO | None = None
+) -> None:
     """Serve one client on standard input and output, until it leaves or a signal ends the process.
+
+    `out`: see `private_stdout`; default: standard output is taken when the serving begins.
 
     Raises:
         ConfigError: the audit is to go to standard output, which belongs to the client; or `ops` cannot be listened
@@ -211,8 +231,34 @@ async def run_stdio(config: Config, background: BackgroundTask | None = None, op
     sidecar = build(config, background, exporters=exporters, ops=_operators_listener(ops, exporters))
     _warn_of_callbacks(sidecar.workflows)
     options = sidecar.server.create_initialization_options()
-    async with stop_on_signals(sidecar.stop_streams), stdio_server() as (incoming, outgoing):
-        await sidecar.server.run(incoming, outgoing, options)
+    wire = None if out is None else anyio.wrap_file(out)
+    async with stop_on_signals(sidecar.stop_streams), stdio_server(stdout=wire) as (incoming, outgoing):
+        into, understood = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        async with anyio.create_task_group() as group:
+            group.start_soon(_refuse_malformed, incoming, into, outgoing)
+            await sidecar.server.run(understood, outgoing, options)
+
+
+async def _refuse_malformed(
+    incoming: Any, into: MemoryObjectSendStream[SessionMessage | Exception], outgoing: Any
+) -> None:
+    """Pass messages on, but answer a request that is malformed, as over HTTP: the SDK would only log it.
+
+    Any: streams whose types the SDK keeps for itself.
+    """
+    async with into:
+        async for each in incoming:
+            if not isinstance(each, ValidationError):
+                await into.send(each)
+                continue
+            problems = each.errors(include_url=False, include_context=False)
+            message: Any = next((found["input"] for found in problems if found["type"] == "missing"), {"id": None})
+            if "method" in message and message.get("id") is None:
+                continue  # a notification has no answer
+            code = jsonrpc.PARSE_ERROR if problems[0]["type"] == "json_invalid" else jsonrpc.INVALID_REQUEST
+            error = ErrorData(code=code, message="a line must be one JSON-RPC message, and its params an object")
+            request_id = message.get("id") if isinstance(message.get("id"), str | int) else None
+            await outgoing.send(SessionMessage(jsonrpc.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
 
 
 def _operators_listener(address: Address | None, exporters: Exporters) -> BackgroundTask | None:
@@ -303,6 +349,7 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
     app.add_middleware(DisconnectMiddleware)
     app.add_middleware(OpenRequests, shutdown_state=sidecar.shutdown_state)
     app.add_middleware(CleanHeaders)
+    app.add_middleware(ReadableRefusals)
     if config.server.cors:
         app.add_middleware(Cors, origins=config.server.cors, path=PATH)
     return app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import re
@@ -12,7 +13,7 @@ from mcp_types import jsonrpc
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 logger = logging.getLogger(__name__)
@@ -22,8 +23,14 @@ USUAL_PORTS: Final = {"http": ":80", "https": ":443"}  # browsers leave it out
 ONCE: Final = frozenset({b"authorization", b"host", b"mcp-protocol-version", b"mcp-session-id", b"origin"})
 _BAD_REQUEST: Final = 400
 _FORBIDDEN: Final = 403
+_NOT_ACCEPTABLE: Final = 406
+_ACCEPT_BOTH: Final = "Not Acceptable: send Accept: application/json, text/event-stream"
 _MISDIRECTED: Final = 421
 MAX_HEADERS: Final = 64 * 1024  # bytes of the request line and all headers, or of all trailers
+REQUEST_SECONDS: Final = 20.0  # for the headers of a request, and for each part of its body
+_PROGRESS: Final = 64 * 1024  # bytes of such a part
+_MAX_REST: Final = 32 * 2**20  # bytes of a body that are read after a refusal, so that the client reads the refusal
+_TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 _PORT: Final = r"(?::(?:\d{1,5}|\*))?"
@@ -108,6 +115,43 @@ class BoundedHeaders(HttpToolsProtocol):
     """
 
     _unfinished = 0  # bytes since the last part of a body, or since the end of headers or of a request
+    _timer: asyncio.TimerHandle | None = None  # until a request must be complete; None: its response is awaited
+    _progress = 0  # bytes of the body since the timer was set
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._wait_for_more()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait_for_more(self) -> None:
+        self._stop_waiting()
+        self._progress = 0
+        self._timer = self.loop.call_later(REQUEST_SECONDS, self._close_late)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close_late(self) -> None:
+        """Close a connection whose request stays incomplete: slow or idle clients would hold all of them."""
+        begun = cast("RequestResponseCycle | None", self.cycle)  # None at first, contrary to its type
+        if self.pipeline:  # the body is not read before the request ahead of it is answered
+            self._wait_for_more()
+        elif not self.transport.is_closing():
+            if begun is None or begun.response_complete or not begun.response_started:
+                self.transport.write(_TOO_LATE)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """Begin to wait for the rest of a request."""
+        self._wait_for_more()
+        super().on_message_begin()
 
     def data_received(self, data: bytes) -> None:
         """Parse the data, or close a connection whose headers are too long."""
@@ -123,16 +167,21 @@ class BoundedHeaders(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin the request; another limit applies to its body."""
         self._unfinished = 0
+        self._wait_for_more()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on."""
         self._unfinished = 0
+        self._progress += len(body)
+        if self._progress >= _PROGRESS:
+            self._wait_for_more()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Reset the count for the next request."""
         self._unfinished = 0
+        self._stop_waiting()
         super().on_message_complete()
 
 
@@ -156,7 +205,7 @@ class CleanHeaders:
         for given, value in scope["headers"]:
             name = given.lower()
             if name in seen:
-                await _refusal_of_two(name)(scope, receive, send)
+                await _error(_BAD_REQUEST, f"the header {name.decode()} was sent more than once")(scope, receive, send)
                 return
             if name in ONCE:
                 seen.add(name)
@@ -164,9 +213,45 @@ class CleanHeaders:
         await self._app({**scope, "headers": headers}, receive, send)
 
 
-def _refusal_of_two(name: bytes) -> Response:
-    error = {"code": jsonrpc.INVALID_REQUEST, "message": f"the header {name.decode()} was sent more than once"}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, _BAD_REQUEST)
+def _error(status: int, text: str) -> Response:
+    error = {"code": jsonrpc.INVALID_REQUEST, "message": text}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status)
+
+
+class ReadableRefusals:
+    """ASGI middleware that lets a client read why it was refused.
+
+    A client that still sends its body would get a broken pipe, so a bounded rest of it is read first. The SDK's 406 of
+    2026-07-28 has no body.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        is_whole, is_explained = False, False
+
+        async def received() -> Message:
+            nonlocal is_whole
+            message = await receive()
+            is_whole = message["type"] != "http.request" or not message.get("more_body", False)
+            return message
+
+        async def sent(message: Message) -> None:
+            nonlocal is_explained
+            if message["type"] == "http.response.start" and message["status"] >= _BAD_REQUEST:
+                rest = 0
+                while not is_whole and rest <= _MAX_REST and b"expect" not in dict(scope["headers"]):
+                    rest += len((await received()).get("body", b""))
+                headers = Headers(raw=message["headers"])
+                if message["status"] == _NOT_ACCEPTABLE and headers.get("content-length", "0") == "0":
+                    is_explained = True
+                    await _error(_NOT_ACCEPTABLE, _ACCEPT_BOTH)(scope, receive, send)
+            if not is_explained:
+                await send(message)
+
+        await self._app(scope, received, sent if scope["type"] == "http" else send)
 
 
 class AllowedHosts:
@@ -190,18 +275,18 @@ class AllowedHosts:
 
     def _refusal(self, headers: Headers) -> Response | None:
         name, source = headers.get("host", ""), headers.get("origin")
-        if not is_allowed(name, self._hosts):
-            logger.warning(
-                "a request was refused: its Host, %r, is not allowed; if it is yours, see server.allowed_hosts",
-                name[:100],
-            )
-            return PlainTextResponse("Invalid Host header", _MISDIRECTED)
         if source is not None and self._origins is not None and not is_allowed(source, self._origins):
             logger.warning(
                 "a request was refused: its Origin, %r, is not allowed; see server.cors and server.allowed_origins",
                 source[:100],
             )
             return PlainTextResponse("Invalid Origin header", _FORBIDDEN)
+        if not is_allowed(name, self._hosts):
+            logger.warning(
+                "a request was refused: its Host, %r, is not allowed; if it is yours, see server.allowed_hosts",
+                name[:100],
+            )
+            return PlainTextResponse("Invalid Host header", _MISDIRECTED)
         return None
 
 

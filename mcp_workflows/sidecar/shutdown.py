@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -21,9 +22,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_workflows.errors import ServerStopping, WorkflowsError
 
+logger = logging.getLogger(__name__)
+
 _ANSWER_WITHIN = 1.0  # seconds for the responses of calls that waited, before connections are closed
 _FLUSH = 0.25  # seconds for the same on stdio, where nothing shows that they are out
 _CHUNK = 65536  # bytes
+MAX_LINE = 32 * 2**20  # bytes of a message on stdio
 
 _CUT = JSONResponse(
     {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": str(ServerStopping())}}, status_code=503
@@ -213,7 +217,14 @@ def _closable_stdin() -> socket.socket | None:
 
 
 def _pump(source: int, target: socket.socket) -> None:
+    """Copy the input; end it if a line has no end, which would be kept in memory."""
+    length = 0  # bytes of the line that is being read
     with suppress(OSError):  # the reader has gone
         while data := os.read(source, _CHUNK):
+            end = data.rfind(b"\n")
+            length = length + len(data) if end < 0 else len(data) - end - 1
+            if length > MAX_LINE:
+                logger.error("the client sent a line of more than %d bytes: the connection is given up", MAX_LINE)
+                break
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)

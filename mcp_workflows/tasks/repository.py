@@ -17,6 +17,8 @@ from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, silent
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
 from mcp_workflows.adapter import JSON, HasLogs, digest
+from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.polling.poller import Listener, Poller
 from mcp_workflows.engines.registry import Engines, ref_of
@@ -297,7 +299,8 @@ class TaskRepository:
             async with self._engines.calling(task) as adapter:
                 if task.handle is None or not isinstance(adapter, HasLogs):
                     return ""
-                return await adapter.log(ref_of(task, task.handle))
+                text = mask(await adapter.log(ref_of(task, task.handle)))
+                return cleaned(text, len(text) + 1)
         except EngineError as error:
             raise RequestError(INTERNAL_ERROR, f"engine {task.engine} cannot show the log now: {error}") from None
 

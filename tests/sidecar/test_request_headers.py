@@ -14,9 +14,10 @@ import pytest
 from mcp.server.streamable_http import EventCallback, EventStore
 
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar import request_headers
 from mcp_workflows.sidecar.admin import ops_app
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.request_headers import exact_origin, host, is_allowed, origin
+from mcp_workflows.sidecar.request_headers import BoundedHeaders, exact_origin, host, is_allowed, origin
 from mcp_workflows.sidecar.shutdown import ShutdownState
 from mcp_workflows.sidecar.telemetry.setup import Exporters
 from tests.support.here import OLD, elder, hello, over_http, scene
@@ -158,6 +159,7 @@ HOSTS_AND_ORIGINS: Sequence[tuple[Mapping[str, str], int]] = [
     ({"host": "workflows.example:80"}, 421),
     ({"host": "any.example:443.evil.example"}, 421),
     ({"origin": "http://localhost:80.evil.example"}, 403),
+    ({"host": "evil.example", "origin": "http://evil.example"}, 403),
     ({"origin": "https://page.example.evil.example"}, 403),
     ({"origin": "https://page.example:80"}, 403),
     ({"origin": "http://public.example"}, 403),
@@ -207,6 +209,57 @@ async def test_no_path_redirects_to_where_host_says(tmp_path: Path, path: str) -
         for method in ("GET", "POST"):
             status, text = await raw(url, [f"{method} {path} HTTP/1.1", "host: evil.example"])
             assert (status, "evil.example" in text) == (404, False)
+
+
+# --- refusals that a client can read, and requests that never end
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "text/html"])
+@pytest.mark.parametrize("version", [VERSION, OLD])
+async def test_a_refusal_of_what_is_accepted_says_what_to_accept(tmp_path: Path, accept: str, version: str) -> None:
+    async with over_http(scene(tmp_path, ECHO)) as url, httpx2.AsyncClient() as http:
+        headers = {"accept": accept, "mcp-protocol-version": version, "mcp-method": "tools/list"}
+        answer = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=headers)
+    assert answer.status_code == 406
+    assert "text/event-stream" in answer.json()["error"]["message"] or version == OLD
+    assert "application/json" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("version", [VERSION, OLD])
+async def test_a_client_that_sends_too_much_reads_why(tmp_path: Path, version: str, *, chunked: bool) -> None:
+    async with over_http(scene(tmp_path, ECHO), http=BoundedHeaders) as url:
+        address, body = urlsplit(url), b"x" * 20_000_000
+        head = [f"POST /mcp HTTP/1.1\r\nhost: {address.netloc}\r\nconnection: close\r\nmcp-protocol-version: {version}"]
+        head.append("transfer-encoding: chunked" if chunked else f"content-length: {len(body)}")
+        framed = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+        with anyio.fail_after(60):
+            async with await anyio.connect_tcp(str(address.hostname), address.port or 0) as stream:
+                await stream.send("\r\n".join([*head, "", ""]).encode() + framed)  # all of it, before anything is read
+                assert (await stream.receive()).startswith(b"HTTP/1.1 413 ")
+
+
+HALF_OPEN = {
+    "nothing": b"",
+    "headers": b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n",
+    "body": b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{",
+    "the next request": b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\nGET /healthz",
+}
+
+
+@pytest.mark.parametrize("sent", HALF_OPEN.values(), ids=HALF_OPEN)
+async def test_a_request_that_stays_incomplete_is_closed(
+    tmp_path: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_headers, "REQUEST_SECONDS", 0.3)
+    async with over_http(scene(tmp_path, ECHO), http=BoundedHeaders) as url:
+        address, answer = urlsplit(url), b""
+        with anyio.fail_after(30):
+            async with await anyio.connect_tcp(str(address.hostname), address.port or 0) as stream:
+                await stream.send(sent)
+                async for chunk in stream:
+                    answer += chunk
+    assert b"HTTP/1.1 408 " in answer
 
 
 # --- headers that come once

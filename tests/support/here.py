@@ -52,9 +52,9 @@ def scene(folder: Path, tools: str, server: str = "") -> Scene:
 
 
 @asynccontextmanager
-async def over_http(found: Scene) -> AsyncGenerator[str]:
+async def over_http(found: Scene, *, http: Any = "auto") -> AsyncGenerator[str]:  # Any: as uvicorn has it
     """The sidecar's application on a free port; its URL."""
-    async with serving(http_app(found.sidecar, found.config, "127.0.0.1", 0)) as url:
+    async with serving(http_app(found.sidecar, found.config, "127.0.0.1", 0), http=http) as url:
         yield url
 
 

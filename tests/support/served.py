@@ -211,7 +211,9 @@ def _auth() -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serving(app: Starlette, *, port: int = 0) -> AsyncGenerator[str]:
+async def serving(
+    app: Starlette, *, port: int = 0, http: Any = "auto"
+) -> AsyncGenerator[str]:  # Any: as uvicorn has it
     """The application under uvicorn, in this very event loop; the URL of its `/mcp`."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio keeps Nagle's
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -221,7 +223,9 @@ async def serving(app: Starlette, *, port: int = 0) -> AsyncGenerator[str]:
         listening.close()  # or the next test would be blamed
         raise
     listening.listen()
-    settings = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1, proxy_headers=False)
+    settings = uvicorn.Config(
+        app, http=http, log_config=None, lifespan="on", timeout_graceful_shutdown=1, proxy_headers=False
+    )
     server = _Prompt(settings)
     async with anyio.create_task_group() as group:
         group.start_soon(server.serve, [listening])

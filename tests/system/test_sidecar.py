@@ -6,6 +6,7 @@ import gc
 import json
 import socket
 import subprocess
+import sys
 from collections.abc import Generator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -253,6 +254,100 @@ async def test_stdio_speaks_mcp_and_nothing_else(config: Path) -> None:
             *(each.name for each in companions() if each.name in FOR_OWN),
         ]
         assert (await client.call_tool("echo", {"a": 1})).structured_content == {"a": 1}
+
+
+def spoken(command: list[str], folder: Path, lines: list[bytes]) -> tuple[list[Any], str]:
+    """Send lines to a sidecar on stdio; return all that it wrote, as JSON, and its log."""
+    done = subprocess.run(command, cwd=folder, input=b"".join(lines), capture_output=True, timeout=120, check=False)
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.decode()
+
+
+_CLIENT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+HELLO = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _CLIENT}).encode()
+
+
+def test_a_malformed_request_on_stdio_is_answered(config: Path) -> None:
+    lines = [
+        HELLO,
+        b'{"jsonrpc": "2.0", "method": "notifications/initialized"}',
+        b'{"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": []}',
+        b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": []}',
+        b'{"jsonrpc": "2.0", "id": "three", "method": 7}',
+        b'{"jsonrpc": "2.0", "id": 4, "method": "ping"}',
+        b"{no json",
+    ]
+    answers, _ = spoken([COMMAND, "serve", str(config)], config.parent, [line + b"\n" for line in lines])
+    found = {each.get("id"): each.get("error", {}).get("code") for each in answers}
+    assert found == {1: None, 2: -32600, "three": -32600, None: -32700, 4: None}
+
+
+def test_a_line_without_an_end_on_stdio_ends_the_server(config: Path) -> None:
+    answers, log = spoken([COMMAND, "serve", str(config)], config.parent, [HELLO, b"\n", b"x" * 40_000_000])
+    assert answers[0]["id"] == 1
+    assert "a line of more than 33554432 bytes" in log
+
+
+PRINTING = """
+import os, subprocess, sys
+from dbos import DBOS
+print("loading the price list")
+os.write(1, b"by descriptor\\n")
+subprocess.run(["echo", "by a child"])
+sys.stdout.write("left in the buffer")
+
+@DBOS.workflow()
+async def noisy() -> dict[str, int]:
+    print("in the workflow")
+    return {"x": 1}
+
+@DBOS.workflow()
+async def _private() -> None:
+    pass
+"""
+
+
+LOGGING = """
+import logging
+from mcp_workflows.adapter.redaction import KNOWN
+from mcp_workflows.sidecar.cli.options import LogLevel, log
+log(LogLevel.INFO)
+KNOWN.add("tok-canary-0123456789")
+for number in range(20):
+    logging.getLogger("app.orders").info("mine %d", number)
+    logging.getLogger("mcp.server").info("of the SDK %d", number)
+    logging.getLogger("uvicorn.error").info("of the HTTP server %d", number)
+logging.getLogger("app").warning("\\x1b]0;owned\\x07 \\x9b31m tok-canary-0123456789 password=hunter22")
+try:
+    raise ValueError("Bearer tok-canary-0123456789")
+except ValueError:
+    logging.getLogger("app").exception("failed")
+"""
+
+
+def test_the_log_has_all_lines_of_the_user_a_few_of_others_and_no_credential() -> None:
+    done = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=120, check=True)
+    lines = done.stderr.splitlines()
+    counts = [sum(f"INFO {name}: {said} " in line for line in lines) for name, said in LOGGERS.items()]
+    assert counts == [20, 5, 5]
+    assert "canary" not in done.stderr
+    assert "hunter22" not in done.stderr
+    assert done.stderr.replace("\n", "").isprintable()
+
+
+LOGGERS = {"app.orders": "mine", "mcp.server": "of the SDK", "uvicorn.error": "of the HTTP server"}
+
+
+def test_what_a_module_prints_goes_to_standard_error_on_stdio(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(PRINTING)
+    listed = b'{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}\n'
+    ready = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
+    answers, log = spoken([COMMAND, "serve", "app.py"], tmp_path, [HELLO, b"\n", ready, listed])
+    assert [each["id"] for each in answers] == [1, 2]
+    names = [tool["name"] for tool in answers[1]["result"]["tools"]]
+    assert "noisy" in names
+    assert not [name for name in names if "private" in name]
+    for said in ("loading the price list", "by descriptor", "by a child", "left in the buffer"):
+        assert said in log
 
 
 async def test_a_client_of_an_older_protocol_gets_the_plain_result(served: Process) -> None:

@@ -33,6 +33,7 @@ from mcp_workflows.adapter import (
     WorkflowSchema,
     begin_call,
 )
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows_dbos.error_translation import translated
 from mcp_workflows_dbos.executor import Application, Executor, running, unknown_workflow
@@ -77,6 +78,7 @@ class DbosAdapter:
     first_settings: ClassVar[Mapping[str, str]] = {"module": "app"}
 
     def __init__(self, settings: DbosSettings) -> None:
+        KNOWN.add_all(settings)
         self._settings = settings
         self._application: Application | None = None
         self._url = ""

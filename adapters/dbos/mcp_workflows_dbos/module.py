@@ -58,6 +58,11 @@ class WorkflowFunction:
     attribute: str  # its name in the module
     function: Callable[..., Any]  # Any: the user's parameters and result
 
+    @property
+    def is_private(self) -> bool:
+        """True if its name says that it is for this module alone: no tool is made of it unasked."""
+        return self.attribute.startswith("_")
+
 
 def load_module(name: str) -> ModuleType:
     """Import the module.

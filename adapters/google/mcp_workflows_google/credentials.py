@@ -26,6 +26,7 @@ from google.oauth2 import credentials as users
 from google.oauth2 import service_account
 
 from mcp_workflows.adapter import BlockingCall
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_google.settings import DEMO, GoogleSettings
 
@@ -202,6 +203,7 @@ def refreshed(known: LoadedCredentials) -> LoadedCredentials:
         GoogleAuthError, OSError, ValueError: there is none.
     """
     known.credentials.refresh(_BoundedRequest())
+    KNOWN.add(known.credentials.token)
     return known
 
 

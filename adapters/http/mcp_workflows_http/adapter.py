@@ -33,6 +33,7 @@ from mcp_workflows.adapter.change_hints import ChangeHints
 from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.adapter.kept_looks import KeptLooks
+from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.bulk_status import WITH_LISTS, WITHOUT_LISTS, RateShares, listings
 from mcp_workflows_http.cancel import cancel
@@ -125,12 +126,13 @@ class HttpAdapter:
             self._waits.keep(ref.handle, execution, seen.wait)
         return execution
 
-    def _without_secrets(self, execution: Execution) -> Execution:
-        masked, failure = self._client.masked, execution.failure
+    @staticmethod
+    def _without_secrets(execution: Execution) -> Execution:
+        failure = execution.failure
         return replace(
             execution,
-            message=execution.message and masked(execution.message),
-            failure=failure and replace(failure, text=masked(failure.text)),
+            message=execution.message and mask(execution.message),
+            failure=failure and replace(failure, text=mask(failure.text)),
         )
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
@@ -213,7 +215,7 @@ class HttpAdapter:
             with anyio.fail_after(seconds):
                 yield
         except EngineError as error:
-            error.args = (self._client.masked(str(error)),)
+            error.args = (mask(str(error)),)
             raise
         except TimeoutError:
             raise EngineUnavailable(f"no answer within {seconds:g} s (timeout)") from None

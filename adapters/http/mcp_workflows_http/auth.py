@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import base64
-import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
-from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
 import httpx2
 import jwt
-from pydantic import SecretStr
 
 from mcp_workflows.adapter.expressions import as_object
+from mcp_workflows.adapter.redaction import KNOWN, STARS
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_http.connection_errors import cause_of
 from mcp_workflows_http.settings import Auth, Basic, ClientCredentials, GitHubApp
@@ -26,13 +24,6 @@ _RENEWED_BEFORE: Final = 60.0  # seconds before its end
 _SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say how long
 _CLOCKS_DIFFER: Final = 60  # seconds
 _PROOF_LASTS: Final = 540  # seconds; GitHub takes at most 600
-_SHORTEST_SECRET: Final = 4  # characters: a shorter one is in every text
-_LONG_SECRET: Final = 12  # characters: it is no word of a reply
-_STARS: Final = "***"
-_CREDENTIAL: Final = re.compile(
-    r"""((?:bearer|basic)\s+|(?:passw(?:or)?d|secret|token|api[_-]?key)["']?\s*[:=]\s*["']?)[^\s"',;]{6,}""",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +45,6 @@ class Credentials:
         self._auth = auth
         self._url = url
         self._token: _Token | None = None
-        self._last = ""  # the value of the header that was sent last
         self._renewing = anyio.Lock()
 
     @property
@@ -72,39 +62,8 @@ class Credentials:
         if auth is None:
             return {}
         if auth.header is not None:
-            return {auth.header.name: _STARS}
-        return {"authorization": f"{'Bearer' if auth.basic is None else 'Basic'} {_STARS}"}
-
-    def masked(self, text: str) -> str:
-        """Return a text with stars in the place of our credentials."""
-        for secret in self._secrets():
-            if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, _STARS).replace(quote(secret, safe=""), _STARS)
-        return text
-
-    def masked_bytes(self, content: bytes) -> bytes:
-        """Return a reply without our tokens; a short password could be a word of it, and stays."""
-        for secret in self._secrets():
-            if len(secret) >= _LONG_SECRET:
-                content = content.replace(secret.encode(), _STARS.encode())
-        return content
-
-    def masked_log(self, text: str) -> str:
-        """Return a text with stars in the place of our credentials, and of what looks like others."""
-        return _CREDENTIAL.sub(rf"\1{_STARS}", self.masked(text))
-
-    def _secrets(self) -> Iterator[str]:
-        auth = self._auth
-        yield self._last
-        if self._token is not None:
-            yield self._token.text
-        if auth is None:
-            return
-        for part in (auth.bearer, auth.basic, auth.header, auth.oauth, auth.github_app, auth.login):
-            if isinstance(part, SecretStr):
-                yield part.get_secret_value()
-            elif part is not None:
-                yield part.secret.get_secret_value()
+            return {auth.header.name: STARS}
+        return {"authorization": f"{'Bearer' if auth.basic is None else 'Basic'} {STARS}"}
 
     async def headers(self, client: httpx2.AsyncClient, *, renewed: bool = False) -> Mapping[str, str]:
         """Return the headers; `renewed`: the last ones were not accepted.
@@ -119,10 +78,13 @@ class Credentials:
         if auth.header is not None:
             return {auth.header.name: auth.header.value.get_secret_value()}
         if auth.basic is not None:
-            self._last = _basic(auth.basic)
-            return {"authorization": f"Basic {self._last}"}
-        self._last = await self._bearer(auth, client, renewed=renewed)
-        return {"authorization": f"Bearer {self._last}"}
+            return {"authorization": f"Basic {self._known(_basic(auth.basic))}"}
+        return {"authorization": f"Bearer {self._known(await self._bearer(auth, client, renewed=renewed))}"}
+
+    @staticmethod
+    def _known(token: str) -> str:
+        KNOWN.add(token)
+        return token
 
     async def _bearer(self, auth: Auth, client: httpx2.AsyncClient, *, renewed: bool) -> str:
         if auth.bearer is not None:

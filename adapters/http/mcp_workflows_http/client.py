@@ -25,6 +25,7 @@ import httpx2
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.adapter.token_bucket import BUCKETS, UNLIMITED, BucketLimits, QuotaKey
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows_http.auth import Credentials
@@ -205,6 +206,7 @@ class ApiClient:
     """One API: its address, credentials and connections, opened at the first call."""
 
     def __init__(self, settings: HttpSettings) -> None:
+        KNOWN.add_all(settings)
         self._settings = settings
         self._opening = anyio.Lock()
         self._opened: httpx2.AsyncClient | None = None
@@ -224,14 +226,6 @@ class ApiClient:
     def shown_credentials(self) -> Mapping[str, str]:
         """The headers that say who we are, masked."""
         return self._credentials.shown
-
-    def masked(self, text: str) -> str:
-        """Return a text of the API without our credentials."""
-        return self._credentials.masked(text)
-
-    def masked_log(self, text: str) -> str:
-        """Return a log without our credentials, and without what looks like others."""
-        return self._credentials.masked_log(text)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -345,11 +339,11 @@ class ApiClient:
                 await response.aclose()
         except httpx2.RequestError as error:
             raise _lost(error) from None
-        headers = {name.lower(): value for name, value in response.headers.items()}
+        headers = {name.lower(): KNOWN.mask(value) for name, value in response.headers.items()}
         for name in headers.keys() & _URLS:  # relative to the request: RFC 9110, section 10.2.2
             with suppress(ValueError):  # it is no URL
                 headers[name] = urljoin(str(request.url), headers[name])
-        content = self._credentials.masked_bytes(content)
+        content = KNOWN.mask(content.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         reply = Reply(status=response.status_code, headers=headers, content=content)
         return replace(reply, is_throttled=is_theirs and self._pace.is_throttled(reply))
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
+from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.adapter.reply_reader import (
     AskedQuestion,
     entry_of,
@@ -55,10 +56,6 @@ class Asking(Protocol):
 
     async def log(self, request: Request, scope: Scope, follow: Sequence[str]) -> Reply:
         """See `ApiClient.log`."""
-        ...
-
-    def masked_log(self, text: str) -> str:
-        """See `ApiClient.masked_log`."""
         ...
 
 
@@ -178,7 +175,7 @@ async def log_end(client: Asking, log: Log, scope: Scope) -> str:
     if not reply.ok:
         return ""
     written = text.splitlines() if log.line is None else _json_lines(text, log.line, scope)
-    return client.masked_log("\n".join(_without_stack_traces(written)))
+    return mask("\n".join(_without_stack_traces(written)))
 
 
 def _json_lines(text: str, line: str, scope: Scope) -> Iterator[str]:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from mcp_workflows_http import HttpAdapter, HttpSettings
 from mcp_workflows_http.adapter import FindingHttpAdapter
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
 
 from adapters.http.tests.jobs_api import DEFINITION, FIND, TOKEN, JobsApi, jobs_api
 from mcp_workflows.adapter import Execution, Ref, Start, Status
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import open_store
+from tests.support.served import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -403,3 +406,51 @@ async def test_a_result_that_cannot_be_had_now_is_asked_for_again(status: int, o
         else:
             seen = await found.look(handle)
             assert (seen.status, seen.output) == (Status.SUCCEEDED, output)
+
+
+ECHOED: Final[Mapping[str, tuple[dict[str, Any], str]]] = {
+    "bearer": ({"bearer": "tok-canary-0123456789"}, "tok-canary-0123456789"),
+    "basic": ({"basic": {"user": "me", "password": "pass-canary-012345"}}, "bWU6cGFzcy1jYW5hcnktMDEyMzQ1"),
+    "header": ({"header": {"name": "X-Api-Key", "value": "key-canary-0123456789"}}, "key-canary-0123456789"),
+    "oauth": (
+        {"oauth": {"token_url": "URL/token", "client_id": "me", "client_secret": "client-canary-012"}},
+        "issued-canary-0123",
+    ),
+    "login": (
+        {"login": {"path": "/token", "user": "me", "password": "pass-canary-012345"}},
+        "issued-canary-0123",
+    ),
+}
+
+
+@pytest.mark.parametrize(("auth", "secret"), ECHOED.values(), ids=ECHOED)
+async def test_a_credential_that_the_api_repeats_reaches_nobody(auth: dict[str, Any], secret: str) -> None:
+    """Whatever repeats it: a header, the body as a text or as JSON, the failure."""
+
+    async def echo(request: Request) -> Response:
+        if request.url.path == "/token":
+            return JSONResponse({"access_token": "issued-canary-0123", "expires_in": 600})
+        sent = request.headers.get("authorization") or request.headers["x-api-key"]
+        return JSONResponse({"id": "1", "s": "done", "sent": [sent, {sent: f"as {sent}"}]}, headers={"x-echo": sent})
+
+    app = Starlette(routes=[Route("/{path:path}", echo, methods=["GET", "POST"])])
+    async with serving(app) as served:
+        url = served.removesuffix("/mcp")
+        settings: dict[str, Any] = {
+            "url": url,
+            "auth": json.loads(json.dumps(auth).replace("URL", url)),
+            "starts": "once",
+            "start": {"request": "POST /s", "handle": "{{reply.body.id}}"},
+            "look": {
+                "request": "/l/{{handle}}",
+                "status": "{{reply.body.s}}",
+                "map": {"succeeded": "done"},
+                "message": '{{reply.headers."x-echo"}}',
+                "output": "{{reply}}",
+            },
+        }
+        async with HttpAdapter(HttpSettings.model_validate(settings)) as adapter:
+            seen = await adapter.describe(Ref(workflow="w", handle=await adapter.start(start())))
+    assert seen.status is Status.SUCCEEDED
+    assert secret not in f"{seen}"
+    assert "***" in json.dumps(seen.output)

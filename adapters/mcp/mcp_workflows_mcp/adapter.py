@@ -34,8 +34,8 @@ from mcp_workflows.adapter import (
 )
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.adapter.kept_looks import KeptLooks
+from mcp_workflows.adapter.redaction import KNOWN, mask, mask_known
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
-from mcp_workflows_mcp.auth import Secrets
 from mcp_workflows_mcp.cancel import cancel
 from mcp_workflows_mcp.definition import ToolsDefinition
 from mcp_workflows_mcp.find import find
@@ -75,10 +75,10 @@ class McpAdapter:
     def __init__(self, settings: McpSettings) -> None:
         self._settings = settings
         self._definitions = KeptDefinitions[ToolsDefinition](settings, settings.definition, ToolsDefinition)
-        secrets = Secrets(settings)
-        self._calls = OpenCalls(secrets.masked_value)
-        self._upstream = Upstream(settings, secrets, self._calls, self._answer_elicitation)
-        self._tasks = UpstreamTasks(self._upstream, secrets, self._calls.elicitations)
+        KNOWN.add_all(settings)
+        self._calls = OpenCalls(mask_known)
+        self._upstream = Upstream(settings, self._calls, self._answer_elicitation)
+        self._tasks = UpstreamTasks(self._upstream, self._calls.elicitations)
         self._starts = StartCalls(self._upstream, settings, self._calls)
         self._looks = KeptLooks()
         self._exit = AsyncExitStack()
@@ -162,16 +162,19 @@ class McpAdapter:
             await self._definitions.note_unmapped(seen.unmapped)
         return seen.execution, 0.0
 
-    def _masked(self, error: EngineError) -> EngineError:
-        error.args = (self._upstream.masked(str(error)),)
+    @staticmethod
+    def _masked(error: EngineError) -> EngineError:
+        error.args = (mask(str(error)),)
         return error
 
-    def _without_secrets(self, execution: Execution) -> Execution:
-        masked, failure = self._upstream.masked, execution.failure
+    @staticmethod
+    def _without_secrets(execution: Execution) -> Execution:
+        failure = execution.failure
         return replace(
             execution,
-            message=execution.message and masked(execution.message),
-            failure=failure and replace(failure, text=masked(failure.text)),
+            message=execution.message and mask(execution.message),
+            output=mask_known(execution.output),
+            failure=failure and replace(failure, text=mask(failure.text)),
         )
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:

@@ -1,13 +1,12 @@
-"""The credentials for a server over HTTP, and texts without them."""
+"""The credentials for a server over HTTP."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import anyio
 import httpx2
@@ -16,21 +15,17 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import ValidationError
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.adapter.expressions import as_list
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import NotLetIn
-from mcp_workflows_mcp.settings import ClientCredentials, McpSettings, TokenExchange, UpstreamAuth
+from mcp_workflows_mcp.settings import ClientCredentials, TokenExchange, UpstreamAuth
 
 _RENEWED_BEFORE: Final = 60.0  # seconds before its end
 _SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say how long
-_SHORTEST_SECRET: Final = 6  # characters: a shorter one is a part of many texts
-_STARS: Final = "***"
 _UNAUTHORIZED: Final = 401
 _TOKEN_SECONDS: Final = 10.0  # for an answer of the authorization server
 _MAY_NEED_A_TOKEN: Final = frozenset({_UNAUTHORIZED, 403})
 _LATER: Final = frozenset({408, 425, 429})
 _SERVER_ERROR: Final = 500
-_TOKENS: Final = 10  # earlier ones that are still left out of texts
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105  # the name of a type
 
@@ -42,17 +37,9 @@ class Credentials(httpx2.Auth):
     transport of `mcp_workflows.client` makes each an answer to the one request that needed the token.
     """
 
-    def __init__(self) -> None:
-        self._secrets: deque[str] = deque(maxlen=_TOKENS)
-
-    @property
-    def secrets(self) -> Sequence[str]:
-        """The tokens that were used."""
-        return tuple(self._secrets)
-
-    def _remember(self, token: str) -> str:
-        if token not in self._secrets:
-            self._secrets.append(token)
+    @staticmethod
+    def _remember(token: str) -> str:
+        KNOWN.add(token)
         return token
 
 
@@ -67,50 +54,10 @@ def credentials_of(auth: UpstreamAuth | None, url: str) -> Credentials | None:
     return _Bearer(auth.bearer.get_secret_value() if auth.bearer is not None else auth.bearer_file)
 
 
-class Secrets:
-    """The credentials for one server, and texts without them."""
-
-    def __init__(self, settings: McpSettings) -> None:
-        self.credentials: Final = credentials_of(settings.auth, settings.url or "")
-        self._settings = settings
-
-    def masked(self, text: str) -> str:
-        """Return a text without our credentials."""
-        return without_secrets(text, self._all())
-
-    def masked_value(self, value: JSON) -> JSON:
-        """Return a JSON value without our credentials in its texts."""
-        return value_without_secrets(value, self._all())
-
-    def _all(self) -> Sequence[str]:
-        return [*self._settings.secrets, *(self.credentials.secrets if self.credentials else ())]
-
-
-def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return a text with stars in place of secrets."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _SHORTEST_SECRET:
-            text = text.replace(secret, _STARS)
-    return text
-
-
-def value_without_secrets(value: JSON, secrets: Sequence[str]) -> JSON:
-    """Return a JSON value with stars in place of secrets in its texts."""
-    if isinstance(value, str):
-        return without_secrets(value, secrets)
-    if isinstance(value, Mapping):
-        found = cast("Mapping[str, JSON]", value)
-        return {without_secrets(name, secrets): value_without_secrets(each, secrets) for name, each in found.items()}
-    if isinstance(value, list):
-        return [value_without_secrets(each, secrets) for each in as_list(value) or ()]
-    return value
-
-
 class _Bearer(Credentials):
     """A token, or the file that has it now."""
 
     def __init__(self, token: str | Path | None) -> None:
-        super().__init__()
         self._token = token
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
@@ -156,7 +103,6 @@ class _OfClient(Credentials):
     """Client credentials (RFC 6749, section 4.4), by the SDK's provider."""
 
     def __init__(self, oauth: ClientCredentials, url: str) -> None:
-        super().__init__()
         self._client = ClientCredentialsOAuthProvider(
             server_url=url,
             storage=_NoStorage(),
@@ -216,7 +162,6 @@ class _Exchanged(Credentials):
     """
 
     def __init__(self, exchange: TokenExchange) -> None:
-        super().__init__()
         self._exchange = exchange
         self._token: _Token | None = None
         self._lock = anyio.Lock()  # one exchange at a time

@@ -39,6 +39,7 @@ _LISTEN_EVERY: Final = 1.0  # seconds between two looks for answers that another
 _CANDIDATES_SECONDS: Final = 60.0  # for all calls but one to end, so that a question must be of that one
 _MOST: Final = 1000  # ended calls that are remembered here
 _ABANDONED_SECONDS: Final = 600.0  # in which a request that nobody waits for any more may still lead to a question
+_CANCELLED_SECONDS: Final = 10.0  # the same of a call whose cancellation the server was told of: it should stop
 _LARGEST_RESULT: Final = 8 * 2**20  # characters of a result as JSON that is kept
 UNKNOWN: Final = "OutcomeUnknown"
 _LOST: Final = "outcome unknown: the process that waited for the server's answer is gone"
@@ -80,7 +81,7 @@ class OpenCalls:
         self._open: dict[str, OpenCall] = {}
         self._ended: OrderedDict[str, OpenCall] = OrderedDict()
         self._others = set[str]()  # requests of other kinds, and abandoned ones, that may lead to a question
-        self._abandoned: dict[str, float] = {}  # when
+        self._abandoned: dict[str, float] = {}  # until when
         self._one_ended = anyio.Event()
         self._current: ContextVar[OpenCall | None] = ContextVar("mcp_workflows_mcp_call", default=None)
 
@@ -111,7 +112,8 @@ class OpenCalls:
         finally:
             del self._open[call.id]
             if call.scope.cancel_called and not call.is_alone:
-                self._abandon(call.id)
+                self._abandon(call.id, _CANCELLED_SECONDS)
+                self.elicitations.close(call.id)  # the server waits for the answer, and so does its other work
             self._tell_ended()
         self._ended[call.id] = call
         if len(self._ended) > _MOST:
@@ -148,8 +150,8 @@ class OpenCalls:
                 self._abandon(name)
             self._tell_ended()
 
-    def _abandon(self, name: str) -> None:
-        self._abandoned[name] = time.monotonic()
+    def _abandon(self, name: str, seconds: float = _ABANDONED_SECONDS) -> None:
+        self._abandoned[name] = time.monotonic() + seconds
         while len(self._abandoned) > _MOST:
             del self._abandoned[next(iter(self._abandoned))]
 
@@ -158,8 +160,8 @@ class OpenCalls:
         self._abandoned.clear()
 
     def _candidates(self) -> set[str]:
-        since = time.monotonic() - _ABANDONED_SECONDS
-        self._abandoned = {name: at for name, at in self._abandoned.items() if at > since}
+        now = time.monotonic()
+        self._abandoned = {name: until for name, until in self._abandoned.items() if until > now}
         return {call.id for call in self._open.values() if not call.is_alone} | self._others | self._abandoned.keys()
 
     @property
@@ -176,7 +178,8 @@ class OpenCalls:
         candidates = self._candidates()
         with anyio.move_on_after(_CANDIDATES_SECONDS):
             while len(candidates := candidates & self._candidates()) > 1:
-                await self._one_ended.wait()
+                with anyio.move_on_after(_LISTEN_EVERY):  # an abandoned one drops out by itself
+                    await self._one_ended.wait()
         return self._open.get(candidates.pop()) if len(candidates) == 1 else None
 
     def _questions_changed(self, execution: str) -> None:

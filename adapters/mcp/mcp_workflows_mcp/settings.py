@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -129,16 +129,6 @@ class McpSettings(ToolsDefinition):
             mode="json", by_alias=True, exclude_none=True, include=set(ToolsDefinition.model_fields)
         )
         return found
-
-    @property
-    def secrets(self) -> Sequence[str]:
-        """Texts that nobody may see."""
-        auth = self.auth
-        kept = [*self.env.values()]
-        if auth is not None:
-            parts = (auth.oauth, auth.exchange)
-            kept += [each for each in (auth.bearer, *(part and part.client_secret for part in parts)) if each]
-        return [secret.get_secret_value() for secret in kept]
 
 
 def _a_url(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import math
 import os
@@ -9,7 +10,9 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from encodings.utf_8 import IncrementalDecoder
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -29,6 +32,7 @@ from pydantic import ValidationError
 from mcp_workflows.adapter import JSON, closest
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.adapter.expressions import Scope, as_object
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.client import TasksClient, TaskState, reconnecting_http
 from mcp_workflows.client.retries import TaskRequests
 from mcp_workflows.client.v2025_11_25 import InCoreTaskRequests
@@ -40,7 +44,7 @@ from mcp_workflows.errors import (
     EngineUnavailable,
     MappingError,
 )
-from mcp_workflows_mcp.auth import Secrets
+from mcp_workflows_mcp.auth import credentials_of
 from mcp_workflows_mcp.definition import ToolCall
 from mcp_workflows_mcp.error_translation import (
     UNEXPECTED,
@@ -72,6 +76,10 @@ _LIST_AGAIN_AFTER: Final = 5.0  # seconds between two lists that the server's no
 _MOST_NAMES: Final = 20  # of tools in a text
 _LONGEST_NAME: Final = 100  # characters
 
+MAX_LINE: Final = 32 * 2**20  # bytes of a line that a program writes
+_LINES: Final = "mcp_workflows_lines"  # the name of the codec that bounds them
+_GIVE_UP: ContextVar[Callable[[], None]] = ContextVar("mcp_workflows_mcp_give_up")  # the connection that is opened here
+
 _BREAKS: Final = (OSError, RuntimeError, ValueError, MCPError, ClientError, httpx2.HTTPError, ExceptionGroup)
 """Errors of a connection; a group has any of them, or of the transport's own."""
 
@@ -79,6 +87,44 @@ ElicitationHandler: TypeAlias = Callable[
     ["Connection", ClientRequestContext, types.ElicitRequestParams], Awaitable[types.ElicitResult]
 ]
 """Answers a question of the server."""
+
+
+class _LineDecoder(IncrementalDecoder):
+    """The decoder of a program's output, which gives up a program that writes a line without an end.
+
+    The SDK reads a line of any length into memory, and takes a codec by its name.
+    """
+
+    def __init__(self, errors: str = "strict") -> None:
+        super().__init__(errors)
+        self._give_up = _GIVE_UP.get()
+        self._length = 0  # bytes of the line that is being read
+
+    def decode(  # Any: bytes
+        self,
+        input: Any,  # noqa: A002  # as codecs have it
+        final: bool = False,  # likewise
+    ) -> str:
+        """Decode a part of the output.
+
+        Raises:
+            BrokenResourceError: its line is too long; the connection is given up.
+        """
+        end = input.rfind(b"\n")
+        self._length = self._length + len(input) if end < 0 else len(input) - end - 1
+        if self._length > MAX_LINE:
+            logger.warning("a program wrote a line of more than %d bytes: the connection is given up", MAX_LINE)
+            self._give_up()
+            raise anyio.BrokenResourceError
+        return super().decode(input, final)
+
+
+def _find_codec(name: str) -> codecs.CodecInfo | None:
+    utf8 = codecs.lookup("utf-8")
+    return codecs.CodecInfo(utf8.encode, utf8.decode, incrementaldecoder=_LineDecoder) if name == _LINES else None
+
+
+codecs.register(_find_codec)
 
 
 async def _ignore(_: TaskState) -> None:
@@ -138,12 +184,10 @@ class _Attempt:
 class Upstream:
     """One MCP server."""
 
-    def __init__(
-        self, settings: McpSettings, secrets: Secrets, calls: OpenCalls, answer_elicitation: ElicitationHandler
-    ) -> None:
+    def __init__(self, settings: McpSettings, calls: OpenCalls, answer_elicitation: ElicitationHandler) -> None:
         """`calls` are those that would be lost with the connection."""
         self._settings = settings
-        self._secrets = secrets
+        self._credentials = credentials_of(settings.auth, settings.url or "")
         self._calls = calls
         self._answer_elicitation = answer_elicitation
         self._attempt: _Attempt | None = None
@@ -152,7 +196,7 @@ class Upstream:
         self._is_stale = True
         self._listed_at = -math.inf
         self._failures = 0  # attempts to connect in a row
-        self.masked: Final = secrets.masked
+        self.masked: Final = KNOWN.mask
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[TaskGroup]:
@@ -227,6 +271,12 @@ class Upstream:
         with _Stderr(self.masked) as stderr:
             try:
                 with anyio.fail_after(_CONNECT_SECONDS) as handshake:
+
+                    def give_up() -> None:
+                        over.set()
+                        handshake.deadline = min(handshake.deadline, anyio.current_time() if not opened else math.inf)
+
+                    _GIVE_UP.set(give_up)
                     async with self._client(tasks, answer, stderr, over) as client:
                         handshake.deadline = math.inf
                         setattr(client.session, "validate_tool_result", _accept)  # noqa: B010  # it is no field
@@ -244,10 +294,10 @@ class Upstream:
         if how.url is None:
             program, *args = how.command
             env = {name: value.get_secret_value() for name, value in how.env.items()}
-            parameters = StdioServerParameters(command=program, args=args, env=env, cwd=how.cwd)
+            parameters = StdioServerParameters(command=program, args=args, env=env, cwd=how.cwd, encoding=_LINES)
             server: Transport = _watched(stdio_client(parameters, errlog=stderr.file), over)
         else:
-            server = reconnecting_http(how.url, headers=how.headers, auth=self._secrets.credentials)
+            server = reconnecting_http(how.url, headers=how.headers, auth=self._credentials)
         return Client(
             server,
             extensions=[tasks],

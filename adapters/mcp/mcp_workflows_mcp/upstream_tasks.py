@@ -13,9 +13,9 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
 from mcp_workflows.adapter.expressions import as_object
+from mcp_workflows.adapter.redaction import mask_known
 from mcp_workflows.client.messages import TaskState
 from mcp_workflows.errors import EngineError, EngineUnavailable
-from mcp_workflows_mcp.auth import Secrets
 from mcp_workflows_mcp.elicitations import MOST_QUESTIONS, Elicitations
 from mcp_workflows_mcp.reply import text_of
 from mcp_workflows_mcp.upstream import Connection, Upstream
@@ -40,9 +40,8 @@ def task_of(context: ClientRequestContext) -> str | None:
 class UpstreamTasks:
     """Looks at tasks, answers and cancels them."""
 
-    def __init__(self, upstream: Upstream, secrets: Secrets, elicitations: Elicitations) -> None:
+    def __init__(self, upstream: Upstream, elicitations: Elicitations) -> None:
         self._upstream = upstream
-        self._secrets = secrets
         self._elicitations = elicitations
         self._listening = set[str]()  # tasks whose questions are waited for
 
@@ -116,7 +115,7 @@ class UpstreamTasks:
         for key, request in (state.input_requests or {}).items():
             if isinstance(request, types.ElicitRequest) and len(found) < MOST_QUESTIONS:
                 params = request.params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta"})
-                found[key] = InputRequest(method=request.method, params=self._secrets.masked_value(params))
+                found[key] = InputRequest(method=request.method, params=mask_known(params))
         return found
 
     def _failure(self, state: TaskState) -> Failure:

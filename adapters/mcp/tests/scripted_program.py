@@ -137,8 +137,15 @@ def never(**_: Any) -> Any:
     return {}
 
 
+def endless(**_: Any) -> Any:
+    """Write a line without an end, and hear whether anybody still reads."""
+    with _writing:
+        while True:
+            sys.stdout.write("x" * 2**20)
+
+
 TOOLS: Final[Mapping[str, Callable[..., Any]]] = {
-    each.__name__: each for each in (start_job, get_job, list_jobs, approve, page, visit, flood, never)
+    each.__name__: each for each in (start_job, get_job, list_jobs, approve, page, visit, flood, never, endless)
 }
 
 

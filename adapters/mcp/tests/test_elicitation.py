@@ -137,6 +137,28 @@ async def test_a_question_of_a_call_that_was_given_up_is_shown_to_nobody(
         assert (await adapter.describe(bob)).status is Status.RUNNING
 
 
+async def test_the_cancel_of_one_caller_does_not_hide_the_questions_of_others(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that was told of the cancellation should not ask any more: MCP 2025-11-25, cancellation."""
+    monkeypatch.setattr(open_calls, "_CANCELLED_SECONDS", 0.3)
+    async with program.adapter(**CALL) as adapter:
+        alice = await started(adapter, "never", key="a")
+        await adapter.cancel(alice)
+        assert (await seen_when(adapter, alice, has_ended)).status is Status.CANCELLED
+        bob = await approving(adapter, "bob")
+        seen = await seen_when(adapter, bob, asks)
+        await adapter.answer(bob, dict.fromkeys(seen.requests, YES))
+        assert (await seen_when(adapter, bob, has_ended)).status is Status.SUCCEEDED
+
+
+async def test_the_open_question_of_a_cancelled_call_is_answered_with_cancel(program: Program) -> None:
+    async with program.adapter(**CALL) as adapter:
+        alice = await approving(adapter, "alice")
+        await adapter.cancel(alice)
+        await until(lambda: program.journal[-1] == "answer alice cancel null")
+
+
 async def test_a_page_to_visit_is_a_question_with_its_url(program: Program) -> None:
     async with program.adapter(**CALL) as adapter:
         ref = await started(adapter, "page", {"name": "mail"})

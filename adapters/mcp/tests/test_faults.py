@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 from mcp_workflows_mcp import McpAdapter
 from mcp_workflows_mcp.handle import Handle, HandleKind
@@ -255,6 +256,18 @@ async def test_a_flood_on_standard_error_holds_up_neither_side(program: Program)
         ref = await started(adapter)
         assert (await adapter.describe(ref)).status is Status.RUNNING
         await until(lambda: program.count("stderr is written") == 1)
+
+
+async def test_a_line_without_an_end_ends_the_connection_and_the_next_call_gets_another(program: Program) -> None:
+    async with program.adapter(starts="once") as adapter:
+        ref = await started(adapter, "endless", key="a")
+        seen = await seen_when(adapter, ref, has_ended, within=60)
+        assert (seen.status, seen.failure and seen.failure.kind) == (Status.FAILED, "OutcomeUnknown")
+        await until(lambda: not psutil.pid_exists(program.pids[0]))
+        program.touch("never.go")
+        other = await started(adapter, "never", key="b")
+        assert (await seen_when(adapter, other, has_ended)).status is Status.SUCCEEDED
+        assert len(program.pids) == 2
 
 
 async def test_a_flood_of_changes_lists_the_tools_a_few_times(program: Program) -> None:

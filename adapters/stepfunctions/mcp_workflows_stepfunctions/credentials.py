@@ -22,6 +22,7 @@ from typing import Any, Final
 from botocore.credentials import AssumeRoleCredentialFetcher, Credentials, DeferredRefreshableCredentials
 from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows_stepfunctions.settings import AssumeRole
 
 _EARLY: Final = 900  # seconds before its end that a session is renewed, as botocore does it
@@ -55,7 +56,7 @@ class LazyCredentials(Credentials):  # type: ignore[misc]  # botocore has no typ
                 found = self._found
             if found is None:
                 raise NoCredentialsError
-            return found.get_frozen_credentials()
+            return _known(found.get_frozen_credentials())
         except (ValueError, LookupError, TypeError, AttributeError):
             raise CredentialRetrievalError(provider="not readable", error_msg="") from None
 
@@ -63,6 +64,12 @@ class LazyCredentials(Credentials):  # type: ignore[misc]  # botocore has no typ
         """Look again with the next call: AWS has rejected these, and their file may have been renewed."""
         with self._looking:
             self._found = None
+
+
+def _known(frozen: Any) -> Any:  # Any: botocore's ReadOnlyCredentials
+    """Return the same credentials; they are masked in all texts from now on."""
+    KNOWN.add(frozen.secret_key, frozen.token)
+    return frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +105,7 @@ class CallerCredentials(Credentials):  # type: ignore[misc]  # botocore has no t
     def get_frozen_credentials(self) -> Any:
         """Return the credentials of the call in this thread. Any: botocore's ReadOnlyCredentials."""
         caller = _CALLER.get()
-        return (self._usual if caller is None else self._of(caller)).get_frozen_credentials()
+        return _known((self._usual if caller is None else self._of(caller)).get_frozen_credentials())
 
     def _of(self, caller: str) -> Credentials:
         """Return the credentials of a caller, without a call: no caller waits for the session of another."""

@@ -16,6 +16,7 @@ from temporalio.envconfig import ClientConfigProfile, ClientConfigTLS, ClientCon
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RetryConfig
 
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import ConfigError
 from mcp_workflows_temporal.codec import RemoteCodec
 from mcp_workflows_temporal.credentials import (
@@ -70,6 +71,7 @@ class Connection:
     """
 
     def __init__(self, settings: TemporalSettings) -> None:
+        KNOWN.add_all(settings)
         self._settings = settings
         profile = merged_profile(settings)
         files = WatchedFiles(
@@ -103,6 +105,8 @@ class Connection:
             await self._codec.aclose()
 
     async def _client(self, config: ClientConnectConfig, *, lazy: bool = True) -> Client:
+        KNOWN.add(config.get("api_key"))
+        KNOWN.add_all(config.get("rpc_metadata"))
         return await Client.connect(
             self.place.address,
             namespace=self.place.namespace,

@@ -14,6 +14,7 @@ from pathlib import Path
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfigProfile, ClientConfigTLS, ClientConnectConfig
 
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class Renewal:
         if config.get("api_key") != before.get("api_key"):
             logger.info("new API key: in use")
             client.api_key = config.get("api_key")
+            KNOWN.add(client.api_key)
         return client
 
 

@@ -150,4 +150,4 @@ def say(text: str, *, err: bool = False) -> None:
 
 def harmless(text: str) -> str:
     """Replace control characters: text from a server must not steer the terminal."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text)

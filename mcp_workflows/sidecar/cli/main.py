@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.app import app, say
@@ -22,7 +23,7 @@ def main() -> None:
     except* WorkflowsError as group:
         failures.extend(_messages(group))
     for failure in failures:
-        say(failure, err=True)
+        say(mask(failure), err=True)
     sys.exit(1 if failures else 0)
 
 

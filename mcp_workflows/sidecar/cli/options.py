@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.log_limits import LINES, escaped
 from mcp_workflows.sidecar import DISTRIBUTION
@@ -23,6 +24,7 @@ from mcp_workflows.sidecar.address import Address
 if TYPE_CHECKING:  # half a second, which `dev` does not need
     from mcp_workflows.sidecar.config.models import Config
 
+_LIMITED = frozenset({"mcp", "uvicorn", "sse_starlette", "asyncio"})  # they log what remote parties do
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8931
 _ADDRESS = re.compile(r"(?:(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):)?(\d{1,5})")
@@ -121,15 +123,16 @@ def log(level: LogLevel) -> None:
 
 
 class LogLines(logging.Formatter):
-    """Indents the further lines of a record (a trace), so that none looks like a record of its own."""
+    """Masks credentials, escapes control characters, and indents further lines, so that none looks like a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n  ".join(escaped(line) for line in super().format(record).split("\n"))
+        return "\n  ".join(escaped(line) for line in mask(super().format(record)).split("\n"))
 
 
 def _is_within_limits(record: logging.LogRecord) -> bool:
-    """Limit the records of other libraries about remote parties; our own loggers have limits, see `log_limits`."""
-    return record.name.startswith("mcp_workflows.") or LINES.filter(record)
+    """Limit the records of libraries about remote parties; our own loggers have limits, the user's lines have none."""
+    library = record.name.partition(".")[0]
+    return not (library in _LIMITED or library.startswith("mcp_workflows_")) or LINES.filter(record)
 
 
 def _has_no_payload(record: logging.LogRecord) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -80,9 +79,8 @@ class Outcome:
 
 
 def _echo(text: str, *, err: bool = False) -> None:
-    """Print text unchanged to a file or a pipe, and without control characters to a terminal."""
-    stream = sys.stderr if err else sys.stdout
-    typer.echo(harmless(text) if stream.isatty() else text, err=err, color=True)  # color: strip nothing
+    """Print text without control characters: what is piped may be shown on a terminal later."""
+    typer.echo(harmless(text), err=err, color=True)  # color: strip nothing
 
 
 def _shown(result: types.CallToolResult) -> Iterator[str]:

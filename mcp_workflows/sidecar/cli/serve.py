@@ -19,7 +19,7 @@ import typer
 from mcp_workflows.access import is_loopback
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.address import Address
-from mcp_workflows.sidecar.app import run_http, run_stdio
+from mcp_workflows.sidecar.app import private_stdout, run_http, run_stdio
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.options import (
     ConfigArgument,
@@ -147,12 +147,13 @@ def collect_rarely() -> None:
 
 def serve_reloading(config: Path, http: Address | None, *, unsafe_no_auth: bool) -> None:
     """Serve, and reload a configuration whenever it is saved; a Python file is never reloaded in place."""
+    out = private_stdout() if http is None else None
     loaded = load(config)
     check_exposure(http, loaded, unsafe_no_auth=unsafe_no_auth)
     background = None if is_python(config) else Reloader(config, loaded, os.environ).run
     with suppress(KeyboardInterrupt):  # Ctrl-C ends the command
         if http is None:
-            anyio.run(partial(run_stdio, loaded, background))
+            anyio.run(partial(run_stdio, loaded, background, out=out))
         else:
             run_http(loaded, host=http.host, port=http.port, background=background)
 
@@ -190,6 +191,7 @@ def serve(
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True, name="watch of the parent").start()
     log(log_level)
+    out = private_stdout() if http is None else None  # before the user's modules print
     gc.disable()  # adapters and the user's modules are imported, which leaves no garbage
     try:
         loaded = load(either(config, option))
@@ -204,6 +206,6 @@ def serve(
     collect_rarely()
     with suppress(KeyboardInterrupt):  # Ctrl-C ends the command
         if http is None:
-            anyio.run(partial(run_stdio, loaded, ops=ops))
+            anyio.run(partial(run_stdio, loaded, ops=ops, out=out))
         else:
             run_http(loaded, host=http.host, port=http.port, ops=ops)

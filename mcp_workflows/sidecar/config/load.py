@@ -33,6 +33,7 @@ from mcp_workflows.adapter import (
     load_adapter,
     takes_grace,
 )
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import clashes
 from mcp_workflows.sidecar.config.includes import REFERENCE, ComposedConfig, applies, is_schema_file, read_config
@@ -92,6 +93,7 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
     _check_layers(report, composed, kinds)
     authorizer = _authorizer(report, server)
     _check_rules(report, server, [tool for tool in tools if tool])
+    KNOWN.add_all([server, store, telemetry, *(engine.settings for engine in engines.values() if engine)])
     report.raise_if_any()
     return Config(
         tool_defaults=partial(composed.layers.over, known=TOOL_KEYS),

@@ -19,6 +19,7 @@ from typing import Any, cast
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
+from mcp_workflows.adapter.redaction import OPAQUE, mask
 from mcp_workflows.sidecar.config.includes import read_config
 from mcp_workflows.sidecar.config.json_schema import config_schema
 from mcp_workflows.sidecar.config.yaml import Source, Where, mapping_in
@@ -122,6 +123,8 @@ class _Redactor:
             if variants and not any(_takes(each, "array") for each in variants):
                 return HIDDEN
             items = cast("Sequence[Any]", value)
+            if where[-1] == "command":
+                return [self._argument(items, index, where) for index in range(len(items))]
             below = [each["items"] for each in variants if isinstance(each.get("items"), dict)]
             return [self.value(item, (*where, index), below) for index, item in enumerate(items)]
         inner = [each[word] for each in variants for word in _HOLDING if isinstance(each.get(word), dict)]
@@ -154,6 +157,15 @@ class _Redactor:
         text = written or value.replace("${", "$${")
         text = _TOKEN.sub(lambda found: f"{found[1] or found[2]}{HIDDEN}", text)
         return _QUERY.sub(rf"\g<1>{HIDDEN}", _USER_INFO.sub(rf"\g<1>{HIDDEN}", text))
+
+    def _argument(self, items: Sequence[Any], index: int, where: Where) -> Any:  # Any: JSON scalars
+        """Return a word of a command; the value of an option such as `--token` is a secret."""
+        word, option = items[index], str(items[index - 1]) if index else ""
+        is_value = option.startswith("-") and "=" not in option and not str(word).startswith("-")
+        shown = self._scalar(word, (*where, index), secret=is_value and _named_secret((option,)))
+        if not isinstance(word, str) or shown == HIDDEN or shown != word.replace("${", "$${"):
+            return shown
+        return HIDDEN if OPAQUE.fullmatch(word) and not word.startswith("-") else mask(shown)
 
     def _as_written(self, where: Where) -> str | None:
         """Return the text with its `${NAME}`, if a value was substituted."""

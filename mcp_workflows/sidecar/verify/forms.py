@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+from mcp_workflows.adapter.redaction import encoded_cores
+
 _BEFORE: Final = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
 _AFTER: Final = r"(?![A-Za-z0-9])"
 _ALPHABET: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
 _RUNS: Final = (re.compile(r"[A-Za-z0-9+/_-]{8,}={0,2}"), re.compile(r"[A-Za-z0-9+_-]{8,}={0,2}"))
 _ESCAPES: Final = {"\n": "n", "\r": "r", "\t": "t"}
-_BITS: Final = 6  # of a character of base64
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Forms:
         plain = f"{_BEFORE}{spelled}{_AFTER}" if is_word else spelled
         if not is_encoded:
             return cls(re.compile(plain, re.IGNORECASE), None)
-        cores = {core for each in (text, text.lower(), text.upper()) for core in _cores(_bytes(each))}
+        cores = {core for each in (text, text.lower(), text.upper()) for core in encoded_cores(_bytes(each))}
         encoded = "|".join(re.escape(core).replace(r"\+", "[+-]").replace("/", "[/_]") for core in sorted(cores))
         return cls(re.compile(f"{plain}|{_bytes(text).hex()}", re.IGNORECASE), re.compile(encoded))
 
@@ -107,15 +108,6 @@ def _character(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass").hex()
     found.append("".join(rf"\\+u{units[at : at + 4]}" for at in range(0, len(units), 4)))
     return f"(?:{'|'.join(found)})"
-
-
-def _cores(text: bytes) -> set[str]:
-    """Return the characters of base64 that only the text decides, at each of the three alignments."""
-    found = set[str]()
-    for before in range(3):
-        encoded = base64.b64encode(bytes(before) + text).decode()
-        found.add(encoded[-(-before * 8 // _BITS) : (before + len(text)) * 8 // _BITS])
-    return found
 
 
 def _bytes(text: str) -> bytes:

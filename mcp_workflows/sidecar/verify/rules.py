@@ -5,15 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-SECRET_KEY: Final = re.compile(
-    r"pass(word|wd|phrase)|pwd|secret|token|api[_-]?key|authorization|cookie|credential|private[_-]?key|signature"
-    r"|session",
-    re.IGNORECASE,
-)
-"""Keys below which all is secret."""
+from mcp_workflows.adapter.redaction import SECRET_RULES, TextRule
 
 SECRET_LEAF: Final = re.compile(
     r"(?:^|[^A-Za-z])(?i:auth|bearer|pin|pass)(?![A-Za-z])|[a-z0-9](?:Auth|Bearer|Pin|Pass)(?![a-z])"
@@ -23,14 +17,6 @@ SECRET_LEAF: Final = re.compile(
 NAME_KEYS: Final = frozenset({"name", "key", "header", "parameter", "variable", "field"})
 VALUE_KEYS: Final = frozenset({"value", "values", "val", "default"})
 """The keys, in lower case, of an object that is a name and a value."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextRule:
-    """A pattern for one kind of private text; the group `it`, or the whole match, is replaced."""
-
-    kind: str
-    pattern: re.Pattern[str]
 
 
 def _rule(kind: str, pattern: str) -> TextRule:
@@ -44,18 +30,7 @@ _COUNTRIES: Final = (
 )
 _FOLDERS: Final = r"tmp|var|root|opt|srv|mnt|data|work|private|usr|etc|run|Volumes|Library|app(?!/rest\b)"
 RULES: Final[Sequence[TextRule]] = (
-    _rule("secret", r"-----BEGIN [A-Z ]+-----[\s\S]*?(?:-----END [A-Z ]+-----|\Z)"),
-    _rule("secret", r"\beyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*"),  # a JWT
-    _rule("secret", r"(?i:\b(?:bearer|basic))\s+(?P<it>(?=\S*[\d=._-])[\w.~+/=-]{6,})"),
-    _rule("secret", r"\bA(?:KIA|SIA|ROA|IDA|GPA|NPA)[0-9A-Z]{12,}\b"),  # AWS: access keys, ids of people and roles
-    _rule("secret", r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[a-z]-|sk-|ya29\.|AIza|npm_|hf_|dop_v1_)[\w.-]{12,}"),
-    _rule("secret", r"\b(?:[spr]k_(?:live|test)_|whsec_)[\w+/-]{6,}={0,2}"),  # Stripe
-    _rule("secret", r"(?<=://)(?P<it>[^/\s@\"'<>]+)@"),  # credentials in a URL
-    _rule(
-        "secret",
-        r"(?i:(?<![\w-])[\w-]*(?:password|passwd|passphrase|pwd(?!=[/\\])|secret|token|api[_-]?key|private[_-]?key|signature|credential"
-        r"|cookie|\bsig|\bpin)[\w-]{0,60})(?:\\*[\"']|%22)?\s*(?:[=:]|%3[ADad])\s*(?:\\*[\"']|%22|%20)?(?P<it>[^\s\"'&,;{}<>\\]{4,})",
-    ),
+    *SECRET_RULES,
     _rule(
         "email", r"(?<![\w.+/-])[\w.+-]+(?:@|%(?:25)*40|\\+u0040)[\w-]+(?:\.[\w-]+)*"
     ),  # also PID@HOST, the identity of a Temporal worker

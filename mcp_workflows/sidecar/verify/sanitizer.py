@@ -19,16 +19,15 @@ from itertools import count
 from typing import Final, cast
 
 from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.redaction import SECRET_KEY, TextRule
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.verify.forms import Forms, replace_decoded, unwrapped
 from mcp_workflows.sidecar.verify.rules import (
     NAME_KEYS,
     PUBLIC,
     RULES,
-    SECRET_KEY,
     SECRET_LEAF,
     VALUE_KEYS,
-    TextRule,
     fits,
     placeholder,
     placeholders_with,

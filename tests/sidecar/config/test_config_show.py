@@ -151,6 +151,17 @@ def test_each_tool_says_where_it_and_its_settings_are_from(
     }
 
 
+def test_the_arguments_of_a_command_are_shown_without_secrets(tmp_path: Path, terminal: Terminal) -> None:
+    words = ["npx", "-y", "@acme/server", "--api-key", "k3y-canary", "--token=t0k-canary", "--mode", "fast"]
+    words += ["postgresql://me:pw-canary@db/orders", "Xk29fLq81canaryPz7", "ghp_0123456789canaryABCDEF", "./a/file.txt"]
+    config = f"engines: {{up: {{adapter: mcp, command: {json.dumps(words)}}}}}\ntools: {{}}\n"
+    shown = terminal.call("config", "show", str(written(tmp_path, {"workflows.yaml": config})), "--format", "json")
+    assert "canary" not in shown.out
+    kept = ["npx", "-y", "@acme/server", "--api-key", "***", "--token=***", "--mode", "fast"]
+    command = json.loads(shown.out)["config"]["engines"]["up"]["command"]
+    assert command == [*kept, "postgresql://me:***@db/orders", "***", "***", "./a/file.txt"]
+
+
 def test_it_is_shown_without_the_variables_too_and_what_is_missing_is_said(tmp_path: Path, terminal: Terminal) -> None:
     path = written(tmp_path, {"workflows.yaml": ENGINE.format("api_key: '${NO_SUCH_KEY}'") + TOOLS})
     ended = terminal.call("config", "show", str(path))

@@ -17,7 +17,11 @@ def discover(executor: Executor | None, executed: Sequence[ExecutedWorkflow]) ->
     known = (
         {}
         if executor is None
-        else {name: describe_workflow(executor.application.module, each) for name, each in executor.workflows.items()}
+        else {
+            name: describe_workflow(executor.application.module, each)
+            for name, each in executor.workflows.items()
+            if not each.is_private
+        }
     )
     ran = {
         each.name: replace(

@@ -130,9 +130,12 @@ def draft_file(file: Path, start: str | None) -> DraftedEngine:
     module = load_module(file.stem)
     if Path(module.__file__ or "").resolve() != file:
         raise ConfigError(f"{file.name}: Python finds {module.__file__} under this name: rename the file")
-    workflows = [each for each in workflows_in(module).values() if start in (None, each.name)]
+    known = workflows_in(module).values()
+    workflows = [each for each in known if start == each.name or (start is None and not each.is_private)]
     if not workflows:
         hidden = hidden_workflows_in(module)
-        raise ConfigError(hidden[0] if hidden else f"{file.name}: no function in it has @DBOS.workflow()")
+        raise ConfigError(
+            hidden[0] if hidden else f"{file.name}: no function in it has @DBOS.workflow() and a public name"
+        )
     found = [describe_workflow(file.stem, each) for each in workflows]
     return DraftedEngine(name=file.stem, settings={"module": file.stem}, workflows=found)

@@ -41,10 +41,6 @@ class _KeepingClient:
         """Return the end of a log; see `ApiClient.log`."""
         return self._kept(request, scope, await self._client.log(request, scope, follow))
 
-    def masked_log(self, text: str) -> str:
-        """Return a log without credentials; see `ApiClient.masked_log`."""
-        return self._client.masked_log(text)
-
     def _kept(self, request: Request, scope: Scope, reply: Reply) -> Reply:
         prepared = self._client.prepare(request, scope)
         headers = {name: value for name, value in reply.headers.items() if name not in _LEFT_OUT}
@@ -74,10 +70,6 @@ class _RecordedClient:
     async def log(self, request: Request, scope: Scope, follow: Sequence[str]) -> Reply:
         """Return the next reply; see `send`."""
         return await self.send(request, scope)
-
-    def masked_log(self, text: str) -> str:
-        """Return the log as it is: it was recorded without credentials."""
-        return text
 
 
 async def record(client: ApiClient, settings: HttpSettings, definition: ApiDefinition, ref: Ref, earlier: JSON) -> JSON:

@@ -1,0 +1,251 @@
+"""Secrets in texts and JSON: one set of rules, and the credentials that this process knows.
+
+A known credential is masked wherever it turns up. A rule recognizes the form of a credential that nobody has named:
+vendor tokens, PEM, JWT, AWS keys, `name=value`. Texts (messages, failures, logs) are masked more eagerly than outputs,
+which are data: there a value next to a name such as `token` must look like a credential, and signed URLs stay usable.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, cast
+from urllib.parse import quote, unquote, urlsplit
+
+from pydantic import BaseModel, SecretStr
+
+from mcp_workflows.adapter.boundary import JSON
+
+STARS: Final = "***"
+_BITS: Final = 6  # of a character of base64
+
+SECRET_KEY: Final = re.compile(
+    r"pass(word|wd|phrase)|pwd|secret|token|api[_-]?key|authorization|cookie|credential|private[_-]?key|signature"
+    r"|session",
+    re.IGNORECASE,
+)
+"""Keys below which all is secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextRule:
+    """A pattern for one kind of private text; the group `it`, or the whole match, is replaced."""
+
+    kind: str
+    pattern: re.Pattern[str]
+    hints: Sequence[str] = ()  # each match has one of these, in any case; a search for them takes little time
+
+
+SECRET_RULES: Final[Sequence[TextRule]] = tuple(
+    TextRule("secret", re.compile(pattern), hints.split())
+    for hints, pattern in (
+        ("-----begin", r"-----BEGIN [A-Z ]+-----[\s\S]*?(?:-----END [A-Z ]+-----|\Z)"),
+        ("eyj", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*"),  # a JWT
+        ("bearer basic", r"(?i:\b(?:bearer|basic))\s+(?P<it>(?=\S*[\d=_-]|\S*\.\w)[\w.~+/=-]{6,})"),
+        # AWS: access keys, ids of people and roles
+        ("akia asia aroa aida agpa anpa", r"\bA(?:KIA|SIA|ROA|IDA|GPA|NPA)[0-9A-Z]{12,}\b"),
+        (
+            "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xox sk- ya29. aiza npm_ hf_ dop_v1_",
+            r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[a-z]-|sk-|ya29\.|AIza|npm_|hf_|dop_v1_)[\w.-]{12,}",
+        ),
+        ("k_live_ k_test_ whsec_", r"\b(?:[spr]k_(?:live|test)_|whsec_)[\w+/-]{6,}={0,2}"),  # Stripe
+        ("@", r"(?<=://)(?P<it>[^/\s@\"'<>]+)@"),  # credentials in a URL
+        (
+            "passw passphrase pwd secret token apikey api_key api-key private signature credential cookie sig pin",
+            (
+                r"(?i:(?<![\w-])[\w-]{0,60}(?:password|passwd|passphrase|pwd(?!=[/\\])|secret|token|api[_-]?key"
+                r"|private[_-]?key|signature|credential|cookie|\bsig|\bpin)[\w-]{0,60})(?:\\*[\"']|%22)?\s*(?:[=:]|%3[ADad])"
+                r"\s*(?:\\*[\"']|%22|%20)?(?P<it>(?<=[\"'])[^\"'\\\n]{4,}|[^\s\"'&,;{}<>\\]{4,})"
+            ),
+        ),
+    )
+)
+"""The rules for credentials, in the order in which they are applied. Each takes linear time for any text."""
+
+_USER_INFO: Final = SECRET_RULES[-2].pattern
+_NAMED: Final = SECRET_RULES[-1].pattern
+_PUBLIC_PEM: Final = re.compile(r"-----BEGIN (?:[A-Z ]*PUBLIC KEY|[A-Z ]*CERTIFICATE[A-Z ]*)-----")
+_NO_SECRET: Final = re.compile(  # names whose values are no credentials: of pages, counts, and other things about one
+    r"(?i)\b(?:next|page|continuation|sync|max|min|total|input|output|prompt|completion)[_-]?\w*token"
+    r"|[_-](?:id|type|name|url|uri|arn|file|path|count|usage|limit|at|expir\w*|hash|sha256)(?:\\*[\"'])?\s*[=:]"
+)
+_NUMBERS: Final = re.compile(r"[\d.,:/%+-]+")
+_PASSWORD: Final = re.compile(r"(?i)passw|passphrase|pwd|pin|secret")
+_RANDOM: Final = re.compile(r"(?s)(?=.*[^\W\d_])(?=.*[\d=/+])\S{6,}|(?=.*[a-z])(?=.*[A-Z])\S{12,}|\S{24,}")
+OPAQUE: Final = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[\w+=-]{16,}")  # a value of an environment that is no setting
+_JOINED: Final = re.compile(r"[\"'=]|%3[ADad]|\S:$")  # a name and its value: no `name: value` of prose
+_URLS: Final = re.compile(r"(https?://[^\s\"'<>]+)")
+_SIGNED: Final = re.compile(r"(?i)https?://[^/@]*/[^@]*[?&](?:X-Amz-Signature|X-Goog-Signature|Signature|sig)=")
+_DISTINCT: Final = re.compile(r"(?s)(?=.*[^\W\d_])(?=.*[^A-Za-z]).{6,}|.{12,}")  # no word, and no short number
+_LONG: Final = 12  # characters of a credential that is also looked for next to letters and digits
+_SHORTEST: Final = 4  # characters of one that is masked at all
+_MOST: Final = 2000  # credentials that are known at a time: tokens are renewed for as long as the process runs
+
+
+class KnownSecrets:
+    """The credentials of this process, in all the forms in which others repeat them.
+
+    One that may be an ordinary word, such as the password `postgres`, is masked in texts alone: an output is data.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, None] = {}
+        self._patterns: dict[bool, re.Pattern[str]] = {}  # by whether it is for data
+
+    def add(self, *secrets: str | None) -> None:
+        """Remember credentials: a token, `Bearer TOKEN`, a key in PEM; of a URL the password."""
+        for secret in filter(None, secrets):
+            parts = {secret.strip(), *(word for word in secret.split() if len(word) >= _LONG)}
+            for part in _passwords(secret) if "://" in secret else parts:
+                if len(part) >= _SHORTEST and part not in self._texts:
+                    self._texts[part] = None
+                    self._patterns = {}
+        for oldest in list(self._texts)[:-_MOST]:
+            del self._texts[oldest]
+
+    def add_all(self, settings: object) -> None:
+        """Remember the credentials in settings: secrets, passwords in URLs, and values that their keys call secret."""
+        for name, value in _values(settings):
+            text = value.get_secret_value() if isinstance(value, SecretStr) else value
+            is_named = name is not None and SECRET_KEY.search(name) and "{{" not in text
+            if isinstance(value, SecretStr):
+                is_secret = bool(name is None or is_named or OPAQUE.fullmatch(text))
+            else:
+                is_secret = bool(is_named and _RANDOM.fullmatch(text))
+            self.add(*([text] if is_secret else _passwords(text)))
+
+    def mask(self, text: str, *, is_data: bool = True) -> str:
+        """Return a text without these credentials."""
+        if not self._texts:
+            return text
+        patterns = self._patterns  # another thread may add a credential meanwhile, and begin anew
+        if is_data not in patterns:
+            texts = list(self._texts)
+            patterns[is_data] = _pattern([each for each in texts if not is_data or _DISTINCT.fullmatch(each)])
+        return patterns[is_data].sub(STARS, text)
+
+
+KNOWN: Final = KnownSecrets()
+"""The credentials of this process: an adapter adds its own, the program those of its configuration."""
+
+
+def mask(text: str) -> str:
+    """Return a text (a message, a failure, a log) with stars for known credentials and for what the rules find."""
+    return _without_secrets(KNOWN.mask(text, is_data=False), _rules_for(text), is_data=False)
+
+
+def mask_known(value: JSON) -> JSON:
+    """Return JSON with stars for known credentials."""
+    return _mapped(value, lambda _, text: KNOWN.mask(text))
+
+
+def mask_output(value: JSON) -> JSON:
+    """Return JSON from a workflow with stars for known credentials, and for what certainly looks like others."""
+    rules = _rules_for(json.dumps(value, ensure_ascii=False))
+    if not rules:
+        return mask_known(value)
+    return _mapped(value, lambda key, text: _of_key(key, _without_secrets(KNOWN.mask(text), rules, is_data=True)))
+
+
+def _rules_for(text: str) -> Sequence[re.Pattern[str]]:
+    """Return the rules that may find something in a text."""
+    lowered = text.lower()
+    return [rule.pattern for rule in SECRET_RULES if any(hint in lowered for hint in rule.hints)]
+
+
+def _mapped(value: JSON, text: Callable[[str, str], str], key: str = "") -> JSON:
+    """Return JSON with all texts replaced by what `text` returns for the key above and the text; keys, too."""
+    if isinstance(value, str):
+        return text(key, value)
+    if isinstance(value, Mapping):
+        return {text("", name): _mapped(each, text, name) for name, each in cast("Mapping[str, JSON]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(each, text, key) for each in cast("Sequence[JSON]", value)]
+    return value
+
+
+def _of_key(key: str, value: str) -> str:
+    """Return the value of a key; `{"password": "x"}` is treated as `password=x`."""
+    found = _NAMED.match(f"{key}={value}") if SECRET_KEY.search(key) else None
+    return value if found is None or _replaced(found, is_data=True) == found[0] else STARS
+
+
+def _without_secrets(text: str, rules: Sequence[re.Pattern[str]], *, is_data: bool) -> str:
+    parts = _URLS.split(text) if rules and is_data and "http" in text else [text]
+    for at in range(len(parts)):
+        if at % 2 == 0 or not _SIGNED.match(parts[at]):  # a link that works for a while is a result
+            for rule in rules:
+                parts[at] = rule.sub(lambda found: _replaced(found, is_data=is_data), parts[at])
+    return "".join(parts)
+
+
+def _replaced(found: re.Match[str], *, is_data: bool) -> str:
+    """Return a match with stars for the credential in it, or as it is if there is none."""
+    group = "it" if "it" in found.re.groupindex else 0
+    begin, end = (each - found.start() for each in found.span(group))
+    whole, before, value = found[0], found[0][:begin], found[group]
+    if found.re is _USER_INFO:
+        is_secret = ":" in value or not is_data
+    elif found.re is _NAMED:
+        is_secret = _is_credential(before, value, is_data=is_data)
+    else:
+        is_secret = not _PUBLIC_PEM.match(value) and (not before or not is_data or len(value) >= _LONG)
+    return f"{before}{STARS}{whole[end:]}" if is_secret else whole
+
+
+def _is_credential(name: str, value: str, *, is_data: bool) -> bool:
+    """True if the value after a name such as `token=` is a credential, and no count, word or placeholder."""
+    if _NO_SECRET.search(name) or value.startswith(("$", "{{", "(")):
+        return False
+    is_joined, is_password = bool(_JOINED.search(name)), bool(_PASSWORD.search(name))
+    if _NUMBERS.fullmatch(value):
+        return is_password and (is_joined or not is_data)
+    return bool(_RANDOM.fullmatch(value)) or (is_joined and (is_password or not is_data))
+
+
+def _values(found: object, name: str | None = None) -> Iterator[tuple[str | None, SecretStr | str]]:
+    """Yield all texts in settings, those of a mapping with their key."""
+    if isinstance(found, SecretStr | str):
+        yield name, found
+    elif isinstance(found, Mapping):
+        for key, each in cast("Mapping[object, object]", found).items():
+            yield from _values(each, str(key))
+    elif isinstance(found, list | tuple):
+        for each in cast("Sequence[object]", found):
+            yield from _values(each, name)
+    elif isinstance(found, BaseModel):
+        for field in type(found).model_fields:
+            yield from _values(getattr(found, field))
+
+
+def _passwords(text: str) -> Sequence[str]:
+    """Return the password in a URL, as it is written and decoded."""
+    with suppress(ValueError):
+        if "://" in text and (password := urlsplit(text.strip()).password):
+            return [password, unquote(password)]
+    return ()
+
+
+def _pattern(secrets: Sequence[str]) -> re.Pattern[str]:
+    """Return a pattern for all forms of credentials: as they are, percent-encoded, escaped, in base64."""
+    forms = list[str]()
+    for secret in sorted(secrets, key=len, reverse=True):
+        plain = {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+        found = "|".join(map(re.escape, sorted(plain, key=len, reverse=True)))
+        is_long = len(secret) >= _LONG
+        forms.append(found if is_long else rf"(?<![A-Za-z0-9])(?:{found})(?![A-Za-z0-9])")
+        forms += map(re.escape, sorted(encoded_cores(secret.encode())) if is_long else ())
+    return re.compile("|".join(forms) or "(?!)")
+
+
+def encoded_cores(text: bytes) -> set[str]:
+    """Return the characters of base64 that the text alone decides, at each of the three alignments."""
+    found = set[str]()
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + text).decode()
+        found.add(encoded[-(-before * 8 // _BITS) : (before + len(text)) * 8 // _BITS])
+    return found
