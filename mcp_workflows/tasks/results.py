@@ -11,6 +11,7 @@ from mcp_types import CallToolResult
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Failure
+from mcp_workflows.adapter.display_text import cleaned_result
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.tools.json_schema import violations
 from mcp_workflows.tools.sizes import size_of
@@ -29,7 +30,7 @@ def tool_result(output: JSON) -> dict[str, Any]:
     A string becomes text, null empty content; other JSON becomes text and is wrapped as `{"result": ...}`.
     """
     if _is_tool_result(output):
-        return {"isError": False, **{key: value for key, value in output.items() if key != "resultType"}}
+        return cleaned_result({"isError": False, **{key: each for key, each in output.items() if key != "resultType"}})
     if output is None:
         return {"content": [], "isError": False}
     if isinstance(output, str):

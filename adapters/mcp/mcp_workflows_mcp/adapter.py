@@ -30,7 +30,7 @@ from mcp_workflows.adapter import (
 )
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.adapter.kept_looks import KeptLooks
-from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ResultUnavailable
 from mcp_workflows_mcp.auth import Secrets
 from mcp_workflows_mcp.cancel import cancel
 from mcp_workflows_mcp.definition import ToolsDefinition
@@ -70,7 +70,7 @@ class McpAdapter:
         self._settings = settings
         self._definitions = KeptDefinitions[ToolsDefinition](settings, settings.definition, ToolsDefinition)
         secrets = Secrets(settings)
-        self._calls = OpenCalls(secrets.masked_value)
+        self._calls = OpenCalls(secrets.masked_value, is_local=settings.is_local)
         self._upstream = Upstream(settings, secrets, self._calls, self._answer_elicitation)
         self._tasks = UpstreamTasks(self._upstream, secrets, self._calls.elicitations)
         self._starts = StartCalls(self._upstream, settings, self._calls)
@@ -120,7 +120,10 @@ class McpAdapter:
             return kept
         try:
             async with self._in_time():
-                execution, wait = await self._look(ref)
+                try:
+                    execution, wait = await self._look(ref)
+                except ResultUnavailable as error:
+                    execution, wait = await self._definitions.without_result(ref.handle, error), 0.0
         except EngineRefused as error:
             raise EngineUnavailable(str(error), silent=False) from None
         found = self._without_secrets(execution)

@@ -10,16 +10,20 @@ import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
 from mcp_workflows.adapter.expressions import as_object
+from mcp_workflows.adapter.reply_reader import reading_result
 from mcp_workflows.client.messages import TaskState
-from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows.errors import EngineError, EngineUnavailable, ResultUnavailable
 from mcp_workflows_mcp.auth import Secrets
 from mcp_workflows_mcp.elicitations import MOST_QUESTIONS, Elicitations
+from mcp_workflows_mcp.error_translation import is_reply
 from mcp_workflows_mcp.reply import text_of
 from mcp_workflows_mcp.upstream import Connection, Upstream
 
+_UNSAID: Final = "it failed; the server does not say why"
 _RELATED: Final = "io.modelcontextprotocol/related-task"
 _STATUS: Final[Mapping[str, Status]] = {
     "working": Status.RUNNING,
@@ -71,11 +75,16 @@ class UpstreamTasks:
         """Return a task of 2025-11-25, whose result and questions come by another request."""
         assert connection.in_core is not None
         if state.status in {"completed", "failed"}:
-            try:
-                result = await connection.in_core.payload(state.task_id)
-            except MCPError as error:
-                failure = types.ErrorData(code=error.code, message=error.message)
-                return self._execution(state.model_copy(update={"status": "failed", "error": failure}), {})
+            with reading_result(_STATUS[state.status]):
+                async with self._upstream.translated():
+                    try:
+                        result = await connection.in_core.payload(state.task_id)
+                    except (MCPError, ValidationError) as error:
+                        if state.status == "completed" or (isinstance(error, MCPError) and not is_reply(error)):
+                            raise
+                        said = error.message if isinstance(error, MCPError) else _UNSAID
+                        failure = types.ErrorData(code=types.INTERNAL_ERROR, message=said)
+                        return self._execution(state.model_copy(update={"error": failure}), {})
             written = result.model_dump(by_alias=True, mode="json", exclude_none=True)
             return self._execution(state.model_copy(update={"status": "completed", "result": written}), {})
         requests = self._elicitations.requests(state.task_id)
@@ -104,7 +113,9 @@ class UpstreamTasks:
         output, failure = None, None
         if status is Status.SUCCEEDED:
             output = state.result
-            if output is not None and output.get("isError"):
+            if not output:
+                raise ResultUnavailable("the server says nothing of it")
+            if output.get("isError"):
                 status, failure, output = Status.FAILED, Failure(text=text_of(output)), None
         elif status is Status.FAILED:
             failure = self._failure(state)
@@ -121,7 +132,7 @@ class UpstreamTasks:
 
     def _failure(self, state: TaskState) -> Failure:
         if state.error is None:
-            return Failure(text=state.status_message or "it failed; the server does not say why")
+            return Failure(text=state.status_message or _UNSAID)
         return Failure(text=state.error.message)
 
     async def answer(self, task_id: str, responses: Mapping[str, JSON]) -> None:
