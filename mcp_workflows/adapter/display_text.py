@@ -23,6 +23,7 @@ MAX_TEXT: Final = 4000  # characters of a text whose author is trusted: of the c
 MAX_DESCRIPTION: Final = 10_000  # characters of the description of a tool: every client gets it with every list
 MAX_LINK: Final = 2048  # characters
 _MAX_META: Final = 16_384  # characters of the `_meta` of a result, as JSON
+_MAX_DEPTH: Final = 100  # objects and lists in each other
 _MAX_NAME: Final = 200  # characters of a name or title
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 _READ_AHEAD: Final = 4  # times the bound: so much of a text is read, since some of it may be left out
@@ -154,15 +155,20 @@ def cleaned_texts(value: Any, name: str = "") -> Any:  # any JSON value
     return value
 
 
-def cleaned_schema(value: Any, name: str = "") -> Any:  # any JSON value
-    """Return a schema for models in which every text and every name is clean: a model reads all of it."""
+def cleaned_schema(value: Any, name: str = "", depth: int = 0) -> Any:  # any JSON value
+    """Return a schema for models in which every text and name is clean, since a model reads all of it.
+
+    Levels below `_MAX_DEPTH` are left out: `tools.schema_cost` then refuses the schema.
+    """
+    if depth > _MAX_DEPTH:
+        return None
     if isinstance(value, str):
         return value if name in _EXACT_IN_SCHEMAS else cleaned(value)
     if isinstance(value, Mapping):
         members = cast("Mapping[str, Any]", value).items()
-        return {cleaned(key, _MAX_NAME): cleaned_schema(each, key) for key, each in members}
+        return {cleaned(key, _MAX_NAME): cleaned_schema(each, key, depth + 1) for key, each in members}
     if isinstance(value, list):
-        return [cleaned_schema(each, name) for each in cast("list[object]", value)]
+        return [cleaned_schema(each, name, depth + 1) for each in cast("list[object]", value)]
     return value
 
 
