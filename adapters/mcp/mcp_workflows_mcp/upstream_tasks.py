@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
 from mcp_workflows.adapter.expressions import as_object
-from mcp_workflows.adapter.reply_reader import reading_result
 from mcp_workflows.client.messages import TaskState
 from mcp_workflows.errors import EngineError, EngineUnavailable, ResultUnavailable
 from mcp_workflows_mcp.auth import Secrets
@@ -75,16 +74,17 @@ class UpstreamTasks:
         """Return a task of 2025-11-25, whose result and questions come by another request."""
         assert connection.in_core is not None
         if state.status in {"completed", "failed"}:
-            with reading_result(_STATUS[state.status]):
-                async with self._upstream.translated():
-                    try:
-                        result = await connection.in_core.payload(state.task_id)
-                    except (MCPError, ValidationError) as error:
-                        if state.status == "completed" or (isinstance(error, MCPError) and not is_reply(error)):
-                            raise
-                        said = error.message if isinstance(error, MCPError) else _UNSAID
-                        failure = types.ErrorData(code=types.INTERNAL_ERROR, message=said)
-                        return self._execution(state.model_copy(update={"error": failure}), {})
+            try:
+                result = await connection.in_core.payload(state.task_id)
+            except MCPError as error:
+                if not is_reply(error):
+                    raise
+                failure = types.ErrorData(code=error.code, message=error.message)
+                return self._execution(state.model_copy(update={"status": "failed", "error": failure}), {})
+            except ValidationError:
+                if state.status == "completed":
+                    raise ResultUnavailable("the server's answer does not keep to the protocol") from None
+                return self._execution(state, {})
             written = result.model_dump(by_alias=True, mode="json", exclude_none=True)
             return self._execution(state.model_copy(update={"status": "completed", "result": written}), {})
         requests = self._elicitations.requests(state.task_id)

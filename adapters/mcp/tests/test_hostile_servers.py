@@ -625,7 +625,7 @@ async def test_a_result_that_cannot_be_read_is_asked_for_again_and_ends_as_faile
         assert (seen.status, seen.failure and seen.failure.kind) == (Status.FAILED, "ResultUnavailable")
 
 
-@pytest.mark.parametrize("payload", [Error(code=-32603, message="lost it"), {"content": "no list"}, {}])
+@pytest.mark.parametrize("payload", [{"content": "no list"}, {"content": [7]}])
 async def test_a_completed_task_whose_result_cannot_be_read_keeps_its_state_for_a_while(
     payload: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
