@@ -6,7 +6,8 @@ WorkflowsError
 ├── MappingError                 a template cannot be filled in from these values
 ├── EngineError                  the only errors that cross the boundary of an adapter
 │   ├── EngineUnavailable        the outcome is unknown: down, slow, throttled (`sent`: it may have arrived)
-│   │   └── AdapterBroke         its adapter broke the contract; the log has the stack trace
+│   │   ├── AdapterBroke         its adapter broke the contract; the log has the stack trace
+│   │   └── ResultUnavailable    the execution has succeeded, and its result cannot be read now
 │   ├── EngineRefused            a definite no: bad input, no permission, no such workflow
 │   │   └── StartConflict        the key is taken by an execution with another workflow or input
 │   └── ExecutionNotFound        the engine has no such execution (any more)
@@ -79,6 +80,13 @@ class EngineUnavailable(EngineError):
 
 class AdapterBroke(EngineUnavailable):
     """The adapter raised an error that must not cross its boundary, so nothing is known about the outcome."""
+
+
+class ResultUnavailable(EngineUnavailable):
+    """The execution has succeeded, and its result, which takes a further request, cannot be read now."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, silent=False)
 
 
 class EngineRefused(EngineError):

@@ -28,6 +28,7 @@ class Event(StrEnum):
     CANCEL = "cancel"  # a cancellation was requested, or the execution terminated
     DENY = "deny"  # a caller may not do that, or is not let in
     LIMIT = "limit"  # a caller reached a limit
+    CHANGE = "change"  # an engine describes a tool in another way than before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,6 +116,11 @@ def asked(requests: Mapping[str, InputRequest]) -> str:
     return "; ".join(str(request.params.get("message", key)) for key, request in requests.items())
 
 
+def askable(requests: Mapping[str, InputRequest], *, takes_urls: bool) -> Mapping[str, InputRequest]:
+    """Return the questions for a client: those that send people to a page only if it declared URL mode."""
+    return {key: each for key, each in requests.items() if takes_urls or each.params.get("mode") != "url"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
     """A human step that our configuration declares for a workflow that was not written for us, frozen at the start.

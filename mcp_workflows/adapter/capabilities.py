@@ -499,6 +499,7 @@ class Exposed:
     input: Mapping[str, JSON]  # JSON Schema of an object
     draft: Mapping[str, JSON] | None = None  # a guess at a better one, which `check` prints for the owner to correct
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    pin: bool = False  # its owner is a third party: a changed title, description or input is not offered unseen
 
 
 @runtime_checkable

@@ -1,8 +1,9 @@
-"""Texts that people read: without invisible characters, bounded, and with values set apart from the words around.
+"""Texts, links, schemas and results from outside, as people and models may get them: visible, bounded and harmless.
 
-A person decides by such a text. A value in it (an argument, an answer, a claim) may come from a model or a stranger, so
-it must not look like a part of the sentence. Source: Unicode Standard Annex 9 (bidirectional text) and Technical Report
-36 (security considerations).
+Engines, upstream servers and callers write these. The core passes all of them through this module: see
+`engines.registry`. A value inside a sentence (an argument, an answer, a claim) is quoted, so that it cannot pass for a
+part of the sentence. Sources: Unicode Standard Annex 9 (bidirectional text) and Technical Report 36 (security
+considerations); MCP, elicitation, safe URL handling.
 """
 
 from __future__ import annotations
@@ -13,10 +14,17 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from ipaddress import ip_address
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 MAX_VALUE: Final = 1000  # characters of one value; a longer one is cut, with its length
 MAX_TEXT: Final = 4000  # characters of a text whose author is trusted: of the configuration, or of a workflow
+MAX_DESCRIPTION: Final = 10_000  # characters of the description of a tool: every client gets it with every list
+MAX_LINK: Final = 2048  # characters
+_MAX_META: Final = 16_384  # characters of the `_meta` of a result, as JSON
+_MAX_DEPTH: Final = 100  # objects and lists in each other
+_MAX_NAME: Final = 200  # characters of a name or title
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 _READ_AHEAD: Final = 4  # times the bound: so much of a text is read, since some of it may be left out
 _MAX_MARKS: Final = 4  # combining marks on one letter; more would cover the words around it
@@ -33,6 +41,16 @@ _CLOSING: Final = "\u00bb\u203a\u226b\u22d9\u232a\u276d\u276f\u2771\u27e9\u27eb\
 _ANGLES: Final = str.maketrans({**dict.fromkeys(_OPENING, "<"), **dict.fromkeys(_CLOSING, ">")})
 _EXACT: Final = 2**53  # from there on a float stands for several whole numbers
 _DOUBLED: Final = re.compile(r"([<>])(?=\1)")
+_LINK: Final = re.compile(r"[!-~]+")
+_NOT_IN_LINKS: Final = frozenset('\\<>"`')
+_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://[^/?#@]+([/?#].*)?", re.IGNORECASE)
+_OPENED_BY_HOSTS: Final = frozenset(
+    {"http", "https", "ws", "wss", "ftp", "file", "data", "javascript", "vbscript", "blob", "ui", "mcp-workflows"}
+)
+"""Schemes that a host or a browser would open, and our own; a resource of an MCP server may have any other one."""
+_RESERVED: Final = ("mcp-workflows/", "io.modelcontextprotocol/", "ui/")  # in `_meta`: ours, MCP's and those of pages
+_FOR_PEOPLE: Final = frozenset({"message", "title", "description", "enumNames"})  # in a question or the schema of one
+_EXACT_IN_SCHEMAS: Final = frozenset({"pattern", "$ref"})  # the cleaned text would be another rule
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "AN"})
 _ISOLATE, _END_OF_ISOLATE = "\u2068", "\u2069"  # FSI and PDI: the order of the text outside stays as it is
 
@@ -98,6 +116,103 @@ def number_text(value: float) -> str:
     """Return a number as a person writes it: 12, 2500000, 0.3."""
     whole = without_zero_fractions(value)
     return str(whole) if isinstance(whole, int) else f"{whole:g}"
+
+
+def safe_link(url: object, *, local: bool = True) -> str | None:
+    """Return a link that people may be sent to: https without credentials, or http on this machine if `local`.
+
+    None for anything else, for a link longer than `MAX_LINK` characters, and for one with characters that browsers read
+    in different ways.
+    """
+    if not isinstance(url, str) or len(url) > MAX_LINK or not _LINK.fullmatch(url) or _NOT_IN_LINKS & set(url):
+        return None
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return None
+    if not host or "@" in parts.netloc or "%" in parts.netloc:
+        return None
+    return url if parts.scheme == "https" or (parts.scheme == "http" and local and is_this_machine(host)) else None
+
+
+def is_this_machine(host: str) -> bool:
+    """True for `localhost` and loopback addresses."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def cleaned_texts(value: Any, name: str = "") -> Any:  # any JSON value
+    """Return the params of a question with clean texts for people; values, names and patterns of its form stay."""
+    if isinstance(value, str):
+        return cleaned(value) if name in _FOR_PEOPLE else value
+    if isinstance(value, Mapping):
+        return {key: cleaned_texts(each, key) for key, each in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [cleaned_texts(each, name) for each in cast("list[object]", value)]
+    return value
+
+
+def cleaned_schema(value: Any, name: str = "", depth: int = 0) -> Any:  # any JSON value
+    """Return a schema for models in which every text and name is clean, since a model reads all of it.
+
+    Levels below `_MAX_DEPTH` are left out: `tools.schema_cost` then refuses the schema.
+    """
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(value, str):
+        return value if name in _EXACT_IN_SCHEMAS else cleaned(value)
+    if isinstance(value, Mapping):
+        members = cast("Mapping[str, Any]", value).items()
+        return {cleaned(key, _MAX_NAME): cleaned_schema(each, key, depth + 1) for key, each in members}
+    if isinstance(value, list):
+        return [cleaned_schema(each, name, depth + 1) for each in cast("list[object]", value)]
+    return value
+
+
+def cleaned_result(result: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
+    """Return a `CallToolResult` without reserved `_meta` and unsafe links; its data and texts stay as they are."""
+    return {**_without_reserved_meta(result), "content": [_cleaned_block(each) for each in result["content"]]}
+
+
+def _cleaned_block(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a content block; a link that may not be followed becomes a text that names it."""
+    found = _without_reserved_meta(block)
+    if block.get("type") == "resource_link":
+        found |= {key: cleaned(found[key]) for key in ("name", "title", "description") if found.get(key)}
+        if not _is_resource_uri(block.get("uri")):
+            return {"type": "text", "text": f"(left out: a link that is not https, {quoted(found.get('name'), 100)})"}
+    if isinstance(resource := block.get("resource"), Mapping):
+        found["resource"] = _without_reserved_meta(cast("Mapping[str, Any]", resource))
+        if not _is_resource_uri(found["resource"].get("uri")):
+            found["resource"]["uri"] = "urn:mcp-workflows:left-out"
+    return found
+
+
+def _is_resource_uri(uri: object) -> bool:
+    """True for a safe link, and for the name of a resource that no host opens by itself, such as `demo://report/1`."""
+    if safe_link(uri) is not None:
+        return True
+    named = _SCHEME.fullmatch(uri) if isinstance(uri, str) and len(uri) <= MAX_LINK and _LINK.fullmatch(uri) else None
+    return named is not None and named[1].lower() not in _OPENED_BY_HOSTS
+
+
+def _without_reserved_meta(holder: Mapping[str, Any]) -> dict[str, Any]:
+    meta = holder.get("_meta")
+    if not isinstance(meta, Mapping):
+        return dict(holder)
+    members = cast("Mapping[str, Any]", meta).items()
+    kept = {
+        key: each
+        for key, each in members
+        if key != "ui" and not key.lower().startswith(_RESERVED) and key == cleaned(key, _MAX_NAME)
+    }
+    if len(json.dumps(kept)) > _MAX_META:
+        kept = {}
+    rest = {key: each for key, each in holder.items() if key != "_meta"}
+    return {**rest, "_meta": kept} if kept else rest
 
 
 def _on_one_line(text: str) -> str:

@@ -8,14 +8,17 @@ from typing import Final, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from mcp_workflows.adapter.boundary import JSON, digest
+from mcp_workflows.adapter.boundary import JSON, Execution, Failure, Status, digest
 from mcp_workflows.adapter.capabilities import Finding, Notes
 from mcp_workflows.adapter.definition import StatusMap
-from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.errors import EngineUnavailable, ResultUnavailable
 
 Definition = TypeVar("Definition", bound=BaseModel)
 
 KEPT: Final = timedelta(days=400)  # longer than tasks live
+READ_FOR: Final = timedelta(minutes=10)  # how long a result is asked for that cannot be read
+_UNREAD: Final = "unread/"
+_MOST_UNREAD: Final = 10_000  # executions
 _UNMAPPED: Final = "unmapped/"
 _TELL_AFTER: Final = timedelta(days=1)
 _TELL_FOR: Final = timedelta(days=30)
@@ -35,6 +38,7 @@ class KeptDefinitions(Generic[Definition]):
         self._notes: Notes | None = None
         self._kept_until = datetime.now(UTC)
         self._unmapped = set[str]()
+        self._unread = dict[str, float]()  # without a store: since when a result cannot be read
 
     def remember(self, notes: Notes) -> None:
         """Use this store."""
@@ -57,6 +61,24 @@ class KeptDefinitions(Generic[Definition]):
             now = datetime.now(UTC)
             await self._notes.add(f"{_UNMAPPED}{word}", now.timestamp(), until=now + _TELL_FOR)
             self._unmapped.add(word)
+
+    async def without_result(self, handle: str, error: ResultUnavailable) -> Execution:
+        """Return an execution that has succeeded without a readable result: it runs, and fails after `READ_FOR`.
+
+        Raises:
+            EngineUnavailable: the store cannot be used now.
+        """
+        now, place = datetime.now(UTC), f"{_UNREAD}{digest(handle)}"
+        if self._notes is None:
+            since = self._unread.setdefault(place, now.timestamp())
+            while len(self._unread) > _MOST_UNREAD:
+                del self._unread[next(iter(self._unread))]
+        else:
+            since = float(str(await self._notes.add(place, now.timestamp(), until=now + _TELL_FOR)))
+        text = f"it has succeeded, but its result cannot be read: {error}"
+        if now.timestamp() - since < READ_FOR.total_seconds():
+            return Execution(status=Status.RUNNING, message=text)
+        return Execution(status=Status.FAILED, failure=Failure(text=text, kind="ResultUnavailable"))
 
     async def unmapped_finding(self, statuses: StatusMap) -> Finding | None:
         """Return a finding about statuses that have been in no map for a day, and still are not; None: there are none.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
+
+import anyio
 
 from mcp_workflows.adapter.boundary import (
     DECLINE_META,
@@ -24,10 +27,11 @@ from mcp_workflows.adapter.boundary import (
 from mcp_workflows.adapter.definition import AnsweredAt, EngineQuestion, Inputs, Reading, word_of
 from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient, moment_of, number_of
 from mcp_workflows.adapter.templates import unused_fields
-from mcp_workflows.errors import EngineUnavailable, MappingError
+from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError, ResultUnavailable
 
 LONGEST_WORD: Final = 100  # characters of a word for a status that are shown
 
+_OF_THE_TIME: Final = 0.8  # that is left for a look
 _METHOD: Final = "elicitation/create"
 _NOTHING: Final[Mapping[str, JSON]] = {"type": "object", "properties": {}}
 _YES_OR_NO: Final[Mapping[str, JSON]] = {
@@ -95,6 +99,35 @@ def execution_of(
         has_log=has_log,
         is_unmapped=unmapped is not None,
     )
+
+
+@contextmanager
+def reading_result(status: Status) -> Generator[None]:
+    """Turn errors of the further requests for the result of an execution that has succeeded into `ResultUnavailable`.
+
+    They get most of the time that is left, so that the rest is enough to tell.
+    """
+    if status is not Status.SUCCEEDED:
+        yield
+        return
+    left = anyio.current_effective_deadline() - anyio.current_time()
+    try:
+        with anyio.fail_after(left * _OF_THE_TIME):
+            yield
+    except TimeoutError:
+        raise ResultUnavailable("no answer in time") from None
+    except EngineError as error:
+        if isinstance(error, EngineUnavailable) and error.throttled:
+            raise
+        raise ResultUnavailable(str(error)) from None
+
+
+def is_empty(value: JSON) -> bool:
+    """True if a JSON value holds nothing: null, or a list or object of such values."""
+    if isinstance(value, str | bool | int | float):
+        return value == ""
+    parts = as_object(value)
+    return all(map(is_empty, as_list(value) or () if parts is None else parts.values()))
 
 
 def _stage(how: Reading, progress: Progress | None, scope: Scope) -> str | None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import cache, cached_property
 from types import TracebackType
-from typing import Final, NamedTuple, Self, cast
+from typing import Final, NamedTuple, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -17,11 +17,12 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from mcp_workflows.adapter import (
-    JSON,
     Adapter,
     Allowance,
     Checks,
+    Discovered,
     Execution,
+    Exposed,
     Failure,
     Finding,
     Hints,
@@ -37,7 +38,13 @@ from mcp_workflows.adapter import (
     Waits,
 )
 from mcp_workflows.adapter.boundary import MAX_STEPS
-from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter.display_text import (
+    MAX_DESCRIPTION,
+    cleaned,
+    cleaned_schema,
+    cleaned_texts,
+    safe_link,
+)
 from mcp_workflows.adapter.redaction import mask, mask_known, mask_output
 from mcp_workflows.engines.circuit_breaker import Circuit
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
@@ -58,7 +65,12 @@ FOREIGN: Final = (
 )
 _EXECUTION = TypeAdapter(Execution)
 MAX_STEP_NAME = 200  # characters
-_FOR_PEOPLE = frozenset({"message", "title", "description", "enumNames", "url"})  # in the params of an elicitation
+MAX_FAILURE = 65_536  # characters
+MAX_QUESTION = 65_536  # characters of its params, as JSON
+_QUESTION = frozenset({"mode", "message", "requestedSchema", "url", "elicitationId"})  # the params of an elicitation
+_NOT_SHOWN = "it asks a question that is not shown: it is too large, or sends people to an address that is not https"
+
+Described = TypeVar("Described", Exposed, Discovered)
 
 NotesOf = Callable[[str], Notes]
 """Return the notes of an engine, by its name."""
@@ -383,7 +395,7 @@ class EngineCall:
     def _failure(self, error: BaseException | None) -> BaseException | None:
         """Return the error of the call for its caller."""
         if isinstance(error, EngineError):
-            error.args = (mask(str(error)),)
+            error.args = (cleaned(mask(str(error))),)
         if error is None or isinstance(error, EngineError):
             return error
         if isinstance(error, TimeoutError):
@@ -489,6 +501,17 @@ def validated(execution: Execution) -> Execution:
         return replace(execution, status=Status.FAILED, output=None, message=None, failure=failure)
 
 
+def described(workflow: Described) -> Described:
+    """Return a workflow of an engine with the words for it as models may read them."""
+    title, text, schema = workflow.title, workflow.description, workflow.input
+    return replace(
+        workflow,
+        title=title and cleaned(title, MAX_STEP_NAME),
+        description=text and cleaned(text, MAX_DESCRIPTION),
+        input=cleaned_schema(schema),
+    )
+
+
 def digest_of(execution: Execution) -> ExecutionDigest:
     """Return the digest of an execution: it differs if the status, message, progress or questions do."""
     seen = (execution.status, execution.message, execution.progress, tuple(sorted(execution.requests)))
@@ -536,26 +559,32 @@ def _without_secrets(execution: Execution) -> Execution:
 
 
 def _readable(execution: Execution) -> Execution:
-    """Clean the message and the workflow's own questions; questions of gates are clean already."""
+    """Clean all that people are told and shown; the questions of gates are clean already."""
+    failure, status = execution.failure, execution.status
     message = None if execution.message is None else cleaned(execution.message)
-    requests = {key: request if request.gate else _cleaned(request) for key, request in execution.requests.items()}
-    steps = tuple(replace(step, name=cleaned(step.name, MAX_STEP_NAME)) for step in execution.steps[-MAX_STEPS:])
-    return replace(execution, message=message, requests=requests, steps=steps)
+    shown = {key: request if request.gate else _shown(request) for key, request in execution.requests.items()}
+    requests = {key: request for key, request in shown.items() if request is not None}
+    if status is Status.INPUT_REQUIRED and shown and not requests:
+        status, message = Status.RUNNING, _NOT_SHOWN
+    return replace(
+        execution,
+        status=status,
+        message=message,
+        requests=requests,
+        failure=failure and replace(failure, text=cleaned(failure.text, MAX_FAILURE)),
+        steps=tuple(replace(step, name=cleaned(step.name, MAX_STEP_NAME)) for step in execution.steps[-MAX_STEPS:]),
+        execution_id=execution.execution_id and cleaned(execution.execution_id),
+        url=safe_link(execution.url),
+    )
 
 
-def _cleaned(request: InputRequest) -> InputRequest:
-    """Clean the texts of a question for people; values and patterns of its form stay as they are."""
-    return replace(request, params={key: _cleaned_texts(key, value) for key, value in request.params.items()})
-
-
-def _cleaned_texts(name: str, value: JSON) -> JSON:
-    if isinstance(value, str):
-        return cleaned(value) if name in _FOR_PEOPLE else value
-    if isinstance(value, dict):
-        return {key: _cleaned_texts(key, each) for key, each in cast("dict[str, JSON]", value).items()}
-    if isinstance(value, list):
-        return [_cleaned_texts(name, each) for each in cast("Sequence[JSON]", value)]
-    return value
+def _shown(request: InputRequest) -> InputRequest | None:
+    """Return a question as people may see it; None if it is too large, or sends people to an unsafe address."""
+    known = {name: each for name, each in request.params.items() if name in _QUESTION}
+    is_page = known.get("mode") == "url" or "url" in known
+    if len(json.dumps(known)) > MAX_QUESTION or (is_page and safe_link(known.get("url")) is None):
+        return None
+    return replace(request, params=cleaned_texts(known))
 
 
 def _as_json(execution: Execution) -> bytes:

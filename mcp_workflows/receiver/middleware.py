@@ -44,7 +44,7 @@ from mcp_workflows.receiver.result_cache import ResultCache
 from mcp_workflows.receiver.subscriptions import ProgressReports, TaskSubscription, while_admitted
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
-from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms
+from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms, asks_urls
 from mcp_workflows.tasks.results import limit_result, read_of
 from mcp_workflows.tools.hosts import call_wait
 from mcp_workflows.tools.tool import Card
@@ -236,6 +236,7 @@ class Middleware:
             ctx.params or {},
             in_core=is_in_core(ctx),
             takes_questions=asks_forms(ctx),
+            takes_urls=asks_urls(ctx),
             key_paths=self.callers.key_paths,
         )
         tool = offer.tools[call.tool]
@@ -262,14 +263,15 @@ class Middleware:
         if ctx.method in wire.REMOVED_METHODS:
             raise MCPError(jsonrpc.METHOD_NOT_FOUND, "Method not found", ctx.method)
         params = ctx.params or {}
-        command = wire.parse_task_request(ctx.method, params, wire.client_of(params))
+        client = wire.client_of(params)
+        command = wire.parse_task_request(ctx.method, params, client)
         wire.check_name_header(name_header(ctx), command.task_id, strict=self._strict(ctx))
         principal = self.callers.principal(ctx)
         self._meters.count_poll(principal)
         if isinstance(command, Get) and (known := await self._known(command.task_id, principal)):
             return known
         outcome = await self._do(command, principal)
-        result = self._envelope.around(ctx, wire.render(outcome))
+        result = self._envelope.around(ctx, wire.render(outcome, takes_urls=client.takes_urls))
         if isinstance(outcome, Described) and outcome.is_saved and outcome.task.started_by is None:
             self._cache.keep(outcome.task, principal.id, result)
         return result

@@ -104,7 +104,8 @@ class TaskSubscription:
 
     async def _notify(self, task: TaskView) -> None:
         assert self._ctx.request_id is not None
-        params = wire.notification(task, self._ctx.request_id)
+        urls = wire.client_of(self._ctx.params or {}).takes_urls
+        params = wire.notification(task, self._ctx.request_id, takes_urls=urls)
         await self._ctx.session.send_notification(
             cast("types.ServerNotification", _TaskNotification(params=params)), related_request_id=self._ctx.request_id
         )

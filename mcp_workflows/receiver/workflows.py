@@ -21,10 +21,10 @@ from mcp_workflows.access import Authorizer
 from mcp_workflows.access.audit import Audit, counting, silent
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
-from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding
+from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding, Notes
 from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.engines.polling.policy import PollingPolicy
-from mcp_workflows.engines.registry import Engines
+from mcp_workflows.engines.registry import Engines, described
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
 from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, TAKEN, offered
 from mcp_workflows.receiver.context import Callers, client_of, host_of
@@ -36,6 +36,7 @@ from mcp_workflows.receiver.middleware import Middleware
 from mcp_workflows.receiver.subscriptions import ProgressReports
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.webhooks import Webhooks, addresses
+from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tasks.authorization import Authorization
 from mcp_workflows.tasks.gauges import TaskGauges
@@ -234,9 +235,13 @@ class Workflows:
         try:
             with anyio.fail_after(LONGEST_LOOK):
                 async with self._engines.calling(engine, api="exposed", bounded=False) as adapter:
-                    return list(await adapter.exposed()) if isinstance(adapter, Exposes) else []
+                    return [described(each) for each in await adapter.exposed()] if isinstance(adapter, Exposes) else []
         except TimeoutError:
             raise EngineUnavailable(f"no answer within {LONGEST_LOOK:g} s") from None
+
+    def notes(self, engine: str) -> Notes:
+        """Return the notes of an engine in the store."""
+        return notes_in(self._store)(engine)
 
     @asynccontextmanager
     async def testing(self) -> AsyncGenerator[Script]:

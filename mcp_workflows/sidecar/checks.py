@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,18 +21,19 @@ from rich.text import Text
 from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.authn.verifier import verifier
 from mcp_workflows.adapter import GATE_WORDS, Adapter, Checks, Exposed, Exposes, Finding, Verifies
-from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.engines.registry import CALL_TIMEOUT, REBIND, Engines, NotesOf
-from mcp_workflows.errors import EngineError, WorkflowsError
+from mcp_workflows.adapter.display_text import cleaned, quoted
+from mcp_workflows.engines.registry import CALL_TIMEOUT, REBIND, Engines, NotesOf, described
+from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
 from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
 from mcp_workflows.sidecar.config.yaml import Where
-from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
+from mcp_workflows.sidecar.discovery import ACCEPT, MarkedWorkflow, as_accepted, compose
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.task import split_engine_key
 from mcp_workflows.tools.hosts import UNKNOWN_WAIT, refusals
 from mcp_workflows.tools.tool import Kind, Tool
 
+_SHOWN = 300  # characters of a changed description
 _PAGES = 3  # times the patience for one call, because reading all pages takes several calls
 
 
@@ -164,10 +165,15 @@ def _sentence(row: Row) -> Text:
     return Text(cleaned(f"{row.finding.text}{hint}"))  # text from engines must not control the terminal
 
 
-async def check(config: Config, *, tasks: bool = False, patience: float = CALL_TIMEOUT) -> CheckReport:
-    """Check everything concurrently, and the tasks in the store if wanted. `patience` is in seconds for each check."""
+async def check(
+    config: Config, *, tasks: bool = False, accept: bool = False, patience: float = CALL_TIMEOUT
+) -> CheckReport:
+    """Check everything concurrently, and the tasks in the store if wanted; `accept` changed definitions of tools.
+
+    `patience` is in seconds for each check.
+    """
     rows: dict[tuple[ItemKind, str], Row] = {}
-    discoveries = Discoveries()
+    discoveries = Discoveries(store=config.store, accept=accept)
     identified = config.server.single_user or config.server.auth is not None
     identities: dict[str, str] = {}
     advice = {
@@ -482,9 +488,12 @@ def _on_other(name: str, old: str, new: str, count: int) -> Finding:
 class Discoveries:
     """The workflows that are marked on the engines; filled while the checks run."""
 
+    store: StoreSettings
+    accept: bool  # accept changed definitions
     adapters: dict[str, Adapter] = field(default_factory=dict[str, Adapter])
     exposed: dict[str, Sequence[Exposed]] = field(default_factory=dict[str, Sequence[Exposed]])
     trouble: dict[str, str] = field(default_factory=dict[str, str])
+    changed: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
 
     async def look(self, engine: str, adapter: Exposes, engines: Engines, patience: float) -> None:
         """Read the marked workflows of one engine, which is open."""
@@ -492,18 +501,31 @@ class Discoveries:
         try:
             with anyio.fail_after(longest):
                 async with engines.calling(engine, bounded=False) as opened:
-                    self.adapters[engine], self.exposed[engine] = opened, list(await adapter.exposed())
+                    self.adapters[engine] = opened
+                    self.exposed[engine] = [described(each) for each in await adapter.exposed()]
+                await self._compare(engine, [each for each in self.exposed[engine] if each.pin])
         except EngineError as error:
             self.trouble[engine] = str(error)
         except TimeoutError:
             self.trouble[engine] = f"no answer within {longest:g} s"
+
+    async def _compare(self, engine: str, pinned: Sequence[Exposed]) -> None:
+        """Compare definitions with those that were accepted, if the store can be used: its own check tells."""
+        if not pinned:
+            return
+        with suppress(StoreError):
+            async with self.store.open() as store:
+                for each in pinned:
+                    _, changed = await as_accepted(notes_in(store)(engine), each, accept=self.accept)
+                    if changed:
+                        self.changed[engine, each.source] = f"{changed}: {quoted(each.description, _SHOWN)}"
 
     def rows(self, config: Config) -> Iterator[Row]:
         """Yield a row for each marked workflow, and one for each engine that has none or gave no answer."""
         my_tasks, tool_defaults = config.server.my_tasks, config.tool_defaults
         for each in compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, tool_defaults=tool_defaults):
             details = {"engine": each.engine, "workflow": each.exposed.workflow}
-            yield Row(kind=ItemKind.EXPOSED, name=each.exposed.name, details=details, finding=_finding(each))
+            yield Row(kind=ItemKind.EXPOSED, name=each.exposed.name, details=details, finding=self._finding(each))
             yield from () if each.tool is None else _host_rows(each.tool)
         nothing = Finding(ok=True, text="nothing is marked there")
         engines = {name: nothing for name, exposed in self.exposed.items() if not exposed} | {
@@ -513,10 +535,18 @@ class Discoveries:
         for name, finding in engines.items():
             yield Row(kind=ItemKind.EXPOSED, name=name, details={"engine": name}, finding=finding)
 
+    def _finding(self, marked: MarkedWorkflow) -> Finding:
+        if marked.wrong:
+            return Finding(ok=False, text=f"not offered: {marked.wrong}", hint=marked.hint)
+        changed = self.changed.get((marked.engine, marked.exposed.source))
+        if changed and not marked.named:
+            said = f"the server has changed its {changed}"
+            hint = None if self.accept else f"it is offered as it was accepted; to offer it as it is now: {ACCEPT}"
+            return Finding(ok=self.accept, text=f"{said}; accepted" if self.accept else said, hint=hint)
+        return _offered(marked)
 
-def _finding(marked: MarkedWorkflow) -> Finding:
-    if marked.wrong:
-        return Finding(ok=False, text=f"not offered: {marked.wrong}", hint=marked.hint)
+
+def _offered(marked: MarkedWorkflow) -> Finding:
     said = f"offered as workflows.yaml says: {marked.named}" if marked.named else "offered as a tool"
     draft = None if marked.named else marked.exposed.draft  # for its owner to correct and set; it has no effect before
     hint = None if draft is None else f"its input schema might be, correct it and set it: {json.dumps(draft)}"

@@ -9,13 +9,15 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
 from pydantic import ValidationError
 
-from mcp_workflows.adapter import Adapter, Exposed, expose_every, is_fleeting, one_workflow, takes_grace
+from mcp_workflows.access.audit import Event, Record
+from mcp_workflows.adapter import Adapter, Exposed, Notes, digest, expose_every, is_fleeting, one_workflow, takes_grace
 from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.receiver.attach import Changes, Workflows, swap
 from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, offered
@@ -31,6 +33,8 @@ ToolDefaults: TypeAlias = Callable[
 ]  # Any: the settings of a tool, as in the file
 """Adds the `defaults` and `rules` of the configuration to the settings of a tool that is not in it, by name."""
 
+_PINNED = timedelta(days=3650)  # how long an accepted definition is kept
+ACCEPT = "mcp-workflows check --accept"
 NAMING_HINT = "to offer it, name it in workflows.yaml, under a name of its own"
 _ENGINE_HINT = "put that right in the engine, or remove the mark"
 
@@ -59,6 +63,29 @@ class MarkedWorkflow:
 def no_defaults(_: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings unchanged."""
     return settings
+
+
+async def as_accepted(notes: Notes, found: Exposed, *, accept: bool) -> tuple[Exposed, str | None]:
+    """Return a workflow in the words that were accepted, and the parts that have changed since, with their digests.
+
+    The first words that are seen are accepted. `accept`: return and accept those of now.
+
+    Raises:
+        EngineUnavailable: the store cannot be used now.
+    """
+    place, until = f"pin/{found.source}", datetime.now(UTC) + _PINNED
+    now = {"title": found.title, "description": found.description, "input": dict(found.input)}
+    before = await notes.get(place)
+    if before is None:
+        before = await notes.add(place, now, until=until)
+        logger.info("tool %s is seen for the first time and accepted: digest %s", found.name, digest(before))
+    if before == now:
+        return found, None
+    changed = " and ".join(part for part, words in now.items() if before[part] != words)
+    if accept:
+        await notes.put(place, now, until=until)
+    as_before = replace(found, title=before["title"], description=before["description"], input=before["input"])
+    return found if accept else as_before, f"{changed} (digest {digest(now)}, before {digest(before)})"
 
 
 def compose(
@@ -166,6 +193,7 @@ class Discovery:
         self._named = tools
         self._laying = tool_defaults
         self._exposed: Mapping[str, Sequence[Exposed]] = {}
+        self._changed: dict[tuple[str, str], str | None] = {}  # parts of a definition, as last logged
         self._reported = frozenset[str]()
         self._looking: dict[str, tuple[Adapter, anyio.CancelScope]] = {}
         self._lock = anyio.Lock()
@@ -238,7 +266,7 @@ class Discovery:
     async def _look(self, engine: str, adapter: Adapter) -> WorkflowsError | None:
         """Look at one engine once; return the error if that failed."""
         try:
-            found = await self._workflows.exposed(engine)
+            found = [await self._accepted(engine, each) for each in await self._workflows.exposed(engine)]
         except EngineError as error:
             return error
         async with self._lock:
@@ -252,6 +280,18 @@ class Discovery:
         if changed:
             await self._changes.tools_changed()
         return None
+
+    async def _accepted(self, engine: str, found: Exposed) -> Exposed:
+        """Return a workflow as it may be offered; log and record a changed definition once."""
+        offered, changed = await as_accepted(self._workflows.notes(engine), found, accept=not found.pin)
+        if changed and self._changed.get((engine, found.source)) != changed:
+            then = f"the accepted one stays until {ACCEPT} is run" if found.pin else "it is offered as it is now"
+            logger.warning("engine %r: tool %s has another %s; %s", engine, found.name, changed, then)
+            outcome = "withheld" if found.pin else "offered"
+            record = Record(event=Event.CHANGE, principal=None, tool=found.name, engine=engine, outcome=outcome)
+            self._workflows.audit(replace(record, workflow=found.workflow, reason=changed))
+        self._changed[engine, found.source] = changed
+        return offered
 
     async def _offer(
         self,

@@ -11,6 +11,7 @@ from mcp_types import CallToolResult
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Failure
+from mcp_workflows.adapter.display_text import cleaned_result
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.tools.json_schema import Checker, violations
 from mcp_workflows.tools.sizes import size_of
@@ -37,7 +38,7 @@ def tool_result(output: JSON) -> dict[str, Any]:
         if not found["content"]:
             structured = found.get("structuredContent")
             found["content"] = [_text(_NO_RESULT if structured is None else document(structured))]
-        return found
+        return cleaned_result(found)
     if output is None or (isinstance(output, str) and not output.strip()):
         return {"content": [_text(_NO_RESULT)], "isError": False}
     if isinstance(output, str):

@@ -11,7 +11,7 @@ import anyio
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Event
-from mcp_workflows.adapter import Execution, Status, asked
+from mcp_workflows.adapter import Execution, Status, askable, asked
 from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.authorization import TaskAccess
@@ -56,9 +56,9 @@ class WaitingCalls:
         if task.ended:
             self._access.record(Event.RETRIEVE, principal, task)
             return finished(task)
-        asks = task.seen.status is Status.INPUT_REQUIRED
-        if asks and call.takes_questions and not call.shows_card:
-            return Questions(requests=task.seen.requests, state=write_dialogue(Dialogue(task_id=task.id)), started=True)
+        requests = askable(task.seen.requests if call.takes_questions else {}, takes_urls=call.takes_urls)
+        if requests and task.seen.status is Status.INPUT_REQUIRED and not call.shows_card:
+            return Questions(requests=requests, state=write_dialogue(Dialogue(task_id=task.id)), started=True)
         if tool.hands_over:
             return Unfinished(task=self._view(task))
         return _unanswerable(task)

@@ -24,6 +24,7 @@ class Call:
     began: float | None = None  # the arrival of its request, on the event loop's clock; None: unknown
     ttl_ms: int | None = None  # the requested time to live of the task, from its creation; None: not given
     takes_questions: bool  # True if this client can elicit
+    takes_urls: bool = False  # True if it can also send people to a page
     shows_card: bool = False  # the client shows a card, which asks the workflow's questions
     idempotency_key: str | None = None  # made for us
     host_key: Sequence[str] | None = None  # of its host, which wins: its place in `_meta`, and the key

@@ -138,6 +138,11 @@ def takes_forms(capabilities: Params) -> bool:
     return is_object(elicitation) and (not elicitation or "form" in elicitation)
 
 
+def takes_urls(capabilities: Params) -> bool:
+    """True if a client with these capabilities can send a person to a page (`elicitation.url`)."""
+    return "url" in object_of(capabilities.get("elicitation"))
+
+
 def checked(value: JSON, where: str) -> None:
     """Raise `RequestError`, naming where, if a value from a client could not be kept as it is.
 

@@ -52,7 +52,12 @@ _LONGEST_MESSAGE: Final = 1000  # characters of a failure's text, or of question
 
 
 def parse_call(
-    params: Params, *, in_core: bool, takes_questions: bool, key_paths: Sequence[KeyPath] = KEY_PATHS
+    params: Params,
+    *,
+    in_core: bool,
+    takes_questions: bool,
+    takes_urls: bool = False,
+    key_paths: Sequence[KeyPath] = KEY_PATHS,
 ) -> Call:
     """Parse `tools/call`; `params.task` counts only where this revision was negotiated."""
     meta = object_of(params.get("_meta"))
@@ -65,6 +70,7 @@ def parse_call(
         wants_task=wanted,
         ttl_ms=_ttl(mapping_of(params, "task")) if wanted else None,
         takes_questions=takes_questions,
+        takes_urls=takes_urls,
         idempotency_key=keys.own,
         host_key=keys.host,
         unusable_keys=keys.unusable,

@@ -6,10 +6,11 @@ Source: the extension's specification, tasks.extensions.modelcontextprotocol.io.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Final, cast
 
-from mcp_workflows.adapter import JSON, InputRequest, Status
+from mcp_workflows.adapter import JSON, InputRequest, Status, askable
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.wire.commands import (
     Acknowledged,
@@ -41,6 +42,7 @@ from mcp_workflows.wire.params import (
     object_of,
     status_message,
     takes_forms,
+    takes_urls,
     text_of,
     time_of,
     trace_of,
@@ -63,6 +65,7 @@ STATUS: Mapping[Status, str] = {
     Status.CANCELLED: "cancelled",
 }
 
+_NO_URL_MODE: Final = "a person has to visit a page; this client does not declare elicitation in URL mode"
 _NEEDED: Mapping[Capability, JSON] = {
     Capability.TASKS: {"extensions": {EXTENSION: {}}},
     Capability.ELICITATION: {"elicitation": {"form": {}}},
@@ -75,10 +78,12 @@ class Client:
 
     takes_tasks: bool
     takes_questions: bool
+    takes_urls: bool = False
 
 
-_CLIENTS: Mapping[tuple[bool, bool], Client] = {
-    (tasks, asks): Client(takes_tasks=tasks, takes_questions=asks) for tasks in (True, False) for asks in (True, False)
+_CLIENTS: Mapping[tuple[bool, ...], Client] = {
+    (tasks, asks, urls): Client(takes_tasks=tasks, takes_questions=asks, takes_urls=urls)
+    for tasks, asks, urls in product((True, False), repeat=3)
 }
 """All combinations: each poll has one."""
 
@@ -87,7 +92,7 @@ def client_of(params: Params) -> Client:
     """Read the capabilities in the request's `_meta`."""
     capabilities = object_of(object_of(params.get("_meta")).get(_CAPABILITIES))
     tasks = object_of(capabilities.get("extensions")).get(EXTENSION)
-    return _CLIENTS[is_object(tasks), takes_forms(capabilities)]
+    return _CLIENTS[is_object(tasks), takes_forms(capabilities), takes_urls(capabilities)]
 
 
 # --- requests: params -> command
@@ -102,6 +107,7 @@ def parse_call(params: Params, client: Client, key_paths: Sequence[KeyPath] = KE
         arguments=mapping_of(params, "arguments", default={}),
         takes_tasks=client.takes_tasks,
         takes_questions=client.takes_questions,
+        takes_urls=client.takes_urls,
         idempotency_key=keys.own,
         host_key=keys.host,
         unusable_keys=keys.unusable,
@@ -171,13 +177,13 @@ def with_extension(discovered: Params) -> dict[str, Any]:
     return {**discovered, "capabilities": {**capabilities, "extensions": extensions}}
 
 
-def render(outcome: Outcome) -> dict[str, Any]:
+def render(outcome: Outcome, *, takes_urls: bool = False) -> dict[str, Any]:
     """Render the result of the request, or raise its JSON-RPC error as `RequestError`."""
     match outcome:
         case Created(task=task):
             return {"resultType": "task", **_handle(task)}
         case Described(task=task):
-            return {"resultType": "complete", **detailed(task)}
+            return {"resultType": "complete", **detailed(task, takes_urls=takes_urls)}
         case Finished(result=result):
             return {**result, "resultType": "complete"}
         case Acknowledged():
@@ -191,21 +197,27 @@ def render(outcome: Outcome) -> dict[str, Any]:
             raise _missing(capability, message)
 
 
-def detailed(task: TaskView) -> dict[str, Any]:
-    """Render `DetailedTask`: the task with its result, error or questions inlined."""
+def detailed(task: TaskView, *, takes_urls: bool = False) -> dict[str, Any]:
+    """Render `DetailedTask`: the task with its result, error or questions inlined.
+
+    A task whose only questions this client cannot show works on, as far as the client can tell.
+    """
+    requests = askable(task.requests, takes_urls=takes_urls)
+    if task.requests and not requests:
+        task = replace(task, status=Status.RUNNING, message=_NO_URL_MODE)
     whole = _handle(task)
     if task.error is not None:
         whole["error"] = _error(task.error)
     elif task.result is not None:
         whole["result"] = {**task.result, "resultType": "complete"}
     elif task.status is Status.INPUT_REQUIRED:
-        whole["inputRequests"] = _requests(task.requests)
+        whole["inputRequests"] = _requests(requests)
     return whole
 
 
-def notification(task: TaskView, subscription_id: str | int) -> dict[str, Any]:
+def notification(task: TaskView, subscription_id: str | int, *, takes_urls: bool = False) -> dict[str, Any]:
     """Render the params of `notifications/tasks`: the state as `tasks/get` would give it now."""
-    whole = detailed(task)
+    whole = detailed(task, takes_urls=takes_urls)
     return {**whole, "_meta": {**whole["_meta"], _SUBSCRIPTION_ID: subscription_id}}
 
 

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_workflows.adapter.display_text import MAX_TEXT, MAX_VALUE, cleaned, is_blank, number_text, quoted
+from mcp_workflows.adapter.display_text import (
+    MAX_LINK,
+    MAX_TEXT,
+    MAX_VALUE,
+    cleaned,
+    cleaned_result,
+    is_blank,
+    number_text,
+    quoted,
+    safe_link,
+)
 from mcp_workflows.adapter.templates import Template
 
 INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -106,3 +116,88 @@ def test_a_message_keeps_its_own_words_apart_from_values() -> None:
     assert template.message(scope) == "Pay 5 to «a ⏎ b»\nfor “«>»”, «ada»?"
     assert not template.wordless
     assert Template(" {{a}}\u200b{{b}}").wordless
+
+
+UNSAFE = [
+    "javascript:alert(1)",
+    "JaVaScRiPt://x/%0aalert(1)",
+    "data:text/html,x",
+    "file:///etc/passwd",
+    "ftp://example.com/",
+    "http://example.com/",
+    "http://127.0.0.1.example.com/",
+    "http://localhost.example.com/",
+    "https://user:pw@example.com/",
+    "https://user@example.com/",
+    "https://example.com\\@evil.example/",
+    "https://exa\u0430mple.com/",
+    "https://example.com/\u202egpj",
+    "https://example.com/a b",
+    "https://example.com/\n",
+    "https:example.com",
+    "https:///example.com",
+    "https://",
+    "//example.com",
+    "https://example.com:port/",
+    "https://[::1/",
+    f"https://example.com/{'x' * MAX_LINK}",
+    "mcp-workflows://tasks/1/result",
+    "ui://mcp-workflows/card",
+    "",
+]
+
+
+@pytest.mark.parametrize("url", [*UNSAFE, None, 5, ["https://example.com/"]])
+def test_a_link_that_may_lead_people_astray_is_left_out(url: Any) -> None:
+    assert safe_link(url) is None
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.com/a?b=c#d", "https://example.com:8443/", "https://xn--e1afmkfd.com/"]
+)
+def test_an_https_link_stays_as_it_is(url: str) -> None:
+    assert safe_link(url) == url
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8233/x", "http://127.0.0.1:1/", "http://[::1]:8233/"])
+def test_a_local_engine_may_have_http_links_of_this_machine(url: str) -> None:
+    assert safe_link(url) == url
+    assert safe_link(url, local=False) is None
+
+
+@pytest.mark.parametrize("url", UNSAFE)
+def test_a_result_sends_nobody_to_an_unsafe_address(url: str) -> None:
+    link = {"type": "resource_link", "uri": url, "name": "report\u202e"}
+    inner = {"type": "resource", "resource": {"uri": url, "text": "rows"}}
+    found = cleaned_result({"content": [link, inner], "isError": False})
+    assert found["content"][0] == {"type": "text", "text": "(left out: a link that is not https, «report»)"}
+    assert found["content"][1]["resource"] == {"uri": "urn:mcp-workflows:left-out", "text": "rows"}
+
+
+def test_a_result_keeps_its_data_and_the_names_of_resources() -> None:
+    content = [
+        {"type": "text", "text": "👩\u200d👧"},
+        {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+        {"type": "resource", "resource": {"uri": "demo://report/1", "blob": "aGk="}},
+        {"type": "resource_link", "uri": "demo://report/1", "name": "report"},
+    ]
+    result = {"content": content, "structuredContent": {"a": "\u200b"}, "isError": False}
+    assert cleaned_result(result) == result
+
+
+def test_the_meta_of_a_result_speaks_neither_for_us_nor_for_the_protocol() -> None:
+    theirs = {"acme/region": "eu", "progress": 1}
+    ours = {
+        "mcp-workflows/url": "https://evil.example/",
+        "MCP-Workflows/url": "x",
+        "ui": {"resourceUri": "ui://mcp-workflows/card"},
+        "ui/resourceUri": "ui://evil",
+        "io.modelcontextprotocol/related-task": {"taskId": "1"},
+        "acme/\u202ex": 1,
+    }
+    block = {"type": "text", "text": "a", "_meta": {**ours, **theirs}}
+    resource = {"type": "resource", "resource": {"uri": "demo://a/b", "text": "", "_meta": ours}}
+    found = cleaned_result({"content": [block, resource], "_meta": {**theirs, **ours}, "isError": False})
+    assert found["_meta"] == found["content"][0]["_meta"] == theirs
+    assert "_meta" not in found["content"][1]["resource"]
+    assert "_meta" not in cleaned_result({"content": [], "_meta": {"acme/large": "x" * 1_000_000}})

@@ -311,3 +311,31 @@ def test_other_extensions_stay_advertised() -> None:
         "capabilities": {"tools": {}, "extensions": {"a/b": {"x": 1}, "io.modelcontextprotocol/tasks": {}}},
         "x": 1,
     }
+
+
+PAGE = InputRequest(
+    method="elicitation/create", params={"mode": "url", "message": "Log in", "url": "https://a.example/"}
+)
+
+
+@pytest.mark.parametrize(
+    ("elicitation", "shown"),
+    [
+        ({}, ["form"]),
+        ({"form": {}}, ["form"]),
+        ({"url": {}}, ["form", "page"]),
+        ({"form": {}, "url": {}}, ["form", "page"]),
+    ],
+)
+def test_only_a_client_that_declares_url_mode_is_sent_to_pages(elicitation: dict[str, Any], shown: list[str]) -> None:
+    task = replace(TASK, status=Status.INPUT_REQUIRED, requests={"form": QUESTION, "page": PAGE})
+    takes_urls = wire.client_of(_meta(elicitation=elicitation)).takes_urls
+    for written in (
+        wire.detailed(task, takes_urls=takes_urls),
+        wire.notification(task, "s", takes_urls=takes_urls),
+        wire.render(Described(task=task), takes_urls=takes_urls),
+    ):
+        assert list(written["inputRequests"]) == shown
+    alone = wire.detailed(replace(task, requests={"page": PAGE}), takes_urls=takes_urls)
+    assert alone["status"] == ("input_required" if takes_urls else "working")
+    assert ("https://a.example/" in str(alone)) is takes_urls

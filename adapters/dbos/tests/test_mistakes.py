@@ -260,7 +260,10 @@ async def test_a_result_that_cannot_be_stored_fails_its_execution(file: Path) ->
     ("workflow", "said"),
     [
         ("has_no_number", "it has succeeded, but its result is no JSON: means[1] is NaN"),
-        ("has_no_number_in_a_model", "it has succeeded, but its result is no JSON: scores[0].mean is an infinite number"),
+        (
+            "has_no_number_in_a_model",
+            "it has succeeded, but its result is no JSON: scores[0].mean is an infinite number",
+        ),
     ],
 )
 async def test_a_result_with_a_number_that_json_lacks_fails_with_its_place(

@@ -10,7 +10,7 @@ import pytest
 from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.discover import discover
-from mcp_workflows_google.tooling.expose import LONGEST, LabelledWorkflows, clean_description
+from mcp_workflows_google.tooling.expose import LabelledWorkflows
 
 from mcp_workflows.errors import EngineUnavailable
 from scripts.processes import free_port
@@ -101,17 +101,3 @@ async def test_all_workflows_are_listed_for_a_draft_of_tools(google_engine: Goog
     found = [each.workflow for each in await discover(calls)]
     assert mine in found
     assert found == sorted(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("", None),
-        (" \x00\x1b ", None),
-        ("Ships.\x1b[31m\r\nTwice.\u202e", "Ships. [31m \nTwice."),
-        ("x" * LONGEST, "x" * LONGEST),
-        ("x" * (LONGEST + 1), "x" * (LONGEST - 1) + "…"),
-    ],
-)
-def test_a_description_has_no_control_characters_and_an_end(text: str, shown: str | None) -> None:
-    assert clean_description(text) == shown

@@ -34,7 +34,7 @@ from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.adapter.kept_looks import KeptLooks
 from mcp_workflows.adapter.redaction import mask
-from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
+from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError, ResultUnavailable
 from mcp_workflows_http.bulk_status import WITH_LISTS, WITHOUT_LISTS, RateShares, listings
 from mcp_workflows_http.cancel import cancel
 from mcp_workflows_http.client import ApiClient
@@ -118,7 +118,11 @@ class HttpAdapter:
         if kept := self._waits.get(ref.handle):
             return kept
         async with self._in_time():
-            seen = await look(self._client, await self._definitions.get(handle.definition), handle, ref.options)
+            try:
+                seen = await look(self._client, await self._definitions.get(handle.definition), handle, ref.options)
+            except ResultUnavailable as error:
+                unread = await self._definitions.without_result(ref.handle, error)
+                return self._without_secrets(replace(unread, execution_id=handle.name))
             if seen.unmapped is not None:
                 await self._definitions.note_unmapped(seen.unmapped)
         execution = self._without_secrets(seen.execution)

@@ -18,12 +18,14 @@ from mcp_workflows.adapter.reply_reader import (
     AskedQuestion,
     entry_of,
     execution_of,
+    is_empty,
     open_questions,
+    reading_result,
     status_of,
     text_of,
     with_questions,
 )
-from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError
+from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError, ResultUnavailable
 from mcp_workflows_http.client import Reply, retry_after
 from mcp_workflows_http.definition import ApiDefinition, Ask, Log, Look, More, Request
 from mcp_workflows_http.error_translation import look_error, said
@@ -96,9 +98,13 @@ async def look(
         raise look_error(reply)
     status, strange = _status(how, reply, scope)
     scope |= {"status": status.value}
+    failed: list[Reply] = []
     if not how.needs_more_for_status:
-        scope = await _with_more(client, how, scope)
+        with reading_result(status):
+            scope = await _with_more(client, how, scope, failed)
     execution = execution_of(how, status, strange, scope, name=handle.name, has_log=how.log is not None)
+    if failed and execution.status is Status.SUCCEEDED and is_empty(execution.output):
+        raise ResultUnavailable(str(look_error(failed[0])))
     if execution.failure is not None and how.log is not None and with_log:
         lines = (await log_end(client, how.log, scope)).splitlines()[-how.log.lines :]
         tail = "\n".join(lines)[-_LONGEST_TAIL:]
@@ -139,21 +145,25 @@ def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
         raise EngineUnavailable(text, silent=False) from None
 
 
-async def _with_more(client: Asking, how: Look, scope: Scope) -> Scope:
-    """Send the further requests that are due; a refusal of one tells nothing about the execution."""
+async def _with_more(client: Asking, how: Look, scope: Scope, failed: list[Reply] | None = None) -> Scope:
+    """Send the further requests that are due; a refusal of one tells nothing about the execution.
+
+    Replies that are refusals or no JSON are added to `failed`.
+    """
+    failed = [] if failed is None else failed
     more: dict[str, JSON] = {}
     for name, each in how.more.items():
         if each.each is not None:
             listed = (as_list(lenient(partial(scope.value, each.each))) or ())[:_MOST_ITEMS]
-            found = [await _one_more(client, how, each, scope | {"item": item}) for item in listed]
+            found = [await _one_more(client, how, each, scope | {"item": item}, failed) for item in listed]
             more = {**more, name: [reply for reply in found if reply is not None]}
         else:
-            more = {**more, name: await _one_more(client, how, each, scope)}
+            more = {**more, name: await _one_more(client, how, each, scope, failed)}
         scope |= {"more": more}
     return scope
 
 
-async def _one_more(client: Asking, how: Look, further: More, scope: Scope) -> JSON:
+async def _one_more(client: Asking, how: Look, further: More, scope: Scope, failed: list[Reply]) -> JSON:
     """Send a further request if it is due; return its reply, None without one."""
     if further.when is not None and not lenient(partial(scope.is_true, further.when)):
         return None
@@ -162,6 +172,8 @@ async def _one_more(client: Asking, how: Look, further: More, scope: Scope) -> J
     unknown = how.needs_more_for_status or (has_result and (reply.is_unauthorized or reply.is_server_error))
     if reply.is_throttled or (unknown and not reply.ok and reply.status not in how.gone):
         raise look_error(reply)
+    if not reply.ok or not reply.is_json:
+        failed.append(reply)
     return reply.as_json() if reply.ok else None
 
 

@@ -25,6 +25,7 @@ from mcp_workflows.adapter import Execution, Ref, Start, Status
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import open_store
+from mcp_workflows.testing import MemoryNotes
 from tests.support.served import serving
 
 pytestmark = pytest.mark.anyio
@@ -390,22 +391,52 @@ async def test_check_tells_a_page_in_place_of_the_api() -> None:
     assert (finding.ok, finding.text) == (False, "it answered 200 with a page that is no JSON")
 
 
-@pytest.mark.parametrize(
-    ("status", "output"), [(200, {"rows": 3}), (404, None), (403, None), (401, ...), (500, ...), (503, ...)]
-)
-async def test_a_result_that_cannot_be_had_now_is_asked_for_again(status: int, output: Any) -> None:
+MORE: Mapping[str, Any] = {"result": {"request": "/jobs/{{handle}}", "when": "{{status == 'succeeded'}}"}}
+UNREAD = [JSONResponse({"error": "no"}, status_code=status) for status in (401, 403, 404, 410, 500, 503)]
+
+
+@pytest.mark.parametrize("output", ["{{more.result.body}}", {"rows": "{{more.result.body.rows}}"}])
+@pytest.mark.parametrize("reply", [*UNREAD, HTML], ids=lambda reply: str(reply.status_code))
+async def test_a_result_that_cannot_be_read_is_no_empty_success_and_is_asked_for_again(
+    reply: Response, output: Any
+) -> None:
     """A task that has ended is never looked at again: its result would be lost for ever."""
-    more = {"result": {"request": "/jobs/{{handle}}", "when": "{{status == 'succeeded'}}"}}
-    async with here(look={**DEFINITION["look"], "more": more, "output": "{{more.result.body}}"}) as found:
+    async with here(look={**DEFINITION["look"], "more": MORE, "output": output}) as found:
         handle = await found.start()
-        found.api.next_replies += [found.api.look, answering(JSONResponse({"rows": 3}, status_code=status))]
-        if output is ...:
-            with pytest.raises(EngineUnavailable, match=f"it answered {status}"):
-                await found.look(handle)
-            assert (await found.look(handle)).output["id"] == "job-0"
-        else:
-            seen = await found.look(handle)
-            assert (seen.status, seen.output) == (Status.SUCCEEDED, output)
+        found.api.next_replies += [found.api.look, answering(reply)]
+        seen = await found.look(handle)
+        assert seen.status is Status.RUNNING
+        assert str(seen.message).startswith(
+            f"it has succeeded, but its result cannot be read: it answered {reply.status_code}"
+        )
+        found.api.next_replies += [found.api.look, answering(JSONResponse({"rows": 3}))]
+        seen = await found.look(handle)
+        assert (seen.status, seen.output) == (Status.SUCCEEDED, {"rows": 3})
+
+
+async def test_a_part_of_a_result_that_is_not_there_leaves_the_rest() -> None:
+    output = {"job": "{{handle}}", "report": "{{more.result.body}}"}
+    async with here(look={**DEFINITION["look"], "more": MORE, "output": output}) as found:
+        handle = await found.start()
+        found.api.next_replies += [found.api.look, answering(JSONResponse({}, status_code=404))]
+        seen = await found.look(handle)
+        assert (seen.status, seen.output) == (Status.SUCCEEDED, {"job": "job-0"})
+
+
+@pytest.mark.parametrize("keeps_notes", [True, False])
+async def test_a_result_that_stays_unreadable_ends_its_task_as_failed_with_the_reason(
+    keeps_notes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with here(look={**DEFINITION["look"], "more": MORE, "output": "{{more.result.body}}"}) as found:
+        if keeps_notes:
+            found.adapter.remember(MemoryNotes())
+        handle = await found.start()
+        found.api.next_replies += [found.api.look, answering(UNREAD[4])] * 2
+        assert (await found.look(handle)).status is Status.RUNNING
+        monkeypatch.setattr("mcp_workflows.adapter.kept_definitions.READ_FOR", timedelta())
+        seen = await found.look(handle)
+        assert (seen.status, seen.failure and seen.failure.kind) == (Status.FAILED, "ResultUnavailable")
+        assert "its result cannot be read: it answered 500" in str(seen.failure)
 
 
 ECHOED: Final[Mapping[str, tuple[dict[str, Any], str]]] = {

@@ -35,7 +35,7 @@ from mcp_workflows.adapter import (
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.adapter.kept_looks import KeptLooks
 from mcp_workflows.adapter.redaction import KNOWN, mask, mask_known
-from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ResultUnavailable
 from mcp_workflows_mcp.cancel import cancel
 from mcp_workflows_mcp.definition import ToolsDefinition
 from mcp_workflows_mcp.find import find
@@ -76,7 +76,7 @@ class McpAdapter:
         self._settings = settings
         self._definitions = KeptDefinitions[ToolsDefinition](settings, settings.definition, ToolsDefinition)
         KNOWN.add_all(settings)
-        self._calls = OpenCalls(mask_known)
+        self._calls = OpenCalls(mask_known, is_local=settings.is_local)
         self._upstream = Upstream(settings, self._calls, self._answer_elicitation)
         self._tasks = UpstreamTasks(self._upstream, self._calls.elicitations)
         self._starts = StartCalls(self._upstream, settings, self._calls)
@@ -139,7 +139,10 @@ class McpAdapter:
             return kept
         try:
             async with self._in_time():
-                execution, wait = await self._look(ref)
+                try:
+                    execution, wait = await self._look(ref)
+                except ResultUnavailable as error:
+                    execution, wait = await self._definitions.without_result(ref.handle, error), 0.0
         except EngineRefused as error:
             raise EngineUnavailable(str(error), silent=False) from None
         found = self._without_secrets(execution)

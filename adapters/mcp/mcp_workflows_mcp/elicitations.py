@@ -15,6 +15,7 @@ import mcp_types as types
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adapter.display_text import safe_link
 from mcp_workflows.adapter.expressions import as_object
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,12 @@ class _Elicitation:
 class Elicitations:
     """The open questions by execution (an id of a call or of a task), each under a key that is never used again."""
 
-    def __init__(self, changed: Callable[[str], None], masked: Callable[[JSON], JSON]) -> None:
-        """`changed` is called with the execution whose questions have changed; `masked` leaves out our credentials."""
+    def __init__(self, changed: Callable[[str], None], masked: Callable[[JSON], JSON], *, is_local: bool) -> None:
+        """`changed` is called with the execution whose questions have changed; `masked` leaves out our credentials.
+
+        A server that `is_local` may send people to http pages of this machine.
+        """
+        self._is_local = is_local
         self._masked = masked
         self._open: defaultdict[str, dict[str, _Elicitation]] = defaultdict(dict)
         self._changed = changed
@@ -47,9 +52,12 @@ class Elicitations:
     async def ask(self, execution: str, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Return the answer to a question of this execution, once there is one.
 
-        A server that asks too much gets `cancel` for an answer.
+        A server that asks too much, or sends people to an unsafe address, gets `cancel` for an answer.
         """
         written = self._masked(params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude=_NOT_SHOWN))
+        if isinstance(params, types.ElicitRequestURLParams) and safe_link(params.url, local=self._is_local) is None:
+            logger.warning("an MCP server asks people to visit a page that is not https: its question is cancelled")
+            return types.ElicitResult(action="cancel")
         count, in_all = len(self._open.get(execution, ())), sum(map(len, self._open.values()))
         if count >= MOST_QUESTIONS or in_all >= _MOST_IN_ALL or len(json.dumps(written)) > _LONGEST:
             logger.warning("an MCP server asks too much: %d questions are open, %d of one call", in_all, count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mcp_workflows.adapter import JSON, Execution, Status
@@ -12,11 +12,13 @@ from mcp_workflows.adapter.reply_reader import (
     AskedQuestion,
     entry_of,
     execution_of,
+    is_empty,
     open_questions,
+    reading_result,
     status_of,
     with_questions,
 )
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError, ResultUnavailable
 from mcp_workflows_mcp.definition import Ask, Look, ToolCall, ToolsDefinition
 from mcp_workflows_mcp.error_translation import look_error
 from mcp_workflows_mcp.handle import Handle
@@ -54,7 +56,7 @@ async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, 
     scope |= {"entry": lenient(partial(entry_of, how, scope))}
     needs_more_for_status = "more" in names_in([how.status, how.gone_if])
     if needs_more_for_status:
-        scope = await _with_more(upstream, how, scope, required=True)
+        scope = await _with_more(upstream, how, scope, [], required=True)
     if _is_gone(how, scope):
         if not handle.is_younger_than(definition.settling.total_seconds()):
             raise ExecutionNotFound(f"the server does not know {handle.shown}")
@@ -65,9 +67,17 @@ async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, 
     _check_id(how, handle, scope)
     status, unmapped = _status(how, reply, scope)
     scope |= {"status": status.value}
+    further: list[Reply] = []
     if not needs_more_for_status:
-        scope = await _with_more(upstream, how, scope, required=status is Status.SUCCEEDED)
+        with reading_result(status):
+            scope = await _with_more(upstream, how, scope, further, required=status is Status.SUCCEEDED)
     execution = execution_of(how, status, unmapped, scope, name=handle.shown)
+    if execution.status is Status.SUCCEEDED:
+        proses = [each.prose for each in further if each.is_prose]
+        if proses and is_empty(execution.output):
+            raise ResultUnavailable(proses[0])
+        whole = [each.whole for each in (reply, *further) if each.whole and each.data == execution.output]
+        execution = replace(execution, output=whole[0]) if whole else execution
     questions = open_questions(definition.asks, execution, scope, definition.settling)
     execution = with_questions(execution, questions)
     return Seen(execution=execution, scope=scope, questions=questions, unmapped=unmapped)
@@ -101,14 +111,17 @@ def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
     try:
         return status_of(how, how.status or "", scope)
     except EngineUnavailable:
-        if reply.data != {"text": reply.text}:
+        if not reply.is_prose:
             raise
         text = f"{reply.prose}: its status is not known (look.extract finds parts of a text)"
         raise EngineUnavailable(text, silent=False) from None
 
 
-async def _with_more(upstream: Upstream, how: Look, scope: Scope, *, required: bool) -> Scope:
-    """Make the further calls that are due; `required`: an error of one leaves the status or the result unknown."""
+async def _with_more(upstream: Upstream, how: Look, scope: Scope, replies: list[Reply], *, required: bool) -> Scope:
+    """Make the further calls that are due; `required`: an error of one leaves the status or the result unknown.
+
+    The replies are added to `replies`.
+    """
     more: dict[str, JSON] = {}
     for name, each in how.more.items():
         try:
@@ -120,6 +133,7 @@ async def _with_more(upstream: Upstream, how: Look, scope: Scope, *, required: b
         reply = await call_reading_tool(upstream, each, scope)
         if reply.is_error and required:
             raise look_error(reply)
+        replies.append(reply)
         more = {**more, name: None if reply.is_error else reply.data}
         scope |= {"more": more}
     return scope

@@ -73,9 +73,9 @@ Work: TypeAlias = Callable[[OpenCall], Awaitable[Outcome]]
 class OpenCalls:
     """The calls of this process, and what is noted of others'."""
 
-    def __init__(self, masked: Callable[[JSON], JSON]) -> None:
-        """`masked` leaves out our credentials."""
-        self.elicitations = Elicitations(self._questions_changed, masked)
+    def __init__(self, masked: Callable[[JSON], JSON], *, is_local: bool) -> None:
+        """`masked` leaves out our credentials; `is_local`: the server runs on this machine."""
+        self.elicitations = Elicitations(self._questions_changed, masked, is_local=is_local)
         self._masked = masked
         self.notes: Notes | None = None
         self._open: dict[str, OpenCall] = {}

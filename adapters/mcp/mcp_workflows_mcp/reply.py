@@ -32,6 +32,7 @@ class Reply:
     is_error: bool
     code: int | None = None  # of a JSON-RPC error
     error_data: JSON = None  # of it
+    whole: Mapping[str, JSON] | None = None  # the result as it came, if it holds more than texts and structure
 
     @classmethod
     def of_error(cls, code: int, message: str, masked: Callable[[str], str], data: JSON = None) -> Self:
@@ -61,7 +62,12 @@ class Reply:
             raise EngineUnavailable(f"its reply is nested more than {_DEEPEST} deep", silent=False)
         if patterns:
             data = {**(as_object(data) or {}), **parts_of(text, patterns), "text": text}
-        return cls(data=data, text=masked(text), is_error=bool(result.is_error))
+        whole: dict[str, JSON] | None = None
+        if len(texts) < len(result.content):
+            whole = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+            if patterns:
+                whole["structuredContent"] = data
+        return cls(data=data, text=masked(text), is_error=bool(result.is_error), whole=whole)
 
     @property
     def names(self) -> Mapping[str, JSON]:
@@ -71,6 +77,11 @@ class Reply:
     def within(self, scope: Scope) -> Scope:
         """Return a scope with this reply."""
         return scope | self.names
+
+    @property
+    def is_prose(self) -> bool:
+        """True if it is a text that is no JSON, and nothing else."""
+        return self.whole is None and self.data == {"text": self.text}
 
     @property
     def prose(self) -> str:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.definition import MODEL, CallTimeout
+from mcp_workflows.adapter.display_text import is_this_machine
 from mcp_workflows_mcp.definition import ToolsDefinition
 
 
@@ -96,6 +97,10 @@ class McpSettings(ToolsDefinition):
     expose: tuple[str, ...] = Field(
         default=(), description="Tools of the server that are offered here as they are described there."
     )
+    pin: bool = Field(
+        default=True,
+        description="Offer an exposed tool as it was first seen: `mcp-workflows check --accept` takes over a change.",
+    )
     timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one look or start, all its calls.")
     looks_per_second: float = Field(default=10.0, gt=0, description="Looks at executions in a second, at most.")
 
@@ -129,6 +134,11 @@ class McpSettings(ToolsDefinition):
             mode="json", by_alias=True, exclude_none=True, include=set(ToolsDefinition.model_fields)
         )
         return found
+
+    @property
+    def is_local(self) -> bool:
+        """True if the server runs on this machine."""
+        return self.url is None or is_this_machine(urlsplit(self.url).hostname or "")
 
 
 def _a_url(url: str) -> str:

@@ -66,8 +66,7 @@ async def read_handle(
     if run is not None and len(json.dumps(run)) > _LONGEST_ID:
         raise EngineUnavailable("its handle is too long to be one: it may have been started", silent=False)
     if run is None:
-        is_prose = reply.data == {"text": reply.text}
-        what = reply.prose if is_prose else f"its tool answered with no handle at {how.handle}"
+        what = reply.prose if reply.is_prose else f"its tool answered with no handle at {how.handle}"
         raise EngineUnavailable(f"{what}: it may have been started (start.handle, start.extract)", silent=False)
     kept = reply.data if how.finished is not None and holds(how.finished, scope) else None
     handle = Handle.of(HandleKind.SPLIT, run, start, definition_digest, reply=kept)

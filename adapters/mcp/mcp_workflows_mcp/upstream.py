@@ -26,12 +26,13 @@ from mcp.client import Client, ClientRequestContext, Transport
 from mcp.client.session import ElicitationFnT, IncomingMessage
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
+from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, closest
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.adapter.expressions import Scope, as_object
+from mcp_workflows.adapter.expressions import Scope, as_list, as_object
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.client import TasksClient, TaskState, reconnecting_http
 from mcp_workflows.client.retries import TaskRequests
@@ -73,6 +74,8 @@ _READ_AT_A_TIME: Final = 8192  # bytes of such a line
 _MOST_PAGES: Final = 100  # of a list of tools
 _MOST_TOOLS: Final = 10_000
 _LIST_AGAIN_AFTER: Final = 5.0  # seconds between two lists that the server's notifications lead to
+_LIST: Final = "tools/list"
+_PAGE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}  # of a list, besides its tools
 _MOST_NAMES: Final = 20  # of tools in a text
 _LONGEST_NAME: Final = 100  # characters
 
@@ -280,6 +283,7 @@ class Upstream:
                     async with self._client(tasks, answer, stderr, over) as client:
                         handshake.deadline = math.inf
                         setattr(client.session, "validate_tool_result", _accept)  # noqa: B010  # it is no field
+                        _skip_malformed_tools(client)
                         is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
                         in_core = None if is_modern else InCoreTaskRequests(client.session, _ignore)
                         opened.append(Connection(over=over, client=client, tasks=tasks, in_core=in_core))
@@ -464,6 +468,29 @@ async def _accept(name: str, result: types.CallToolResult) -> None:
     The SDK checks results against the output schema of the tool, in unbounded time (its `pattern` is a regular
     expression of the server), and a result that does not fit would be lost though an execution was started.
     """
+
+
+def _skip_malformed_tools(client: Client) -> None:
+    """Leave malformed tools out of each list before the SDK sees it: it refuses a whole list because of one of them."""
+    dispatcher: Any = getattr(client.session, "_dispatcher")  # noqa: B009  # Any: private; the SDK has no other way in
+    send, version = dispatcher.send_raw_request, client.protocol_version
+
+    def is_tool(tool: JSON) -> bool:
+        try:
+            validate_server_result(_LIST, version, {**_PAGE, "tools": [tool]})
+            types.Tool.model_validate(tool, by_name=False)
+        except ValidationError as error:
+            name = cleaned(str((as_object(tool) or {}).get("name")), _LONGEST_NAME)
+            logger.warning("a tool of an MCP server is malformed and left out: %r (%s)", name, error.errors()[0]["msg"])
+            return False
+        return True
+
+    async def send_and_filter(method: str, *args: Any, **more: Any) -> Any:  # Any: as the SDK has it
+        page = await send(method, *args, **more)
+        tools = as_list(page.get("tools")) if method == _LIST else None
+        return page if tools is None else {**page, "tools": [tool for tool in tools if is_tool(tool)]}
+
+    dispatcher.send_raw_request = send_and_filter
 
 
 @asynccontextmanager

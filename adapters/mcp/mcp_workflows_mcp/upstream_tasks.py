@@ -10,16 +10,19 @@ import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
 from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.adapter.redaction import mask_known
 from mcp_workflows.client.messages import TaskState
-from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows.errors import EngineError, EngineUnavailable, ResultUnavailable
 from mcp_workflows_mcp.elicitations import MOST_QUESTIONS, Elicitations
+from mcp_workflows_mcp.error_translation import is_reply
 from mcp_workflows_mcp.reply import text_of
 from mcp_workflows_mcp.upstream import Connection, Upstream
 
+_UNSAID: Final = "it failed; the server does not say why"
 _RELATED: Final = "io.modelcontextprotocol/related-task"
 _STATUS: Final[Mapping[str, Status]] = {
     "working": Status.RUNNING,
@@ -73,8 +76,14 @@ class UpstreamTasks:
             try:
                 result = await connection.in_core.payload(state.task_id)
             except MCPError as error:
+                if not is_reply(error):
+                    raise
                 failure = types.ErrorData(code=error.code, message=error.message)
                 return self._execution(state.model_copy(update={"status": "failed", "error": failure}), {})
+            except ValidationError:
+                if state.status == "completed":
+                    raise ResultUnavailable("the server's answer does not keep to the protocol") from None
+                return self._execution(state, {})
             written = result.model_dump(by_alias=True, mode="json", exclude_none=True)
             return self._execution(state.model_copy(update={"status": "completed", "result": written}), {})
         requests = self._elicitations.requests(state.task_id)
@@ -103,7 +112,9 @@ class UpstreamTasks:
         output, failure = None, None
         if status is Status.SUCCEEDED:
             output = state.result
-            if output is not None and output.get("isError"):
+            if not output:
+                raise ResultUnavailable("the server says nothing of it")
+            if output.get("isError"):
                 status, failure, output = Status.FAILED, Failure(text=text_of(output)), None
         elif status is Status.FAILED:
             failure = self._failure(state)
@@ -120,7 +131,7 @@ class UpstreamTasks:
 
     def _failure(self, state: TaskState) -> Failure:
         if state.error is None:
-            return Failure(text=state.status_message or "it failed; the server does not say why")
+            return Failure(text=state.status_message or _UNSAID)
         return Failure(text=state.error.message)
 
     async def answer(self, task_id: str, responses: Mapping[str, JSON]) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
@@ -550,3 +550,93 @@ async def test_a_server_that_speaks_no_revision_is_said_to_be_none() -> None:
         with pytest.raises(EngineUnavailable, match=r"protocol|no MCP server") as raised:
             await found.started()
         assert not raised.value.sent
+
+
+# --- lists of tools
+
+
+MALFORMED = [
+    {"name": 1, "inputSchema": {"type": "object"}},
+    {"name": "no-schema"},
+    {"name": "a-list", "inputSchema": []},
+    {"name": "annotated", "inputSchema": {"type": "object"}, "annotations": "none"},
+    {"inputSchema": {"type": "object"}},
+    "a text",
+    None,
+    7,
+]
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+@pytest.mark.parametrize("malformed", MALFORMED, ids=str)
+async def test_a_malformed_tool_hides_no_other(malformed: Any, revision: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = ScriptedServer(revision=revision, tools=[tool("start_job"), malformed, tool("get_job")])
+    async with scene(server, expose=["start_job"]) as found:
+        assert [each.name for each in await found.adapter.exposed()] == ["start_job"]
+        assert (await found.adapter.check_engine()).text.startswith("cancel: the server has no tool")
+    assert "is malformed and left out" in caplog.text
+
+
+# --- results
+
+
+PICTURE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+CONTENTS = [
+    {"type": "text", "text": "done"},
+    PICTURE,
+    {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
+    {"type": "resource", "resource": {"uri": "demo://report/1", "text": "rows", "mimeType": "text/plain"}},
+    {"type": "resource_link", "uri": "https://example.com/report.pdf", "name": "report"},
+]
+
+
+@pytest.mark.parametrize("output", ["{{reply}}", "{{more.result}}"])
+@pytest.mark.parametrize("structure", [{}, {"structuredContent": {"rows": 3}}])
+async def test_a_result_has_all_the_content_of_the_reply(output: str, structure: Any) -> None:
+    more = {"result": {"tool": "result", "when": "{{status == 'succeeded'}}"}}
+    asks_more = {"more": more} if "more" in output else {}
+    status = {"status": "{{reply.state || 'done'}}"}
+    server = ScriptedServer(tools=[tool(name) for name in ("start_job", "get_job", "result")])
+    server.replies["result"] = {"content": CONTENTS, **structure}
+    async with scene(server, look={**DEFINITION["look"], **status, **asks_more, "output": output}) as found:
+        reply = structured({"id": "job-1", "state": "done"}) if asks_more else server.replies["result"]
+        seen = await found.look(reply)
+    assert seen.status is Status.SUCCEEDED
+    assert seen.output["content"] == CONTENTS
+    assert seen.output.get("structuredContent") == structure.get("structuredContent")
+
+
+@pytest.mark.parametrize(
+    "reply", [text("try again later", is_error=True), text("no JSON"), Error(code=-32603, message="no"), Response("?")]
+)
+async def test_a_result_that_cannot_be_read_is_asked_for_again_and_ends_as_failed(
+    reply: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"result": {"tool": "stop_job", "when": "{{status == 'succeeded'}}"}}
+    async with scene(look={**DEFINITION["look"], "more": more, "output": "{{more.result.rows}}"}) as found:
+        found.server.replies["stop_job"] = reply
+        ref = await found.started()
+        found.server.replies["get_job"] = structured({"id": "job-1", "state": "done"})
+        seen = await found.adapter.describe(ref)
+        assert seen.status is Status.RUNNING
+        assert str(seen.message).startswith("it has succeeded, but its result cannot be read: ")
+        monkeypatch.setattr("mcp_workflows.adapter.kept_definitions.READ_FOR", timedelta())
+        seen = await found.adapter.describe(ref)
+        assert (seen.status, seen.failure and seen.failure.kind) == (Status.FAILED, "ResultUnavailable")
+
+
+@pytest.mark.parametrize("payload", [{"content": "no list"}, {"content": [7]}])
+async def test_a_completed_task_whose_result_cannot_be_read_keeps_its_state_for_a_while(
+    payload: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = {"taskId": "t-1", "status": "completed", "createdAt": "2026-01-01T00:00:00Z", "ttl": None}
+    task |= {"lastUpdatedAt": "2026-01-01T00:00:00Z"}
+    server = ScriptedServer(tools=[tool("start_job", execution={"taskSupport": "required"})])
+    server.capabilities = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}
+    server.replies = {"start_job": {"task": task}, "tasks/get": task, "tasks/result": payload}
+    async with scene(server) as found:
+        ref = await found.started()
+        seen = await found.adapter.describe(ref)
+        assert (seen.status, "its result cannot be read" in str(seen.message)) == (Status.RUNNING, True)
+        monkeypatch.setattr("mcp_workflows.adapter.kept_definitions.READ_FOR", timedelta())
+        assert (await found.adapter.describe(ref)).status is Status.FAILED

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Status
-from mcp_workflows.adapter.display_text import cleaned, quoted, without_zero_fractions
+from mcp_workflows.adapter.display_text import cleaned, quoted, safe_link, without_zero_fractions
 from mcp_workflows.receiver.companions.definitions import Name
 from mcp_workflows.tasks.results import texts_in
 from mcp_workflows.tasks.view import META_LOG, META_STEPS, META_URL
@@ -73,17 +73,12 @@ def _for_card(task: TaskView, card: Card) -> dict[str, JSON]:
     if card is Card.OFF:
         return {}
     found: dict[str, JSON] = {
-        "url": _browser_url(task.meta.get(META_URL)),
+        "url": safe_link(task.meta.get(META_URL)),
         "createdAt": task.created.strftime(_TIME),
         "pollIntervalMs": None if task.status in TERMINAL else task.poll_interval_ms,
         "waitsFor": _WAITS_FOR_OTHERS if task.waits_for_others else None,
     }
     return _without_none(found)
-
-
-def _browser_url(url: JSON) -> str | None:
-    """Return the URL if a browser can open it, or None: some engines name their executions by other URIs."""
-    return url if isinstance(url, str) and url.startswith(("https://", "http://")) else None
 
 
 def _links(task: TaskView) -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from mcp.server.context import ServerRequestContext
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, askable
 from mcp_workflows.errors import RequestError
 from mcp_workflows.receiver.disconnect import until_disconnected
 from mcp_workflows.receiver.subscriptions import ProgressReports
@@ -40,7 +40,7 @@ from mcp_workflows.tools.tool import Tool
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as wire
 from mcp_workflows.wire.commands import Call, CallOutcome, Questions, TaskView, Update
-from mcp_workflows.wire.params import Params, takes_forms
+from mcp_workflows.wire.params import Params, takes_forms, takes_urls
 
 Context: TypeAlias = ServerRequestContext[Any, Any]  # Any: the lifespan and the transport are the user's
 
@@ -155,8 +155,7 @@ class InCoreTasks:
         async def on_change(view: TaskView) -> bool:
             nonlocal last
             last = view
-            if asks_forms(ctx):
-                asking.see(view, partial(session.start, self._group))
+            asking.see(_as_askable(view, ctx), partial(session.start, self._group))
             return wire.ended(view)
 
         await until_disconnected(ctx, partial(self._service.follow, task, on_change, principal), needed=True)
@@ -176,7 +175,8 @@ class InCoreTasks:
         session = session_of(ctx)
         withdraw(session.questions, view)
         session.forget(view)
-        if wire.ended(view) or not view.requests or not asks_forms(ctx):
+        view = _as_askable(view, ctx)
+        if wire.ended(view) or not view.requests:
             return
         if session.is_reachable is None and not session.is_checking:
             session.is_checking = True
@@ -257,7 +257,20 @@ async def _check_questions(session: Session, asked: Sequence[OpenQuestion]) -> N
 
 def asks_forms(ctx: Context) -> bool:
     """Return True if the client declared that it can put questions to a person."""
-    capabilities = ctx.session.client_capabilities
-    return capabilities is not None and takes_forms(
-        cast("Params", capabilities.model_dump(by_alias=True, exclude_none=True))
-    )
+    return takes_forms(_capabilities(ctx))
+
+
+def asks_urls(ctx: Context) -> bool:
+    """Return True if the client declared that it can send a person to a page."""
+    return takes_urls(_capabilities(ctx))
+
+
+def _capabilities(ctx: Context) -> Params:
+    declared = ctx.session.client_capabilities
+    return {} if declared is None else cast("Params", declared.model_dump(by_alias=True, exclude_none=True))
+
+
+def _as_askable(view: TaskView, ctx: Context) -> TaskView:
+    """Return the task with those of its questions that the client can put to a person."""
+    requests = askable(view.requests if asks_forms(ctx) else {}, takes_urls=asks_urls(ctx))
+    return replace(view, requests=requests)

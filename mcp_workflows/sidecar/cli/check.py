@@ -25,13 +25,16 @@ def check(
     store: Annotated[
         bool, typer.Option("--store", help="Also count live tasks whose tool or engine was removed.")
     ] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Accept changed tools of upstream servers: offer them as they are now.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
 ) -> None:
     """Check the configuration, the store, each engine and each workflow."""
     log(LogLevel.WARNING)
     path = either(config, option)
     try:
-        report = anyio.run(partial(check_all, load(path), tasks=store))
+        report = anyio.run(partial(check_all, load(path), tasks=store, accept=accept))
     except ConfigError as error:
         if not as_json:
             raise

@@ -12,7 +12,8 @@ import anyio
 import typer
 
 from mcp_workflows.adapter import Discovered, Discovers, Drafts, load_adapter, one_workflow
-from mcp_workflows.engines.registry import Engines
+from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.engines.registry import Engines, described
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, existing, log
@@ -75,7 +76,7 @@ def _of_server(address: str, start: str | None) -> Iterator[str]:
         drafted = anyio.run(kind.draft, address, start)
     except EngineError as error:
         raise EngineUnavailable(f"the MCP server of --mcp: {error}") from None
-    yield from (f"# {line}" for line in drafted.advice)
+    yield from (f"# {' '.join(cleaned(line).split())}" for line in drafted.advice)
     yield from draft_engine(_MCP, drafted.settings, name=tool_name(drafted.name, frozenset()))
 
 
@@ -91,7 +92,7 @@ async def discover(engine: Engine) -> Sequence[Discovered]:
         raise ConfigError(f"engine {engine.name}: the adapter {engine.adapter!r} cannot list workflows")
     try:
         async with Engines({engine.name: adapter}) as engines, engines.calling(engine.name):
-            return await adapter.discover()
+            return [described(each) for each in await adapter.discover()]
     except EngineError as error:
         raise EngineUnavailable(f"engine {engine.name}: {error}") from None
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mcp_workflows.adapter import JSON, Exposed
+from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import EngineError, EngineRefused
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.names import Place, WorkflowName
@@ -66,7 +67,7 @@ class LabelledWorkflows:
             name=name.workflow,
             workflow=WorkflowName(place=place, workflow=name.workflow).name,
             source=found.name,
-            description=clean_description(found.description),
+            description=cleaned(found.description, LONGEST).strip() or None,
             input=open_input if schema is None else schema,
             draft=await self._draft(found, name) if schema is None else None,
         )
@@ -99,9 +100,3 @@ class LabelledWorkflows:
         if line not in self._told:
             self._told.add(line)
             _log.warning("%s", line)
-
-
-def clean_description(text: str) -> str | None:
-    """Return a description for models: without control characters, and truncated."""
-    plain = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text).strip()
-    return (plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…") or None

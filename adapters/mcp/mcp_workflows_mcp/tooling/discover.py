@@ -89,6 +89,7 @@ async def exposed(upstream: Upstream, settings: McpSettings) -> Sequence[Exposed
             title=tool.title,
             description=tool.description,
             input=tool.input_schema,
+            pin=settings.pin,
         )
         for tool in (tools[name] for name in settings.expose if name in tools)
     ]

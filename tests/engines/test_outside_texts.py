@@ -1,0 +1,133 @@
+"""All that engines say: whatever place it is in, it reaches people and models visible, bounded and harmless."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, get_type_hints
+
+import pytest
+
+from mcp_workflows.adapter import (
+    Discovered,
+    Execution,
+    ExecutionStep,
+    Exposed,
+    Failure,
+    InputRequest,
+    Progress,
+    Status,
+)
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.engines.registry import MAX_QUESTION, Engines, described, validated
+from mcp_workflows.errors import EngineRefused
+
+pytestmark = pytest.mark.anyio
+
+HOSTILE: Final = "pay\x00\x1b]8;;x\x07\u202e\u2066\u200b\u200d\ufeff\U000e0041\U000e0042\r\n\x9b31m" + "x" * 2_000_000
+LARGEST: Final = 100_000  # characters of a text that any client gets
+FORM: Final = {
+    "type": "object",
+    "title": HOSTILE,
+    "description": HOSTILE,
+    "properties": {
+        "title": {"type": "string", "title": HOSTILE, "description": HOSTILE},
+        "pick": {"type": "string", "enum": ["a"], "enumNames": [HOSTILE]},
+        "one": {"oneOf": [{"const": "a", "title": HOSTILE}]},
+        "many": {"type": "array", "items": {"anyOf": [{"const": "a", "title": HOSTILE}]}},
+    },
+}
+SMALL_FORM: Final = json.loads(json.dumps(FORM).replace("x" * 2_000_000, "x" * 5_000))
+
+
+def hostile(texts: Any) -> Iterator[str]:
+    """Yield what is wrong with the texts in a value."""
+    written = json.dumps(texts, ensure_ascii=False)
+    if len(written) > LARGEST:
+        yield f"{len(written)} characters"
+    yield from (
+        hex(ord(each)) for each in json.loads(json.dumps(written)) if unicodedata.category(each) in {"Cc", "Cf"}
+    )
+    yield from (word for word in ("\\u001b", "\\u0000", "\\u0007", "\\u009b") if word in written)
+
+
+def execution(**more: Any) -> Execution:
+    return Execution(**{"status": Status.RUNNING, **more})
+
+
+EXECUTIONS: Mapping[str, Callable[[], Execution]] = {
+    "status message": lambda: execution(message=HOSTILE),
+    "step": lambda: execution(steps=(ExecutionStep(name=HOSTILE, status=Status.RUNNING),) * 2),
+    "progress": lambda: execution(progress=Progress(value=1), message=HOSTILE),
+    "failure": lambda: execution(status=Status.FAILED, failure=Failure(text=HOSTILE)),
+    "id": lambda: execution(execution_id=HOSTILE),
+    "link": lambda: execution(url=f"https://example.com/{HOSTILE}"),
+    "question": lambda: asking({"mode": "form", "message": HOSTILE, "requestedSchema": SMALL_FORM}),
+    "large question": lambda: asking({"mode": "form", "message": "a", "requestedSchema": FORM}),
+    "page": lambda: asking({"mode": "url", "message": HOSTILE[:100], "url": f"https://example.com/{HOSTILE[:100]}"}),
+    "meta": lambda: asking(
+        {"message": "a", "requestedSchema": {}, "_meta": {"ui": HOSTILE[:100]}, "task": HOSTILE[:100]}
+    ),
+}
+
+
+def asking(params: Mapping[str, Any]) -> Execution:
+    request = InputRequest(method="elicitation/create", params=params)
+    return execution(status=Status.INPUT_REQUIRED, requests={"q": request})
+
+
+@pytest.mark.parametrize("place", EXECUTIONS)
+def test_no_place_of_an_execution_carries_a_hostile_text(place: str) -> None:
+    found = validated(EXECUTIONS[place]())
+    steps = [step.name for step in found.steps]
+    params = [dict(request.params) for request in found.requests.values()]
+    failure = found.failure and found.failure.text
+    assert not list(hostile([found.message, failure, found.execution_id, found.url, steps, params]))
+
+
+def test_every_text_of_an_execution_is_in_the_list() -> None:
+    """A new text in `Execution` must be cleaned, too."""
+    texts = {name for name, kind in get_type_hints(Execution).items() if kind in (str, str | None)}
+    assert texts == {"message", "execution_id", "url"}
+
+
+@pytest.mark.parametrize("kind", [Exposed, Discovered])
+def test_no_word_for_a_workflow_is_hostile(kind: type[Exposed] | type[Discovered]) -> None:
+    schema = {
+        **SMALL_FORM,
+        HOSTILE: {"enum": [HOSTILE], "examples": [HOSTILE], "$comment": HOSTILE, "default": HOSTILE},
+    }
+    names = {"name": "a", "source": "a"} if kind is Exposed else {}
+    found = described(kind(workflow="a", title=HOSTILE, description=HOSTILE, input=schema, **names))
+    assert not list(hostile([found.title, found.description, found.input]))
+
+
+def test_a_pattern_of_a_schema_stays_the_rule_that_it_is() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^\t{4}$"}}}
+    assert described(Discovered(workflow="a", input=schema)).input == schema
+
+
+async def test_an_error_of_an_engine_is_cleaned_as_its_other_texts_are() -> None:
+    async with Engines({"here": MemoryAdapter(MemorySettings())}) as engines:
+        with pytest.raises(EngineRefused) as raised:
+            async with engines.calling("here"):
+                raise EngineRefused(HOSTILE)
+    assert not list(hostile(str(raised.value)))
+
+
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "http://example.com/", "https://u:p@example.com/", None])
+def test_a_question_that_sends_people_to_an_unsafe_address_is_not_asked(url: str | None) -> None:
+    found = validated(asking({"mode": "url", "message": "Log in", "url": url, "elicitationId": "e"}))
+    assert (found.status, found.requests) == (Status.RUNNING, {})
+    assert "not shown" in str(found.message)
+
+
+def test_a_question_in_form_mode_smuggles_no_link() -> None:
+    params = {"mode": "form", "message": "a", "requestedSchema": {}, "url": "javascript:alert(1)"}
+    assert not validated(asking(params)).requests
+
+
+def test_a_question_of_ordinary_size_is_asked() -> None:
+    params = {"mode": "form", "message": "a", "requestedSchema": {"description": "x" * (MAX_QUESTION // 2)}}
+    assert validated(asking(params)).requests
