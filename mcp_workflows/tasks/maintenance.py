@@ -177,15 +177,18 @@ class RetentionScan:
         return len(tasks)
 
 
-async def retention_rounds(store: Store, engines: Engines) -> Mapping[str, RetentionRound]:
-    """Return the last round of each engine by name, as all replicas know it.
+async def retention_rounds(store: Store, engines: Engines | None = None) -> Mapping[str, RetentionRound]:
+    """Return the last round of each engine as all replicas know it: by name, or by key if no engines are given.
 
     Raises:
         StoreError: it cannot be read.
     """
     notes = await store.notes_under(_ROUNDS, "")
+    known = {key: found for key, note in notes.items() if (found := _kept_round(note))}
+    if engines is None:
+        return known
     keys = reversed(tuple(engines.keys.items()))  # the key without an identity counts only if there is no other
-    return {name: known for key, name in keys if (known := _kept_round(notes.get(key)))}
+    return {name: known[key] for key, name in keys if key in known}
 
 
 def _kept_round(note: JSON) -> RetentionRound | None:

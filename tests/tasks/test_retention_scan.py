@@ -210,7 +210,7 @@ async def test_a_silent_engine_is_left_alone_and_its_round_goes_on_once_it_answe
         is_down = True
 
         async def look(task: Task) -> Task:
-            async with engines.calling(task.engine, api="describe"):
+            async with engines.calling(task, api="describe"):
                 here.looks.append(str(task.handle))
                 if is_down and task.engine == "api":
                     raise EngineUnavailable("no answer")

@@ -130,7 +130,7 @@ def test_a_header_names_the_task_or_is_refused(fuzz: Fuzz) -> None:
 def test_arguments_of_companions_are_understood_or_complained_about(fuzz: Fuzz) -> None:
     def check(arguments: Any) -> None:
         for companion in companions():
-            assert all(isinstance(line, str) for line in companion.complaints(arguments))
+            assert all(isinstance(line, str) for line in companion.checker.violations(arguments))
 
     fuzz(check, odd(taskId=TEXT, seconds=st.integers(), key=TEXT, action=TEXT, content=VALUES, cursor=TEXT))
 

@@ -21,8 +21,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from mcp_workflows_dbos.settings import is_sqlite
 
 _CONNECT_TIMEOUT: Final = 5  # seconds
-_UNACKNOWLEDGED: Final = 3000  # ms that a query of the holder may wait for a network that is gone
-TAKEOVER: Final = 2.5  # seconds from getting a lock that another process had to its use: the holder checks each second
+_UNACKNOWLEDGED: Final = 1000  # ms that a query of the holder may wait for a network that is gone
+TAKEOVER: Final = 2.5  # seconds from getting a lock that another process had to its use: that one checks each second
 _NAME: Final = "mcp-workflows executor "  # of the connection: this, and a digest of the names of the workflows
 _HOLDER: Final = """
 SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
