@@ -307,7 +307,10 @@ def unused_fields(form: Mapping[str, Any], send: Any) -> Sequence[str]:  # any J
         used = re.compile(rf"\b(answer|fields)\b\s*(\.\s*\"?{re.escape(field)}\b|(?!\s*\.\s*[\"A-Za-z_]))")
         return any(map(used.search, expressions))
 
-    fields: Mapping[str, Any] = form.get("properties") or {}
+    fields: Any = form.get("properties")
+    if not isinstance(fields, Mapping):  # a template, which is known only once it is filled in
+        return []
     required = form.get("required") or ()
-    asked = (name for name, rules in fields.items() if name in required or rules.get("type") == "boolean")
+    known = cast("Mapping[str, Any]", fields)
+    asked = (name for name, rules in known.items() if name in required or rules.get("type") == "boolean")
     return [name for name in asked if not is_used(name)]

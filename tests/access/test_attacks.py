@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 SECRET = "what-nobody-else-may-read-7f"
 DROPPED: Mapping[str, Any] = {"call": {}, "see": {"scopes": ["audit"], "any_owner": True}}
-ARGUMENTS: Mapping[str, Any] = {"secret": SECRET}
+ARGUMENTS: Mapping[str, Any] = {"note": SECRET}
 
 
 @pytest.mark.parametrize("more", [{}, {"fallback": "wait"}, {"adaptive": "5s"}, {"tasks": "forbidden"}])

@@ -53,7 +53,8 @@ def hostile(texts: Any) -> Iterator[str]:
 
 
 def execution(**more: Any) -> Execution:
-    return Execution(**{"status": Status.RUNNING, **more})
+    given: dict[str, Any] = {"status": Status.RUNNING, **more}  # Any: fields of `Execution`
+    return Execution(**given)
 
 
 EXECUTIONS: Mapping[str, Callable[[], Execution]] = {
@@ -98,7 +99,7 @@ def test_no_word_for_a_workflow_is_hostile(kind: type[Exposed] | type[Discovered
         **SMALL_FORM,
         HOSTILE: {"enum": [HOSTILE], "examples": [HOSTILE], "$comment": HOSTILE, "default": HOSTILE},
     }
-    names = {"name": "a", "source": "a"} if kind is Exposed else {}
+    names: dict[str, Any] = {"name": "a", "source": "a"} if kind is Exposed else {}
     found = described(kind(workflow="a", title=HOSTILE, description=HOSTILE, input=schema, **names))
     assert not list(hostile([found.title, found.description, found.input]))
 
@@ -124,7 +125,7 @@ def test_a_question_that_sends_people_to_an_unsafe_address_is_not_asked(url: str
 
 
 def test_a_question_in_form_mode_smuggles_no_link() -> None:
-    params = {"mode": "form", "message": "a", "requestedSchema": {}, "url": "javascript:alert(1)"}
+    params: dict[str, Any] = {"mode": "form", "message": "a", "requestedSchema": {}, "url": "javascript:alert(1)"}
     assert not validated(asking(params)).requests
 
 

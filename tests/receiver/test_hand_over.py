@@ -15,9 +15,10 @@ import pytest
 from mcp.client import Client
 from mcp.server.mcpserver import MCPServer
 
-from mcp_workflows import Question, TaskSupport, Tool, ToolGate, Workflows, attach
+from mcp_workflows import TaskSupport, Tool, ToolGate, Workflows, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError, RequestError
+from mcp_workflows.tools.gates import GateQuestion
 from tests.support.client_2025 import session
 from tests.support.served import Peer, peer, serving
 
@@ -51,7 +52,7 @@ def shop(folder: Path) -> tuple[MCPServer[None], Workflows]:
         return done
 
     gate = ToolGate(
-        when={"after_seconds": 0}, ask=Question(message="Refund {{order_id}}?", schema=YES), send="{{answer.ok}}"
+        when={"after_seconds": 0}, ask=GateQuestion(message="Refund {{order_id}}?", schema=YES), send="{{answer.ok}}"
     )
     tools = [
         Tool(name="refund_order", engine="memory", workflow="echo", listed=False, input=ORDER),

@@ -26,6 +26,7 @@ NOT_AT_WILL = {  # modules that log what no remote party causes as often as it l
     "sidecar.config.json_schema": "a command of the operator",
     "engines.polling.hints": "once a change of an engine's stream",
     "store.leases": "once a period",
+    "store.sqlite.file": "once a file",
     "adapter.bulk_status": "once a workflow",
     "sidecar.discovery": "once a change of what is marked on an engine",
     "sidecar.admin": "at the start",

@@ -42,14 +42,15 @@ def old_file(path: Path, version: int, *tasks: Task) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         for statements in MIGRATIONS[:version]:
             for statement in statements:
-                assert isinstance(statement, str)
-                connection.execute(statement)
+                connection.execute(statement) if isinstance(statement, str) else statement(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {version}")
         for task in tasks:
             known = stored.dump_json(task, exclude=set(YOUNGER_FIELDS)).decode()
             values = (*Rows().searched(task)[:OLD_COLUMNS], known)
-            connection.execute(f"INSERT INTO tasks VALUES ({', '.join('?' * len(values))})", values)
+            columns = [column[1] for column in connection.execute("PRAGMA table_info(tasks)")][: len(values)]
+            marks = ", ".join("?" * len(values))
+            connection.execute(f"INSERT INTO tasks ({', '.join(columns)}) VALUES ({marks})", values)
 
 
 @pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))

@@ -17,7 +17,7 @@ from mcp.client import Client as HostClient
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
-from mcp_workflows import Question, Tool, ToolGate, attach
+from mcp_workflows import Tool, ToolGate, attach
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Execution, Finding, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
@@ -37,6 +37,7 @@ from mcp_workflows.task import Task
 from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.compatibility import find_incompatibilities
+from mcp_workflows.tools.gates import GateQuestion
 from mcp_workflows.tools.tool import WATCH_INPUT, Kind
 from mcp_workflows.wire.commands import (
     Call,
@@ -67,7 +68,7 @@ def watch(name: str, workflow: str, **settings: Any) -> Tool:
 
 
 def gate() -> ToolGate:
-    asked = Question(message="Close {{args.execution_id}}?", schema=dict(OK))
+    asked = GateQuestion(message="Close {{args.execution_id}}?", schema=dict(OK))
     return ToolGate(when={"after_seconds": 0}, ask=asked, send=["{{answer.ok}}", "{{args.execution_id}}"])
 
 
@@ -488,7 +489,7 @@ def test_what_cannot_be_said_of_it_is_refused_with_its_line(tmp_path: Path, more
 
 def test_templates_of_it_know_the_execution_id_alone(tmp_path: Path) -> None:
     ask = "{message: x, schema: {type: object, properties: {ok: {type: boolean}}}}"
-    written = f"    gates: {{ok: {{when: {{after_seconds: 0}}, send: ['{{{{args.order}}}}'], ask: {ask}}}}}\n"
+    written = f"    gates: {{ok: {{when: {{after_seconds: 0}}, send: ['{{{{args.order}}}}', '{{{{answer.ok}}}}'], ask: {ask}}}}}\n"
     (problem,) = problems(tmp_path, WATCHING + written)
     assert problem.startswith("8:")
     assert "there is no argument 'order'" in problem

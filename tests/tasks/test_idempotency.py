@@ -147,7 +147,8 @@ async def test_the_form_in_which_a_host_sends_the_arguments_makes_no_other_call(
         {"a": 1, "b": [1, 2], "toolCallId": "call_2"},
     ]
     async with replica(tmp_path, tools=tools) as here:
-        for more in ({}, {"idempotency_key": "k"}, {"host_key": ("taskId", "t-1")}):
+        keys: Sequence[dict[str, Any]] = [{}, {"idempotency_key": "k"}, {"host_key": ("taskId", "t-1")}]
+        for more in keys:
             assert len({await here.task("t", arguments=form, **more) for form in forms}) == 1
             nothing = [{}, {"a": None, "b": None}]
             other = {**more, "idempotency_key": "k2"} if "idempotency_key" in more else more

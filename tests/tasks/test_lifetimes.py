@@ -348,7 +348,8 @@ async def test_what_a_replica_was_killed_at_another_does_as_soon_as_its_lease_is
     there = await here.cancelled("there")
     here.elsewhere.faults.unavailable = frozenset()
     now = here.clock.now + seconds(30)
-    assert await here.store.lease("attend memory", "a dead one", now=now, until=now + LEASE)
+    for key in {task.engine_key, "memory"}:
+        assert await here.store.lease(f"attend {key}", "a dead one", now=now, until=now + LEASE)
     here.clock.now = now
     await here.until(there, lambda row: row.ended)  # there the housekeeping has had its turn
     assert (await here.row(task.id)).ended is None

@@ -29,12 +29,16 @@ def _text(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
+NOTHING = _text("The workflow has ended and returned nothing.")
+
+
 @pytest.mark.parametrize(
     ("output", "content", "structured"),
     [
-        (None, [], None),
+        (None, [NOTHING], None),
         ("done", [_text("done")], None),
-        ("", [_text("")], None),
+        ("", [NOTHING], None),
+        (" \n", [NOTHING], None),
         ({"n": 1, "ä": [None]}, [_text('{"n":1,"ä":[null]}')], {"n": 1, "ä": [None]}),
         ({}, [_text("{}")], {}),
         ([1, 2], [_text("[1,2]")], {"result": [1, 2]}),
@@ -71,7 +75,7 @@ def test_a_call_tool_result_passes_through() -> None:
     image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
     given = {"content": [image], "structuredContent": {"n": 1}, "isError": True, "_meta": {"a": 1}}
     assert tool_result({**given, "resultType": "complete"}) == given
-    assert tool_result({"content": []}) == {"content": [], "isError": False}
+    assert tool_result({"content": []}) == {"content": [NOTHING], "isError": False}
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,12 @@ async def test_an_open_gate_is_a_question_with_its_message_filled_in(client: Pee
     assert task["inputRequests"] == {
         "approve.1": {
             "method": "elicitation/create",
-            "params": {"mode": "form", "message": "Ship «A1»?", "requestedSchema": OK, **NAMED},
+            "params": {
+                "mode": "form",
+                "message": "Ship «A1»?",
+                "requestedSchema": OK,
+                "_meta": {**NAMED["_meta"], "mcp-workflows/decline": False},
+            },
         }
     }
 

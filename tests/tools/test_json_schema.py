@@ -225,9 +225,16 @@ _KINDS = {"items": {"oneOf": [{"type": "object", "required": [each]} for each in
 
 
 _NOTHING: dict[str, Any] = {}
-_ESCAPED = "[]"
-for _ in range(16):
-    _ESCAPED = json.dumps([_ESCAPED])
+
+
+def _escaped(times: int) -> str:
+    text = "[]"
+    for _ in range(times):
+        text = json.dumps([text])
+    return text
+
+
+_ESCAPED = _escaped(16)
 
 
 def _deep(depth: int, inner: Any) -> Any:
@@ -421,7 +428,8 @@ def test_members_that_hosts_add_are_dropped_where_the_schema_refuses_them() -> N
     assert Checker(numbers).normalize({"action": 1, "toolCallId": "x"}) == {"action": 1}
     declared = {**_ITEM, "properties": {**_ITEM["properties"], "action": {"enum": ["accept"]}}}
     assert Checker(declared).normalize({"sku": "a", **HOSTS}) == {"sku": "a", "action": "sendMessage"}
-    for open_schema in ({"type": "object"}, {"type": "object", "patternProperties": {"": {}}}):
+    open_schemas: list[dict[str, Any]] = [{"type": "object"}, {"type": "object", "patternProperties": {"": {}}}]
+    for open_schema in open_schemas:
         assert Checker(open_schema).normalize(HOSTS) == HOSTS
     for strange in ({"sku": "a", "toolcallid": 1}, {"sku": "a", "tool": 1}):
         assert Checker(_ITEM).normalize(strange) == strange

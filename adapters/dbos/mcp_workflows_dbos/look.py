@@ -41,7 +41,7 @@ def execution_of(row: Row, note: str | None = None) -> Execution:
         text = "it has succeeded; its result is pickled, which is not read here"
         return Execution(status=status, execution_id=row.id, message=text, steps=steps)
     if status is Status.SUCCEEDED:
-        note = f"base64, because its bytes are no text: {', '.join(row.base64)}" if row.base64 else None
+        note = f"base64, because its bytes are no text: {', '.join(row.binary)}" if row.binary else None
         return Execution(status=status, execution_id=row.id, output=row.output, message=note, steps=steps)
     if status is Status.CANCELLED:
         return Execution(status=status, execution_id=row.id, message="cancelled in DBOS", steps=steps)

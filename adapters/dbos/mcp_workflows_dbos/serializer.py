@@ -31,7 +31,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_jsonable_python
 
-__all__ = ["NAME", "TypedJsonSerializer", "base64_places", "numbers_beyond_json", "plain"]
+__all__ = ["NAME", "TypedJsonSerializer", "binary_places", "numbers_beyond_json", "plain"]
 
 NAME: Final = "mcp_workflows_json"
 """The name of the format in DBOS's column `serialization`."""
@@ -133,7 +133,7 @@ def plain(value: Any) -> Any:  # Any: JSON
             return value
 
 
-def base64_places(value: Any) -> Iterator[str]:  # Any: JSON, with the names of types
+def binary_places(value: Any) -> Iterator[str]:  # Any: JSON, with the names of types
     """Yield the place of each value in stored JSON that callers see as base64, because its bytes are no text."""
     return (place for place, each in _leaves(value, "") if isinstance(each, dict))
 

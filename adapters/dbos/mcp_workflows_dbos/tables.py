@@ -23,7 +23,7 @@ from sqlalchemy.exc import DisconnectionError
 
 from mcp_workflows.adapter import JSON, MAX_STEPS
 from mcp_workflows_dbos.serializer import NAME as TYPED_JSON
-from mcp_workflows_dbos.serializer import base64_places, numbers_beyond_json, plain
+from mcp_workflows_dbos.serializer import binary_places, numbers_beyond_json, plain
 from mcp_workflows_dbos.settings import is_sqlite
 from mcp_workflows_dbos.start import DIGEST
 from mcp_workflows_dbos.workflow import ANSWER, ASK, PROGRESS, QUESTION
@@ -120,7 +120,7 @@ class Row:
     digest: str | None  # of the workflow and its input; None: started elsewhere
     output: JSON | Unreadable = None
     not_json: str | None = None  # why the output is no JSON, with the place
-    base64: Sequence[str] = ()  # the places of the output that are base64, because their bytes are no text
+    binary: Sequence[str] = ()  # the places of the output that are base64, because their bytes are no text
     error: JSON | Unreadable = None
     progress: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     questions: Mapping[str, Question] = field(default_factory=dict[str, Question])  # open ones, by input request key
@@ -333,7 +333,7 @@ def _row(
         digest=stored.get(DIGEST),
         output=_value(row["output"], row["serialization"]),
         not_json=_not_json(row["output"], row["serialization"]),
-        base64=_base64(row["output"], row["serialization"]),
+        binary=_binary(row["output"], row["serialization"]),
         error=_value(row["error"], row["serialization"]),
         progress=progress,
         questions=questions,
@@ -348,10 +348,10 @@ def _not_json(text: str | None, serialization: str | None) -> str | None:
     return next(numbers_beyond_json(json.loads(text)), None)
 
 
-def _base64(text: str | None, serialization: str | None) -> Sequence[str]:
+def _binary(text: str | None, serialization: str | None) -> Sequence[str]:
     if text is None or serialization != TYPED_JSON or '"base64"' not in text:
         return ()
-    return [*base64_places(json.loads(text))]
+    return [*binary_places(json.loads(text))]
 
 
 def _value(text: str | None, serialization: str | None) -> JSON | Unreadable:

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcp_workflows_dbos import TypedJsonSerializer
-from mcp_workflows_dbos.serializer import base64_places, numbers_beyond_json, plain
+from mcp_workflows_dbos.serializer import binary_places, numbers_beyond_json, plain
 from pydantic import (
     AliasChoices,
     BaseModel,
@@ -428,7 +428,7 @@ def test_an_error_that_cannot_be_made_again_keeps_its_text(error: Exception) -> 
 def test_bytes_that_are_no_text_are_shown_as_base64_and_found_with_their_place() -> None:
     stored = json.loads(SERIALIZER.serialize({"a": [b"text", b"\xff"], 1: {"b": b"\xfe"}}))
     assert plain(stored) == {"a": ["text", "/w=="], "1": {"b": "/g=="}}
-    assert [*base64_places(stored)] == ["a[1]", "[1].b"]
+    assert [*binary_places(stored)] == ["a[1]", "[1].b"]
 
 
 def test_rows_of_earlier_versions_are_read() -> None:

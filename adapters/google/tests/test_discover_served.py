@@ -66,7 +66,7 @@ async def test_a_labelled_workflow_is_a_tool_until_its_label_is_taken_off_and_no
         await until_listed(client, name)
         shown = (await listed(client))[name]
         assert shown["inputSchema"] == SCHEMA
-        assert shown["description"] == "Says it again.  Even \u2603."
+        assert shown["description"] == "Says it again. Even \u2603."
         wrong = await client.call(name, {"text": 1})
         assert wrong.result["isError"]
         task_id = (await client.call(name, {"text": "hi"})).result["taskId"]

@@ -277,7 +277,7 @@ async def test_a_missing_permission_is_named_with_what_it_is_missing_on(
     denied = Fault(code="PERMISSION_DENIED", text=fault.text, reason=fault.reason, metadata=fault.metadata)
     server.tell("CreateExecution", denied)
     with pytest.raises(PermissionDenied, match=re.escape(permission)) as caught:
-        await calls.create(ORDERS, None, {})
+        await calls.create(ORDERS, "{}", {})
     assert resource in str(caught.value)
     assert SECRET not in str(caught.value)
 
@@ -286,12 +286,12 @@ async def test_a_location_that_does_not_exist_is_told(server: Injecting, calls: 
     text = "Location us-central1 is not found or access is unauthorized."
     server.tell("CreateExecution", Fault(code="PERMISSION_DENIED", text=text))
     with pytest.raises(EngineRefused, match="there is no location us-central1"):
-        await calls.create(ORDERS, None, {})
+        await calls.create(ORDERS, "{}", {})
 
 
 async def test_a_workflow_that_does_not_exist_is_told(server: Injecting, calls: Client) -> None:
     server.tell("CreateExecution", Fault(code="NOT_FOUND"))
-    for calling in (calls.create(ORDERS, None, {}), calls.workflow(ORDERS)):
+    for calling in (calls.create(ORDERS, "{}", {}), calls.workflow(ORDERS)):
         with pytest.raises(EngineRefused, match=f"there is no {ORDERS.name}"):
             await calling
 
@@ -447,7 +447,7 @@ async def asked_of(**where: Any) -> EngineError:
     """What a create is answered there."""
     given = {"location": "us-central1", "project": "demo-1", **where}
     async with open_client(GoogleSettings.model_validate(given)) as calls:
-        error = await outcome(calls.create(ORDERS, None, {}))
+        error = await outcome(calls.create(ORDERS, "{}", {}))
     assert error is not None
     return error
 
@@ -475,13 +475,13 @@ async def test_a_connection_that_takes_a_while_is_waited_for(server: Injecting) 
         group.start_soon(listener.serve, slowly)
         here = f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
         async with open_client(GoogleSettings(location="us-central1", emulator=here)) as calls:
-            assert (await calls.create(ORDERS, None, {})).name
+            assert (await calls.create(ORDERS, "{}", {})).name
         group.cancel_scope.cancel()
 
 
 async def test_who_answers_that_it_cannot_connect_was_asked(server: Injecting, calls: Client) -> None:
     server.tell("CreateExecution", Fault(code="UNAVAILABLE", text="failed to connect to all addresses", work=True))
-    assert kind(await outcome(calls.create(ORDERS, None, {}))) == UNSURE
+    assert kind(await outcome(calls.create(ORDERS, "{}", {}))) == UNSURE
 
 
 async def test_an_emulator_that_speaks_http_only_is_a_wrong_address_and_no_outage(talking: Talking) -> None:

@@ -182,12 +182,12 @@ async def test_parallel_gates_are_told_apart_by_their_methods(google_engine: Goo
     )
     gates = {
         "sales": gate({"step": "wait_for_sales", "method": "PUT"}, words="Sales?"),
-        "legal": gate({"step": "wait_for_legal", "method": "GET"}, words="Legal?", send={}, decline={}),
+        "legal": gate({"step": "wait_for_legal", "method": "GET"}, send={}, decline={}, ask={"message": "Legal?"}),
     }
     async with gated(google_engine, tmp_path, source, **gates) as (client, _):
         task_id = await called(client)
         keys = await until_asked(client, task_id, "Sales?", "Legal?")
-        await acknowledged(client, task_id, **{keys["Legal?"]: APPROVED})
+        await acknowledged(client, task_id, **{keys["Legal?"]: {"action": "accept", "content": {}}})
         await until_asked(client, task_id, "Sales?")
         await acknowledged(client, task_id, **{keys["Sales?"]: NO})
         done = (await client.until(task_id))["result"]["structuredContent"]["result"]

@@ -91,6 +91,6 @@ def test_a_preview_is_the_request_that_would_be_sent() -> None:
 def test_a_preview_leaves_the_project_open_that_only_the_credentials_tell() -> None:
     found = preview(start([]), GoogleSettings(location="europe-west1"))
     assert found["parent"] == "projects/PROJECT/locations/europe-west1/workflows/fulfil_order"
-    assert "argument" not in found["execution"]
+    assert found["execution"]["argument"] == {}
     with pytest.raises(EngineRefused, match="32,768"):
         preview(start(["x" * 40_000]), settings())

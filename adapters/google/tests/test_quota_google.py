@@ -65,9 +65,9 @@ def test_a_local_engine_has_no_quota_unless_the_settings_say_so() -> None:
 async def test_what_is_over_the_quota_is_held_back_here_and_was_not_sent(server: Injecting) -> None:
     tight = settings(server, share=1, write_executions=1)
     async with open_client(tight) as calls:
-        await calls.create(ORDERS, None, {})
+        await calls.create(ORDERS, "{}", {})
         with pytest.raises(EngineUnavailable, match="held back") as caught:
-            await calls.create(ORDERS, None, {})
+            await calls.create(ORDERS, "{}", {})
     assert (caught.value.sent, caught.value.throttled) == (False, True)
     assert server.count("CreateExecution") == 1
 
@@ -83,7 +83,7 @@ async def test_engines_of_one_project_and_location_share_a_quota(server: Injecti
 async def test_each_page_takes_a_token(server: Injecting) -> None:
     calls = Client(settings(server, share=1, list_executions=1200), Buckets(clock=lambda: 0.0))  # nothing comes in
     for _ in range(101):
-        await calls.create(ORDERS, None, {})
+        await calls.create(ORDERS, "{}", {})
     before = calls._edge.bucket("list_executions").spare  # pyright: ignore[reportPrivateUsage]
     await calls.executions(ORDERS, full=True)
     assert before - calls._edge.bucket("list_executions").spare == 3  # pyright: ignore[reportPrivateUsage]
@@ -92,7 +92,7 @@ async def test_each_page_takes_a_token(server: Injecting) -> None:
 
 async def test_attempts_beyond_the_first_are_paid_for(server: Injecting) -> None:
     calls = Client(settings(server, share=1, get_execution=600), Buckets(clock=lambda: 0.0))
-    made = await calls.create(ORDERS, None, {})
+    made = await calls.create(ORDERS, "{}", {})
     before = calls._edge.bucket("get_execution").spare  # pyright: ignore[reportPrivateUsage]
     server.tell("GetExecution", Fault(code="INTERNAL"), Fault(code="INTERNAL"))
     await calls.get(ExecutionName.parse(made.name), full=False)

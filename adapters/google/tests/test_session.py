@@ -84,7 +84,7 @@ def settings(**more: Any) -> GoogleSettings:
 async def refused(**more: Any) -> EngineRefused:
     async with open_client(settings(**more)) as calls:
         with pytest.raises(EngineRefused) as caught:
-            await calls.create(ORDERS, None, {})
+            await calls.create(ORDERS, "{}", {})
     return caught.value
 
 
@@ -97,10 +97,10 @@ async def test_without_credentials_it_is_told_how_to_get_some_and_soon() -> None
     async with open_client(settings()) as calls:
         for _ in range(2):
             with pytest.raises(EngineRefused, match=r"gcloud auth application-default login.*credentials_file"):
-                await calls.create(ORDERS, None, {})
+                await calls.create(ORDERS, "{}", {})
         with stopwatch() as seconds:
             with pytest.raises(EngineRefused):
-                await calls.create(ORDERS, None, {})
+                await calls.create(ORDERS, "{}", {})
             assert seconds() < 0.5
 
 
@@ -173,7 +173,7 @@ async def test_a_token_server_that_is_not_there_is_an_outage_and_nothing_was_sen
 ) -> None:
     async with open_client(settings(credentials_file=str(elsewhere))) as calls:
         with pytest.raises(EngineUnavailable, match="access token") as caught:
-            await calls.create(ORDERS, None, {})
+            await calls.create(ORDERS, "{}", {})
     assert not caught.value.sent
 
 
@@ -201,7 +201,7 @@ async def test_a_token_server_that_hangs_keeps_nobody_longer_than_the_time_there
 
 async def unsent(calls: Client) -> EngineUnavailable:
     with pytest.raises(EngineUnavailable, match="within 1 s") as caught:
-        await calls.create(ORDERS, None, {})
+        await calls.create(ORDERS, "{}", {})
     return caught.value
 
 
@@ -235,7 +235,7 @@ async def test_an_endpoint_without_tls_is_a_wrong_address_and_no_outage(server: 
 async def test_an_endpoint_whose_name_nobody_knows_is_told(account: Path) -> None:
     async with open_client(settings(credentials_file=str(account), endpoint="no-such-host.invalid")) as calls:
         with pytest.raises((EngineRefused, EngineUnavailable), match=r"no-such-host\.invalid"):
-            await calls.create(ORDERS, None, {})
+            await calls.create(ORDERS, "{}", {})
 
 
 @pytest.mark.parametrize(

@@ -555,7 +555,7 @@ async def test_a_server_that_speaks_no_revision_is_said_to_be_none() -> None:
 # --- lists of tools
 
 
-MALFORMED = [
+MALFORMED: list[Any] = [  # Any: JSON of any shape
     {"name": 1, "inputSchema": {"type": "object"}},
     {"name": "no-schema"},
     {"name": "a-list", "inputSchema": []},

@@ -48,7 +48,7 @@ def flat_form(schema: _Object) -> dict[str, Any]:
     """Return the schema as a form, as far as a form can express it; the same form again for a form."""
     defined = {**_as_object(schema.get("definitions")), **_as_object(schema.get("$defs"))}
     top, _ = _flat(schema, defined)
-    form = {key: top[key] for key in _FORM_KEYS if key in top}
+    form: dict[str, Any] = {key: top[key] for key in _FORM_KEYS if key in top}
     if isinstance(top.get("properties"), dict):
         fields = {name: _flat_field(_as_object(rules), defined) for name, rules in top["properties"].items()}
         form["properties"] = {name: field for name, (field, _) in fields.items()}
@@ -92,7 +92,7 @@ def _use_bounds(field: dict[str, Any]) -> None:
     for word, other, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
         if isinstance(field.get(other), int) and word not in field:
             field[word] = field.pop(other) + step
-    values = field.get("enum") or [None]
+    values: list[Any] = field.get("enum") or [None]  # Any: JSON
     if all(type(each) is int for each in values) and sorted(values) == list(range(min(values), max(values) + 1)):
         field |= {"minimum": min(values), "maximum": max(values)}
         del field["enum"]

@@ -24,7 +24,7 @@ from adapters.temporal.tests.gated import SHOP, notify_approver
 from adapters.temporal.tests.resets import current_run, reset_to_second_task
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
 from adapters.temporal.tests.test_codec import coded
-from mcp_workflows import Question, Tool, ToolGate
+from mcp_workflows import Tool, ToolGate
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import (
     JSON,
@@ -42,6 +42,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import open_store
+from mcp_workflows.tools.gates import GateQuestion
 from tests.support.configured import by_flags, written
 from tests.support.dev_server import DevServer
 from tests.support.served import Peer, peer, site
@@ -759,7 +760,7 @@ async def test_a_query_that_the_workflow_does_not_have_is_named(scene: Scene) ->
 @asynccontextmanager
 async def served(scene: Scene, dev_server: DevServer, store: str) -> AsyncGenerator[Peer]:
     """A process of its own as far as it matters: an adapter without memory, on this store."""
-    ask = Question(message="Ship it?", schema={"type": "object", "properties": {"ok": {"type": "boolean"}}})
+    ask = GateQuestion(message="Ship it?", schema={"type": "object", "properties": {"ok": {"type": "boolean"}}})
     gate = ToolGate(when=AWAITING, ask=ask, send={"signal": "approve", "args": ["{{answer.ok}}"]})
     tool = Tool(name="ship", engine="temporal", workflow="ShipByStatus", args=[], gates={"approve": gate})
     engines = {"temporal": open_adapter(dev_server, scene.queue, timeout_seconds=4)}

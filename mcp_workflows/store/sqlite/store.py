@@ -99,6 +99,7 @@ class SQLiteStore(Store):
         self._path: Path | None = None
         self._opened: sqlite3.Connection | None = None
         self._files: OpenFiles | None = None
+        self._log: LogFile | None = None
         self._in_line = 0  # writes of this process that wait for the lock
         self._damaged = False  # by all signs since the file was opened
         self._checked: float | None = None  # the time of the last check of the whole file, of the event loop's clock

@@ -674,13 +674,13 @@ def _run(script: str, shell: Shell) -> str:
 
 
 @pytest.mark.parametrize("is_error", [False, True])
-def test_a_result_is_as_it_is_in_a_pipe_and_does_not_steer_a_terminal(
+def test_a_result_steers_no_terminal_not_even_through_a_pipe(
     is_error: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = types.TextContent(type="text", text="a\x1b[2J\x1b]0;b\x07\nc")
     outcome = Outcome(result=types.CallToolResult(content=[text], is_error=is_error))
     outcome.tell(None, as_json=False)
-    assert "".join(capsys.readouterr()) == f"{text.text}\n"
+    assert "".join(capsys.readouterr()) == "a [2J ]0;b \nc\n"
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     outcome.tell(None, as_json=False)

@@ -49,8 +49,8 @@ server: {name: "Acme orders!"}
 engines:
   orders: {adapter: memory}
 tools:
-  wait: {engine: orders, workflow: sleep}
-  say: {engine: orders, workflow: echo}
+  wait: {engine: orders, workflow: sleep, input: {type: object, properties: {}}}
+  say: {engine: orders, workflow: echo, input: {type: object, properties: {}}}
 """
 WRONG = "engines:\n  orders: {adapter: memory}\ntools:\n  wait: {engine: order, workflow: sleep}\n  say: {}\n"
 
