@@ -259,8 +259,10 @@ async def test_an_engine_whose_adapter_cannot_tell_is_neither_fine_nor_down(tmp_
     tools, store = [Tool(name="print", engine="press", workflow="press")], f"sqlite:///{tmp_path}/tasks.db"
     async with attach(MCPServer("own"), tools=tools, engines={"press": engine}, store=store) as workflows:
         response = await health.engines(workflows)(Request({"type": "http"}))
+    body = json.loads(bytes(response.body))
+    del body["engines"]["press"]["round"]
     found = {"press": {"ok": None, "text": "not checked: its adapter cannot tell", "hint": None}}
-    assert (response.status_code, json.loads(bytes(response.body))) == (200, {"ok": True, "engines": found})
+    assert (response.status_code, body) == (200, {"ok": True, "engines": found})
 
 
 # --- what HTTP clients raise

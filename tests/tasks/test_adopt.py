@@ -489,7 +489,8 @@ def test_what_cannot_be_said_of_it_is_refused_with_its_line(tmp_path: Path, more
 
 def test_templates_of_it_know_the_execution_id_alone(tmp_path: Path) -> None:
     ask = "{message: x, schema: {type: object, properties: {ok: {type: boolean}}}}"
-    written = f"    gates: {{ok: {{when: {{after_seconds: 0}}, send: ['{{{{args.order}}}}', '{{{{answer.ok}}}}'], ask: {ask}}}}}\n"
+    sent = "['{{args.order}}', '{{answer.ok}}']"
+    written = f"    gates: {{ok: {{when: {{after_seconds: 0}}, send: {sent}, ask: {ask}}}}}\n"
     (problem,) = problems(tmp_path, WATCHING + written)
     assert problem.startswith("8:")
     assert "there is no argument 'order'" in problem
