@@ -14,7 +14,7 @@ from typing import Annotated, Final, Self, TypeAlias, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mcp_workflows.adapter.boundary import JSON, StartGuarantee, Status
-from mcp_workflows.adapter.expressions import Text, Value, as_list
+from mcp_workflows.adapter.expressions import Text, Value, as_list, as_object
 from mcp_workflows.adapter.templates import unused_fields
 from mcp_workflows.units import Duration
 
@@ -216,6 +216,7 @@ class EngineQuestion(BaseModel):
     def _can_be_answered(self) -> Self:
         if self.at is AnsweredAt.CLIENT and self.sent is None:
             raise ValueError("a question that is answered in the client needs send")
-        if self.sent is not None and isinstance(self.form, dict) and (unused := unused_fields(self.form, self.sent)):
+        form = as_object(self.form) or {}
+        if self.sent is not None and (unused := unused_fields(form, self.sent)):
             raise ValueError(f"the person answers {unused[0]!r}, and send does not use it: a no would be sent as a yes")
         return self

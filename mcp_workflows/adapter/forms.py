@@ -52,9 +52,10 @@ def flat_form(schema: _Object) -> dict[str, Any]:
     if isinstance(top.get("properties"), dict):
         fields = {name: _flat_field(_as_object(rules), defined) for name, rules in top["properties"].items()}
         form["properties"] = {name: field for name, (field, _) in fields.items()}
-        if isinstance(named := top.get("required"), list):
+        if isinstance(top.get("required"), list):
+            named: list[Any] = top["required"]  # Any: JSON
             optional = [name for name, (_, nullable) in fields.items() if nullable]
-            form["required"] = [name for name in cast("list[Any]", named) if name not in optional]
+            form["required"] = [name for name in named if name not in optional]
             if optional and not form["required"]:
                 del form["required"]
     return {**form, "$defs": defined} if defined and '"$ref"' in json.dumps(form) else form
@@ -109,11 +110,11 @@ def _flat(rules: _Object, defined: _Object) -> tuple[dict[str, Any], bool]:
         elif isinstance(found.get("allOf"), list) and len(found["allOf"]) == 1:
             word, inner = "allOf", found["allOf"][0]
         elif isinstance(kinds, list) and "null" in kinds:
-            rest = [each for each in cast("list[Any]", kinds) if each != "null"]
+            rest = [each for each in found["type"] if each != "null"]
             word, inner, nullable = "type", {"type": rest[0] if len(rest) == 1 else rest}, True
         elif isinstance(choices, list) and kinds is None:
             word = "anyOf" if "anyOf" in found else "oneOf"
-            options = [_as_object(each) for each in cast("list[Any]", choices)]
+            options = [_as_object(each) for each in found[word]]
             rest = [each for each in options if each.get("type") != "null"]
             nullable = nullable or len(rest) < len(options)
             inner = rest[0] if len(rest) == 1 else _merged([_named(each, defined) for each in rest])
@@ -156,8 +157,9 @@ def _field_problem(rules: _Object) -> str | None:
     if rules.get("format") == "password":
         return "asks for a secret, and a form must not: what is typed in can be read by the client and the model"
     choices = [each.get("const") for each in items.get("anyOf", items.get("oneOf", []))] or items.get("enum", [])
-    if kind == "array" and not (choices and all(isinstance(each, str) for each in choices)):
-        return "is a list, which must be of choices that are texts: {'type': 'string', 'enum': [...]}"
+    are_texts = all(isinstance(each, str) for each in choices) if choices else items.get("type", "string") == "string"
+    if kind == "array" and not are_texts:
+        return "is a list, which must be of texts: {'type': 'string', 'enum': [...]}"
     return None
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import Final, TypeAlias, TypeVar
 
@@ -465,8 +466,8 @@ async def a_look_does_not_block_the_event_loop(subject: Subject, adapter: Adapte
     blocked: list[float] = []
     async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
         for _ in range(_LOOKS):
+            ticks = [anyio.current_time()]
             async with anyio.create_task_group() as group:
-                ticks = [anyio.current_time()]
                 group.start_soon(_tick, ticks)
                 await anyio.lowlevel.checkpoint()
                 await look(subject, adapter, ref)
@@ -597,11 +598,15 @@ async def a_later_answer_does_not_replace_the_first(subject: Subject, adapter: A
         seen = await until(subject, adapter, ref, lambda now: len(now.requests) > 1)
         first, second = seen.requests
         await adapter.answer(ref, {first: accepted(subject)})
-        await until(subject, adapter, ref, lambda now, key=first: key not in now.requests)
+        await until(subject, adapter, ref, partial(_is_answered, first))
         await adapter.answer(ref, {first: later})
         await adapter.answer(ref, {second: accepted(subject)})
         outputs.append((await until_ended(subject, adapter, ref)).output)
     hold(outputs[0] == outputs[1], f"a later answer replaced the first: {outputs[1]}, without it {outputs[0]}")
+
+
+def _is_answered(key: str, seen: Execution) -> bool:
+    return key not in seen.requests
 
 
 async def _answered(subject: Subject, adapter: Adapter, ref: Ref, seen: Execution, response: JSON) -> Execution:

@@ -77,4 +77,4 @@ def _shown(known: RetentionRound | None) -> Mapping[str, str | int | None] | Non
     """Return when the last round over all tasks of an engine ended, and how many it skipped; None: no round yet."""
     if known is None:
         return None
-    return {"ended": known.ended and known.ended.isoformat(), "skipped": known.skipped}
+    return {"ended": known.ended.isoformat() if known.ended else None, "skipped": known.skipped}

@@ -36,8 +36,8 @@ def tool_result(output: JSON) -> dict[str, Any]:
     if _is_tool_result(output):
         found = {"isError": False, **{key: value for key, value in output.items() if key != "resultType"}}
         if not found["content"]:
-            structured = found.get("structuredContent")
-            found["content"] = [_text(_NO_RESULT if structured is None else document(structured))]
+            value = found.get("structuredContent")
+            found["content"] = [_text(_NO_RESULT if value is None else document(value))]
         return cleaned_result(found)
     if output is None or (isinstance(output, str) and not output.strip()):
         return {"content": [_text(_NO_RESULT)], "isError": False}

@@ -14,8 +14,9 @@ from mcp_workflows.adapter import JSON, InputRequest, digest
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
 from mcp_workflows.tools.gates import ELICIT
-from mcp_workflows.tools.json_schema import Checker, Schema, is_object
+from mcp_workflows.tools.json_schema import Checker, Schema
 from mcp_workflows.tools.questions import NAME_META
+from mcp_workflows.tools.schema_cost import is_object
 from mcp_workflows.tools.tool import CONFIRM, Tool
 
 

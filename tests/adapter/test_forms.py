@@ -50,7 +50,8 @@ def test_a_type_that_no_client_can_show_is_refused(kind: Any) -> None:  # Any: a
 
 
 def test_an_input_request_keeps_only_the_words_of_a_form_at_the_top() -> None:
-    schema = {"type": "object", "title": "X", "description": "Y", "additionalProperties": False, "properties": {}}
+    schema: dict[str, Any] = {"type": "object", "properties": {}}  # Any: JSON
+    schema |= {"title": "X", "description": "Y", "additionalProperties": False}
     request = InputRequest(method="elicitation/create", params={"message": "?", "requestedSchema": schema})
     assert request.params["requestedSchema"] == {"type": "object", "properties": {}}
 

@@ -99,8 +99,8 @@ def test_no_word_for_a_workflow_is_hostile(kind: type[Exposed] | type[Discovered
         **SMALL_FORM,
         HOSTILE: {"enum": [HOSTILE], "examples": [HOSTILE], "$comment": HOSTILE, "default": HOSTILE},
     }
-    names: dict[str, Any] = {"name": "a", "source": "a"} if kind is Exposed else {}
-    found = described(kind(workflow="a", title=HOSTILE, description=HOSTILE, input=schema, **names))
+    words: dict[str, Any] = {"workflow": "a", "title": HOSTILE, "description": HOSTILE, "input": schema}
+    found = described(Exposed(name="a", source="a", **words)) if kind is Exposed else described(Discovered(**words))
     assert not list(hostile([found.title, found.description, found.input]))
 
 

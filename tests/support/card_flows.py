@@ -88,8 +88,10 @@ async def fulfil_order(order_id: str) -> dict[str, Any]:
 
 @DBOS.workflow()
 async def ask_everything() -> dict[str, Any]:
-    """Ask with each widget there is."""
-    return {"answer": (await ask("Everything", EVERY_WIDGET)).content}
+    """Ask with each widget there is; `ask` would refuse the list of objects."""
+    question = {"mode": "form", "message": "Everything", "requestedSchema": EVERY_WIDGET}
+    await DBOS.set_event_async(f"{QUESTION}everything", question)
+    return {"answer": (await DBOS.recv_async(f"{ANSWER}everything", 3600))["content"]}
 
 
 @DBOS.workflow()
@@ -151,7 +153,7 @@ async def be_hostile() -> dict[str, Any]:
     field = {"type": "string", "title": HOSTILE, "description": HOSTILE, "default": HOSTILE}
     choice = {"type": "string", "title": HOSTILE, "oneOf": [{"const": HOSTILE, "title": HOSTILE}]}
     form = {"type": "object", "properties": {HOSTILE: field, "__proto__": field, "choice": choice}}
-    await ask(HOSTILE + " long" * 20_000, form)
+    await ask(HOSTILE + " long" * 10_000, form)  # a larger question is not shown at all
     return {"result": HOSTILE, "nested": [HOSTILE * 500]}
 
 

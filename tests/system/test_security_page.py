@@ -18,10 +18,10 @@ NAMED = sorted(set(re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE.read_text())
 
 @cache
 def functions_of(file: str) -> frozenset[str]:
-    """Return the names of the functions in a file of tests, whatever folder it is in."""
-    (found,) = (ROOT / "tests").rglob(file)
-    tree = ast.parse(found.read_text())
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    """Return the names of the functions in the files of tests with a name, whatever folder they are in."""
+    found = [*(ROOT / "tests").rglob(file), *(ROOT / "adapters").glob(f"*/tests/{file}")]
+    nodes = [node for each in found for node in ast.walk(ast.parse(each.read_text()))]
+    return frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED, ids=[name for _, name in NAMED])

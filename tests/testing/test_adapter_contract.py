@@ -36,9 +36,9 @@ async def losing_nothing(adapter: Adapter) -> AsyncGenerator[None]:
     yield
 
 
-def subject_of(kind: type[MemoryAdapter]) -> Subject:
+def subject_of(kind: type[MemoryAdapter], name: str = "") -> Subject:
     """An engine in memory, in front of which an adapter breaks a law."""
-    settings = FindableMemorySettings(name=uuid.uuid4().hex)
+    settings = FindableMemorySettings(name=name or uuid.uuid4().hex)
     return Subject(
         new_adapter=lambda: kind(settings),
         finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
@@ -336,9 +336,10 @@ async def test_a_mutated_adapter_breaks_the_law_and_a_right_one_keeps_it(
     law: Law, mutated: type[MemoryAdapter], told: str
 ) -> None:
     for kind in (MemoryAdapter, mutated):
-        found = subject_of(kind)
+        name = uuid.uuid4().hex
+        found = subject_of(kind, name)
 
-        async def has_stopped(ref: Ref, settings: str = found.new_adapter()._settings.name) -> bool:
+        async def has_stopped(ref: Ref, settings: str = name) -> bool:
             async with MemoryAdapter(MemorySettings(name=settings)) as engine:
                 return (await engine.describe(ref)).terminal
 

@@ -136,6 +136,7 @@ def test_a_fleeting_workflow_in_a_configuration_makes_no_tasks_whatever_the_defa
     (tmp_path / "workflows.yaml").write_text(text)
     brief, other = load_config(tmp_path / "workflows.yaml", {}).tools
     assert (brief.tasks, brief.adaptive) == (TaskSupport.FORBIDDEN, None)
+    assert other.wait is not None
     assert (other.tasks, other.wait.total_seconds()) == (TaskSupport.OPTIONAL, 10)
     assert problems(tmp_path, text.replace("brief: true", "brief: true, wait: 5s")) == [
         "5: tools.a: wait: only with tasks: optional; leave it out"

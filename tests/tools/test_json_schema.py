@@ -353,27 +353,27 @@ def normalized(word: Any, value: Any) -> Any:
     return Checker(schema).normalize({"it": value}).get("it", "absent")
 
 
-@pytest.mark.parametrize(
-    ("word", "text", "value"),
-    [
-        ({"items": _I, "type": "array"}, '[{"sku": "a"}]', [{"sku": "a"}]),
-        ({"items": _I, "type": "array"}, ['{"sku": "a"}', {"sku": "b"}], [{"sku": "a"}, {"sku": "b"}]),
-        ({"prefixItems": [_I, {"type": "array"}], "type": "array"}, ['{"sku": "a"}', "[]"], [{"sku": "a"}, []]),
-        (_I, ' {"sku": "a", "count": null} ', {"sku": "a"}),
-        ({"anyOf": [_I, {"type": "null"}]}, '{"sku": "a"}', {"sku": "a"}),
-        ({"allOf": [{"type": "object"}, _I]}, '{"sku": "a"}', {"sku": "a"}),
-        ({"type": ["array", "null"]}, "[1]", [1]),
-        ({"type": "object", "additionalProperties": _I}, {"x": '{"sku": "a"}'}, {"x": {"sku": "a"}}),
-        ({"type": "object", "patternProperties": {"^x": _I}}, {"x": '{"sku": "a"}'}, {"x": {"sku": "a"}}),
-        ({"oneOf": [_A, _B]}, {"kind": "a", "item": '{"sku": "a"}'}, {"kind": "a", "item": {"sku": "a"}}),
-        ({"anyOf": [_P, _Q]}, {"q": "[]"}, {"q": []}),
-        ({"anyOf": [_P, _Q]}, '{"q": "[1]"}', {"q": [1]}),
-        ({"type": "integer"}, "5", 5),
-        ({"type": "boolean"}, "true", True),
-        ({"enum": [1, 2]}, "2", 2),
-        ({"type": "array", "items": _I}, '[{"sku": 1}]', [{"sku": 1}]),  # whose error says more
-    ],
-)
+_TEXTS: list[tuple[Any, Any, Any]] = [  # Any: JSON
+    ({"items": _I, "type": "array"}, '[{"sku": "a"}]', [{"sku": "a"}]),
+    ({"items": _I, "type": "array"}, ['{"sku": "a"}', {"sku": "b"}], [{"sku": "a"}, {"sku": "b"}]),
+    ({"prefixItems": [_I, {"type": "array"}], "type": "array"}, ['{"sku": "a"}', "[]"], [{"sku": "a"}, []]),
+    (_I, ' {"sku": "a", "count": null} ', {"sku": "a"}),
+    ({"anyOf": [_I, {"type": "null"}]}, '{"sku": "a"}', {"sku": "a"}),
+    ({"allOf": [{"type": "object"}, _I]}, '{"sku": "a"}', {"sku": "a"}),
+    ({"type": ["array", "null"]}, "[1]", [1]),
+    ({"type": "object", "additionalProperties": _I}, {"x": '{"sku": "a"}'}, {"x": {"sku": "a"}}),
+    ({"type": "object", "patternProperties": {"^x": _I}}, {"x": '{"sku": "a"}'}, {"x": {"sku": "a"}}),
+    ({"oneOf": [_A, _B]}, {"kind": "a", "item": '{"sku": "a"}'}, {"kind": "a", "item": {"sku": "a"}}),
+    ({"anyOf": [_P, _Q]}, {"q": "[]"}, {"q": []}),
+    ({"anyOf": [_P, _Q]}, '{"q": "[1]"}', {"q": [1]}),
+    ({"type": "integer"}, "5", 5),
+    ({"type": "boolean"}, "true", True),
+    ({"enum": [1, 2]}, "2", 2),
+    ({"type": "array", "items": _I}, '[{"sku": 1}]', [{"sku": 1}]),  # whose error says more
+]
+
+
+@pytest.mark.parametrize(("word", "text", "value"), _TEXTS)
 def test_a_text_is_read_as_json_where_no_text_is_accepted(word: Any, text: Any, value: Any) -> None:
     assert normalized(word, text) == value
 

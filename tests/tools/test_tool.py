@@ -201,18 +201,18 @@ def test_arguments_reach_the_workflow_as_mapped(args: Any, arguments: dict[str, 
     assert make_tool(args=args).map({"args": arguments}) == mapped
 
 
-@pytest.mark.parametrize(
-    ("schema", "mapped"),
-    [
-        ({"properties": {"a": {"type": "string"}}}, [{}]),
-        ({"additionalProperties": {"type": "string"}}, [{}]),
-        ({"allOf": [{"properties": {"a": {"type": "string"}}}]}, [{}]),
-        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}, [{}]),
-        ({}, []),
-        ({"properties": {}, "additionalProperties": False}, []),
-        ({"additionalProperties": True}, []),
-    ],
-)
+_NO_ARGUMENTS: list[tuple[dict[str, Any], Any]] = [  # Any: JSON
+    ({"properties": {"a": {"type": "string"}}}, [{}]),
+    ({"additionalProperties": {"type": "string"}}, [{}]),
+    ({"allOf": [{"properties": {"a": {"type": "string"}}}]}, [{}]),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}, [{}]),
+    ({}, []),
+    ({"properties": {}, "additionalProperties": False}, []),
+    ({"additionalProperties": True}, []),
+]
+
+
+@pytest.mark.parametrize(("schema", "mapped"), _NO_ARGUMENTS)
 def test_no_arguments_are_an_empty_object_where_the_input_declares_some(schema: dict[str, Any], mapped: Any) -> None:
     assert make_tool(input={"type": "object", **schema}).map({"args": {}}) == mapped
 

@@ -44,19 +44,17 @@ _SHOWN: Final = "shown"  # what callers see of a model or a dataclass, if that i
 _PRIVATE: Final = "private"  # the private attributes of a model
 _PARAMETERS: Final = "parameters"  # the types that a generic model was given
 _UNSET: Final = "unset"  # the fields of a model that have their defaults
-_STANDARD: Final[Mapping[str, Callable[[Any], Any]]] = {
-    f"{each.__module__}:{each.__qualname__}": restore
-    for each, restore in {
-        float: float,
-        date: date.fromisoformat,
-        datetime: datetime.fromisoformat,
-        time: time.fromisoformat,
-        timedelta: TypeAdapter(timedelta).validate_python,
-        Decimal: Decimal,
-        UUID: UUID,
-        bytes: str.encode,
-    }.items()
+_RESTORES: Final[Mapping[type[Any], Callable[[Any], Any]]] = {  # Any: what a text of the type is read from and into
+    float: float,
+    date: date.fromisoformat,
+    datetime: datetime.fromisoformat,
+    time: time.fromisoformat,
+    timedelta: TypeAdapter(timedelta).validate_python,
+    Decimal: Decimal,
+    UUID: UUID,
+    bytes: str.encode,
 }
+_STANDARD: Final = {f"{each.__module__}:{each.__qualname__}": restore for each, restore in _RESTORES.items()}
 _COLLECTIONS: Final[Mapping[str, type[Any]]] = {
     f"{each.__module__}:{each.__qualname__}": each for each in (tuple, set, frozenset)
 }
@@ -66,7 +64,7 @@ def _refuse(cls: DefaultSerializer, serialized_data: str) -> Any:  # Any: any va
     raise TypeError("it is pickled, which is not read here: the writer of a pickle can run code in its reader")
 
 
-DefaultSerializer.deserialize = _refuse  # DBOS picks it by a row's column `serialization`, whatever ours is
+DefaultSerializer.deserialize = _refuse  # type: ignore[method-assign]  # DBOS picks it by a row's column `serialization`, whatever ours is
 
 
 class RecordedError(dbos_error.DBOSException):
@@ -389,7 +387,8 @@ def _difference(value: Any, restored: Any, place: str) -> str | None:  # Any: se
 
 
 def _private(value: Any) -> list[tuple[str, Any]]:  # Any: see `serialize`
-    return list((getattr(value, "__pydantic_private__", None) or {}).items())
+    private: Mapping[str, Any] = getattr(value, "__pydantic_private__", None) or {}  # Any: see `serialize`
+    return list(private.items())
 
 
 def _exact(value: Any) -> Any:  # Any: see `serialize`
@@ -409,7 +408,8 @@ def _has_parts(value: Any) -> bool:  # Any: see `serialize`
 def _parts(value: Any) -> list[tuple[Any, Any]]:  # Any: see `serialize`
     """Return the keys, indexes or names of the parts of a value, and the parts."""
     if isinstance(value, dict):
-        return list(cast("dict[Any, Any]", value).items())
+        fields: dict[Any, Any] = value  # Any: see `serialize`
+        return list(fields.items())
     if isinstance(value, BaseModel):
         return [(name, getattr(value, name)) for name in (*type(value).model_fields, *(value.model_extra or {}))]
     if dataclasses.is_dataclass(value):

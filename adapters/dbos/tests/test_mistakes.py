@@ -409,7 +409,7 @@ def test_a_typed_dict_of_typing_is_refused_with_the_one_to_import(tmp_path: Path
     with pytest.raises(ConfigError, match=rf"{file.name}:\d+: typed: .*typing_extensions\.TypedDict"):
         draft_file(file, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(tmp_path))
+        patch.syspath_prepend(str(tmp_path))  # pyright: ignore[reportUnknownMemberType]  # pytest leaves it untyped
         right = tmp_path / f"typed_{uuid.uuid4().hex}.py"
         right.write_text(f"from typing_extensions import TypedDict\n{HEAD}{code}")
         assert draft_file(right, None).workflows[0].workflow == right.stem

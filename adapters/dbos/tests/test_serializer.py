@@ -328,7 +328,8 @@ def repr_of_sorted_sets(value: Any) -> Any:
 
 
 def kind_of(value: Any) -> type[Any]:
-    return type(value)
+    kind: type[Any] = type(value)
+    return kind
 
 
 def iter_of(value: Any) -> list[Any]:

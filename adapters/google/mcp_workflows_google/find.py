@@ -95,6 +95,6 @@ def _with(found: Sequence[ExecutionResource], key: str) -> Sequence[ExecutionRes
 def _same(found: str, wanted: str) -> bool:
     """Return whether two texts are the same JSON: Google may format it differently; older versions sent no `{}`."""
     try:
-        return json.loads(found or "{}") == json.loads(wanted)
+        return bool(json.loads(found or "{}") == json.loads(wanted))
     except ValueError:
         return found == wanted

@@ -186,14 +186,13 @@ async def test_nobody_who_answers_is_null_to_the_states_that_read_who_it_was(
     machine: Any = json.loads(json.dumps(foreign(**{"token.$": "$$.Task.Token"})))
     machine["States"]["Ship"]["Parameters"] = {"who.$": "$.by", "note.$": "$.note", "order.$": "$.order"}
     output = {"by": "{{principal.subject}}", "note": "{{answer.note}}", "order": "{{args.order_of}}"}
-    properties = {"ok": {"type": "boolean"}, "note": {"type": "string"}}
-    ask = {"message": "Ship?", "schema": {**ASK_OK, "properties": properties}}
+    ask = {"message": "Ship?", "schema": {"type": "object", "properties": {"note": {"type": "string"}}}}
     gates = {"approval": {**GATES["approval"], "ask": ask, "send": {"output": output}}}
     tool = {"workflow": stepfunctions.machine(machine), "gates": gates}
     async with client_of(configured(tmp_path, stepfunctions.url, {"it": tool})) as client:
         task_id = await called(client)
         key, _ = await asked(client, task_id)
-        await acknowledged(client, task_id, **{key: APPROVED})
+        await acknowledged(client, task_id, **{key: {"action": "accept", "content": {}}})
         done = (await client.until(task_id))["result"]
     assert done["structuredContent"] == {"who": None, "note": None, "order": None}
 

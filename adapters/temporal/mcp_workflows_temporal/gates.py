@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 from uuid import UUID, uuid5
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -167,7 +168,8 @@ class Gates:
 
 def answered_by(ref: Ref, response: JSON) -> str:
     """Return the identity of the event in the history: who answered, and accept or decline."""
-    principal: Mapping[str, JSON] = ref.principal if isinstance(ref.principal, dict) else {}
+    found = ref.principal
+    principal = cast("Mapping[str, JSON]", found) if isinstance(found, dict) else {}
     return f"mcp-workflows: {response.get('action')} by {cleaned(str(principal.get('subject') or 'anonymous'))[:200]}"
 
 

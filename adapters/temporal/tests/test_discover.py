@@ -432,7 +432,7 @@ async def test_check_says_what_the_gates_name_and_the_workflow_lacks(
     config.write_text(
         CONFIG.format(address=empty_server.address, queue=own.queue).replace("Configured", "Mailed")
         + "    cancel: {signal: stop}\n    gates:\n      ship:\n        when: {after: send_aproval_mail}\n"
-        + "        ask: {message: Ship?, schema: {type: object, properties: {ok: {type: boolean}}}}\n"
+        + "        ask: {message: Ship?}\n"
         + "        send: {signal: aprove}\n"
     )
     async with worker(own):

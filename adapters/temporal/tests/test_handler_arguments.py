@@ -76,7 +76,7 @@ def test_arguments_that_the_handler_does_not_take_are_refused_where_the_code_is_
         "{signal: approve, args: ['{{answer.ok}}', '{{principal.subject}}']}",
         "{signal: approve, args: ['{{answer.ok}}', '{{principal.subject}}', '{{answer.who}}']}",
         "{update: vote, args: ['{{answer.who}}', '{{answer.ok}}']}",
-        "{signal: set_up_as_it_runs, args: [1]}",
+        "{signal: set_up_as_it_runs, args: ['{{answer.ok}}']}",
     ],
 )
 def test_arguments_that_the_handler_takes_are_fine(tmp_path: Path, send: str) -> None:
@@ -85,7 +85,7 @@ def test_arguments_that_the_handler_takes_are_fine(tmp_path: Path, send: str) ->
 
 def test_code_that_cannot_be_imported_is_complained_of_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config(write(tmp_path, "{signal: approve}", "nowhere.workflows:Order"), {})
+        load_config(write(tmp_path, "{signal: approve, args: ['{{answer.ok}}']}", "nowhere.workflows:Order"), {})
     assert str(caught.value).count("cannot import") == 1
     assert "gates" not in str(caught.value)
 
