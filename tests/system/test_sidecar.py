@@ -262,6 +262,18 @@ def spoken(command: list[str], folder: Path, lines: list[bytes]) -> tuple[list[A
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.decode()
 
 
+def asked(command: list[str], folder: Path, lines: list[bytes], answers: int) -> tuple[list[Any], str]:
+    """The same, with an input that stays open until there are so many answers: at its end, requests are dropped."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b"".join(lines))
+        read = [process.stdout.readline() for _ in range(answers)]
+        rest, log = process.communicate(timeout=120)
+    return [json.loads(line) for line in [*read, *rest.splitlines()] if line], log.decode()
+
+
 _CLIENT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 HELLO = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _CLIENT}).encode()
 
@@ -341,7 +353,7 @@ def test_what_a_module_prints_goes_to_standard_error_on_stdio(tmp_path: Path) ->
     (tmp_path / "app.py").write_text(PRINTING)
     listed = b'{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}\n'
     ready = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
-    answers, log = spoken([COMMAND, "serve", "app.py"], tmp_path, [HELLO, b"\n", ready, listed])
+    answers, log = asked([COMMAND, "serve", "app.py"], tmp_path, [HELLO, b"\n", ready, listed], answers=2)
     assert [each["id"] for each in answers] == [1, 2]
     names = [tool["name"] for tool in answers[1]["result"]["tools"]]
     assert "noisy" in names

@@ -59,7 +59,7 @@ def assert_held(recording: Recording, number: int) -> None:
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("more", "promises"),
-    [({"starts": "keyed"}, 18), ({"starts": "findable", "find": FIND}, 20), ({"starts": "once"}, 12)],
+    [({"starts": "keyed"}, 20), ({"starts": "findable", "find": FIND}, 22), ({"starts": "once"}, 14)],
     ids=["keyed", "findable", "once"],
 )
 async def test_each_guarantee_is_verified_with_tools_of_the_user(
@@ -81,7 +81,7 @@ async def test_the_preset_of_buildbot_is_verified(buildbot: Buildbot, tmp_path: 
         tmp_path, {"preset": "buildbot", "url": buildbot.url}, echo="echo", decline="decline", forever="forever"
     )
     recording = await verified(config)
-    assert_held(recording, 16)
+    assert_held(recording, 17)
     assert "hunter22" not in (tmp_path / "recording.json").read_text()
 
 
@@ -89,7 +89,7 @@ async def test_the_preset_of_buildbot_is_verified(buildbot: Buildbot, tmp_path: 
 async def test_the_preset_of_wes_is_verified_on_toil(toil: Toil, tmp_path: Path) -> None:
     workflows = {name: toil.workflow(name) for name in ("echo", "decline", "forever")}
     recording = await verified(configured(tmp_path, {"preset": "wes", "url": toil.url}, **workflows))
-    assert_held(recording, 8)
+    assert_held(recording, 9)
 
 
 @pytest.mark.parametrize("file", sorted(RECORDINGS.iterdir()), ids=lambda file: file.stem)
