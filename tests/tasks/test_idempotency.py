@@ -151,7 +151,7 @@ async def test_the_form_in_which_a_host_sends_the_arguments_makes_no_other_call(
         for more in keys:
             assert len({await here.task("t", arguments=form, **more) for form in forms}) == 1
             nothing = [{}, {"a": None, "b": None}]
-            other = {**more, "idempotency_key": "k2"} if "idempotency_key" in more else more
+            other: dict[str, Any] = {**more, "idempotency_key": "k2"} if "idempotency_key" in more else more
             assert len({await here.task("t", arguments=form, **other) for form in nothing}) == 1
         found = await here.service.find(Find(tool="t", arguments={"a": "1", "b": [1, 2], "toolCallId": "x"}), ADA)
         assert found.task.tool == "t"

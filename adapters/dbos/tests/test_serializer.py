@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -328,8 +328,7 @@ def repr_of_sorted_sets(value: Any) -> Any:
 
 
 def kind_of(value: Any) -> type[Any]:
-    kind: type[Any] = type(value)
-    return kind
+    return cast("type[Any]", value.__class__)
 
 
 def iter_of(value: Any) -> list[Any]:

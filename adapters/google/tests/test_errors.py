@@ -305,7 +305,7 @@ async def test_a_state_of_the_future_stays_a_number(server: Injecting, calls: Cl
 async def test_lists_have_all_pages_or_as_many_as_wanted_or_those_since(server: Injecting, calls: Client) -> None:
     server.executions.clear()
     for _ in range(120):
-        await calls.create(ORDERS, None, {"n": "1"})
+        await calls.create(ORDERS, "{}", {"n": "1"})
     rows = await calls.executions(ORDERS, full=True)
     assert len({row.name for row in rows}) == 120
     assert server.count("ListExecutions") == 3

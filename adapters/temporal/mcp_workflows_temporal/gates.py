@@ -168,8 +168,7 @@ class Gates:
 
 def answered_by(ref: Ref, response: JSON) -> str:
     """Return the identity of the event in the history: who answered, and accept or decline."""
-    found = ref.principal
-    principal = cast("Mapping[str, JSON]", found) if isinstance(found, dict) else {}
+    principal = cast("Mapping[str, JSON]", ref.principal or {})
     return f"mcp-workflows: {response.get('action')} by {cleaned(str(principal.get('subject') or 'anonymous'))[:200]}"
 
 
