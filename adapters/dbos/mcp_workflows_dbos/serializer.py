@@ -408,7 +408,7 @@ def _has_parts(value: Any) -> bool:  # Any: see `serialize`
 def _parts(value: Any) -> list[tuple[Any, Any]]:  # Any: see `serialize`
     """Return the keys, indexes or names of the parts of a value, and the parts."""
     if isinstance(value, dict):
-        return list(cast("dict[Any, Any]", value).items())  # Any: see `serialize`
+        return list(cast("dict[Any, Any]", value).items())  # type: ignore[redundant-cast]  # pyright needs it
     if isinstance(value, BaseModel):
         return [(name, getattr(value, name)) for name in (*type(value).model_fields, *(value.model_extra or {}))]
     if dataclasses.is_dataclass(value):

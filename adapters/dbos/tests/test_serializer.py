@@ -299,7 +299,12 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(st.recursive(LEAVES, containers, max_leaves=8))
 def test_what_is_stored_comes_back_equal(value: Any) -> None:
     back = SERIALIZER.deserialize(SERIALIZER.serialize(value))
