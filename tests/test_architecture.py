@@ -488,7 +488,7 @@ LINES: Mapping[str, int] = {
     "task": 219,
     "wire": 576,  # the call of a card
     "access": 1579,  # signatures of webhooks
-    "tools": 1515,  # the preparation of a call in one place; arguments as hosts send them; known hosts
+    "tools": 1510,  # the preparation of a call in one place; arguments as hosts send them; known hosts
     "store": 1496,  # a row is decoded once for each text; creates share a sync; turns of processes; sweeps in batches
     "engines": 1356,  # one class for a call; identities of engines; texts from outside
     "tasks": 2437,  # an unknown start's reason; steps, logs; cards find tasks; rounds that go on

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from mcp_workflows.tools.schema_cost import Schema, is_list, is_object
+from mcp_workflows.tools.schema_cost import Schema, is_list, is_object, list_at, object_at
 from mcp_workflows.tools.tool import Tool
 
 UNKNOWN_WAIT: Final = timedelta(seconds=4)
@@ -64,7 +64,7 @@ def _combined(tool: Tool) -> str | None:
 
 
 def _odd_property(tool: Tool) -> str | None:
-    names = (name for _, schema in _subschemas(tool.input, "input") for name in _object(schema, "properties"))
+    names = (name for _, schema in _subschemas(tool.input, "input") for name in object_at(schema, "properties"))
     odd = next((name for name in names if not _PROPERTY.fullmatch(name)), None)
     return None if odd is None else f"the property {odd!r} has blanks or other signs than letters, digits, _, . and -"
 
@@ -80,17 +80,10 @@ def _subschemas(schema: Any, place: str) -> Iterator[tuple[str, Schema]]:  # any
         return
     yield place, schema
     inner = [(word, schema.get(word)) for word in _SINGLE]
-    inner += [(f"{word}.{name}", each) for word in _NAMED for name, each in _object(schema, word).items()]
-    for word in _SEVERAL:
-        several = schema.get(word)
-        inner += [(f"{word}.{index}", each) for index, each in enumerate(several if is_list(several) else ())]
+    inner += [(f"{word}.{name}", each) for word in _NAMED for name, each in object_at(schema, word).items()]
+    inner += [(f"{word}.{index}", each) for word in _SEVERAL for index, each in enumerate(list_at(schema, word))]
     for where, each in inner:
         yield from _subschemas(each, f"{place}.{where}")
-
-
-def _object(schema: Schema, word: str) -> Schema:
-    found = schema.get(word)
-    return found if is_object(found) else {}
 
 
 _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -139,7 +132,7 @@ _RULES: Final = (
     HostRule(
         host="Gemini",
         complaint=lambda tool: _first(
-            tool, lambda each: is_list(_object(each, "items").get("type")), "items of several types"
+            tool, lambda each: is_list(object_at(each, "items").get("type")), "items of several types"
         ),
         hint="give items one type",
         source="copilot-cli#4623",

@@ -61,7 +61,7 @@ def patterns_in(schema: Schema) -> Iterator[tuple[str, str]]:
         if is_object(node):
             if isinstance(pattern := node.get("pattern"), str):
                 yield "pattern", pattern
-            yield from (("patternProperties", name) for name in _object_at(node, "patternProperties"))
+            yield from (("patternProperties", name) for name in object_at(node, "patternProperties"))
 
 
 def is_deeper(value: Any, most: int) -> bool:  # any JSON value
@@ -123,35 +123,37 @@ class _Costs:
                 target = target_of(reference, self._root)
                 yield schema if target is None else target  # one that cannot be followed may have no end
         for word in ("allOf", "anyOf", "oneOf"):
-            yield from _list_at(schema, word)
+            yield from list_at(schema, word)
         yield from (schema[word] for word in ("not", "if", "then", "else") if word in schema)
-        yield from _object_at(schema, "dependentSchemas").values()
+        yield from object_at(schema, "dependentSchemas").values()
 
 
 def _groups(schema: Schema) -> Iterator[list[Any]]:  # any JSON values
     """Yield the subschemas for names of which a name meets one, and each; then those for items, likewise."""
     rest = [schema[word] for word in ("additionalProperties", "unevaluatedProperties") if word in schema]
-    yield [*_object_at(schema, "properties").values(), *rest]
-    yield [*_object_at(schema, "patternProperties").values(), *(schema[w] for w in ("propertyNames",) if w in schema)]
-    yield [*_list_at(schema, "prefixItems"), *(schema[w] for w in ("items", "unevaluatedItems") if w in schema)]
+    yield [*object_at(schema, "properties").values(), *rest]
+    yield [*object_at(schema, "patternProperties").values(), *(schema[w] for w in ("propertyNames",) if w in schema)]
+    yield [*list_at(schema, "prefixItems"), *(schema[w] for w in ("items", "unevaluatedItems") if w in schema)]
     yield [schema[word] for word in ("contains",) if word in schema]
 
 
 def _comparing(schema: Schema) -> int:
     """Return the cost of comparing a value with the allowed ones; texts, and numbers, are looked up."""
-    several = _list_at(schema, "enum")
+    several = list_at(schema, "enum")
     kinds: set[object] = {type(each) for each in several}
     mixed = len(kinds) > 1 or any(isinstance(each, dict | list) for each in several)
     one = _COMPARISON_COST if "const" in schema and not isinstance(schema["const"], str) else 0
     return len(several) * mixed + one
 
 
-def _list_at(schema: Schema, word: str) -> list[Any]:
+def list_at(schema: Schema, word: str) -> list[Any]:
+    """Return the list under this word; empty if there is none."""
     found = schema.get(word)
     return found if is_list(found) else []
 
 
-def _object_at(schema: Schema, word: str) -> Schema:
+def object_at(schema: Schema, word: str) -> Schema:
+    """Return the object under this word; empty if there is none."""
     found = schema.get(word)
     return found if is_object(found) else {}
 
