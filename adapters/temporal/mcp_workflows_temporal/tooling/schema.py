@@ -21,7 +21,7 @@ from mcp_workflows.errors import ConfigError
 Schema = dict[str, Any]  # a JSON Schema
 
 _ZONES: Final[Mapping[object, str]] = {"aware": r"([Zz]|[+-]\d\d:\d\d)$", "naive": r"[Tt]\d\d:\d\d:\d\d(\.\d+)?$"}
-"""How a date-time ends that needs a zone, and one that must have none."""
+"""The end of a date-time that needs a zone, and of one that must have none."""
 
 
 class _JsonSchema(GenerateJsonSchema):
