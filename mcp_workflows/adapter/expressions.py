@@ -185,19 +185,21 @@ class Scope:
         return self.value(source) not in (None, False, "", [], {})
 
     def path(self, source: str) -> str:
-        """Fill in a path: no value can leave its segment.
+        """Fill in a path: no value can leave its segment, but each part of a `split` fills one.
 
         Raises:
             MappingError: see `value`.
             ValueError: a value is missing, or would be another path.
         """
-        return _PLACEHOLDER.sub(lambda found: self._segment(found[0]), source)
+        return _PLACEHOLDER.sub(lambda found: self._segments(found[0]), source)
 
-    def _segment(self, placeholder: str) -> str:
-        text = self.text(placeholder)
-        if text.strip(".") == "":
-            raise ValueError(f"{placeholder} is {text!r} here, and cannot be a part of a path")
-        return quote(text, safe="")
+    def _segments(self, placeholder: str) -> str:
+        listed = as_list(self.value(placeholder)) if "split(" in placeholder else None
+        texts = [self.text(placeholder)] if listed is None else listed or [""]
+        for text in texts:
+            if not isinstance(text, str) or text.strip(".") == "":
+                raise ValueError(f"{placeholder} has {text!r} here, and cannot be a part of a path")
+        return "/".join(quote(str(text), safe="") for text in texts)
 
 
 def lenient(function: Callable[[], T]) -> T | None:

@@ -18,17 +18,28 @@ from typing import Any, Final, cast
 
 import jmespath
 from jmespath.exceptions import JMESPathError
-from jmespath.functions import Functions
-from jmespath.visitor import TreeInterpreter
+from jmespath.functions import Functions, signature
+from jmespath.visitor import Options, TreeInterpreter
 
 from mcp_workflows.adapter.display_text import cleaned, is_blank, quoted
 from mcp_workflows.errors import ConfigError, MappingError
 
-_INTERPRETER: Final = TreeInterpreter()  # it remembers its methods; `jmespath.search` makes one each time
+
+class _Functions(Functions):
+    """The functions of JMESPath, and `split` as JMESPath Community has it: it undoes `join`."""
+
+    @signature({"types": ["string"]}, {"types": ["string"]})
+    def _func_split(self, text: str, separator: str) -> list[str]:
+        return text.split(separator) if separator else list(text)
+
+
+_INTERPRETER: Final = TreeInterpreter(
+    Options(custom_functions=_Functions())
+)  # it remembers its methods; `jmespath.search` makes one each time
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _ARGUMENT = re.compile(r"(?:args\.)?([A-Za-z_][A-Za-z0-9_]*)")
 _NAMES: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
-_FUNCTIONS = frozenset(Functions.FUNCTION_TABLE)
+_FUNCTIONS = frozenset(_Functions.FUNCTION_TABLE)
 
 SCOPES = frozenset({"args", "principal", "task", "answer", "output"})
 _NOTHING: Final = dict.fromkeys(SCOPES)

@@ -223,6 +223,19 @@ async def test_a_value_cannot_leave_its_segment_of_a_path() -> None:
                 await found.start(workflow)
 
 
+async def test_only_what_is_split_fills_several_segments_of_a_path() -> None:
+    for path, arguments, sent in (
+        ("/run/{{split(workflow, '/')}}", {}, "/run/team/my%20job"),
+        ("/run/{{arguments.id}}", {"id": ["a", "b"]}, "/run/%5B%22a%22%2C%20%22b%22%5D"),
+    ):
+        async with here(start={**DEFINITION["start"], "request": f"POST {path}"}) as found:
+            assert found.adapter.preview(start("team/my job", arguments=arguments))["url"].endswith(sent)
+    async with here(start={**DEFINITION["start"], "request": "POST /run/{{split(workflow, '/')}}"}) as found:
+        for workflow in ("team/../x", "/x", ""):
+            with pytest.raises(EngineRefused, match="cannot be a part of a path"):
+                await found.start(workflow)
+
+
 async def test_a_url_of_another_origin_is_not_asked() -> None:
     async with here(look={**DEFINITION["look"], "request": {"url": "{{handle}}"}}) as found:
         for url in (

@@ -100,8 +100,16 @@ async def test_jenkins_has_the_parameters_of_its_jobs() -> None:
         {"name": "TARGET", "type": "ChoiceParameterDefinition", "choices": ["a", "b"], "description": "Where to"},
         {"name": "MCP_KEY", "type": "StringParameterDefinition"},
     ]
-    job = {"name": "deploy", "displayName": "Deploy", "property": [{}, {"parameterDefinitions": parameters}]}
-    [found] = await drafts("jenkins", {"GET /api/json": {"jobs": [job]}})
+    job = {
+        "fullName": "team/app/fix%2Fx",
+        "fullDisplayName": "Fix",
+        "property": [{}, {"parameterDefinitions": parameters}],
+    }
+    empty: Any = {"fullName": "empty", "fullDisplayName": "Empty", "jobs": []}
+    team = {"fullName": "team", "jobs": [{"fullName": "team/app", "jobs": [job]}, empty]}
+    top = {"fullName": "release", "fullDisplayName": "Release"}
+    release, found = await drafts("jenkins", {"GET /api/json": {"jobs": [top, team]}})
+    assert (release.workflow, found.workflow, found.title) == ("release", "team/app/fix%2Fx", "Fix")
     assert found.input == {
         "type": "object",
         "properties": {

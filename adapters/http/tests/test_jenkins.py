@@ -103,6 +103,24 @@ async def test_a_build_is_stopped_and_an_item_of_the_queue_is_cancelled() -> Non
         assert (await found.look(handle)).status is Status.CANCELLED
 
 
+@pytest.mark.parametrize(
+    ("workflow", "job"),
+    [("team/release", "/job/team/job/release"), ("team/app/fix%2Fx", "/job/team/job/app/job/fix%2Fx")],
+)
+async def test_a_job_in_a_folder_is_started_watched_and_stopped(workflow: str, job: str) -> None:
+    async with scene("jenkins", workflow) as found:
+        replies = found.vendor.replies
+        location = {"location": f"{found.vendor.url}/queue/item/7/"}
+        replies[f"POST {job}/buildWithParameters"] = Response(status_code=201, headers=location)
+        replies[f"GET {job}/api/json"] = builds(BUILD)
+        replies[f"GET {job}/13/wfapi/pendingInputActions"] = []
+        replies[f"POST {job}/13/stop"] = RedirectResponse(".", status_code=302)
+        handle = await found.start(order(workflow))
+        assert (await found.look(handle)).status is Status.RUNNING
+        await found.adapter.cancel(Ref(workflow=workflow, handle=handle))
+        assert found.vendor.last("POST").path == f"{job}/13/stop"
+
+
 async def test_an_input_that_is_declined_aborts_the_build() -> None:
     async with scene("jenkins", "release", asks={"input": {"at": "client"}}) as found:
         handle, replies = await started(found), found.vendor.replies
