@@ -1,7 +1,7 @@
 """The first steps of the README, followed as written and timed: from an empty folder to an answered question.
 
-`python -m scripts.first_start UV [--runs N] [--newest]` builds our wheels and installs them into an empty environment,
-in an empty folder and with an empty HOME. The first run fills the package cache; N further runs are timed. `--newest`
+`python -m scripts.first_start [--runs N] [--newest]` installs this clone into an empty environment, in an empty folder
+and with an empty HOME. The first run fills the package cache; N further runs are timed. `--newest`
 takes the newest Python of this machine, which must be 3.12 or newer: DBOS works otherwise there.
 """
 
@@ -30,7 +30,6 @@ from scripts.environments import FASTMCP, ROOT, python_of, pythons
 from scripts.processes import accept_interrupts, free_port
 
 README: Final = ROOT / "README.md"
-DISTRIBUTIONS: Final = (ROOT, ROOT / "adapters" / "dbos")
 TOTAL_GOAL: Final = 60.0  # seconds, with a warm package cache
 READY_GOAL: Final = 2.0  # seconds from `dev app.py` to the first answered `tools/list`
 PATIENCE: Final = 120.0  # seconds for each step
@@ -242,35 +241,26 @@ def _run_at_terminal(installation: Installation, words: Sequence[str], answer: s
     return shown
 
 
-# --- from wheels
+# --- from a clone
 
 
-def build(uv: Path, wheels: Path) -> Sequence[Path]:
-    """Build the wheels of this project that the README's `pip install` names."""
-    for project in DISTRIBUTIONS:
-        subprocess.run([uv, "build", "--quiet", "--wheel", "--out-dir", wheels, project], check=True)
-    return sorted(wheels.glob("*.whl"))
-
-
-def install(folder: Path, wheels: Sequence[Path], environment: Mapping[str, str], python: str) -> Path:
-    """Run the README's `pip install` with these wheels in an empty environment; return the folder of its commands."""
+def install(folder: Path, environment: Mapping[str, str], python: str) -> Path:
+    """Run the README's `pip install` for a clone in an empty environment; return the folder of its commands."""
     venv = folder / ".venv"
     subprocess.run([python, "-m", "venv", str(venv)], check=True, env=environment)
-    [wanted] = [word for word in readme_command("pip install", 0) if "mcp-workflows[" in word]
-    extra = wanted.removeprefix("mcp-workflows")
-    named = [f"{wheel}{extra if wheel.name.startswith('mcp_workflows-') else ''}" for wheel in wheels]
+    _, _, *projects = shlex.split(re.findall(r"`(pip install '\.\[.*?)`", README.read_text())[0])
     pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *named], check=True, env=environment, cwd=folder)
+    subprocess.run([*pip, *projects], check=True, env=environment, cwd=ROOT)
     return venv / "bin"
 
 
-def time_run(wheels: Sequence[Path], cache: Path, python: str) -> Mapping[str, float]:
+def time_run(cache: Path, python: str) -> Mapping[str, float]:
     """Install and follow the README in an empty folder with an empty HOME; return the seconds of each step."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as home:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
         environment = {**kept, "HOME": home, "PIP_CACHE_DIR": str(cache)}
         began = time.monotonic()
-        bin_folder = install(Path(folder), wheels, environment, python)
+        bin_folder = install(Path(folder), environment, python)
         installed = time.monotonic() - began
         hosts = {"fastmcp": [str(python_of("fastmcp", FASTMCP))]}
         path = f"{bin_folder}{os.pathsep}{environment['PATH']}"
@@ -281,18 +271,16 @@ def time_run(wheels: Sequence[Path], cache: Path, python: str) -> Mapping[str, f
         return {"install": installed, **steps, "total": installed + steps["answered in a host"]}
 
 
-def first_start(uv: Path, runs: int, python: str = sys.executable) -> Sequence[Mapping[str, float]]:
-    """Build the wheels, fill the package cache, and return the seconds of each further run."""
-    with tempfile.TemporaryDirectory() as folder:
-        wheels, cache = build(uv, Path(folder) / "wheels"), Path(folder) / "cache"
-        time_run(wheels, cache, python)
-        return [time_run(wheels, cache, python) for _ in range(runs)]
+def first_start(runs: int, python: str = sys.executable) -> Sequence[Mapping[str, float]]:
+    """Fill the package cache, and return the seconds of each further run."""
+    with tempfile.TemporaryDirectory() as cache:
+        time_run(Path(cache), python)
+        return [time_run(Path(cache), python) for _ in range(runs)]
 
 
 def main() -> int:
     """Return 0 if every step did what the README says and both goals are met, else 1."""
     parser = argparse.ArgumentParser(prog="python -m scripts.first_start", description=__doc__)
-    parser.add_argument("uv", type=Path, help="the path of uv")
     parser.add_argument("--runs", type=int, default=1, help="how often, with a warm package cache")
     parser.add_argument("--newest", action="store_true", help="with the newest Python here, if it is 3.12 or newer")
     given = parser.parse_args()
@@ -300,7 +288,7 @@ def main() -> int:
     if given.newest and version < (3, 12):
         print("first start: skipped, as this machine has no Python 3.12 or newer")
         return 0
-    found = first_start(given.uv.resolve(), given.runs, newest if given.newest else sys.executable)
+    found = first_start(given.runs, newest if given.newest else sys.executable)
     print(f"first start: the README's steps work with {newest if given.newest else sys.executable}")
     for steps in found:
         line = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in steps.items())

@@ -135,7 +135,8 @@ KNOWN: Final = KnownSecrets()
 
 def mask(text: str) -> str:
     """Return a text (a message, a failure, a log) with stars for known credentials and for what the rules find."""
-    return _without_secrets(KNOWN.mask(text, is_data=False), _rules_for(text), is_data=False)
+    found = _without_secrets(KNOWN.mask(text), _rules_for(text), is_data=False)
+    return KNOWN.mask(found, is_data=False)  # last: a password such as `secret` would hide names from the rules
 
 
 def mask_known(value: JSON) -> JSON:

@@ -22,7 +22,7 @@ from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.authn.verifier import verifier
 from mcp_workflows.adapter import GATE_WORDS, Adapter, Checks, Exposed, Exposes, Finding, Verifies
 from mcp_workflows.adapter.display_text import cleaned, quoted
-from mcp_workflows.engines.registry import CALL_TIMEOUT, REBIND, Engines, NotesOf, described
+from mcp_workflows.engines.registry import REBIND, Engines, NotesOf, described
 from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
 from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
@@ -34,6 +34,7 @@ from mcp_workflows.tools.hosts import UNKNOWN_WAIT, refusals
 from mcp_workflows.tools.tool import Kind, Tool
 
 _SHOWN = 300  # characters of a changed description
+_PATIENCE = 60.0  # seconds for each check: npx and uvx install a program before they start it
 _PAGES = 3  # times the patience for one call, because reading all pages takes several calls
 
 
@@ -166,7 +167,7 @@ def _sentence(row: Row) -> Text:
 
 
 async def check(
-    config: Config, *, tasks: bool = False, accept: bool = False, patience: float = CALL_TIMEOUT
+    config: Config, *, tasks: bool = False, accept: bool = False, patience: float = _PATIENCE
 ) -> CheckReport:
     """Check everything concurrently, and the tasks in the store if wanted; `accept` changed definitions of tools.
 

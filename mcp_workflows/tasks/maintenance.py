@@ -155,8 +155,9 @@ class RetentionScan:
             last = page[-1].created
             is_young = timedelta() <= now - last < YOUNG
             return replace(known, before=now - YOUNG + timedelta.resolution if is_young else last), False
-        name = split_engine_key(engine)[0]
-        logger.info("all tasks on engine %r had their turn; %d could not be looked at", name, len(failed))
+        if failed:
+            name = split_engine_key(engine)[0]
+            logger.warning("engine %r: %d tasks could not be looked at in this round", name, len(failed))
         return replace(known, is_walked=True, ended=self._clock()), False
 
     async def _look_at(self, engine: str, tasks: Sequence[Task], failed: dict[str, None]) -> int:

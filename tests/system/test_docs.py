@@ -119,9 +119,8 @@ def test_the_readmes_first_start_works_as_written(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("processes")
-def test_the_readmes_first_start_works_from_wheels_in_an_empty_environment() -> None:
-    uv = subprocess.run([ROOT / "scripts" / "install-uv"], capture_output=True, text=True, check=True).stdout.strip()
-    assert first_start(Path(uv), runs=1), "it takes no time"
+def test_the_readmes_first_start_works_from_a_clone_in_an_empty_environment() -> None:
+    assert first_start(runs=1), "it takes no time"
 
 
 async def test_the_readmes_sidecar_serves_the_readmes_workflow(dev_server: DevServer, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.checks import check as check_all
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, existing, load, log
 
 UNBROKEN = 10_000  # columns
 
@@ -34,6 +34,7 @@ def check(
     log(LogLevel.WARNING)
     path = either(config, option)
     try:
+        path = existing(path)
         report = anyio.run(partial(check_all, load(path), tasks=store, accept=accept))
     except ConfigError as error:
         if not as_json:

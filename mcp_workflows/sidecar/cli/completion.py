@@ -93,7 +93,7 @@ def tools_in(path: Path) -> Iterator[str]:
     yield from _section(data, "tools")
     for entry in _several(data.get("include")):
         share = _mapping(entry) or {"files": entry}
-        begin = f"{share['namespace']}{share.get('separator', '.')}" if share.get("namespace") else ""
+        begin = f"{share['namespace']}{share.get('separator', '_')}" if share.get("namespace") else ""
         for pattern in _several(share.get("files")):
             for found in sorted(glob.glob(str(path.parent / str(pattern)))):
                 yield from (f"{begin}{name}" for name in _section(_read(Path(found)), "tools"))

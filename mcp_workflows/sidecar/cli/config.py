@@ -41,7 +41,7 @@ def show_config(
     """Print the configuration with all that it includes, and where each tool is from; no secrets."""
     log(LogLevel.WARNING)
     path = either(config, option)
-    shown = redact_config(existing(path), os.environ)
+    shown = redact_config(existing(path, is_yaml=True), os.environ)
     typer.echo(json.dumps(shown.as_json(), indent=2) if as_format is Format.JSON else shown.as_yaml().rstrip())
     try:
         load(path)

@@ -59,7 +59,7 @@ def import_tools(
 
 
 def _of_engine(config: Path, engine: str) -> Iterator[str]:
-    engines, tools = load_engines(existing(config), os.environ)
+    engines, tools = load_engines(existing(config, is_yaml=True), os.environ)
     if engine not in engines:
         raise ConfigError(f"{config}: {no_engine(engine, engines)}")
     seen = anyio.run(discover, engines[engine])

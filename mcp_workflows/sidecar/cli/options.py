@@ -30,7 +30,9 @@ DEFAULT_PORT = 8931
 _ADDRESS = re.compile(r"(?:(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):)?(\d{1,5})")
 
 DEFAULT_CONFIG = Path("workflows.yaml")
-_OPTION = typer.Option("--config", "-c", help=f"The configuration. Default: {DEFAULT_CONFIG}.", show_default=False)
+PYTHON_FILE = Path("app.py")
+_HELP = f"The configuration. Default: {DEFAULT_CONFIG}, or else {PYTHON_FILE}."
+_OPTION = typer.Option("--config", "-c", help=_HELP, show_default=False)
 ConfigOption = Annotated[Path, _OPTION]
 """`-c CONFIG`, of every command that reads a configuration."""
 ConfigArgument = Annotated[
@@ -78,13 +80,15 @@ def either(argument: Path | None, option: Path | None) -> Path:
     return option or argument or DEFAULT_CONFIG
 
 
-def existing(config: Path) -> Path:
-    """Return the same path.
+def existing(config: Path, *, is_yaml: bool = False) -> Path:
+    """Return the same path; for the default, if there is no such file, `app.py` beside it, unless YAML is needed.
 
     Raises:
         ConfigError: it is the default, and there is no such file.
     """
     if config == DEFAULT_CONFIG and not config.exists():
+        if PYTHON_FILE.exists() and not is_yaml:
+            return PYTHON_FILE
         raise ConfigError(
             f"{config}: no such file in this folder; write a first one with `{DISTRIBUTION} init`, "
             "or say where yours is: -c CONFIG"
@@ -98,7 +102,7 @@ def load(config: Path) -> Config:
     Raises:
         ConfigError: it does not exist, or something in it is wrong.
     """
-    existing(config)
+    config = existing(config)
     sys.path.insert(0, str(config.parent.resolve()))
     name, function = ("python_file", "load_python") if is_python(config) else ("load", "load_config")
     loaded: Config = getattr(import_module(f"mcp_workflows.sidecar.config.{name}"), function)(config, os.environ)

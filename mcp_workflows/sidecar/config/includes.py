@@ -51,10 +51,10 @@ class Include(BaseModel):
     namespace: str | None = Field(
         default=None,
         pattern=rf"^{_PART}(\.{_PART})*$",
-        description="What the names of their tools begin with: `orders` makes `create` the tool `orders.create`.",
+        description="What the names of their tools begin with: `orders` makes `create` the tool `orders_create`.",
     )
     separator: str = Field(
-        default=".", pattern=r"^[._-]{1,2}$", description="What stands between the namespace and the name."
+        default="_", pattern=r"^[._-]{1,2}$", description="What stands between the namespace and the name."
     )
     engines: list[str] = Field(min_length=1, description="The engines that they may use.")
     env: list[str] = Field(
@@ -272,7 +272,7 @@ class _Composer:
         rules = self._source.data.get("rules")
         names = list(mapping_in(rules))
         if rules is not None and not isinstance(rules, dict):
-            self._report.add(("rules",), 'must be a mapping, by name of tools or pattern ("orders.*")')
+            self._report.add(("rules",), 'must be a mapping, by name of tools or pattern ("orders_*")')
         return {name: self._mapping(("rules", name)) for name in names}
 
     def _included(self, grant: Grant) -> Iterator[_ToolEntry]:

@@ -65,7 +65,7 @@ def config_schema() -> Schema:
                 },
             },
             "defaults": {**settings, "description": "Settings of all tools, where nothing else is said of them."},
-            "rules": _by_name("Settings of tools, over all others: by name, or pattern (orders.*).", settings),
+            "rules": _by_name("Settings of tools, over all others: by name, or pattern (orders_*).", settings),
             "tools": _tools_by_name(tool, schemas),
         },
         "required": ["engines"],  # all tools may come from the engines

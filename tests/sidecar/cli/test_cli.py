@@ -183,6 +183,18 @@ def test_without_a_configuration_here_it_is_said_how_to_get_one(
 
 
 @pytest.mark.parametrize(
+    ("words", "is_taken"), [(["tasks", "list"], True), (["check"], True), (["import", "x"], False)]
+)
+def test_a_folder_with_an_app_needs_no_configuration(
+    terminal: Terminal, tmp_path: Path, words: Sequence[str], is_taken: bool
+) -> None:
+    terminal.monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.py").write_text("raise ValueError('imported')\n")
+    ended = terminal.call(*words)
+    assert (ended.code, "imported" in ended.err, "no such file" in ended.err) == (1, is_taken, not is_taken)
+
+
+@pytest.mark.parametrize(
     "words", [[], ["workflows.yaml"], ["-c", "workflows.yaml"], ["./workflows.yaml", "-c", "workflows.yaml"]]
 )
 def test_the_configuration_is_the_one_here_unless_another_is_named(

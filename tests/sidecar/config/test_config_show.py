@@ -137,13 +137,13 @@ def test_each_tool_says_where_it_and_its_settings_are_from(
     assert (ended.code, ended.err) == (0, "")
     told = json.loads(ended.out)
     assert told["from"] == {
-        "orders.say": {
+        "orders_say": {
             "place": "teams/a.yaml:3",
             "settings": {"max_result": "workflows.yaml:8", "ttl": "workflows.yaml:1"},
         }
     }
     assert told["config"].keys() == {"engines", "tools"}
-    assert told["config"]["tools"]["orders.say"] == {
+    assert told["config"]["tools"]["orders_say"] == {
         "engine": "here",
         "workflow": "echo",
         "max_result": 9,

@@ -73,12 +73,12 @@ async def test_a_team_that_saves_adds_or_removes_a_file_is_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with edited(tmp_path, {"workflows.yaml": STORE + PLATFORM, "teams/a.yaml": TEAM}) as stage:
-        assert await stage.listed() == ["orders.create"]
-        assert (await stage.client.call("orders.create")).result["resultType"] == "task"
+        assert await stage.listed() == ["orders_create"]
+        assert (await stage.client.call("orders_create")).result["resultType"] == "task"
         (tmp_path / "teams" / "b.yaml").write_text(OTHER)
-        await stage.until_listed("orders.create", "orders.cancel")
+        await stage.until_listed("orders_create", "orders_cancel")
         (tmp_path / "teams" / "a.yaml").write_text(TEAM.replace("create", "make"))
-        await stage.until_listed("orders.make", "orders.cancel")
+        await stage.until_listed("orders.make", "orders_cancel")
         (tmp_path / "teams" / "b.yaml").unlink()
         await stage.until_listed("orders.make")
         (tmp_path / "teams" / "a.yaml").write_text(BROKEN)
@@ -111,7 +111,7 @@ def test_what_included_files_name_is_watched_too(tmp_path: Path) -> None:
 
 
 def test_defaults_and_rules_hold_for_what_is_found_on_engines(tmp_path: Path) -> None:
-    head = "defaults: {allow: {}, wait: 5s, title: Nothing}\nrules: {'orders.*': {max_result: 5}}\n"
+    head = "defaults: {allow: {}, wait: 5s, title: Nothing}\nrules: {'orders_*': {max_result: 5}}\n"
     config = load_config(written(tmp_path, {"workflows.yaml": head + PLATFORM, "teams/a.yaml": TEAM}), {})
     exposed = [
         Exposed(name=name, title=title, workflow=workflow, source=name, input={"type": "object"})
@@ -137,13 +137,13 @@ def _marked(config: Config, exposed: Sequence[Exposed], engines: Mapping[str, Ad
 def test_the_commands_know_the_tools_of_teams(tmp_path: Path, terminal: Terminal) -> None:
     path = written(tmp_path, {"workflows.yaml": STORE + PLATFORM, "teams/a.yaml": TEAM})
     checked = terminal.call("check", str(path))
-    assert (checked.code, "orders.create" in checked.out) == (0, True), checked.out + checked.err
-    called = terminal.call("call", "orders.create", "a=b", "--config", str(path))
+    assert (checked.code, "orders_create" in checked.out) == (0, True), checked.out + checked.err
+    called = terminal.call("call", "orders_create", "a=b", "--config", str(path))
     assert (called.code, json.loads(called.out)) == (0, {"a": "b"}), called.out + called.err
-    previewed = terminal.call("call", "orders.create", "--config", str(path), "--dry-run")
-    assert (previewed.code, '"tool": "orders.create"' in previewed.out) == (0, True), previewed.out + previewed.err
+    previewed = terminal.call("call", "orders_create", "--config", str(path), "--dry-run")
+    assert (previewed.code, '"tool": "orders_create"' in previewed.out) == (0, True), previewed.out + previewed.err
     listed = terminal.call("tasks", "list", "--all", "--config", str(path))
-    assert (listed.code, "orders.create" in listed.out) == (0, True), listed.out + listed.err
+    assert (listed.code, "orders_create" in listed.out) == (0, True), listed.out + listed.err
     written(tmp_path, {"teams/a.yaml": BROKEN})
     for command in (["check"], ["serve"], ["iam"], ["config", "show"]):
         ended = terminal.call(*command, str(path))
@@ -204,7 +204,7 @@ def test_the_page_about_teams_shows_what_is_so(tmp_path: Path, monkeypatch: pyte
         written(tmp_path, {name: text})
     path, environ = Path("workflows.yaml"), {"TEMPORAL_KEY": "k", "ORDERS_QUEUE": "orders"}
     create, refund = load_config(path, environ).tools
-    assert (create.name, refund.name) == ("orders.create", "orders.refund")
+    assert (create.name, refund.name) == ("orders_create", "orders_refund")
     assert create.options == refund.options == {"task_queue": "orders"}
     assert create.input["required"] == ["order_id"]
     [told] = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
