@@ -22,13 +22,15 @@ from mcp_workflows_dbos.settings import is_sqlite
 
 _CONNECT_TIMEOUT: Final = 5  # seconds
 _UNACKNOWLEDGED: Final = 1000  # ms that a query of the holder may wait for a network that is gone
-TAKEOVER: Final = 2.5  # seconds from getting a lock that another process had to its use: that one checks each second
+TAKEOVER: Final = 2.5  # seconds from getting the lock to its use, if work is left: the former holder checks each second
 _NAME: Final = "mcp-workflows executor "  # of the connection: this, and a digest of the names of the workflows
 _HOLDER: Final = """
 SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND ((classid::bigint << 32) | objid::bigint) = :id
 AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
+_TABLE: Final = "SELECT to_regclass('dbos.workflow_status')"
+_WORK: Final = "SELECT EXISTS (SELECT FROM dbos.workflow_status WHERE status = 'PENDING')"
 
 
 class ExecutorLock(Protocol):
@@ -112,21 +114,18 @@ class _PostgresLock:
         self._engine = sa.create_engine(psycopg_url, poolclass=sa.NullPool, connect_args=arguments)
         self._id = int.from_bytes(_digest(f"mcp-workflows {application}"), "big", signed=True)
         self._held: sa.Connection | None = None
-        self._had_holder = False  # at the last `acquire`
 
     def acquire(self) -> bool:
-        """Take the lock. After another process had it, wait until that one must have noticed the loss."""
+        """Take the lock. If executions are under way, wait until a former holder must have noticed the loss."""
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         if connection.execute(sa.text("SELECT pg_try_advisory_lock(:id)"), {"id": self._id}).scalar():
             self._held, self.is_for_others = connection, False
-            if self._had_holder:
-                self._had_holder = False
+            if connection.execute(sa.text(_TABLE)).scalar() and connection.execute(sa.text(_WORK)).scalar():
                 time.sleep(TAKEOVER)
             if self.is_held():
                 return True
             self.release()
             return False
-        self._had_holder = True
         names = connection.execute(sa.text(_HOLDER), {"id": self._id}).scalars().all()
         self.is_for_others = any(name.startswith(_NAME) and name != self._name for name in names if name)
         connection.close()

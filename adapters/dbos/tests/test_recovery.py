@@ -20,7 +20,7 @@ import anyio
 import psycopg
 import pytest
 import sqlalchemy as sa
-from dbos import DBOSClient, EnqueueOptions, WorkflowSerializationFormat
+from dbos import DBOSClient, EnqueueOptions, WorkflowSerializationFormat, run_dbos_database_migrations
 from mcp_workflows_dbos import DbosAdapter, DbosSettings, executor_lock
 from mcp_workflows_dbos.executor_lock import lock_for
 
@@ -561,16 +561,25 @@ def test_the_default_time_of_dbos_on_new_pythons_is_known_to_old_sqlite(tmp_path
 
 
 @pytest.mark.anyio
-async def test_a_lock_that_another_process_had_is_used_only_after_that_one_must_have_noticed(
+async def test_executions_under_way_are_taken_over_only_after_a_former_holder_must_have_noticed(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, pauses = new_database(postgres_url), list[float]()
     monkeypatch.setattr(time, "sleep", pauses.append)
-    first, second = lock_for(url, "shop", ["order"]), lock_for(url, "shop", ["order"])
-    assert first.acquire()
+    lock = lock_for(url, "shop", ["order"])
+    assert lock.acquire(), "there are no tables yet"
+    lock.release()
+    run_dbos_database_migrations(url)
+    client = DBOSClient(system_database_url=url)
+    client.enqueue({"workflow_name": "order", "queue_name": "orders"})
+    client.destroy()
+    assert lock.acquire(), "nothing runs yet"
+    lock.release()
     assert not pauses
-    assert not second.acquire()
-    first.release()
-    assert second.acquire()
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE dbos.workflow_status SET status = 'PENDING'")
+    engine.dispose()
+    assert lock.acquire()
     assert pauses == [executor_lock.TAKEOVER]
-    second.release()
+    lock.release()
