@@ -86,11 +86,11 @@ async def only_key(scene: Scene, ref: Ref) -> str:
     return key
 
 
-async def signals(scene: Scene, ref: Ref) -> Sequence[str]:
+async def signals(scene: Scene, ref: Ref, attribute: str = "signal_name") -> Sequence[str]:
     events = scene.client.get_workflow_handle(workflow_id(ref)).fetch_history_events()
     kind = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
     return [
-        event.workflow_execution_signaled_event_attributes.signal_name
+        getattr(event.workflow_execution_signaled_event_attributes, attribute)
         async for event in events
         if event.event_type == kind
     ]
@@ -157,11 +157,12 @@ async def test_nobody_who_answers_is_null_in_the_objects_of_a_signal(scene: Scen
         assert (await scene.ended(ref)).output == [{"ok": True, "who": {"by": None}}]
 
 
-async def test_a_refusal_is_sent_as_the_gate_says(scene: Scene) -> None:
+async def test_a_refusal_is_sent_as_the_gate_says_and_the_history_tells_whose_it_is(scene: Scene) -> None:
     async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", decline=REJECT)
+        ref = replace(await start(scene, "ShipOrder", "A1", decline=REJECT), principal={"subject": "bob"})
         await scene.adapter.answer(ref, {await only_key(scene, ref): NO})
         assert (await scene.ended(ref)).output == [{"ok": False, "who": None}]
+        assert await signals(scene, ref, "identity") == ["mcp-workflows: decline by bob"]
 
 
 async def test_a_refusal_that_somebody_else_sent_closes_the_gate_too(scene: Scene) -> None:
