@@ -21,7 +21,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from dbos import DBOSClient, EnqueueOptions, WorkflowSerializationFormat, run_dbos_database_migrations
-from mcp_workflows_dbos import DbosAdapter, DbosSettings, executor_lock
+from mcp_workflows_dbos import DbosAdapter, DbosSettings, TypedJsonSerializer, executor_lock
 from mcp_workflows_dbos.executor_lock import lock_for
 
 from adapters.dbos.tests.postgres_server import new_database
@@ -401,7 +401,11 @@ async def test_a_workflow_that_receives_messages_by_itself_and_reports_in_a_step
 
 async def test_what_was_started_elsewhere_is_adopted(application: Application) -> None:
     with application.host():
-        client = DBOSClient(system_database_url=application.url, application_name=f"mcp-{application.name}")
+        client = DBOSClient(
+            system_database_url=application.url,
+            application_name=f"mcp-{application.name}",
+            serializer=TypedJsonSerializer(),
+        )
         options = EnqueueOptions(workflow_name="asks", queue_name=f"mcp-{application.name}-queue", workflow_id="theirs")
         await client.enqueue_async(options, 3)
         async with application.outside() as adapter:
