@@ -1,4 +1,4 @@
-"""JSONata and variables on the local engine, which runs them without Java."""
+"""The Amazon States Language on the local engine: JSONata and variables without Java, and moto's mistakes."""
 
 from __future__ import annotations
 
@@ -41,6 +41,85 @@ def test_expressions_choose_and_count(stepfunctions: StepFunctions) -> None:
     given = {"items": [{"name": "a", "price": 9}, {"name": "b", "price": 2}, {"name": "c", "price": 8}]}
     ended = run(stepfunctions, {"QueryLanguage": "JSONata", "StartAt": "Choose", "States": states}, given)
     assert json.loads(ended["output"]) == ["a", "c"]
+
+
+GONE = {"Variable": "$.gone", "StringEquals": "b"}
+TEXT = {"Variable": "$.text", "StringEquals": "b"}
+
+
+@pytest.mark.parametrize(
+    ("test", "by"),
+    [
+        (TEXT, "b"),
+        ({"Variable": "$.text", "StringEquals": "c"}, "default"),
+        ({"Variable": "$.null", "IsNull": True}, "b"),
+        ({"Variable": "$null", "IsNull": True}, "b"),
+        ({"Variable": "$.gone", "IsPresent": False}, "b"),
+        ({"Variable": "$gone", "IsPresent": True}, "default"),
+        ({"Variable": "$two.gone", "IsPresent": True}, "default"),
+        ({"Variable": "$null", "IsPresent": True}, "b"),
+        ({"And": [{"Variable": "$.gone", "IsPresent": True}, GONE]}, "default"),
+        ({"Or": [TEXT, GONE]}, "b"),
+        ({"Variable": "$.one", "NumericLessThanPath": "$two"}, "b"),
+        ({"Variable": "$.one", "NumericGreaterThanPath": "$two"}, "default"),
+        ({"Variable": "$$.State.Name", "StringEqualsPath": "$$.State.Name"}, "b"),
+        (GONE, "$.gone"),
+        ({"Variable": "$.gone", "IsNull": True}, "$.gone"),
+        ({"Variable": "$.gone", "IsString": False}, "$.gone"),
+        ({"Variable": "$gone", "NumericEquals": 2}, "$gone"),
+        ({"Variable": "$$.Execution.Gone", "StringEquals": "b"}, "$$.Execution.Gone"),
+        ({"Variable": "$.text", "StringEqualsPath": "$.gone"}, "$.gone"),
+        ({"Variable": "$.text", "StringEqualsPath": "$gone"}, "$gone"),
+        ({"Variable": "$.text", "StringEqualsPath": "$$.Gone"}, "$$.Gone"),
+        ({"Not": GONE}, "$.gone"),
+        ({"And": [TEXT, GONE]}, "$.gone"),
+        ({"Or": [GONE, TEXT]}, "$.gone"),
+    ],
+    ids=str,
+)
+def test_a_comparison_with_a_missing_variable_fails_the_execution(
+    stepfunctions: StepFunctions, test: dict[str, Any], by: str
+) -> None:
+    rule = {**test, "Assign": {"by.$": "$.text"}, "Next": "After"}
+    states = {
+        "Before": {"Type": "Pass", "Assign": {"two": 2, "null": None, "by": "default"}, "Next": "Choose"},
+        "Choose": {"Type": "Choice", "Choices": [rule], "Default": "After"},
+        "After": {"Type": "Pass", "Parameters": {"by.$": "$by"}, "End": True},
+    }
+    ended = run(stepfunctions, {"StartAt": "Before", "States": states}, {"text": "b", "one": 1, "null": None})
+    if by.startswith("$"):
+        assert ended["error"] == "States.Runtime"
+        assert f"'{by}'" in ended["cause"]
+    else:
+        assert json.loads(ended["output"]) == {"by": by}
+
+
+@pytest.mark.parametrize(
+    ("rule", "state", "output"),
+    [
+        ({"Condition": True, "Output": "rule"}, {"Output": "default"}, ["rule", 0]),
+        ({"Condition": True, "Assign": {"by": 1}}, {"Output": "default", "Assign": {"by": 2}}, ["given", 1]),
+        ({"Condition": False, "Output": "rule", "Assign": {"by": 1}}, {}, ["given", 0]),
+        ({"Condition": False, "Output": "rule"}, {"Output": "default", "Assign": {"by": 2}}, ["default", 2]),
+    ],
+)
+def test_output_and_assign_of_a_choice_are_those_of_its_rule_or_else_of_the_default(
+    stepfunctions: StepFunctions, rule: dict[str, Any], state: dict[str, Any], output: list[Any]
+) -> None:
+    states = {
+        "Before": {"Type": "Pass", "Assign": {"by": 0}, "Next": "Choose"},
+        "Choose": {"Type": "Choice", "Choices": [{**rule, "Next": "After"}], "Default": "After", **state},
+        "After": {"Type": "Succeed", "Output": ["{% $states.input %}", "{% $by %}"]},
+    }
+    ended = run(stepfunctions, {"QueryLanguage": "JSONata", "StartAt": "Before", "States": states}, "given")
+    assert json.loads(ended["output"]) == output
+
+
+def test_a_choice_without_a_way_on_fails(stepfunctions: StepFunctions) -> None:
+    states = {"Choose": {"Type": "Choice", "Choices": [{**TEXT, "Next": "Choose"}]}}
+    assert (
+        run(stepfunctions, {"StartAt": "Choose", "States": states}, {"text": "c"})["error"] == "States.NoChoiceMatched"
+    )
 
 
 def test_an_expression_that_cannot_be_evaluated_fails_the_execution(stepfunctions: StepFunctions) -> None:

@@ -1,0 +1,161 @@
+"""Corrections of moto's Amazon States Language: Choice states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moto.stepfunctions.parser.api import HistoryEventType
+from moto.stepfunctions.parser.asl.component.common.assign.assign_decl import AssignDecl
+from moto.stepfunctions.parser.asl.component.common.error_name.failure_event import FailureEvent, FailureEventException
+from moto.stepfunctions.parser.asl.component.common.error_name.states_error_name import StatesErrorName
+from moto.stepfunctions.parser.asl.component.common.error_name.states_error_name_type import StatesErrorNameType
+from moto.stepfunctions.parser.asl.component.common.string.string_expression import (
+    StringContextPath,
+    StringVariableSample,
+)
+from moto.stepfunctions.parser.asl.component.state.choice.choice_rule import ChoiceRule
+from moto.stepfunctions.parser.asl.component.state.choice.comparison.comparison_func import (
+    ComparisonFuncStringVariableSample,
+)
+from moto.stepfunctions.parser.asl.component.state.choice.comparison.comparison_operator_type import (
+    ComparisonOperatorType,
+)
+from moto.stepfunctions.parser.asl.component.state.choice.comparison.comparison_variable import ComparisonVariable
+from moto.stepfunctions.parser.asl.component.state.choice.comparison.operator.factory import OperatorFactory
+from moto.stepfunctions.parser.asl.component.state.choice.comparison.variable import NoSuchVariable, Variable
+from moto.stepfunctions.parser.asl.component.state.choice.state_choice import StateChoice
+from moto.stepfunctions.parser.asl.parse.preprocessor import Preprocessor
+
+from mcp_workflows_stepfunctions_local.patches import replace, wrap
+
+
+def install() -> None:
+    """Put the corrections into moto."""
+    replace(ComparisonVariable, "_eval_body", _compare)
+    replace(ComparisonFuncStringVariableSample, "_eval_body", _compare_with_path)
+    wrap(Variable, "_eval_body", _notice_undefined)
+    wrap(Preprocessor, "visitComparison_func_value", _read_context_path)
+    wrap(Preprocessor, "visitChoice_rule_comparison_variable", _keep_assign)
+    replace(ChoiceRule, "_eval_body", _try_rule)
+    replace(StateChoice, "_eval_state", _choose)
+    replace(StateChoice, "_eval_state_output", _leave_choice)
+
+
+def failure(env: Any, error: StatesErrorNameType, cause: str) -> FailureEventException:
+    """Return the exception that fails a state with this error; Retry and Catch see its name."""
+    details: Any = {"taskFailedEventDetails": {"error": error.to_name(), "cause": cause}}
+    return FailureEventException(
+        FailureEvent(
+            env=env,
+            error_name=StatesErrorName(typ=error),
+            event_type=HistoryEventType.TaskFailed,
+            event_details=details,
+        )
+    )
+
+
+def _compare(comparison: Any, env: Any) -> None:
+    """Evaluate a comparison. Only IsPresent may meet a missing variable; moto calls all others false."""
+    function = comparison.comparison_function
+    comparison.variable.eval(env)
+    if function.operator_type is not ComparisonOperatorType.IsPresent:
+        _check_present(env, comparison.variable)
+    function.eval(env)
+
+
+def _compare_with_path(function: Any, env: Any) -> None:
+    """Compare with a variable or the context object; moto swaps the sides, so that greater is less."""
+    left = env.stack.pop()
+    right = Variable(function.string_variable_sample)
+    right.eval(env)
+    _check_present(env, right)
+    env.stack.append(left)
+    OperatorFactory.get(function.operator_type).eval(env=env, value="$")  # the value below `left`
+    del env.stack[-2]
+
+
+def _check_present(env: Any, variable: Variable) -> None:
+    if isinstance(env.stack[-1], NoSuchVariable):
+        sampler = variable.string_sampler
+        path = getattr(sampler, "context_object_path", sampler.literal_value)
+        cause = f"Invalid path '{path}': The choice state's condition path references an invalid value."
+        raise failure(env, StatesErrorNameType.StatesRuntime, cause)
+
+
+def _notice_undefined(evaluate: Callable[..., None]) -> Callable[..., None]:
+    """Treat a variable that is not assigned, or lacks the field, as missing; moto takes it as null."""
+
+    def eval_body(variable: Any, env: Any) -> None:
+        sampler = variable.string_sampler
+        if isinstance(sampler, StringVariableSample):
+            StringVariableSample(sampler.query_language_mode, f"$exists({sampler.expression})").eval(env)
+            if not env.stack.pop():
+                env.stack.append(NoSuchVariable(sampler.expression))
+                return
+        evaluate(variable, env)
+
+    return eval_body
+
+
+def _read_context_path(visit: Callable[..., Any]) -> Callable[..., Any]:
+    """Read `$$.` paths on the right side of a comparison; moto looks for them in the input."""
+
+    def visit_value(preprocessor: Any, ctx: Any) -> Any:
+        function = visit(preprocessor, ctx)
+        if function.operator_type.name.endswith("Path") and str(function.value).startswith("$$"):
+            sampler: Any = StringContextPath(function.value)  # which is read as a variable is
+            return ComparisonFuncStringVariableSample(function.operator_type, sampler)
+        return function
+
+    return visit_value
+
+
+def _keep_assign(visit: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the Assign of a rule in JSONPath; moto drops it."""
+
+    def visit_rule(preprocessor: Any, ctx: Any) -> Any:
+        rule = visit(preprocessor, ctx)
+        if rule.assign is None:
+            parts = [preprocessor.visit(child) for child in ctx.children]
+            rule.assign = next((part for part in parts if isinstance(part, AssignDecl)), None)
+        return rule
+
+    return visit_rule
+
+
+def _try_rule(rule: Any, env: Any) -> None:
+    """Evaluate a rule, and if it matches its Assign and Output, which moto evaluates with `true` as the input."""
+    rule.comparison.eval(env)
+    if env.stack[-1]:
+        matched = env.stack.pop()
+        _apply(env, rule.assign, rule.output)
+        env.stack.append(matched)
+
+
+def _choose(state: Any, env: Any) -> None:
+    """Leave the name of the next state on the stack; Assign and Output of the state belong to its Default alone."""
+    for rule in state.choices_decl.rules:
+        rule.eval(env)
+        if env.stack.pop():
+            env.stack.append(rule.next_stmt.name)
+            return
+    if state.default_state is None:
+        cause = f"No rule of the Choice state '{state.name}' matches, and it has no Default."
+        raise failure(env, StatesErrorNameType.StatesNoChoiceMatched, cause)
+    _apply(env, state.assign_decl, state.output)
+    env.stack.append(state.default_state.state_name)
+
+
+def _apply(env: Any, *parts: Any) -> None:
+    for part in parts:
+        if part:
+            part.eval(env)
+
+
+def _leave_choice(state: Any, env: Any) -> None:
+    """Go to the chosen state; moto decides by its name whether the Default was taken."""
+    chosen = env.stack.pop()
+    if state.output_path:
+        state.output_path.eval(env=env)
+    env.next_state_name = chosen
