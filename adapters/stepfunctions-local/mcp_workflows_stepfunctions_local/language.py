@@ -1,9 +1,11 @@
-"""Corrections of moto's Amazon States Language: Choice states."""
+"""Corrections of moto's Amazon States Language: Choice states, and texts in intrinsic functions."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from moto.stepfunctions.parser.api import HistoryEventType
 from moto.stepfunctions.parser.asl.component.common.assign.assign_decl import AssignDecl
@@ -12,8 +14,11 @@ from moto.stepfunctions.parser.asl.component.common.error_name.states_error_name
 from moto.stepfunctions.parser.asl.component.common.error_name.states_error_name_type import StatesErrorNameType
 from moto.stepfunctions.parser.asl.component.common.string.string_expression import (
     StringContextPath,
+    StringIntrinsicFunction,
     StringVariableSample,
 )
+from moto.stepfunctions.parser.asl.component.intrinsic.argument.argument import ArgumentLiteral
+from moto.stepfunctions.parser.asl.component.intrinsic.function.statesfunction.generic.string_format import StringFormat
 from moto.stepfunctions.parser.asl.component.state.choice.choice_rule import ChoiceRule
 from moto.stepfunctions.parser.asl.component.state.choice.comparison.comparison_func import (
     ComparisonFuncStringVariableSample,
@@ -25,9 +30,15 @@ from moto.stepfunctions.parser.asl.component.state.choice.comparison.comparison_
 from moto.stepfunctions.parser.asl.component.state.choice.comparison.operator.factory import OperatorFactory
 from moto.stepfunctions.parser.asl.component.state.choice.comparison.variable import NoSuchVariable, Variable
 from moto.stepfunctions.parser.asl.component.state.choice.state_choice import StateChoice
+from moto.stepfunctions.parser.asl.parse.intrinsic.intrinsic_parser import IntrinsicParser
+from moto.stepfunctions.parser.asl.parse.intrinsic.preprocessor import Preprocessor as IntrinsicPreprocessor
 from moto.stepfunctions.parser.asl.parse.preprocessor import Preprocessor
 
-from mcp_workflows_stepfunctions_local.patches import replace, wrap
+from mcp_workflows_stepfunctions_local.patches import replace, require, wrap
+
+_PLACE_OR_ESCAPE: Final = re.compile(r"\{\}|\\(.)", re.DOTALL)
+_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
+_CONTROLS: Final = {ord(control): f"\\{letter}" for letter, control in _ESCAPES.items()}  # moto's lexer takes none
 
 
 def install() -> None:
@@ -40,6 +51,11 @@ def install() -> None:
     replace(ChoiceRule, "_eval_body", _try_rule)
     replace(StateChoice, "_eval_state", _choose)
     replace(StateChoice, "_eval_state_output", _leave_choice)
+    replace(Preprocessor, "visitString_intrinsic_function", _read_function)
+    replace(IntrinsicPreprocessor, "visitFunc_arg_string", _read_text)
+    replace(IntrinsicPreprocessor, "visitFunc_arg_float", _read_float)
+    require(StringFormat, "_to_str_repr")
+    replace(StringFormat, "_eval_body", _format)
 
 
 def failure(env: Any, error: StatesErrorNameType, cause: str) -> FailureEventException:
@@ -159,3 +175,41 @@ def _leave_choice(state: Any, env: Any) -> None:
     if state.output_path:
         state.output_path.eval(env=env)
     env.next_state_name = chosen
+
+
+def _read_function(_preprocessor: Any, ctx: Any) -> StringIntrinsicFunction:
+    """Read an intrinsic function from the text that the JSON stands for; moto reads JSON's escapes as its own."""
+    text = json.loads(ctx.getText()).translate(_CONTROLS)
+    function, _ = IntrinsicParser.parse(text)
+    return StringIntrinsicFunction(intrinsic_function_derivation=text, function=function)
+
+
+def _read_text(_preprocessor: Any, ctx: Any) -> Any:
+    """Read a text in single quotes, and keep its source for States.Format."""
+    source: str = ctx.getText()[1:-1]
+    literal: Any = ArgumentLiteral(definition_value=_PLACE_OR_ESCAPE.sub(_unescape, source))
+    literal.source = source
+    return literal
+
+
+def _read_float(_preprocessor: Any, ctx: Any) -> ArgumentLiteral:
+    """Read a number with a fraction; moto fails."""
+    return ArgumentLiteral(definition_value=float(ctx.getText()))
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return found[0] if found[1] is None else _ESCAPES.get(found[1], found[1])
+
+
+def _format(function: Any, env: Any) -> None:
+    """Evaluate States.Format; moto gives the template to Python's str.format, which fails at escapes and braces."""
+    function.argument_list.eval(env=env)
+    template, *values = env.stack.pop()
+    source: str = getattr(function.argument_list.arguments[0], "source", None) or template.replace("\\", "\\\\")
+    texts = [function._to_str_repr(value) for value in values]  # noqa: SLF001 moto's own
+    places = sum(found[1] is None for found in _PLACE_OR_ESCAPE.finditer(source))
+    if places != len(texts):
+        cause = f"States.Format has {places} places {{}} and {len(texts)} values"
+        raise failure(env, StatesErrorNameType.StatesIntrinsicFailure, cause)
+    rest = iter(texts)
+    env.stack.append(_PLACE_OR_ESCAPE.sub(lambda found: next(rest) if found[1] is None else _unescape(found), source))

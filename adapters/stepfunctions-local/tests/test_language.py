@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.local_machines import QUESTION
+from tests.support.local_machines import QUESTION, only
 from tests.support.stepfunctions_engine import StepFunctions
 
 AWKWARD = 'a "quoted" \\ line\nand {braces}'
@@ -120,6 +120,31 @@ def test_a_choice_without_a_way_on_fails(stepfunctions: StepFunctions) -> None:
     assert (
         run(stepfunctions, {"StartAt": "Choose", "States": states}, {"text": "c"})["error"] == "States.NoChoiceMatched"
     )
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        (r"States.Format('It\'s {}', $.text)", "It's {0} {}"),
+        (r"States.Format('\{\} \\{} \\\{{}\}', 1, 2.5)", r"{} \1 \{2.5}"),
+        (r"States.Format('{0.__class__} { } {{}', true)", "{0.__class__} { } {true"),
+        ("States.Format('\"{}\"\t\u00e9\\n\N{GRINNING FACE}', $.none)", '"null"\t\u00e9\n\N{GRINNING FACE}'),
+        ("States.Format($.template, States.Format('{}', $.text), $.text)", r"\{0} {}' {{0} {}}"),
+        ("States.Format('none')", "none"),
+        (r"States.Array('It\'s', '\{\}', 'a\\n', 'a\nb')", ["It's", "{}", r"a\n", "a\nb"]),
+        ("States.Format('{} {}', 1)", None),
+        ("States.Format('{}', 1, 2)", None),
+    ],
+)
+def test_an_intrinsic_function_reads_texts_with_escapes(
+    stepfunctions: StepFunctions, function: str, value: Any
+) -> None:
+    given = {"text": "{0} {}", "template": r"\{}' {{}}", "none": None}
+    ended = run(stepfunctions, only({"Type": "Pass", "Parameters": {"value.$": function}}), given)
+    if value is None:
+        assert ended["error"] == "States.IntrinsicFailure"
+    else:
+        assert json.loads(ended["output"]) == {"value": value}
 
 
 def test_an_expression_that_cannot_be_evaluated_fails_the_execution(stepfunctions: StepFunctions) -> None:
