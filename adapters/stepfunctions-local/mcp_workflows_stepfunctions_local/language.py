@@ -1,10 +1,12 @@
-"""Corrections of moto's Amazon States Language: Choice states, and texts in intrinsic functions."""
+"""Corrections of moto's Amazon States Language: Choice states, texts in intrinsic functions, timestamps."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from moto.stepfunctions.parser.api import HistoryEventType
@@ -28,8 +30,12 @@ from moto.stepfunctions.parser.asl.component.state.choice.comparison.comparison_
 )
 from moto.stepfunctions.parser.asl.component.state.choice.comparison.comparison_variable import ComparisonVariable
 from moto.stepfunctions.parser.asl.component.state.choice.comparison.operator.factory import OperatorFactory
+from moto.stepfunctions.parser.asl.component.state.choice.comparison.operator.implementations.is_operator import (
+    IsTimestamp,
+)
 from moto.stepfunctions.parser.asl.component.state.choice.comparison.variable import NoSuchVariable, Variable
 from moto.stepfunctions.parser.asl.component.state.choice.state_choice import StateChoice
+from moto.stepfunctions.parser.asl.component.state.wait.wait_function.timestamp import Timestamp
 from moto.stepfunctions.parser.asl.parse.intrinsic.intrinsic_parser import IntrinsicParser
 from moto.stepfunctions.parser.asl.parse.intrinsic.preprocessor import Preprocessor as IntrinsicPreprocessor
 from moto.stepfunctions.parser.asl.parse.preprocessor import Preprocessor
@@ -39,6 +45,8 @@ from mcp_workflows_stepfunctions_local.patches import replace, require, wrap
 _PLACE_OR_ESCAPE: Final = re.compile(r"\{\}|\\(.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
 _CONTROLS: Final = {ord(control): f"\\{letter}" for letter, control in _ESCAPES.items()}  # moto's lexer takes none
+
+_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT(?!24)\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def install() -> None:
@@ -56,6 +64,10 @@ def install() -> None:
     replace(IntrinsicPreprocessor, "visitFunc_arg_float", _read_float)
     require(StringFormat, "_to_str_repr")
     replace(StringFormat, "_eval_body", _format)
+    replace(IsTimestamp, "string_to_timestamp", staticmethod(parse_timestamp))
+    require(Timestamp, "_create_failure_event")
+    replace(Timestamp, "_from_timestamp_string", staticmethod(parse_timestamp))
+    replace(Timestamp, "_get_wait_seconds", _wait_seconds)
 
 
 def failure(env: Any, error: StatesErrorNameType, cause: str) -> FailureEventException:
@@ -213,3 +225,21 @@ def _format(function: Any, env: Any) -> None:
         raise failure(env, StatesErrorNameType.StatesIntrinsicFailure, cause)
     rest = iter(texts)
     env.stack.append(_PLACE_OR_ESCAPE.sub(lambda found: next(rest) if found[1] is None else _unescape(found), source))
+
+
+def parse_timestamp(text: Any) -> datetime | None:
+    """Return the time of a timestamp, in the profile of RFC 3339 that the Amazon States Language has, or None."""
+    try:
+        return datetime.fromisoformat(text) if _TIMESTAMP.fullmatch(text) else None
+    except (TypeError, ValueError):  # no text, or no such day
+        return None
+
+
+def _wait_seconds(wait: Any, env: Any) -> int:
+    """Return the seconds until a timestamp, rounded up; moto takes it for local time."""
+    wait.string.eval(env=env)
+    text = env.stack.pop()
+    until = parse_timestamp(text)
+    if until is None:
+        raise FailureEventException(wait._create_failure_event(env, text))  # noqa: SLF001 moto's own
+    return math.ceil((until - datetime.now(tz=UTC)).total_seconds())

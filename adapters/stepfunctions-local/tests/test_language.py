@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -145,6 +146,53 @@ def test_an_intrinsic_function_reads_texts_with_escapes(
         assert ended["error"] == "States.IntrinsicFailure"
     else:
         assert json.loads(ended["output"]) == {"value": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "operator", "value", "is_match"),
+    [
+        ("2026-01-01T00:00:00.123Z", "IsTimestamp", True, True),
+        ("2026-01-01T02:00:00-05:30", "IsTimestamp", True, True),
+        ("2026-01-01t00:00:00Z", "IsTimestamp", False, True),
+        ("2026-01-01T00:00:00z", "IsTimestamp", False, True),
+        ("2026-01-01T00:00:00", "IsTimestamp", False, True),
+        ("2026-01-01", "IsTimestamp", False, True),
+        ("2026-02-30T00:00:00Z", "IsTimestamp", False, True),
+        ("2026-01-01T24:00:00Z", "IsTimestamp", False, True),
+        ("2026-01-01T00:00:00+0200", "IsTimestamp", False, True),
+        (20260101, "IsTimestamp", False, True),
+        ("2026-01-01T00:00:00Z", "TimestampEquals", "2026-01-01T02:00:00.000+02:00", True),
+        ("2026-01-01T00:00:00.1Z", "TimestampGreaterThan", "2026-01-01T00:00:00Z", True),
+        ("2026-01-01T01:00:00+02:00", "TimestampLessThan", "2026-01-01T00:00:00Z", True),
+        ("2026-01-01T00:00:00Z", "TimestampGreaterThanEqualsPath", "$.text", True),
+        ("2026-01-01T00:00:00.2Z", "TimestampLessThanEquals", "2026-01-01T00:00:00.1Z", False),
+    ],
+)
+def test_timestamps_have_fractions_and_offsets(
+    stepfunctions: StepFunctions, text: Any, operator: str, value: Any, is_match: bool
+) -> None:
+    states = {
+        "Choose": {
+            "Type": "Choice",
+            "Choices": [{"Variable": "$.text", operator: value, "Next": "Match"}],
+            "Default": "None",
+        },
+        "Match": {"Type": "Succeed"},
+        "None": {"Type": "Fail"},
+    }
+    ended = run(stepfunctions, {"StartAt": "Choose", "States": states}, {"text": text})
+    assert (ended["status"] == "SUCCEEDED") is is_match
+
+
+def test_a_wait_ends_at_its_timestamp_in_any_zone(stepfunctions: StepFunctions) -> None:
+    until = datetime.now(tz=timezone(timedelta(hours=5))) + timedelta(seconds=0.9)
+    states = {
+        "Past": {"Type": "Wait", "Timestamp": "2026-01-01T00:00:00.5+02:00", "Next": "Future"},
+        "Future": {"Type": "Wait", "TimestampPath": "$.until", "End": True},
+    }
+    ended = run(stepfunctions, {"StartAt": "Past", "States": states}, {"until": until.isoformat()})
+    assert ended["status"] == "SUCCEEDED"
+    assert ended["stopDate"] >= until - timedelta(milliseconds=1)  # stopDate has milliseconds
 
 
 def test_an_expression_that_cannot_be_evaluated_fails_the_execution(stepfunctions: StepFunctions) -> None:
