@@ -22,9 +22,6 @@ from moto.stepfunctions.parser.asl.component.common.string.string_expression imp
 from moto.stepfunctions.parser.asl.component.intrinsic.argument.argument import ArgumentLiteral
 from moto.stepfunctions.parser.asl.component.intrinsic.function.statesfunction.generic.string_format import StringFormat
 from moto.stepfunctions.parser.asl.component.state.choice.choice_rule import ChoiceRule
-from moto.stepfunctions.parser.asl.component.state.choice.comparison.comparison_func import (
-    ComparisonFuncStringVariableSample,
-)
 from moto.stepfunctions.parser.asl.component.state.choice.comparison.comparison_operator_type import (
     ComparisonOperatorType,
 )
@@ -33,7 +30,7 @@ from moto.stepfunctions.parser.asl.component.state.choice.comparison.operator.fa
 from moto.stepfunctions.parser.asl.component.state.choice.comparison.operator.implementations.is_operator import (
     IsTimestamp,
 )
-from moto.stepfunctions.parser.asl.component.state.choice.comparison.variable import NoSuchVariable, Variable
+from moto.stepfunctions.parser.asl.component.state.choice.comparison.variable import NoSuchVariable
 from moto.stepfunctions.parser.asl.component.state.choice.state_choice import StateChoice
 from moto.stepfunctions.parser.asl.component.state.wait.wait_function.timestamp import Timestamp
 from moto.stepfunctions.parser.asl.parse.intrinsic.intrinsic_parser import IntrinsicParser
@@ -52,9 +49,7 @@ _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT(?!24)\d\d:\d\d:\d\d(\.\d+)?(Z|
 def install() -> None:
     """Put the corrections into moto."""
     replace(ComparisonVariable, "_eval_body", _compare)
-    replace(ComparisonFuncStringVariableSample, "_eval_body", _compare_with_path)
-    wrap(Variable, "_eval_body", _notice_undefined)
-    wrap(Preprocessor, "visitComparison_func_value", _read_context_path)
+    wrap(StringVariableSample, "_eval_body", _read_variable)
     wrap(Preprocessor, "visitChoice_rule_comparison_variable", _keep_assign)
     replace(ChoiceRule, "_eval_body", _try_rule)
     replace(StateChoice, "_eval_state", _choose)
@@ -84,59 +79,41 @@ def failure(env: Any, error: StatesErrorNameType, cause: str) -> FailureEventExc
 
 
 def _compare(comparison: Any, env: Any) -> None:
-    """Evaluate a comparison. Only IsPresent may meet a missing variable; moto calls all others false."""
-    function = comparison.comparison_function
+    """Evaluate a comparison. Only IsPresent may meet a missing variable; moto calls all others false.
+
+    Moto swaps the sides if the right one is a variable, and looks for a path into the context object in the input.
+    """
+    function, sampler = comparison.comparison_function, comparison.variable.string_sampler
     comparison.variable.eval(env)
-    if function.operator_type is not ComparisonOperatorType.IsPresent:
-        _check_present(env, comparison.variable)
-    function.eval(env)
-
-
-def _compare_with_path(function: Any, env: Any) -> None:
-    """Compare with a variable or the context object; moto swaps the sides, so that greater is less."""
-    left = env.stack.pop()
-    right = Variable(function.string_variable_sample)
-    right.eval(env)
-    _check_present(env, right)
-    env.stack.append(left)
-    OperatorFactory.get(function.operator_type).eval(env=env, value="$")  # the value below `left`
-    del env.stack[-2]
-
-
-def _check_present(env: Any, variable: Variable) -> None:
-    if isinstance(env.stack[-1], NoSuchVariable):
-        sampler = variable.string_sampler
+    left, operator = env.stack[-1], function.operator_type
+    if isinstance(left, NoSuchVariable) and operator is not ComparisonOperatorType.IsPresent:
         path = getattr(sampler, "context_object_path", sampler.literal_value)
         cause = f"Invalid path '{path}': The choice state's condition path references an invalid value."
         raise failure(env, StatesErrorNameType.StatesRuntime, cause)
+    right = getattr(function, "string_variable_sample", None)
+    if operator.name.endswith("Path") and str(function.value).startswith("$$"):
+        right = StringContextPath(function.value)
+    if right is None:
+        function.eval(env)
+        return
+    env.stack.pop()
+    right.eval(env)
+    env.stack.append(left)
+    OperatorFactory.get(operator).eval(env=env, value="$")  # the value below `left`
+    del env.stack[-2]
 
 
-def _notice_undefined(evaluate: Callable[..., None]) -> Callable[..., None]:
-    """Treat a variable that is not assigned, or lacks the field, as missing; moto takes it as null."""
+def _read_variable(read: Callable[..., None]) -> Callable[..., None]:
+    """Fail at a variable that is not assigned, or lacks the field; moto takes it as null."""
 
-    def eval_body(variable: Any, env: Any) -> None:
-        sampler = variable.string_sampler
-        if isinstance(sampler, StringVariableSample):
+    def eval_body(sampler: Any, env: Any) -> None:
+        read(sampler, env)
+        if env.stack[-1] is None:
             StringVariableSample(sampler.query_language_mode, f"$exists({sampler.expression})").eval(env)
             if not env.stack.pop():
-                env.stack.append(NoSuchVariable(sampler.expression))
-                return
-        evaluate(variable, env)
+                raise failure(env, StatesErrorNameType.StatesRuntime, f"Invalid path '{sampler.expression}'")
 
     return eval_body
-
-
-def _read_context_path(visit: Callable[..., Any]) -> Callable[..., Any]:
-    """Read `$$.` paths on the right side of a comparison; moto looks for them in the input."""
-
-    def visit_value(preprocessor: Any, ctx: Any) -> Any:
-        function = visit(preprocessor, ctx)
-        if function.operator_type.name.endswith("Path") and str(function.value).startswith("$$"):
-            sampler: Any = StringContextPath(function.value)  # which is read as a variable is
-            return ComparisonFuncStringVariableSample(function.operator_type, sampler)
-        return function
-
-    return visit_value
 
 
 def _keep_assign(visit: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,9 +121,8 @@ def _keep_assign(visit: Callable[..., Any]) -> Callable[..., Any]:
 
     def visit_rule(preprocessor: Any, ctx: Any) -> Any:
         rule = visit(preprocessor, ctx)
-        if rule.assign is None:
-            parts = [preprocessor.visit(child) for child in ctx.children]
-            rule.assign = next((part for part in parts if isinstance(part, AssignDecl)), None)
+        parts = map(preprocessor.visit, ctx.children)
+        rule.assign = rule.assign or next((part for part in parts if isinstance(part, AssignDecl)), None)
         return rule
 
     return visit_rule

@@ -195,6 +195,83 @@ def test_a_wait_ends_at_its_timestamp_in_any_zone(stepfunctions: StepFunctions) 
     assert ended["stopDate"] >= until - timedelta(milliseconds=1)  # stopDate has milliseconds
 
 
+HALF = {"MaxItemsPerBatch": 2}
+EXCEEDED = "States.ExceedToleratedFailureThreshold"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, EXCEEDED),
+        ({"ToleratedFailureCount": 1}, EXCEEDED),
+        ({"ToleratedFailureCount": 2}, [None, None, 3, 4]),
+        ({"ToleratedFailureCountPath": "$.two"}, [None, None, 3, 4]),
+        ({"ToleratedFailurePercentage": 49}, EXCEEDED),
+        ({"ToleratedFailurePercentage": 50}, [None, None, 3, 4]),
+        ({"ToleratedFailurePercentagePath": "$.fifty"}, [None, None, 3, 4]),
+        ({"ToleratedFailurePercentage": 100, "ToleratedFailureCount": 1}, EXCEEDED),
+        ({"ItemBatcher": HALF}, [{"Items": [1, 2]}, {"Items": [3, 4]}]),
+        ({"ItemBatcher": {"MaxItemsPerBatchPath": "$.two"}}, [{"Items": [1, 2]}, {"Items": [3, 4]}]),
+        ({"ItemBatcher": {"MaxItemsPerBatch": 3}}, [{"Items": [1, 2, 3]}, {"Items": [4]}]),
+        ({"ItemBatcher": {"MaxInputBytesPerBatch": 17}}, [{"Items": [1, 2, 3]}, {"Items": [4]}]),
+        ({"ItemBatcher": {"MaxInputBytesPerBatch": 16}}, [{"Items": [1, 2]}, {"Items": [3, 4]}]),
+        ({"ItemBatcher": {"MaxInputBytesPerBatchPath": "$.two"}}, [{"Items": [item]} for item in (1, 2, 3, 4)]),
+        (
+            {"ItemBatcher": {"MaxItemsPerBatch": 4, "BatchInput": {"x.$": "$.two"}}},
+            [{"Items": [1, 2, 3, 4], "BatchInput": {"x": 2}}],
+        ),
+        (
+            {"ItemBatcher": HALF, "ItemSelector": {"i.$": "$$.Map.Item.Index", "x.$": "$.two"}},
+            [{"Items": [{"i": 0, "x": 2}, {"i": 1, "x": 2}]}, {"Items": [{"i": 2, "x": 2}, {"i": 3, "x": 2}]}],
+        ),
+        ({"ItemBatcher": HALF, "ItemSelector": {"fails": True}, "ToleratedFailureCount": 3}, EXCEEDED),
+        ({"ItemBatcher": HALF, "ItemSelector": {"fails": True}, "ToleratedFailureCount": 4}, [None, None]),
+    ],
+    ids=str,
+)
+def test_a_distributed_map_makes_batches_and_tolerates_failures(
+    stepfunctions: StepFunctions, fields: dict[str, Any], expected: Any
+) -> None:
+    small = {"Variable": "$", "NumericLessThan": 3, "Next": "Fail"}
+    fails = {"Variable": "$.Items[0].fails", "IsPresent": True, "Next": "Fail"}
+    children = {
+        "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "EXPRESS"},
+        "StartAt": "Choose",
+        "States": {
+            "Choose": {"Type": "Choice", "Choices": [small, fails], "Default": "Pass"},
+            "Pass": {"Type": "Pass", "End": True},
+            "Fail": {"Type": "Fail", "Error": "Bad"},
+        },
+    }
+    given = {"items": [1, 2, 3, 4], "two": 2, "fifty": 50}
+    ended = run(
+        stepfunctions, only({"Type": "Map", "ItemsPath": "$.items", "ItemProcessor": children, **fields}), given
+    )
+    assert (json.loads(ended["output"]) if "output" in ended else ended["error"]) == expected
+
+
+def test_a_distributed_map_reads_its_limits_from_jsonata(stepfunctions: StepFunctions) -> None:
+    children = {
+        "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
+        "StartAt": "Fail",
+        "States": {"Fail": {"Type": "Fail"}},
+    }
+    fields = {
+        "Items": "{% $states.input %}",
+        "ItemBatcher": {"MaxItemsPerBatch": "{% $count($states.input) %}"},
+        "ToleratedFailureCount": "{% $count($states.input) %}",
+    }
+    machine = only({"Type": "Map", "ItemProcessor": children, **fields}, QueryLanguage="JSONata")
+    assert run(stepfunctions, machine, [1, 2, 3, 4])["output"] == "[null]"
+
+
+def test_words_of_a_distributed_map_are_also_texts(stepfunctions: StepFunctions) -> None:
+    value = {"ItemBatcher": ["EXPRESS"], "EXPRESS": "ItemBatcher", "ExecutionType": "EXPRESS"}
+    states = {"ItemBatcher": {"Type": "Pass", "Result": value, "Next": "EXPRESS"}, "EXPRESS": {"Type": "Succeed"}}
+    ended = run(stepfunctions, {"StartAt": "ItemBatcher", "States": states}, {})
+    assert json.loads(ended["output"]) == value
+
+
 def test_an_expression_that_cannot_be_evaluated_fails_the_execution(stepfunctions: StepFunctions) -> None:
     states = {"A": {"Type": "Pass", "Output": "{% $number('x') %}", "End": True}}
     ended = run(stepfunctions, {"QueryLanguage": "JSONata", "StartAt": "A", "States": states}, {})
