@@ -16,7 +16,16 @@ from moto.core.config import default_user_config
 from moto.core.exceptions import JsonRESTError
 from moto.server import ThreadedMotoServer
 
-from mcp_workflows_stepfunctions_local import api, corrections, jsonata, nested_executions, patches, tokens
+from mcp_workflows_stepfunctions_local import (
+    api,
+    corrections,
+    distributed_map,
+    jsonata,
+    language,
+    nested_executions,
+    patches,
+    tokens,
+)
 from mcp_workflows_stepfunctions_local.release import LocalEngineError
 from mcp_workflows_stepfunctions_local.store import STORES
 
@@ -54,7 +63,7 @@ def start(port: int, host: str = "127.0.0.1", *, deploy: Sequence[Path] = (), re
     """
     check_port(host, port)
     patches.check()
-    for part in (corrections, jsonata, tokens, nested_executions, api):
+    for part in (corrections, jsonata, language, distributed_map, tokens, nested_executions, api):
         part.install()
     settings: Any = default_user_config
     settings["stepfunctions"] = {"execute_state_machine": True}
