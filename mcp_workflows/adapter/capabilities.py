@@ -344,7 +344,7 @@ class Allowance:
     sweep_every: float  # seconds between two sweeps
     batch: int  # executions of one sweep
     burst: int = 0  # looks that it takes now beyond that rate; for executions that have surely changed
-    in_process: bool = False  # its workflows run in this process: fewer looks spare nobody
+    runs_here: bool | None = None  # whether this process runs its workflows now; None: they run elsewhere
 
 
 @runtime_checkable

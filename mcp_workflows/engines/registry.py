@@ -249,17 +249,16 @@ class Engines:
         name = engine.engine if isinstance(engine, Task) else engine
         return EngineCall(name, self._opened.get(name), self.telemetry, api, self._patience if bounded else None)
 
-    async def check(self, *, only_in_process: bool = False) -> Mapping[str, Finding]:
-        """Check all engines at once and return the findings; unknown if an adapter has no check.
+    @property
+    def stopped(self) -> Sequence[str]:
+        """The engines whose workflows this process should run, and does not."""
+        adapters = self.adapters.items()
+        return [name for name, each in adapters if isinstance(each, Limited) and each.allowance.runs_here is False]
 
-        `only_in_process`: only those whose workflows run in this process.
-        """
+    async def check(self) -> Mapping[str, Finding]:
+        """Check all engines at once and return the findings; unknown if an adapter has no check."""
         findings: dict[str, Finding] = {}
-        adapters = {
-            name: adapter
-            for name, adapter in self.adapters.items()
-            if not only_in_process or (isinstance(adapter, Limited) and adapter.allowance.in_process)
-        }
+        adapters = self.adapters
         async with anyio.create_task_group() as group:
             for name, adapter in adapters.items():
                 group.start_soon(self._check, name, adapter, findings)

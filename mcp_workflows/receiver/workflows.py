@@ -209,8 +209,7 @@ class Workflows:
                 anybody may read it. An engine elsewhere that is down does not count: tasks of others can be created.
         """
         await self._store.check()
-        findings = await self._engines.check(only_in_process=True)
-        if stopped := [name for name, finding in findings.items() if finding.ok is False]:
+        if stopped := self._engines.stopped:
             raise EngineUnavailable(f"{', '.join(stopped)} does not run its workflows: see /enginez, or the log")
 
     async def count(self) -> None:

@@ -240,8 +240,8 @@ class DbosAdapter:
     @property
     def allowance(self) -> Allowance:
         """Return an allowance without a quota; see `Limited.allowance`."""
-        in_process = self._application is not None
-        return Allowance(looks_per_second=inf, sweep_every=_SWEEP_EVERY, batch=_BATCH, in_process=in_process)
+        runs = None if self._application is None else self._problem() is None
+        return Allowance(looks_per_second=inf, sweep_every=_SWEEP_EVERY, batch=_BATCH, runs_here=runs)
 
     async def adopt(self, execution_id: str) -> Ref:
         """Return the reference of an execution by its workflow id; see `Adopts.adopt`."""

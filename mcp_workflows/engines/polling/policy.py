@@ -72,7 +72,7 @@ class PollingPolicy:
 
         Without a setting, nothing limits looks at workflows that run in this process.
         """
-        usual = inf if allowance is not None and allowance.in_process else USUAL_LOOKS
+        usual = inf if allowance is not None and allowance.runs_here is not None else USUAL_LOOKS
         most = usual if self.looks_per_second is None else self.looks_per_second
         if allowance is None:
             return PollLimits(looks_per_second=most, sweep_every=self.sweep_every, batch=self.batch)

@@ -99,7 +99,7 @@ async def test_the_configured_cap_counts_if_it_is_lower_and_nothing_stops_all_lo
 
 def test_looks_at_workflows_in_this_process_are_unlimited_unless_there_is_a_setting() -> None:
     without = Allowance(looks_per_second=inf, sweep_every=1, batch=1)
-    here = replace(without, in_process=True)
+    here = replace(without, runs_here=True)
     assert PollingPolicy().limits(without).looks_per_second == PollingPolicy().limits(None).looks_per_second == 50
     assert PollingPolicy().limits(here).looks_per_second == inf
     assert PollingPolicy(looks_per_second=5).limits(here).looks_per_second == 5
