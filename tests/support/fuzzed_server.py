@@ -159,7 +159,7 @@ async def _begun(found: Scene, url: str, portal: BlockingPortal, broken: Broken)
 
 
 async def _task(client: Peer, tool: str) -> str:
-    arguments = {"secret": MARK} if client.token == TOKENS["bob"] else {"mine": 1}
+    arguments = {"note": MARK} if client.token == TOKENS["bob"] else {"mine": 1}
     made = (await client.call(tool, arguments, capabilities=TASKS)).result["taskId"]
     await client.until(made, *({"input_required"} if tool == "ask" else {"completed"}))
     return str(made)

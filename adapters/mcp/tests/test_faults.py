@@ -271,7 +271,7 @@ async def test_a_line_without_an_end_ends_the_connection_and_the_next_call_gets_
 
 
 async def test_a_flood_of_changes_lists_the_tools_a_few_times(program: Program) -> None:
-    async with program.adapter("changes", **KEYED) as adapter:
+    async with program.adapter("changes", timeout="9s", **KEYED) as adapter:
         ref = await started(adapter)
         for _ in range(30):
             assert (await adapter.describe(ref)).status is Status.RUNNING
