@@ -40,7 +40,6 @@ from mcp_workflows.receiver.context import (
 from mcp_workflows.receiver.current_call import CurrentCall, as_current_call, current_call
 from mcp_workflows.receiver.disconnect import note_retry_after, until_disconnected
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
-from mcp_workflows.receiver.result_cache import ResultCache
 from mcp_workflows.receiver.subscriptions import ProgressReports, TaskSubscription, while_admitted
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
@@ -48,10 +47,9 @@ from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_
 from mcp_workflows.tasks.results import limit_result, read_of
 from mcp_workflows.tools.hosts import call_wait
 from mcp_workflows.tools.tool import Card
-from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
-from mcp_workflows.wire.commands import Cancel, Created, Described, Finished, Get, Outcome, Update
+from mcp_workflows.wire.commands import Cancel, Created, Finished, Get, Outcome, Update
 from mcp_workflows.wire.params import mapping_of
 
 logger = logging.getLogger(__name__)
@@ -71,7 +69,6 @@ class Middleware:
         self.has_own_lists = True  # the server has tools or resources beside ours
         self._envelope = Envelope(server)
         self._strict_headers = strict_headers
-        self._cache = ResultCache()
         self._methods: Mapping[str, Callable[[Context, CallNext], Awaitable[HandlerResult]]] = {
             "initialize": self._initialize,
             "server/discover": self._discover,
@@ -268,21 +265,8 @@ class Middleware:
         wire.check_name_header(name_header(ctx), command.task_id, strict=self._strict(ctx))
         principal = self.callers.principal(ctx)
         self._meters.count_poll(principal)
-        if isinstance(command, Get) and (known := await self._known(command.task_id, principal)):
-            return known
         outcome = await self._do(command, principal)
-        result = self._envelope.around(ctx, wire.render(outcome, takes_urls=client.takes_urls))
-        if isinstance(outcome, Described) and outcome.is_saved and outcome.task.started_by is None:
-            self._cache.keep(outcome.task, principal.id, result)
-        return result
-
-    async def _known(self, task_id: str, principal: Principal) -> dict[str, Any] | None:  # Any: any JSON value
-        """Return the cached result of an ended task, if its owner may still see it."""
-        known = self._cache.find(task_id, principal.id, utc_now())
-        if known is None:
-            return None
-        self._meters.check_lookup(principal, task_id)
-        return known.copy() if await self.offer.task_service.rereads(known.task, principal) else None
+        return self._envelope.around(ctx, wire.render(outcome, takes_urls=client.takes_urls))
 
     async def _do(self, command: Get | Update | Cancel, principal: Principal) -> Outcome:
         match command:

@@ -21,7 +21,7 @@ from mcp_workflows.adapter import JSON, Execution, Status
 from mcp_workflows.errors import INVALID_PARAMS, LimitReached, RequestError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.repository import TaskRepository, expired
-from mcp_workflows.tasks.view import META_PREFIX, view
+from mcp_workflows.tasks.view import view
 from mcp_workflows.tools.sizes import check_size
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import TaskView
@@ -127,14 +127,6 @@ class Authorization:
             for verb in (Verb.SEE, Verb.ANSWER, Verb.CANCEL)
         ]
         return Rights(see=see, answer=answer, cancel=cancel)
-
-    async def sees_own(self, tool: str, task_id: str, principal: Principal) -> bool:
-        """Return True if the principal may see an existing task of its own of this tool."""
-        if not self._ruled:
-            return True
-        return await self._may(
-            AccessRequest(principal=principal, verb=Verb.SEE, tool=tool, owner=principal.id, task_id=task_id)
-        )
 
     # --- both
 
@@ -268,17 +260,6 @@ class TaskAccess:
         """Record an event on a task in the audit log."""
         if self._audit is not silent:
             self._audit(record_of(event, principal, task, outcome=outcome, reason=reason, arguments=arguments))
-
-    def record_again(self, principal: Principal, task: TaskView) -> None:
-        """Record that a result was returned again that had been rendered before."""
-        if self._audit is silent:
-            return
-        names = ("engine", "workflow", "executionId")
-        engine, workflow, execution = (task.meta.get(META_PREFIX + name) for name in names)
-        record = record_of(Event.RETRIEVE, principal, tool=task.tool)  # its row is not read again
-        result = (task.result or {}).get("structuredContent")
-        hashed = task_hash(task.task_id)
-        self._audit(replace(record, task=hashed, engine=engine, workflow=workflow, execution=execution, result=result))
 
 
 def as_seen(rights: Rights, task: Task) -> Task:

@@ -117,7 +117,7 @@ class TaskService:
         seen = self._access.view(task, rights, principal)
         if task.ended:
             self._access.record(Event.RETRIEVE, principal, task)
-        return Described(task=_with_warning(seen, warning), is_saved=self._repository.unsaved(task) is None)
+        return Described(task=_with_warning(seen, warning))
 
     async def may_answer(self, command: Get, principal: Principal) -> None:
         """Check that the principal may answer questions of this task, now or later.
@@ -268,13 +268,6 @@ class TaskService:
         if not text:
             raise RequestError(INVALID_PARAMS, "Resource not found: the task has no log (yet)")
         return log_document(task, text)
-
-    async def rereads(self, task: TaskView, principal: Principal) -> bool:
-        """Return True if the owner may get the rendered result of an ended task again; record it."""
-        if task.tool not in self._tools or not await self.authorization.sees_own(task.tool, task.task_id, principal):
-            return False
-        self._access.record_again(principal, task)
-        return True
 
 
 def _with_warning(task: TaskView, warning: str | None) -> TaskView:

@@ -160,7 +160,6 @@ class Described:
     """The task, whole."""
 
     task: TaskView
-    is_saved: bool = True  # False: the store could not take this state, so that it must not be kept for ever elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

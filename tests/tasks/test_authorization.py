@@ -187,7 +187,7 @@ async def test_rules_are_asked_anew_at_each_poll_and_each_push(tmp_path: Path) -
         slow = (await alice.call("order")).result["taskId"]
         await told(alice, slow, "waits for somebody else's answer")  # or that comes while it listens
         assert (await alice.until(quick, "completed"))["status"] == "completed"
-        assert (await alice.get(quick))["status"] == "completed"  # as it was rendered before
+        assert (await alice.get(quick))["status"] == "completed"
         async with alice.stream("subscriptions/listen", {"notifications": {"taskIds": [slow]}}) as (_, frames):
             assert (await anext(frames))["method"] == "notifications/subscriptions/acknowledged"
             assert (await anext(frames))["params"]["taskId"] == slow

@@ -220,7 +220,7 @@ async def test_every_way_to_read_a_task_goes_on_in_both_revisions(disk: Disk) ->
                     break
         disk.recover()
         with anyio.fail_after(20):
-            while "statusMessage" in (seen := await client.get(first)):  # what was rendered before is not kept
+            while "statusMessage" in (seen := await client.get(first)):
                 await anyio.sleep(0.05)
         assert seen["status"] in ENDED
 
