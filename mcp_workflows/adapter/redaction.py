@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, cast
@@ -83,29 +83,57 @@ _SIGNED: Final = re.compile(r"(?i)https?://[^/@]*/[^@]*[?&](?:X-Amz-Signature|X-
 _DISTINCT: Final = re.compile(r"(?s)(?=.*[^\W\d_])(?=.*[^A-Za-z]).{6,}|.{12,}")  # no word, and no short number
 _LONG: Final = 12  # characters of a credential that is also looked for next to letters and digits
 _SHORTEST: Final = 4  # characters of one that is masked at all
-_MOST: Final = 2000  # credentials that are known at a time: tokens are renewed for as long as the process runs
+_RENEWED: Final = 40  # tokens, with and without `Bearer`, that are known at a time: they are renewed for as long as the process runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Secret:
+    """A credential, in all forms in which others repeat it: as it is, percent-encoded, escaped, in base64."""
+
+    text: str
+    forms: Sequence[str]
+    whole_word: re.Pattern[str] | None  # for a short one, which may be a part of other words
+    is_distinct: bool  # certainly no ordinary word
+
+    @classmethod
+    def of(cls, text: str) -> _Secret:
+        """Return the secret of a text."""
+        plain = {text, quote(text, safe=""), json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+        is_long = len(text) >= _LONG
+        forms = sorted(plain | (encoded_cores(text.encode()) if is_long else set()), key=len, reverse=True)
+        words = "|".join(map(re.escape, forms))
+        return cls(
+            text=text,
+            forms=forms,
+            whole_word=None if is_long else re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])"),
+            is_distinct=bool(_DISTINCT.fullmatch(text)),
+        )
+
+    def mask(self, text: str) -> str:
+        """Return a text without this credential."""
+        for form in self.forms:
+            if form in text:
+                text = text.replace(form, STARS) if self.whole_word is None else self.whole_word.sub(STARS, text)
+        return text
 
 
 class KnownSecrets:
-    """The credentials of this process, in all the forms in which others repeat them.
+    """The credentials of this process. Those of the settings are kept; of tokens that are renewed, the newest.
 
     One that may be an ordinary word, such as the password `postgres`, is masked in texts alone: an output is data.
     """
 
     def __init__(self) -> None:
-        self._texts: dict[str, None] = {}
-        self._patterns: dict[bool, re.Pattern[str]] = {}  # by whether it is for data
+        self._settings: dict[str, _Secret] = {}
+        self._renewed: dict[str, _Secret] = {}
+        self._longest_first: Sequence[_Secret] = ()  # replaced as a whole, as other threads read it
 
     def add(self, *secrets: str | None) -> None:
         """Remember credentials: a token, `Bearer TOKEN`, a key in PEM; of a URL the password."""
-        for secret in filter(None, secrets):
-            parts = {secret.strip(), *(word for word in secret.split() if len(word) >= _LONG)}
-            for part in _passwords(secret) if "://" in secret else parts:
-                if len(part) >= _SHORTEST and part not in self._texts:
-                    self._texts[part] = None
-                    self._patterns = {}
-        for oldest in list(self._texts)[:-_MOST]:
-            del self._texts[oldest]
+        self._remember(self._renewed, secrets)
+        for oldest in list(self._renewed)[:-_RENEWED]:
+            del self._renewed[oldest]
+        self._sort()
 
     def add_all(self, settings: object) -> None:
         """Remember the credentials in settings: secrets, passwords in URLs, and values that their keys call secret."""
@@ -116,17 +144,27 @@ class KnownSecrets:
                 is_secret = bool(name is None or is_named or OPAQUE.fullmatch(text))
             else:
                 is_secret = bool(is_named and _RANDOM.fullmatch(text))
-            self.add(*([text] if is_secret else _passwords(text)))
+            self._remember(self._settings, [text] if is_secret else _passwords(text))
+        self._sort()
 
     def mask(self, text: str, *, is_data: bool = True) -> str:
         """Return a text without these credentials."""
-        if not self._texts:
-            return text
-        patterns = self._patterns  # another thread may add a credential meanwhile, and begin anew
-        if is_data not in patterns:
-            texts = list(self._texts)
-            patterns[is_data] = _pattern([each for each in texts if not is_data or _DISTINCT.fullmatch(each)])
-        return patterns[is_data].sub(STARS, text)
+        for secret in self._longest_first:
+            if secret.is_distinct or not is_data:
+                text = secret.mask(text)
+        return text
+
+    @staticmethod
+    def _remember(known: dict[str, _Secret], secrets: Iterable[str | None]) -> None:
+        for secret in filter(None, secrets):
+            parts = {secret.strip(), *(word for word in secret.split() if len(word) >= _LONG)}
+            for part in _passwords(secret) if "://" in secret else parts:
+                if len(part) >= _SHORTEST and part not in known:
+                    known[part] = _Secret.of(part)
+
+    def _sort(self) -> None:
+        both = {**self._renewed, **self._settings}.values()
+        self._longest_first = sorted(both, key=lambda each: len(each.text), reverse=True)
 
 
 KNOWN: Final = KnownSecrets()
@@ -229,18 +267,6 @@ def _passwords(text: str) -> Sequence[str]:
         if "://" in text and (password := urlsplit(text.strip()).password):
             return [password, unquote(password)]
     return ()
-
-
-def _pattern(secrets: Sequence[str]) -> re.Pattern[str]:
-    """Return a pattern for all forms of credentials: as they are, percent-encoded, escaped, in base64."""
-    forms = list[str]()
-    for secret in sorted(secrets, key=len, reverse=True):
-        plain = {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
-        found = "|".join(map(re.escape, sorted(plain, key=len, reverse=True)))
-        is_long = len(secret) >= _LONG
-        forms.append(found if is_long else rf"(?<![A-Za-z0-9])(?:{found})(?![A-Za-z0-9])")
-        forms += map(re.escape, sorted(encoded_cores(secret.encode())) if is_long else ())
-    return re.compile("|".join(forms) or "(?!)")
 
 
 def encoded_cores(text: bytes) -> set[str]:

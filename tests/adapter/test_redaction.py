@@ -102,6 +102,15 @@ def test_a_password_that_is_a_word_hides_no_name_from_the_rules(monkeypatch: pyt
     assert mask("a secret is in aws_secret_access_key=wJalrXUtnFEMI/K7MD") == "a *** is in aws_***_access_key=***"
 
 
+def test_renewed_tokens_are_forgotten_in_time_and_those_of_the_settings_never() -> None:
+    known = KnownSecrets()
+    known.add_all({"password": "s3t-in-the-settings"})
+    for number in range(1000):
+        known.add(f"Bearer renewed-token-{number}")
+    shown = known.mask("s3t-in-the-settings renewed-token-999 renewed-token-0")
+    assert shown == "*** *** renewed-token-0"
+
+
 def test_the_credentials_of_settings_are_found_wherever_they_are() -> None:
     class Inner(BaseModel):
         password: SecretStr

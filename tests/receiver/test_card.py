@@ -310,7 +310,7 @@ async def test_with_answers_only_an_approver_is_told_where_a_person_answers(tmp_
 
 
 async def test_without_pages_answers_only_leaves_the_model_its_tools(tmp_path: Path) -> None:
-    async with client_of(tmp_path, tool(card="answers_only", wait="50ms"), capabilities={}) as client:
+    async with client_of(tmp_path, tool(card="answers_only", wait="5s"), capabilities={}) as client:
         assert "task_answer" in await client.tools()
         assert "call task_answer" in told(await client.tool("ask"))
 
