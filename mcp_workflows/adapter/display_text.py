@@ -32,6 +32,9 @@ _MAX_MARKS: Final = 4  # combining marks on one letter; more would cover the wor
 _IGNORABLE: Final = re.compile(  # invisible, though of other categories than Cc and Cf: fillers, variation selectors
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
+_JOINERS: Final = re.compile(  # Unicode Technical Standard 51 and Standard Annex 31: within other scripts, and in emoji
+    "(?<=[^\x00-\x7f\u200b-\u200f])(?:[\u200c\u200d](?=[^\x00-\x7f\u200b-\u200f])|\ufe0f)"
+)
 _LINE_BREAKS: Final = re.compile("\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 _LINE_BREAK_SIGN: Final = " ⏎ "
 _SPACES: Final = re.compile(r"\s+")
@@ -163,13 +166,19 @@ def cleaned_schema(value: Any, name: str = "", depth: int = 0) -> Any:  # any JS
     if depth > _MAX_DEPTH:
         return None
     if isinstance(value, str):
-        return value if name in _EXACT_IN_SCHEMAS else cleaned(value)
+        return value if name in _EXACT_IN_SCHEMAS else _as_visible(value)
     if isinstance(value, Mapping):
         members = cast("Mapping[str, Any]", value).items()
-        return {cleaned(key, _MAX_NAME): cleaned_schema(each, key, depth + 1) for key, each in members}
+        return {_as_visible(key, _MAX_NAME): cleaned_schema(each, key, depth + 1) for key, each in members}
     if isinstance(value, list):
         return [cleaned_schema(each, name, depth + 1) for each in cast("list[object]", value)]
     return value
+
+
+def _as_visible(text: str, limit: int = MAX_TEXT) -> str:
+    """Return a text as it is, or cleaned if more than the joiners of its script and its emoji are invisible."""
+    plain = _JOINERS.sub("", text)
+    return text if cleaned(plain, limit) == plain else cleaned(text, limit)
 
 
 def cleaned_result(result: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON

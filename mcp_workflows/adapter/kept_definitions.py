@@ -74,7 +74,8 @@ class KeptDefinitions(Generic[Definition]):
             while len(self._unread) > _MOST_UNREAD:
                 del self._unread[next(iter(self._unread))]
         else:
-            since = float(str(await self._notes.add(place, now.timestamp(), until=now + _TELL_FOR)))
+            until = now + 2 * READ_FOR  # a failure long after this one begins anew
+            since = float(str(await self._notes.add(place, now.timestamp(), until=until)))
         text = f"it has succeeded, but its result cannot be read: {error}"
         if now.timestamp() - since < READ_FOR.total_seconds():
             return Execution(status=Status.RUNNING, message=text)

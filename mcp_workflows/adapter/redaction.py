@@ -83,7 +83,9 @@ _SIGNED: Final = re.compile(r"(?i)https?://[^/@]*/[^@]*[?&](?:X-Amz-Signature|X-
 _DISTINCT: Final = re.compile(r"(?s)(?=.*[^\W\d_])(?=.*[^A-Za-z]).{6,}|.{12,}")  # no word, and no short number
 _LONG: Final = 12  # characters of a credential that is also looked for next to letters and digits
 _SHORTEST: Final = 4  # characters of one that is masked at all
-_RENEWED: Final = 40  # tokens, with and without `Bearer`, that are known at a time: they are renewed for as long as the process runs
+_RENEWED: Final = (
+    40  # tokens, with and without `Bearer`, that are known at a time: they are renewed for as long as the process runs
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

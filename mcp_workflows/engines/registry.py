@@ -60,8 +60,8 @@ _COUNTED: Final = _LOOKS | {"find", "start"}  # their outcome shows whether the 
 _BROKEN: Final = "the adapter of engine %r broke the contract%s"
 REBIND: Final = "mcp-workflows engines rebind"
 FOREIGN: Final = (
-    "another engine has this name now, and is not asked for the task; if it is the same one after all, the operator "
-    f"can say so: {REBIND}"
+    "the engine of this name has another identity now, so this task is not updated. If it is the same engine, the "
+    f"operator can run {REBIND}"
 )
 _EXECUTION = TypeAdapter(Execution)
 MAX_STEP_NAME = 200  # characters

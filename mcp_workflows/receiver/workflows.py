@@ -38,6 +38,7 @@ from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.webhooks import Webhooks, addresses
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.task import engine_key
 from mcp_workflows.tasks.authorization import Authorization
 from mcp_workflows.tasks.gauges import TaskGauges
 from mcp_workflows.tasks.maintenance import RetentionRound, retention_rounds
@@ -240,7 +241,7 @@ class Workflows:
 
     def notes(self, engine: str) -> Notes:
         """Return the notes of an engine in the store."""
-        return notes_in(self._store)(engine)
+        return notes_in(self._store)(engine_key(engine, self._engines.identity(engine)))
 
     @asynccontextmanager
     async def testing(self) -> AsyncGenerator[Script]:

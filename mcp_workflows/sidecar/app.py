@@ -252,12 +252,13 @@ async def _refuse_malformed(
                 await into.send(each)
                 continue
             problems = each.errors(include_url=False, include_context=False)
-            message: Any = next((found["input"] for found in problems if found["type"] == "missing"), {"id": None})
-            if "method" in message and message.get("id") is None:
-                continue  # a notification has no answer
+            message: Any = next((found["input"] for found in problems if found["type"] == "missing"), dict[str, Any]())
+            given = message.get("id")
+            if ("method" in message) != (given is not None):
+                continue  # a notification or a response, which have no answer
             code = jsonrpc.PARSE_ERROR if problems[0]["type"] == "json_invalid" else jsonrpc.INVALID_REQUEST
             error = ErrorData(code=code, message="a line must be one JSON-RPC message, and its params an object")
-            request_id = message.get("id") if isinstance(message.get("id"), str | int) else None
+            request_id = given if type(given) in (str, int) else None  # no bool
             await outgoing.send(SessionMessage(jsonrpc.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
 
 

@@ -29,7 +29,7 @@ from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, S
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import ACCEPT, MarkedWorkflow, as_accepted, compose
 from mcp_workflows.store.key_value import notes_in
-from mcp_workflows.task import split_engine_key
+from mcp_workflows.task import engine_key, split_engine_key
 from mcp_workflows.tools.hosts import UNKNOWN_WAIT, refusals
 from mcp_workflows.tools.tool import Kind, Tool
 
@@ -504,20 +504,22 @@ class Discoveries:
                 async with engines.calling(engine, bounded=False) as opened:
                     self.adapters[engine] = opened
                     self.exposed[engine] = [described(each) for each in await adapter.exposed()]
-                await self._compare(engine, [each for each in self.exposed[engine] if each.pin])
+                pinned = [each for each in self.exposed[engine] if each.pin]
+                await self._compare(engine, engines.identity(engine), pinned)
         except EngineError as error:
             self.trouble[engine] = str(error)
         except TimeoutError:
             self.trouble[engine] = f"no answer within {longest:g} s"
 
-    async def _compare(self, engine: str, pinned: Sequence[Exposed]) -> None:
+    async def _compare(self, engine: str, identity: str, pinned: Sequence[Exposed]) -> None:
         """Compare definitions with those that were accepted, if the store can be used: its own check tells."""
         if not pinned:
             return
         with suppress(StoreError):
             async with self.store.open() as store:
+                notes = notes_in(store)(engine_key(engine, identity))
                 for each in pinned:
-                    _, changed = await as_accepted(notes_in(store)(engine), each, accept=self.accept)
+                    _, changed = await as_accepted(notes, each, accept=self.accept)
                     if changed:
                         self.changed[engine, each.source] = f"{changed}: {quoted(each.description, _SHOWN)}"
 

@@ -32,6 +32,7 @@ REQUEST_SECONDS: Final = 20.0  # for the headers of a request, and for each part
 _PROGRESS: Final = 64 * 1024  # bytes of such a part
 _MAX_REST: Final = 32 * 2**20  # bytes of a body that are read after a refusal, so that the client reads the refusal
 _REST_PAUSE: Final = 0.5  # seconds without any of it that end the reading
+_REST_SECONDS: Final = 5.0  # for all of it
 _TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -244,11 +245,12 @@ class ReadableRefusals:
             nonlocal is_explained
             if message["type"] == "http.response.start" and message["status"] >= _BAD_REQUEST:
                 rest = 0 if b"expect" in dict(scope["headers"]) else _MAX_REST
-                while not is_whole and rest > 0:
-                    part: Message = {}
-                    with anyio.move_on_after(_REST_PAUSE):
-                        part = await received()
-                    rest -= len(part.get("body", b"")) or _MAX_REST
+                with anyio.move_on_after(_REST_SECONDS):
+                    while not is_whole and rest > 0:
+                        part: Message = {}
+                        with anyio.move_on_after(_REST_PAUSE):
+                            part = await received()
+                        rest -= len(part.get("body", b"")) or _MAX_REST
                 headers = Headers(raw=message["headers"])
                 if message["status"] == _NOT_ACCEPTABLE and headers.get("content-length", "0") == "0":
                     is_explained = True

@@ -190,8 +190,8 @@ class TaskCreation:
             if same.window is not None and not _covers(same.window, same.since, row, self._clock()):
                 await changed(self._store, row, release_key)
                 continue  # the first insertion opens the next window, for all replicas
-            _check_same_engine(row, self._engines)
             _check_same_call(row, task, self._clock())
+            _check_same_engine(row, self._engines)
             begun = await self._start_or_acknowledge(row, self.ensure_started)
             if begun is not None and not _closed(begun):
                 await self._store.sync()  # the row may be another replica's, which has not synced it yet

@@ -44,6 +44,7 @@ _PLACE_COST: Final = 100  # values that take as long to visit as one that is inv
 _DEEPEST_TEXT: Final = 80  # levels in JSON text; with `_DEEPEST` around it, as many as a request may have
 _ADDED_BY_HOSTS: Final = frozenset({"toolCallId", "sessionId", "action", "chatInput"})
 """The members that n8n adds to arguments (source: n8n-io/n8n, issues 21500 and 22787)."""
+_MARK_OF_HOST: Final = "toolCallId"  # it adds this one always; without it the others are a caller's own
 
 
 def _passes(_: str) -> bool:
@@ -96,6 +97,8 @@ _AS_A_WHOLE: Final[Mapping[str, str]] = {
 
 _VALUES: Final = frozenset({"const", "enum", "default", "examples"})
 """Keywords with values, in which nothing is a subschema."""
+_BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords with subschemas by names, which may be those of keywords."""
 
 
 class Checker:
@@ -189,7 +192,8 @@ class Checker:
         if name in schema.get("properties", {}):
             is_unset = value is None and name not in schema.get("required", ())
             return is_unset and not self._is_valid(f"{place.pointer}/properties/{_token(name)}", None)
-        if place.path or name not in _ADDED_BY_HOSTS or name not in _rest(schema, {name: value}):
+        is_added = name in _ADDED_BY_HOSTS and _MARK_OF_HOST in place.value
+        if place.path or not is_added or name not in _rest(schema, {name: value}):
             return False
         return "additionalProperties" in schema and not self._is_valid(f"{place.pointer}/additionalProperties", value)
 
@@ -457,8 +461,13 @@ def without_formats(schema: Any) -> Any:  # any JSON values
         return [without_formats(each) for each in schema]
     if not is_object(schema):
         return schema
-    kept = {word: said for word, said in schema.items() if word != "format" or not isinstance(said, str)}
-    return {word: said if word in _VALUES else without_formats(said) for word, said in kept.items()}
+    found: dict[str, Any] = {}
+    for word, said in schema.items():
+        if word in _BY_NAME and is_object(said):
+            found[word] = {name: without_formats(each) for name, each in said.items()}
+        elif word != "format":
+            found[word] = said if word in _VALUES else without_formats(said)
+    return found
 
 
 def _wrong_schema(error: ValidationError) -> str:

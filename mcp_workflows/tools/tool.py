@@ -157,7 +157,10 @@ _OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  
 
 UNCHECKED: Final = "unchecked_result"
 """The only member of the structured content for a result that does not match its schema; the value is JSON text."""
-_UNCHECKED_FIELD: Final = {"type": "string", "description": "Instead of the rest: a result of another form, as JSON."}
+_UNCHECKED_FIELD: Final = {
+    "type": "string",
+    "description": "Replaces the rest if the result is of another form: as JSON text.",
+}
 _ASSERTED_OF_OBJECTS: Final = frozenset(
     {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas"}
     | {"required", "minProperties", "maxProperties", "propertyNames", "const", "enum"}

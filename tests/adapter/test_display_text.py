@@ -15,6 +15,7 @@ from mcp_workflows.adapter.display_text import (
     MAX_VALUE,
     cleaned,
     cleaned_result,
+    cleaned_schema,
     is_blank,
     number_text,
     quoted,
@@ -201,3 +202,9 @@ def test_the_meta_of_a_result_speaks_neither_for_us_nor_for_the_protocol() -> No
     assert found["_meta"] == found["content"][0]["_meta"] == theirs
     assert "_meta" not in found["content"][1]["resource"]
     assert "_meta" not in cleaned_result({"content": [], "_meta": {"acme/large": "x" * 1_000_000}})
+
+
+def test_joiners_stay_in_a_schema_within_their_script_and_emoji_alone() -> None:
+    words = ["👩\u200d💻", "क्\u200dष", "❤\ufe0f"]
+    schema = {"enum": [*words, "a\u200db", "é\u200d\u200d\u200cé"], "properties": {words[1]: {}}}
+    assert cleaned_schema(schema) == {"enum": [*words, "ab", "éé"], "properties": {words[1]: {}}}

@@ -285,6 +285,8 @@ def test_a_malformed_request_on_stdio_is_answered(config: Path) -> None:
         b'{"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": []}',
         b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": []}',
         b'{"jsonrpc": "2.0", "id": "three", "method": 7}',
+        b'{"jsonrpc": "2.0", "id": true, "method": "ping", "params": []}',
+        b'{"jsonrpc": "2.0", "id": 5, "error": {}}',  # a response has no answer
         b'{"jsonrpc": "2.0", "id": 4, "method": "ping"}',
         b"{no json",
     ]

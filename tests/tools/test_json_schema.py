@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator as Other
 
 from mcp_workflows.adapter.regex import LIMIT, LONGEST, is_quick
-from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, check_schema, violations
+from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, check_schema, violations, without_formats
 from mcp_workflows.tools.schema_cost import ENDLESS, MAX_STEPS, cost_of, count_values, excess, is_object
 from tests.support.fuzzing import VALUES
 
@@ -426,6 +426,8 @@ def test_members_that_hosts_add_are_dropped_where_the_schema_refuses_them() -> N
     assert Checker({"type": "object", "allOf": [_ITEM]}).normalize({"sku": "a", **HOSTS}) == {"sku": "a"}
     numbers = {"type": "object", "additionalProperties": {"type": "integer"}}
     assert Checker(numbers).normalize({"action": 1, "toolCallId": "x"}) == {"action": 1}
+    closed = Checker({"type": "object", "additionalProperties": False})
+    assert closed.normalize({"action": "cancel"}) == {"action": "cancel"}, "no host added it"
     declared = {**_ITEM, "properties": {**_ITEM["properties"], "action": {"enum": ["accept"]}}}
     assert Checker(declared).normalize({"sku": "a", **HOSTS}) == {"sku": "a", "action": "sendMessage"}
     open_schemas: list[dict[str, Any]] = [{"type": "object"}, {"type": "object", "patternProperties": {"": {}}}]
@@ -570,3 +572,11 @@ def test_a_wrong_schema_is_told(schema: Mapping[str, Any], wrong: str) -> None:
 def test_a_large_number_is_checked_like_any_other(number: float) -> None:
     assert not complaints({"type": "number"}, number)
     assert complaints({"type": "number", "maximum": 5}, number)
+
+
+def test_formats_are_left_out_also_below_properties_named_as_keywords() -> None:
+    dated = {"type": "string", "format": "date"}
+    schema = {"properties": {"default": dated, "format": dated}, "default": {"format": "kept"}}
+    bare = {"type": "string"}
+    expected = {"properties": {"default": bare, "format": bare}, "default": {"format": "kept"}}
+    assert without_formats(schema) == expected
