@@ -484,18 +484,18 @@ LINES: Mapping[str, int] = {
     "errors": 60,
     "units": 52,
     "telemetry": 179,  # unknown starts, unmapped statuses, rounds, mismatches
-    "adapter": 3710,  # laws that `verify` tries; recordings; YAML; functions; masking and cleaning of texts; forms
+    "adapter": 3760,  # laws that `verify` tries; recordings; YAML; functions; masking and cleaning of texts; forms
     "task": 219,
     "wire": 576,  # the call of a card
     "access": 1579,  # signatures of webhooks
-    "tools": 1510,  # the preparation of a call in one place; arguments as hosts send them; known hosts
+    "tools": 1530,  # the preparation of a call in one place; arguments as hosts send them; known hosts
     "store": 1496,  # a row is decoded once for each text; creates share a sync; turns of processes; sweeps in batches
-    "engines": 1356,  # one class for a call; identities of engines; texts from outside
+    "engines": 1365,  # one class for a call; identities of engines; texts from outside
     "tasks": 2437,  # an unknown start's reason; steps, logs; cards find tasks; rounds that go on
     "receiver": 2678,  # signed webhooks; steps and logs; the run card; pages only for clients that show them
     "client": 820,  # bounded answers over HTTP; what was not sent, and what has no token
     "testing": 1157,  # without the laws of the verbs; the laws of logs, recordings and identities
-    "sidecar": 8316,  # `dev` in its own process; `verify`; `import --mcp`; `engines rebind`; pins; bounds of requests
+    "sidecar": 8335,  # `dev` in its own process; `verify`; `import --mcp`; `engines rebind`; pins; bounds of requests
 }
 """The most lines of code of each room, without blank lines, comments and docstrings; a raised one has its reason."""
 

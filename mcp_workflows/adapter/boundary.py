@@ -102,6 +102,7 @@ class InputRequest:
     method: str
     params: Mapping[str, JSON]
     gate: str | None = None  # the gate of the tool that asks it; None: the workflow itself
+    declinable: bool | None = None  # None: the workflow gets each response, and decides what a refusal means
 
     def __post_init__(self) -> None:
         """Make the schema a form."""

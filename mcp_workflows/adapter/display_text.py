@@ -52,7 +52,6 @@ _OPENED_BY_HOSTS: Final = frozenset(
 )
 """Schemes that a host or a browser would open, and our own; a resource of an MCP server may have any other one."""
 _RESERVED: Final = ("mcp-workflows/", "io.modelcontextprotocol/", "ui/")  # in `_meta`: ours, MCP's and those of pages
-_FOR_PEOPLE: Final = frozenset({"message", "title", "description", "enumNames"})  # in a question or the schema of one
 _EXACT_IN_SCHEMAS: Final = frozenset({"pattern", "$ref"})  # the cleaned text would be another rule
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "AN"})
 _ISOLATE, _END_OF_ISOLATE = "\u2068", "\u2069"  # FSI and PDI: the order of the text outside stays as it is
@@ -147,19 +146,8 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def cleaned_texts(value: Any, name: str = "") -> Any:  # any JSON value
-    """Return the params of a question with clean texts for people; values, names and patterns of its form stay."""
-    if isinstance(value, str):
-        return cleaned(value) if name in _FOR_PEOPLE else value
-    if isinstance(value, Mapping):
-        return {key: cleaned_texts(each, key) for key, each in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [cleaned_texts(each, name) for each in cast("list[object]", value)]
-    return value
-
-
 def cleaned_schema(value: Any, name: str = "", depth: int = 0) -> Any:  # any JSON value
-    """Return a schema for models in which every text and name is clean, since a model reads all of it.
+    """Return a schema of a tool or a question in which every text and name is clean: models and people read all of it.
 
     Levels below `_MAX_DEPTH` are left out: `tools.schema_cost` then refuses the schema.
     """
@@ -189,6 +177,8 @@ def cleaned_result(result: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
 def _cleaned_block(block: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a content block; a link that may not be followed becomes a text that names it."""
     found = _without_reserved_meta(block)
+    if isinstance(icons := block.get("icons"), list):
+        found["icons"] = [each for each in cast("Iterable[Any]", icons) if _is_icon(each)]
     if block.get("type") == "resource_link":
         found |= {key: cleaned(found[key]) for key in ("name", "title", "description") if found.get(key)}
         if not _is_resource_uri(block.get("uri")):
@@ -198,6 +188,11 @@ def _cleaned_block(block: Mapping[str, Any]) -> Mapping[str, Any]:
         if not _is_resource_uri(found["resource"].get("uri")):
             found["resource"]["uri"] = "urn:mcp-workflows:left-out"
     return found
+
+
+def _is_icon(icon: object) -> bool:
+    source = cast("Mapping[str, Any]", icon).get("src") if isinstance(icon, Mapping) else None
+    return safe_link(source) is not None or (isinstance(source, str) and source.startswith("data:image/"))
 
 
 def _is_resource_uri(uri: object) -> bool:

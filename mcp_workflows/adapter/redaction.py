@@ -43,23 +43,30 @@ class TextRule:
 SECRET_RULES: Final[Sequence[TextRule]] = tuple(
     TextRule("secret", re.compile(pattern), hints.split())
     for hints, pattern in (
-        ("-----begin", r"-----BEGIN [A-Z ]+-----[\s\S]*?(?:-----END [A-Z ]+-----|\Z)"),
+        ("private key", r"-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]+-----|\Z)"),
         ("eyj", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*"),  # a JWT
         ("bearer basic", r"(?i:\b(?:bearer|basic))\s+(?P<it>(?=\S*[\d=_-]|\S*\.\w)[\w.~+/=-]{6,})"),
         # AWS: access keys, ids of people and roles
-        ("akia asia aroa aida agpa anpa", r"\bA(?:KIA|SIA|ROA|IDA|GPA|NPA)[0-9A-Z]{12,}\b"),
+        ("akia asia aroa aida agpa anpa", r"\bA(?:KIA|SIA|ROA|IDA|GPA|NPA)(?=\w*\d)[0-9A-Z]{16,17}\b"),
         (
             "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xox sk- ya29. aiza npm_ hf_ dop_v1_",
-            r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[a-z]-|sk-|ya29\.|AIza|npm_|hf_|dop_v1_)[\w.-]{12,}",
+            (
+                r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|ya29\.|AIza|dop_v1_|(?:xox[a-z]-|sk-|npm_|hf_)"
+                r"(?=[\w.-]*\d))[\w.-]{12,}"
+            ),
         ),
         ("k_live_ k_test_ whsec_", r"\b(?:[spr]k_(?:live|test)_|whsec_)[\w+/-]{6,}={0,2}"),  # Stripe
+        (
+            "authorization",
+            r"(?i:\bauthorization[\"']?\s*[:=]\s*[\"']?)(?P<it>(?:[A-Za-z]+[ ]+)?(?=[\w.~+/=-]*\d)[\w.~+/=-]{8,})",
+        ),
         ("@", r"(?<=://)(?P<it>[^/\s@\"'<>]+)@"),  # credentials in a URL
         (
             "passw passphrase pwd secret token apikey api_key api-key private signature credential cookie sig pin",
             (
                 r"(?i:(?<![\w-])[\w-]{0,60}(?:password|passwd|passphrase|pwd(?!=[/\\])|secret|token|api[_-]?key"
-                r"|private[_-]?key|signature|credential|cookie|\bsig|\bpin)[\w-]{0,60})(?:\\*[\"']|%22)?\s*(?:[=:]|%3[ADad])"
-                r"\s*(?:\\*[\"']|%22|%20)?(?P<it>(?<=[\"'])[^\"'\\\n]{4,}|[^\s\"'&,;{}<>\\]{4,})"
+                r"|private[_-]?key|signature|credential|cookie|\bsig|\bpin)[\w-]{0,60})(?:\\*[\"']|%22)?[ \t]*"
+                r"(?:[=:]|%3[ADad])[ \t]*(?:\\*[\"']|%22|%20)?(?P<it>(?<=[\"'])[^\"'\\\n]{4,}|[^\s\"'&,;{}<>\\]{4,})"
             ),
         ),
     )
@@ -68,18 +75,22 @@ SECRET_RULES: Final[Sequence[TextRule]] = tuple(
 
 _USER_INFO: Final = SECRET_RULES[-2].pattern
 _NAMED: Final = SECRET_RULES[-1].pattern
-_PUBLIC_PEM: Final = re.compile(r"-----BEGIN (?:[A-Z ]*PUBLIC KEY|[A-Z ]*CERTIFICATE[A-Z ]*)-----")
-_NO_SECRET: Final = re.compile(  # names whose values are no credentials: of pages, counts, and other things about one
-    r"(?i)\b(?:next|page|continuation|sync|max|min|total|input|output|prompt|completion)[_-]?\w*token"
-    r"|[_-](?:id|type|name|url|uri|arn|file|path|count|usage|limit|at|expir\w*|hash|sha256)(?:\\*[\"'])?\s*[=:]"
+_PAGES: Final = re.compile(r"(?:next|page|continuation|sync|max|min|total|input|output|prompt|completion)_.*token")
+_CREDENTIAL: Final = re.compile(  # the end of a name; `token_id`, `secret_arn` and `password_changed_at` are none
+    r"(?:passwo?rd|passwd|passphrase|pwd|secret|token|api_?key|(?:private|secret|access|signing)_?key|signature"
+    r"|credential|cookie|\bsig|\bpin|authorization)s?(?:_?\d+|_value|_text|_base64|_pem)?$"
 )
+_WORDS: Final = re.compile(r"(?<=[a-z\d])(?=[A-Z])|-")
+_PLACEHOLDER: Final = re.compile(r"\$\{|\$\(|\$[A-Z_][A-Z0-9_]*$|\{\{")
 _NUMBERS: Final = re.compile(r"[\d.,:/%+-]+")
 _PASSWORD: Final = re.compile(r"(?i)passw|passphrase|pwd|pin|secret")
 _RANDOM: Final = re.compile(r"(?s)(?=.*[^\W\d_])(?=.*[\d=/+])\S{6,}|(?=.*[a-z])(?=.*[A-Z])\S{12,}|\S{24,}")
 OPAQUE: Final = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[\w+=-]{16,}")  # a value of an environment that is no setting
 _JOINED: Final = re.compile(r"[\"'=]|%3[ADad]|\S:$")  # a name and its value: no `name: value` of prose
 _URLS: Final = re.compile(r"(https?://[^\s\"'<>]+)")
-_SIGNED: Final = re.compile(r"(?i)https?://[^/@]*/[^@]*[?&](?:X-Amz-Signature|X-Goog-Signature|Signature|sig)=")
+_SIGNED: Final = re.compile(
+    r"(?i)https?://[^/@]*/[^@]*(?:[?&]|&amp;|\\u0026)(?:X-Amz-Signature|X-Goog-Signature|X-Oss-Signature|Signature|sig)="
+)
 _DISTINCT: Final = re.compile(r"(?s)(?=.*[^\W\d_])(?=.*[^A-Za-z]).{6,}|.{12,}")  # no word, and no short number
 _LONG: Final = 12  # characters of a credential that is also looked for next to letters and digits
 _SHORTEST: Final = 4  # characters of one that is masked at all
@@ -234,13 +245,14 @@ def _replaced(found: re.Match[str], *, is_data: bool) -> str:
     elif found.re is _NAMED:
         is_secret = _is_credential(before, value, is_data=is_data)
     else:
-        is_secret = not _PUBLIC_PEM.match(value) and (not before or not is_data or len(value) >= _LONG)
+        is_secret = not before or not is_data or len(value) >= _LONG
     return f"{before}{STARS}{whole[end:]}" if is_secret else whole
 
 
 def _is_credential(name: str, value: str, *, is_data: bool) -> bool:
     """True if the value after a name such as `token=` is a credential, and no count, word or placeholder."""
-    if _NO_SECRET.search(name) or value.startswith(("$", "{{", "(")):
+    words = _WORDS.sub("_", re.split(r"[^\w-]", name, maxsplit=1)[0]).lower()
+    if not _CREDENTIAL.search(words) or _PAGES.match(words) or _PLACEHOLDER.match(value):
         return False
     is_joined, is_password = bool(_JOINED.search(name)), bool(_PASSWORD.search(name))
     if _NUMBERS.fullmatch(value):

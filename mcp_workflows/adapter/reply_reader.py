@@ -14,7 +14,6 @@ from typing import Any, Final, Generic, TypeVar, cast
 import anyio
 
 from mcp_workflows.adapter.boundary import (
-    DECLINE_META,
     JSON,
     MAX_STEPS,
     Execution,
@@ -201,7 +200,9 @@ def open_questions(
         key: AskedQuestion(
             how=how,
             scope=each,
-            request=InputRequest(method=_METHOD, params=_params(how, each, execution.url, key)),
+            request=InputRequest(
+                method=_METHOD, params=_params(how, each, execution.url, key), declinable=_is_declinable(how)
+            ),
         )
         for name, how in asks.items()
         for key, each in _items(name, how, scope)
@@ -241,13 +242,16 @@ def _is_settled(how: EngineQuestion, scope: Scope, settling: timedelta) -> bool:
     return now - asked >= settling
 
 
+def _is_declinable(how: EngineQuestion) -> bool | None:
+    is_ours = how.at is not AnsweredAt.ENGINE  # there a page takes the answer
+    return how.model_dump(include={"decline"}).get("decline") is not None if is_ours else None
+
+
 def _params(how: EngineQuestion, scope: Scope, page: str | None, key: str) -> Mapping[str, JSON]:
     message = text_of(how.message, scope) or "It waits for an answer."
     if how.at is AnsweredAt.ENGINE:
         return {"mode": "url", "message": message, "url": text_of(how.url, scope) or page or "", "elicitationId": key}
-    params: Mapping[str, JSON] = {"mode": "form", "message": message, "requestedSchema": _schema(how, scope)}
-    can_decline = how.model_dump(include={"decline"}).get("decline") is not None
-    return params if can_decline else {**params, "_meta": {DECLINE_META: False}}
+    return {"mode": "form", "message": message, "requestedSchema": _schema(how, scope)}
 
 
 def _schema(how: EngineQuestion, scope: Scope) -> Mapping[str, JSON]:

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from mcp_workflows.adapter import (
+    DECLINE_META,
     Adapter,
     Allowance,
     Checks,
@@ -42,7 +43,6 @@ from mcp_workflows.adapter.display_text import (
     MAX_DESCRIPTION,
     cleaned,
     cleaned_schema,
-    cleaned_texts,
     safe_link,
 )
 from mcp_workflows.adapter.redaction import mask, mask_known, mask_output
@@ -583,7 +583,12 @@ def _shown(request: InputRequest) -> InputRequest | None:
     is_page = known.get("mode") == "url" or "url" in known
     if len(json.dumps(known)) > MAX_QUESTION or (is_page and safe_link(known.get("url")) is None):
         return None
-    return replace(request, params=cleaned_texts(known))
+    known |= {name: cleaned_schema(known[name], name) for name in known.keys() & {"message", "requestedSchema"}}
+    if isinstance(message := known.get("message"), str):
+        known["message"] = mask(message)
+    if request.declinable is False:
+        known["_meta"] = {DECLINE_META: False}
+    return replace(request, params=known)
 
 
 def _as_json(execution: Execution) -> bytes:

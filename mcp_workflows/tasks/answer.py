@@ -44,21 +44,21 @@ def rendered_response(
 ) -> Mapping[str, JSON] | None:
     """Return the response for the adapter; for a gate with `send`, add the rendered text for the engine.
 
-    None: the question of a gate was only put aside, and stays open.
+    None: the question was only put aside, and stays open. A workflow that asks by itself gets that as a response.
 
     Raises:
         RequestError: the gate cannot be declined, or its template does not work on this answer.
     """
-    gate = task.gates.get(task.seen.requests[key].gate or "")
+    request = task.seen.requests[key]
+    gate, action = task.gates.get(request.gate or ""), response.get("action")
+    if action == Action.CANCEL and (gate is not None or request.declinable is not None):
+        return None
     if gate is None:
         return {name: value for name, value in response.items() if name != "send"}  # only gates may send
-    action = Action(response["action"])
-    if action is Action.CANCEL:
-        return None
-    template = gate.send if action is Action.ACCEPT else gate.decline
+    template = gate.send if action == Action.ACCEPT else gate.decline
     if template is None:
         raise invalid_response(key, "this question cannot be declined, only answered or left open")
-    answer = response.get("content") if action is Action.ACCEPT else None  # the content of a refusal was not validated
+    answer = response.get("content") if action == Action.ACCEPT else None  # the content of a refusal was not validated
     scope = {"args": task.given or {}, "task": {"id": task.id}, "answer": answer, **principal.scope}
     try:
         return {**response, "send": Template(template).render(scope, all_keys=True)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -14,7 +14,7 @@ from mcp_workflows.adapter import JSON, InputRequest, digest
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
 from mcp_workflows.tools.gates import ELICIT
-from mcp_workflows.tools.json_schema import Checker, Schema
+from mcp_workflows.tools.json_schema import Checker, Schema, added_by_host
 from mcp_workflows.tools.questions import NAME_META
 from mcp_workflows.tools.schema_cost import is_object
 from mcp_workflows.tools.tool import CONFIRM, Tool
@@ -113,9 +113,17 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
     content = checker.normalize(found.get("content"))
     if not isinstance(content, Mapping):
         raise invalid_response(key, "content must be an object when the action is accept")
+    if unknown := _unknown_fields(form, cast("Mapping[str, JSON]", content)):
+        raise invalid_response(key, f"the question has no field {unknown[0]!r}; a refusal is action decline")
     if wrong := checker.violations(content):
         raise invalid_response(key, f"content does not fit the question: {wrong[0]}")
     return {**found, "content": cast("JSON", content)}
+
+
+def _unknown_fields(form: object, content: Mapping[str, JSON]) -> Sequence[str]:
+    """Return the members of an accepted answer that the form lacks: `{"approved": false}` must not pass for a yes."""
+    known = set(form.get("properties", {})) if is_object(form) else set(content)
+    return sorted(content.keys() - known - added_by_host(content))
 
 
 def invalid_response(key: str, text: str) -> RequestError:

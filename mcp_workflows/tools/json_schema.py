@@ -8,7 +8,7 @@ whole values are only tested with `is_valid`, and the errors of an invalid one a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeAlias, cast
@@ -45,6 +45,11 @@ _DEEPEST_TEXT: Final = 80  # levels in JSON text; with `_DEEPEST` around it, as 
 _ADDED_BY_HOSTS: Final = frozenset({"toolCallId", "sessionId", "action", "chatInput"})
 """The members that n8n adds to arguments (source: n8n-io/n8n, issues 21500 and 22787)."""
 _MARK_OF_HOST: Final = "toolCallId"  # it adds this one always; without it the others are a caller's own
+
+
+def added_by_host(value: Mapping[str, Any]) -> Set[str]:  # any JSON values
+    """Return the names of the members that a host has added to these arguments, or to this answer."""
+    return _ADDED_BY_HOSTS if _MARK_OF_HOST in value else frozenset()
 
 
 def _passes(_: str) -> bool:
@@ -192,8 +197,7 @@ class Checker:
         if name in schema.get("properties", {}):
             is_unset = value is None and name not in schema.get("required", ())
             return is_unset and not self._is_valid(f"{place.pointer}/properties/{_token(name)}", None)
-        is_added = name in _ADDED_BY_HOSTS and _MARK_OF_HOST in place.value
-        if place.path or not is_added or name not in _rest(schema, {name: value}):
+        if place.path or name not in added_by_host(place.value) or name not in _rest(schema, {name: value}):
             return False
         return "additionalProperties" in schema and not self._is_valid(f"{place.pointer}/additionalProperties", value)
 

@@ -28,6 +28,12 @@ SECRETS = {
     "cannot connect to postgresql://orders:pw12@db/orders": "pw12",
     "Authorization: Bearer opaque-token-abc": "opaque",
     "https://api.example.com/x?api_key=abc123def456": "abc123def456",
+    '{"password": "$ecret1"}': "ecret1",
+    "password=$Tr0ub4dor": "Tr0ub4dor",
+    "DB_PASSWORD: (hunter2!)": "hunter2",
+    "Authorization: Token 9944b09199c62bcf": "9944b0",
+    "authorization=abcdef0123456789": "abcdef01",
+    '{"accessToken": "abcdef1234567"}': "abcdef1234567",
 }
 
 PLAIN = [
@@ -43,6 +49,13 @@ PLAIN = [
     "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
     "shipping: design=blue",
     '{"next_page_token": "CAEQAA123", "token": "order"}',
+    '{"passwordChangedAt": "2026-11-27", "tokenId": "tok-12345678", "secretArn": "arn:aws:x:secret-1a2b"}',
+    '{"tokenAddress": "0x52908400098527886E0F7030069857D2", "signatureAlgorithm": "SHA256withRSA"}',
+    "tokenizer: cl100k_base, secretary=anna.b1, cookie_policy=v2.strict, pinned=v1.2.3-beta",
+    "-----BEGIN PGP PUBLIC KEY BLOCK-----\nmQENB\n-----BEGIN CHAPTER ONE-----\nIt was a dark night",
+    "hf_transformers_model_x npm_config_registry_url desk-sk-learning-rate-schedule AIDAPASSENGERSHIPNAME",
+    "serviceAccountToken:\n  expirationSeconds: 3600",
+    "https://b.s3.amazonaws.com/x?X-Amz-Date=2&amp;X-Amz-Signature=abcdef0123456789",
     "https://b.s3.amazonaws.com/x?X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F1&X-Amz-Signature=abcdef0123456789",
 ]
 

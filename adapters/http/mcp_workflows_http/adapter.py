@@ -33,7 +33,7 @@ from mcp_workflows.adapter.change_hints import ChangeHints
 from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.adapter.kept_looks import KeptLooks
-from mcp_workflows.adapter.redaction import mask
+from mcp_workflows.adapter.redaction import SECRET_KEY, mask
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError, ResultUnavailable
 from mcp_workflows_http.bulk_status import WITH_LISTS, WITHOUT_LISTS, RateShares, listings
 from mcp_workflows_http.cancel import cancel
@@ -85,12 +85,13 @@ class HttpAdapter:
 
     @property
     def identity(self) -> str:
-        """The URL of the API, and those of the `vars` that the path of a start has; see `Identified.identity`.
+        """The URL of the API, and those of the `vars` that the request of a start has; see `Identified.identity`.
 
         They tell one project from another where all have one URL: those of GitHub are the repository.
         """
-        settings, path = self._settings, self._settings.start.request.path or ""
-        named = [f"{name}={settings.vars[name]}" for name in sorted(settings.vars) if f"vars.{name}" in path]
+        settings, request = self._settings, self._settings.start.request.model_dump_json()
+        told = (name for name in sorted(settings.vars) if f"vars.{name}" in request and not SECRET_KEY.search(name))
+        named = [f"{name}={settings.vars[name]}" for name in told]
         return f"http:{settings.url}{'#' if named else ''}{','.join(named)}"
 
     async def __aenter__(self) -> Self:

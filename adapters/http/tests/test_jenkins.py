@@ -127,6 +127,8 @@ async def test_an_input_that_is_declined_aborts_the_build() -> None:
         replies[f"GET {JOB}/api/json"] = builds(BUILD)
         replies[f"GET {JOB}/13/wfapi/pendingInputActions"] = [{"id": "Go", "message": "Ship it?", "inputs": []}]
         replies[f"POST {JOB}/13/input/Go/abort"] = Response(status_code=200)
+        [question] = (await found.look(handle)).requests.values()
+        assert question.declinable, "so a question that is only put aside stays open"
         ref, answer = Ref(workflow="release", handle=handle), {"input.Go": {"action": "decline"}}
         await found.adapter.answer(ref, answer)
         replies[f"POST {JOB}/13/input/Go/abort"] = Response("This input has been already given", status_code=400)

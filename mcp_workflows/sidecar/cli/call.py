@@ -128,7 +128,11 @@ def call(
         )
         answers = Answers([_answer(word) for word in answer or []], decline or [], screen)
         _check_usage(options, dry_run=dry_run)
-        code = anyio.run(_dry_run, options, answers) if dry_run else anyio.run(_call, options, answers, screen, as_json)
+        loaded = None if url else load(config)
+        if dry_run and loaded is not None:
+            code = anyio.run(_dry_run, options, loaded, answers)
+        else:
+            code = anyio.run(_call, options, loaded, answers, screen, as_json)
     except WrongUsage as error:
         code = 2
         screen.note(str(error))
@@ -150,9 +154,8 @@ def _answer(word: str) -> AnswerFlag:
 # --- a dry run
 
 
-async def _dry_run(options: CallOptions, answers: Answers) -> int:
+async def _dry_run(options: CallOptions, config: Config, answers: Answers) -> int:
     """Print the request that would be sent and return the exit code."""
-    config = load(options.config)
     tool = _named(options.tool or "", config.tools)
     answers.check(tool.asks)
     sent = await preview(config, tool, _arguments(options, tool.input, tool), answers)
@@ -247,9 +250,9 @@ def _answered(tool: Tool, given: Mapping[str, Any], answers: Answers) -> tuple[t
 # --- a call
 
 
-async def _call(options: CallOptions, answers: Answers, screen: Screen, as_json: bool) -> int:
-    """Make the call, print its outcome and return the exit code."""
-    outcome = await _patient_outcome(options, answers, screen)
+async def _call(options: CallOptions, config: Config | None, answers: Answers, screen: Screen, as_json: bool) -> int:
+    """Make the call, print its outcome and return the exit code; without a configuration the server is at `url`."""
+    outcome = await _patient_outcome(options, config, answers, screen)
     if outcome.error and outcome.error.code == MISSING_CAPABILITY and options.era is not Era.TASKS:
         screen.note(f"a client of --era {options.era} cannot have it: leave that out")
     if outcome.error and options.resume and options.url and not screen.followed:
@@ -265,7 +268,7 @@ async def _call(options: CallOptions, answers: Answers, screen: Screen, as_json:
     return outcome.tell(screen.task_id, as_json=as_json)
 
 
-async def _patient_outcome(options: CallOptions, answers: Answers, screen: Screen) -> Outcome:
+async def _patient_outcome(options: CallOptions, config: Config | None, answers: Answers, screen: Screen) -> Outcome:
     """Return the outcome over as many connections as it takes: tasks survive a restart of the server.
 
     Raises:
@@ -275,7 +278,7 @@ async def _patient_outcome(options: CallOptions, answers: Answers, screen: Scree
     lost_at = 0.0
     while True:
         try:
-            return await _connected_outcome(options, answers, screen)
+            return await _connected_outcome(options, config, answers, screen)
         except NotLetIn as error:
             raise NotLetIn(f"{options.url}: {error}{_with_another_token(options, screen)}") from None
         except ServerUnreachable as error:
@@ -297,8 +300,7 @@ def _with_another_token(options: CallOptions, screen: Screen) -> str:
     return f"; {_left_behind(options, screen.task_id)}" if screen.task_id else ""
 
 
-async def _connected_outcome(options: CallOptions, answers: Answers, screen: Screen) -> Outcome:
-    config = None if options.url else load(options.config)
+async def _connected_outcome(options: CallOptions, config: Config | None, answers: Answers, screen: Screen) -> Outcome:
     local = LOCAL
     if config and options.resume:
         options, local = await _resumed(options, config)

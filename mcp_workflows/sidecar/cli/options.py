@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+from contextlib import redirect_stdout
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -105,7 +106,8 @@ def load(config: Path) -> Config:
     config = existing(config)
     sys.path.insert(0, str(config.parent.resolve()))
     name, function = ("python_file", "load_python") if is_python(config) else ("load", "load_config")
-    loaded: Config = getattr(import_module(f"mcp_workflows.sidecar.config.{name}"), function)(config, os.environ)
+    with redirect_stdout(sys.stderr):  # what modules print, as the output of a command may be JSON
+        loaded: Config = getattr(import_module(f"mcp_workflows.sidecar.config.{name}"), function)(config, os.environ)
     return loaded
 
 
