@@ -113,10 +113,11 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
     content = checker.normalize(found.get("content"))
     if not isinstance(content, Mapping):
         raise invalid_response(key, "content must be an object when the action is accept")
-    if unknown := _unknown_fields(form, cast("Mapping[str, JSON]", content)):
-        raise invalid_response(key, f"the question has no field {unknown[0]!r}; a refusal is action decline")
     if wrong := checker.violations(content):
         raise invalid_response(key, f"content does not fit the question: {wrong[0]}")
+    if unknown := _unknown_fields(form, cast("Mapping[str, JSON]", content)):
+        text = f"content does not fit the question: it has no field {unknown[0]!r}; a refusal is action decline"
+        raise invalid_response(key, text)
     return {**found, "content": cast("JSON", content)}
 
 

@@ -27,6 +27,6 @@ def test_a_form_is_accepted_with_content_only() -> None:
 
 @pytest.mark.parametrize("content", [{"ok": False}, {"action": "decline"}, {"approved": False}])
 def test_a_no_in_the_content_of_a_question_without_fields_is_no_acceptance(content: dict[str, object]) -> None:
-    with pytest.raises(RequestError, match=r"the question has no field .*; a refusal is action decline"):
+    with pytest.raises(RequestError, match=r"it has no field .*; a refusal is action decline"):
         checked_response("sure", FORM, {"action": "accept", "content": content})
     assert checked_response("sure", FORM, {"action": "accept", "content": {"toolCallId": "x", "action": "y"}})

@@ -303,12 +303,12 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again_and_told_why(serve
         assert reply.result["structuredContent"] == {"answer": "yes"}
 
 
-@pytest.mark.parametrize(("tool", "said"), [("ask", "yes"), ("asks_first", "Why? I know why")])
+@pytest.mark.parametrize(("tool", "field", "said"), [("ask", "answer", "yes"), ("asks_first", "reason", "I know why")])
 async def test_an_answer_to_a_plain_call_that_does_not_fit_is_asked_for_again(
-    tool: str, said: str, served: Site
+    tool: str, field: str, said: str, served: Site
 ) -> None:
     def wrong_first(message: Message) -> Any:
-        right = {"answer": said, "reason": said} if "does not fit" in message.params["message"] else {}
+        right = {field: said} if "does not fit" in message.params["message"] else {}
         return {"action": "accept", "content": right}
 
     async with session(served.url, answer=wrong_first) as client:

@@ -153,7 +153,7 @@ def test_every_command_that_reads_a_configuration_takes_it_in_the_same_way(helps
     assert shown.keys() >= READING
     for name in (each for each in shown if each in READING or each.startswith("tasks ")):
         assert shown[name].names("-c"), name
-        assert "The configuration. Default: workflows.yaml." in shown[name].text, name
+        assert "The configuration. Default: workflows.yaml, or else app.py." in shown[name].text, name
     positional = {name for name, each in shown.items() if each.text.splitlines()[1].rstrip().endswith("[CONFIG]")}
     assert positional - {"connect"} == NOTHING_ELSE
 

@@ -126,10 +126,10 @@ def test_a_default_says_nothing_of_a_tool_that_it_does_not_count_for(tmp_path: P
           e: {engine: here, workflow: echo}
     """
     found = tools(tmp_path, {"workflows.yaml": platform, "teams/a.yaml": text})
-    assert found["orders.a"].tasks is TaskSupport.REQUIRED
-    assert found["orders.b"].adaptive is None
-    assert not found["orders.d"].cancel_on_disconnect
-    assert found["orders.e"].wait == timedelta(seconds=5)
+    assert found["orders_a"].tasks is TaskSupport.REQUIRED
+    assert found["orders_b"].adaptive is None
+    assert not found["orders_d"].cancel_on_disconnect
+    assert found["orders_e"].wait == timedelta(seconds=5)
 
 
 def test_a_schema_file_is_looked_for_beside_the_file_that_names_it(tmp_path: Path) -> None:
@@ -376,8 +376,8 @@ WRONG: Mapping[str, tuple[str, str, str]] = {
     "an unknown default": ("[here]}", "[here], defaults: {tt: 1d}}", "2: include[0].defaults.tt: unknown key; did you"),
     "a rule for nothing": (
         "engines:\n",
-        "rules: {orders.creat: {ttl: 1d}}\nengines:\n",
-        "rules.orders.creat: there is no",
+        "rules: {orders_creat: {ttl: 1d}}\nengines:\n",
+        "rules.orders_creat: there is no",
     ),
     "a rule that is none": (
         "engines:\n",

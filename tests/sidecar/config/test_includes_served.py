@@ -78,17 +78,17 @@ async def test_a_team_that_saves_adds_or_removes_a_file_is_served(
         (tmp_path / "teams" / "b.yaml").write_text(OTHER)
         await stage.until_listed("orders_create", "orders_cancel")
         (tmp_path / "teams" / "a.yaml").write_text(TEAM.replace("create", "make"))
-        await stage.until_listed("orders.make", "orders_cancel")
+        await stage.until_listed("orders_make", "orders_cancel")
         (tmp_path / "teams" / "b.yaml").unlink()
-        await stage.until_listed("orders.make")
+        await stage.until_listed("orders_make")
         (tmp_path / "teams" / "a.yaml").write_text(BROKEN)
         with anyio.fail_after(20):
             while not (said := _errors(caplog)):
                 await anyio.sleep(0.02)
         assert said[0].startswith("not reloaded, the last good configuration stays:\n")
         assert f"{tmp_path}/teams/a.yaml:2: tools.create.engine: no engine named 'vault'" in said[0]
-        assert await stage.listed() == ["orders.make"]
-        assert (await stage.client.call("orders.make")).result["resultType"] == "task"
+        assert await stage.listed() == ["orders_make"]
+        assert (await stage.client.call("orders_make")).result["resultType"] == "task"
 
 
 def _errors(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
@@ -115,12 +115,12 @@ def test_defaults_and_rules_hold_for_what_is_found_on_engines(tmp_path: Path) ->
     config = load_config(written(tmp_path, {"workflows.yaml": head + PLATFORM, "teams/a.yaml": TEAM}), {})
     exposed = [
         Exposed(name=name, title=title, workflow=workflow, source=name, input={"type": "object"})
-        for name, title, workflow in (("say", None, "ask"), ("orders.say", "Say", "forever"))
+        for name, title, workflow in (("say", None, "ask"), ("orders_say", "Say", "forever"))
     ]
     engines = {"here": MemoryAdapter(MemorySettings())}
     found = {each.tool.name: each.tool for each in _marked(config, exposed, engines) if each.tool}
     assert {name: (tool.title, tool.max_result) for name, tool in found.items()} == {
-        "orders.say": ("Say", 5),
+        "orders_say": ("Say", 5),
         "say": ("Nothing", 1_000_000),
     }
     assert [tool.allow for tool in found.values()] == [Allow(), Allow()]
