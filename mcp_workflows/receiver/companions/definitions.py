@@ -155,7 +155,7 @@ _ALL: Final[Sequence[Companion]] = (
                 "enum": ["accept", "decline", "cancel"],
                 "default": "accept",
                 "description": "accept: the user answers with `content`, also if that is a no; decline: the user "
-                "refuses, where the question can be declined; cancel: the user makes no choice, it stays open.",
+                "refuses, where the question can be declined; cancel: the user makes no choice.",
             },
             "content": {
                 "type": "object",
