@@ -19,6 +19,8 @@ from mcp_workflows.tools.questions import NAME_META
 from mcp_workflows.tools.schema_cost import is_object
 from mcp_workflows.tools.tool import CONFIRM, Tool
 
+_NO: Final = (False, "decline", "cancel")
+
 
 class Action(StrEnum):
     """The action of a person on a question (MCP `ElicitResult.action`)."""
@@ -115,16 +117,21 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
         raise invalid_response(key, "content must be an object when the action is accept")
     if wrong := checker.violations(content):
         raise invalid_response(key, f"content does not fit the question: {wrong[0]}")
-    if unknown := _unknown_fields(form, cast("Mapping[str, JSON]", content)):
-        text = f"content does not fit the question: it has no field {unknown[0]!r}; a refusal is action decline"
+    if refusals := _refusals(form, cast("Mapping[str, JSON]", content)):
+        text = f"content does not fit the question: it has no field {refusals[0]!r}; a refusal is action decline"
         raise invalid_response(key, text)
     return {**found, "content": cast("JSON", content)}
 
 
-def _unknown_fields(form: object, content: Mapping[str, JSON]) -> Sequence[str]:
-    """Return the members of an accepted answer that the form lacks: `{"approved": false}` must not pass for a yes."""
+def _refusals(form: object, content: Mapping[str, JSON]) -> Sequence[str]:
+    """Return the members of an accepted answer that the form lacks and that say no: `{"approved": false}` is no yes.
+
+    Other members that the form lacks are ignored, as clients send some, unless the form has no fields at all.
+    """
     known = set(form.get("properties", {})) if is_object(form) else set(content)
-    return sorted(content.keys() - known - added_by_host(content))
+    unknown = {name: content[name] for name in content.keys() - known - added_by_host(content)}
+    said_no = (name for name, value in unknown.items() if value in _NO or (not known and value is not True))
+    return sorted(said_no)
 
 
 def invalid_response(key: str, text: str) -> RequestError:

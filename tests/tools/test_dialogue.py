@@ -25,8 +25,13 @@ def test_a_form_is_accepted_with_content_only() -> None:
     assert checked_response("sure", FORM, {"action": "decline"}) == {"action": "decline"}
 
 
-@pytest.mark.parametrize("content", [{"ok": False}, {"action": "decline"}, {"approved": False}])
-def test_a_no_in_the_content_of_a_question_without_fields_is_no_acceptance(content: dict[str, object]) -> None:
+@pytest.mark.parametrize("content", [{"ok": False}, {"action": "decline"}, {"approved": "no"}])
+def test_a_no_that_a_question_has_no_field_for_is_no_acceptance(content: dict[str, object]) -> None:
     with pytest.raises(RequestError, match=r"it has no field .*; a refusal is action decline"):
         checked_response("sure", FORM, {"action": "accept", "content": content})
+    noted = {"type": "object", "properties": {"note": {"type": "string"}}}
+    question = InputRequest(method="elicitation/create", params={"message": "Sure?", "requestedSchema": noted})
+    with pytest.raises(RequestError, match="it has no field 'ok'"):
+        checked_response("sure", question, {"action": "accept", "content": {"note": "x", "ok": False}})
+    assert checked_response("sure", question, {"action": "accept", "content": {"note": "x", "confirm": True}})
     assert checked_response("sure", FORM, {"action": "accept", "content": {"toolCallId": "x", "action": "y"}})
