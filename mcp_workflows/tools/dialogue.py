@@ -19,7 +19,7 @@ from mcp_workflows.tools.questions import NAME_META
 from mcp_workflows.tools.schema_cost import is_object
 from mcp_workflows.tools.tool import CONFIRM, Tool
 
-_NO: Final = (False, "decline", "cancel")
+_NO: Final = (False, "decline", "cancel", "no", "reject", "false")
 
 
 class Action(StrEnum):
@@ -126,12 +126,11 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
 def _refusals(form: object, content: Mapping[str, JSON]) -> Sequence[str]:
     """Return the members of an accepted answer that the form lacks and that say no: `{"approved": false}` is no yes.
 
-    Other members that the form lacks are ignored, as clients send some, unless the form has no fields at all.
+    Other members that the form lacks are ignored, as clients send some.
     """
     known = set(form.get("properties", {})) if is_object(form) else set(content)
-    unknown = {name: content[name] for name in content.keys() - known - added_by_host(content)}
-    said_no = (name for name, value in unknown.items() if value in _NO or (not known and value is not True))
-    return sorted(said_no)
+    unknown = content.keys() - known - added_by_host(content)
+    return sorted(name for name in unknown if content[name] in _NO)
 
 
 def invalid_response(key: str, text: str) -> RequestError:
