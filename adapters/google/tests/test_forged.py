@@ -146,7 +146,7 @@ REFUSED: Final[Mapping[str, Callable[[], str | None]]] = {
     "expired": lambda: GOOD.token(**CLAIMS, iat=ago(7200), exp=ago(3600)),
     "for another audience": lambda: GOOD.token(email=ACCOUNT, aud="https://other.example.com"),
     "for two audiences": lambda: GOOD.token(email=ACCOUNT, aud=[AUDIENCE, "https://other.example.com"]),
-    "of another issuer": lambda: GOOD.token(**CLAIMS, iss="https://evil.example.com"),
+    "of another issuer": lambda: GOOD.token(**CLAIMS, iss="https://other-issuer.example.com"),
     "of an account that is not allowed": lambda: GOOD.token(email="evil@demo.example.com", aud=AUDIENCE),
     "of an email that nobody has verified": lambda: GOOD.token(**CLAIMS, email_verified=False),
     "without an email": lambda: GOOD.token(without=("email",), aud=AUDIENCE),
