@@ -206,5 +206,5 @@ def test_the_meta_of_a_result_speaks_neither_for_us_nor_for_the_protocol() -> No
 
 def test_joiners_stay_in_a_schema_within_their_script_and_emoji_alone() -> None:
     words = ["👩\u200d💻", "क्\u200dष", "❤\ufe0f"]
-    schema = {"enum": [*words, "a\u200db", "é\u200d\u200d\u200cé"], "properties": {words[1]: {}}}
+    schema: dict[str, Any] = {"enum": [*words, "a\u200db", "é\u200d\u200d\u200cé"], "properties": {words[1]: {}}}
     assert cleaned_schema(schema) == {"enum": [*words, "ab", "éé"], "properties": {words[1]: {}}}

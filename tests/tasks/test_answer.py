@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mcp_workflows.access import LOCAL
@@ -15,7 +17,7 @@ from mcp_workflows.testing import make_task
 def test_a_question_that_is_put_aside_stays_open_unless_the_workflow_asks_by_itself(
     action: str, declinable: bool | None
 ) -> None:
-    params = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
+    params: dict[str, Any] = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
     request = InputRequest(method="elicitation/create", params=params, declinable=declinable)
     task = make_task(execution=Execution(status=Status.INPUT_REQUIRED, requests={"q": request}))
     stays_open = action == "cancel" and declinable is not None
