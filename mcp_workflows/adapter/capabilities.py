@@ -732,25 +732,6 @@ class HasFixtures(Protocol):
 
 
 @runtime_checkable
-class Records(Protocol):
-    """Optional, beside `Replays`: can fetch all that the engine tells of an execution, for a recording."""
-
-    async def record(self, ref: Ref, earlier: JSON) -> JSON:
-        """Return the history of an execution as `Replays.replay` takes it.
-
-        It is called after each change that a look shows, with the history so far (None at first).
-
-        Raises:
-            ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
-        """
-        ...
-
-    def private(self) -> Mapping[str, str]:
-        """Return the texts that no recording may contain, with a word for what each is: `{"shop-prod": "project"}`."""
-        ...
-
-
-@runtime_checkable
 class Embeds(Protocol):
     """Optional: ships source files that authors copy into their workflows, to ask people and report progress."""
 

@@ -32,16 +32,15 @@ SECRET_KEY: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class TextRule:
-    """A pattern for one kind of private text; the group `it`, or the whole match, is replaced."""
+class _Rule:
+    """A pattern for credentials; the group `it`, or the whole match, is replaced."""
 
-    kind: str
     pattern: re.Pattern[str]
-    hints: Sequence[str] = ()  # each match has one of these, in any case; a search for them takes little time
+    hints: Sequence[str]  # each match has one of these, in any case; a search for them takes little time
 
 
-SECRET_RULES: Final[Sequence[TextRule]] = tuple(
-    TextRule("secret", re.compile(pattern), hints.split())
+_RULES: Final[Sequence[_Rule]] = tuple(
+    _Rule(re.compile(pattern), hints.split())
     for hints, pattern in (
         ("private key", r"-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]+-----|\Z)"),
         ("eyj", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*"),  # a JWT
@@ -73,8 +72,8 @@ SECRET_RULES: Final[Sequence[TextRule]] = tuple(
 )
 """The rules for credentials, in the order in which they are applied. Each takes linear time for any text."""
 
-_USER_INFO: Final = SECRET_RULES[-2].pattern
-_NAMED: Final = SECRET_RULES[-1].pattern
+_USER_INFO: Final = _RULES[-2].pattern
+_NAMED: Final = _RULES[-1].pattern
 _PAGES: Final = re.compile(r"(?:next|page|continuation|sync|max|min|total|input|output|prompt|completion)_.*token")
 _CREDENTIAL: Final = re.compile(  # the end of a name; `token_id`, `secret_arn` and `password_changed_at` are none
     r"(?:passwo?rd|passwd|passphrase|pwd|secret|token|api_?key|(?:private|secret|access|signing)_?key|signature"
@@ -113,7 +112,7 @@ class _Secret:
         """Return the secret of a text."""
         plain = {text, quote(text, safe=""), json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
         is_long = len(text) >= _LONG
-        forms = sorted(plain | (encoded_cores(text.encode()) if is_long else set()), key=len, reverse=True)
+        forms = sorted(plain | (_encoded_cores(text.encode()) if is_long else set()), key=len, reverse=True)
         words = "|".join(map(re.escape, forms))
         return cls(
             text=text,
@@ -206,7 +205,7 @@ def mask_output(value: JSON) -> JSON:
 def _rules_for(text: str) -> Sequence[re.Pattern[str]]:
     """Return the rules that may find something in a text."""
     lowered = text.lower()
-    return [rule.pattern for rule in SECRET_RULES if any(hint in lowered for hint in rule.hints)]
+    return [rule.pattern for rule in _RULES if any(hint in lowered for hint in rule.hints)]
 
 
 def _mapped(value: JSON, text: Callable[[str, str], str], key: str = "") -> JSON:
@@ -283,7 +282,7 @@ def _passwords(text: str) -> Sequence[str]:
     return ()
 
 
-def encoded_cores(text: bytes) -> set[str]:
+def _encoded_cores(text: bytes) -> set[str]:
     """Return the characters of base64 that the text alone decides, at each of the three alignments."""
     found = set[str]()
     for before in range(3):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Sequence
 from typing import NoReturn
@@ -20,9 +19,7 @@ from mcp_workflows.adapter import (
     Exposes,
     HasLogs,
     Hints,
-    Records,
     Ref,
-    Replays,
     Routes,
     SharedSecret,
     Status,
@@ -42,7 +39,6 @@ from mcp_workflows.adapter.laws import (
     unreachable,
     until_ended,
 )
-from mcp_workflows.adapter.recordings import outcome
 from mcp_workflows.errors import EngineUnavailable
 
 MAX_LOG = 65_536  # bytes
@@ -87,21 +83,6 @@ class CapabilityLaws:
         assert len(text.encode()) <= MAX_LOG
         assert_clean(subject, text)
         await expect_not_found(adapter.log(_nobodys(subject)), "log")
-
-    # --- Records
-
-    async def test_what_is_recorded_replays_as_it_was_seen(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: the last status of a recorded history is the end that describe shows; what is private is named."""
-        if not isinstance(adapter, Records) or not isinstance(adapter, Replays):
-            skip_without("Records and Replays")
-        for role in (subject.finishes, subject.fails):
-            start = new_start(role)
-            ref = ref_of(start, await adapter.start(start))
-            earlier = await adapter.record(ref, None)
-            ended = await until_ended(subject, adapter, ref)
-            history = json.loads(json.dumps(await adapter.record(ref, earlier)))
-            assert outcome(adapter.replay(history, {})[-1].execution) == outcome(ended)
-        assert all(text and word for text, word in adapter.private().items())
 
     # --- Routes
 

@@ -22,10 +22,8 @@ from mcp_workflows.adapter import (
     Exposed,
     Finding,
     Fixtures,
-    Gate,
     Notes,
     Ref,
-    Replayed,
     Route,
     Start,
     StartGuarantee,
@@ -57,7 +55,6 @@ from mcp_workflows_google.tooling.expose import LabelledWorkflows
 from mcp_workflows_google.tooling.fixtures import NOTICE, fixtures
 from mcp_workflows_google.tooling.iam import permissions
 from mcp_workflows_google.tooling.preview import preview
-from mcp_workflows_google.tooling.replay import private, record, replay
 from mcp_workflows_google.tooling.verify import verify
 
 
@@ -268,23 +265,6 @@ class GoogleAdapter:
     def embeds() -> Mapping[str, str]:
         """Return the subworkflows that ask people and claim keys, for copying into a workflow."""
         return embedded_files()
-
-    async def record(self, ref: Ref, earlier: JSON) -> JSON:
-        """Return its looks so far and one more; see `Records.record`."""
-        return await record(self._session.client, ExecutionName.parse(ref.handle), earlier)
-
-    def private(self) -> Mapping[str, str]:
-        """Return the project and what else names a company; see `Records.private`."""
-        return private(self._settings)
-
-    @staticmethod
-    def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
-        """Return each status that clients would have seen, from the looks of a recording.
-
-        Raises:
-            ConfigError: see `Replays.replay`.
-        """
-        return replay(history, gates)
 
     @staticmethod
     def fixture_settings() -> type[BaseModel]:

@@ -123,20 +123,14 @@ class Client:
         Raises:
             ExecutionNotFound, EngineError: see `error_table`.
         """
-        return read_execution(await self.message(name, full=full))
-
-    async def message(self, name: ExecutionName, *, full: bool) -> executions_v1.Execution:
-        """Get an execution as Google's own message.
-
-        Raises:
-            ExecutionNotFound, EngineError: see `error_table`.
-        """
         call = _of_execution(CallKind.DESCRIBE, "get_execution", "workflows.executions.get", name)
         request = executions_v1.GetExecutionRequest(name=name.name, view=_view(full))
 
-        async def attempt(headers: Mapping[str, str], seconds: float) -> executions_v1.Execution:
+        async def attempt(headers: Mapping[str, str], seconds: float) -> ExecutionResource:
             client = await self._clients.executions()
-            return await client.get_execution(request, retry=None, timeout=seconds, metadata=tuple(headers.items()))
+            return read_execution(
+                await client.get_execution(request, retry=None, timeout=seconds, metadata=tuple(headers.items()))
+            )
 
         return await self._edge.make(call, attempt)
 

@@ -18,11 +18,9 @@ from mcp_workflows.adapter import (
     Discovered,
     Execution,
     Finding,
-    Gate,
     Notes,
     Preset,
     Ref,
-    Replayed,
     Route,
     SharedSecret,
     Start,
@@ -49,7 +47,6 @@ from mcp_workflows_http.start import start_execution
 from mcp_workflows_http.tooling.check import check_engine, check_workflow, made_up
 from mcp_workflows_http.tooling.discover import discover
 from mcp_workflows_http.tooling.preview import preview
-from mcp_workflows_http.tooling.replay import private, record, replay
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
 _SWEEP_EVERY: Final = 5.0  # seconds at least between two sweeps
@@ -170,25 +167,6 @@ class HttpAdapter:
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
         """Check a workflow, as far as the API can tell without a start; see `Checks.check`."""
         return await check_workflow(self._client, self._settings, made_up(workflow, dict(options)))
-
-    async def record(self, ref: Ref, earlier: JSON) -> JSON:
-        """Return its looks so far and one more; see `Records.record`."""
-        async with self._in_time():
-            definition = await self._definitions.get(Handle.parse(ref.handle).definition)
-            return await record(self._client, self._settings, definition, ref, earlier)
-
-    def private(self) -> Mapping[str, str]:
-        """Return the host and the values of `vars`; see `Records.private`."""
-        return private(self._settings)
-
-    @staticmethod
-    def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
-        """Return each status that clients would have seen, from the looks of a recording; there are no gates.
-
-        Raises:
-            ConfigError: see `Replays.replay`.
-        """
-        return replay(history)
 
     @staticmethod
     def presets() -> Mapping[str, Preset]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
@@ -26,8 +26,8 @@ from mcp_workflows.adapter.reply_reader import (
     with_questions,
 )
 from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError, ResultUnavailable
-from mcp_workflows_http.client import Reply, retry_after
-from mcp_workflows_http.definition import ApiDefinition, Ask, Log, Look, More, Request
+from mcp_workflows_http.client import ApiClient, Reply, retry_after
+from mcp_workflows_http.definition import ApiDefinition, Ask, Log, Look, More
 from mcp_workflows_http.error_translation import look_error, said
 from mcp_workflows_http.handle import Handle
 
@@ -49,20 +49,8 @@ class Seen:
     wait: float = 0.0  # seconds until the API wants to be asked again
 
 
-class Asking(Protocol):
-    """The part of `ApiClient` that a look needs."""
-
-    async def send(self, request: Request, scope: Scope) -> Reply:
-        """See `ApiClient.send`."""
-        ...
-
-    async def log(self, request: Request, scope: Scope, follow: Sequence[str]) -> Reply:
-        """See `ApiClient.log`."""
-        ...
-
-
 async def look(
-    client: Asking,
+    client: ApiClient,
     definition: ApiDefinition,
     handle: Handle,
     options: Mapping[str, JSON],
@@ -115,7 +103,7 @@ async def look(
     return Seen(execution=execution, scope=scope, reply=reply, questions=questions, unmapped=strange, wait=wait)
 
 
-async def _asked(client: Asking, how: Look, scope: Scope) -> Reply:
+async def _asked(client: ApiClient, how: Look, scope: Scope) -> Reply:
     """Send the request of a look; one that cannot be made is an answer that cannot be had."""
     try:
         return await client.send(how.request, scope)
@@ -145,7 +133,7 @@ def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
         raise EngineUnavailable(text, silent=False) from None
 
 
-async def _with_more(client: Asking, how: Look, scope: Scope, failed: list[Reply] | None = None) -> Scope:
+async def _with_more(client: ApiClient, how: Look, scope: Scope, failed: list[Reply] | None = None) -> Scope:
     """Send the further requests that are due; a refusal of one tells nothing about the execution.
 
     Replies that are refusals or no JSON are added to `failed`.
@@ -163,7 +151,7 @@ async def _with_more(client: Asking, how: Look, scope: Scope, failed: list[Reply
     return scope
 
 
-async def _one_more(client: Asking, how: Look, further: More, scope: Scope, failed: list[Reply]) -> JSON:
+async def _one_more(client: ApiClient, how: Look, further: More, scope: Scope, failed: list[Reply]) -> JSON:
     """Send a further request if it is due; return its reply, None without one."""
     if further.when is not None and not lenient(partial(scope.is_true, further.when)):
         return None
@@ -177,7 +165,7 @@ async def _one_more(client: Asking, how: Look, further: More, scope: Scope, fail
     return reply.as_json() if reply.ok else None
 
 
-async def log_end(client: Asking, log: Log, scope: Scope) -> str:
+async def log_end(client: ApiClient, log: Log, scope: Scope) -> str:
     """Return the end of its log; empty if it cannot be had now: how it ended is known all the same."""
     try:
         reply = await client.log(log.request, scope, log.follow)

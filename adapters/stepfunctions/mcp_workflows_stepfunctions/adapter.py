@@ -53,7 +53,7 @@ from mcp_workflows_stepfunctions.tooling.embed import read_embedded_files
 from mcp_workflows_stepfunctions.tooling.explain import explain
 from mcp_workflows_stepfunctions.tooling.explain_gates import explain_gates
 from mcp_workflows_stepfunctions.tooling.expose import TaggedMachines
-from mcp_workflows_stepfunctions.tooling.fixtures import NOTICE, fixtures, private, record
+from mcp_workflows_stepfunctions.tooling.fixtures import NOTICE, fixtures
 from mcp_workflows_stepfunctions.tooling.iam import permissions
 from mcp_workflows_stepfunctions.tooling.preview import preview
 from mcp_workflows_stepfunctions.tooling.replay import replay
@@ -278,14 +278,6 @@ class StepFunctionsAdapter:
             ConfigError: see `Replays.replay`.
         """
         return replay(history, gates)
-
-    async def record(self, ref: Ref, earlier: JSON) -> JSON:
-        """Return its history, from the beginning; see `Records.record`."""
-        return await record(self._opened.client, ref.handle)
-
-    def private(self) -> Mapping[str, str]:
-        """Return the account and what names a company; see `Records.private`."""
-        return private(self._settings, self._opened.client)
 
     @staticmethod
     def fixture_settings() -> type[BaseModel]:

@@ -50,7 +50,6 @@ from mcp_workflows_temporal.tooling.explain import explain
 from mcp_workflows_temporal.tooling.fixtures import NOTICE, fixtures
 from mcp_workflows_temporal.tooling.handler_arguments import find_mismatches, verify_arguments
 from mcp_workflows_temporal.tooling.preview import preview
-from mcp_workflows_temporal.tooling.record import private, record
 from mcp_workflows_temporal.tooling.replay import replay
 from mcp_workflows_temporal.tooling.schema import read_schema
 from mcp_workflows_temporal.tooling.verify import read_references, verify
@@ -275,16 +274,6 @@ class TemporalAdapter:
             ConfigError: see `Replays.replay`.
         """
         return replay(history, gates)
-
-    async def record(self, ref: Ref, earlier: JSON) -> JSON:
-        """Return its history, from the beginning; see `Records.record`."""
-        frontend = self._frontend
-        async with frontend.call():
-            return await record(frontend, Handle.parse(ref.handle))
-
-    def private(self) -> Mapping[str, str]:
-        """Return the address, the namespace and the credentials; see `Records.private`."""
-        return private(self._settings, self._frontend.place)
 
     @staticmethod
     def fixture_settings() -> type[BaseModel]:

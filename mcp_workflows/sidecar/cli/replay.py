@@ -11,7 +11,6 @@ import typer
 
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Execution, Gate, InputRequest, Replayed, Replays
-from mcp_workflows.adapter.recordings import read_recording
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
@@ -29,9 +28,7 @@ def replay(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool, with its gates.")],
     history: Annotated[
         Path,
-        typer.Argument(
-            metavar="HISTORY", help="The exported history of an execution, or a recording of `verify`, JSON."
-        ),
+        typer.Argument(metavar="HISTORY", help="The exported history of an execution, JSON."),
     ],
     arguments: Annotated[
         list[str] | None,
@@ -51,29 +48,14 @@ def replay(
     if not issubclass(kind, Replays):
         raise ConfigError(f"the adapter of engine {found.engine!r} cannot replay histories")
     gates = _gates(found, arguments or [])
-    seen = {part: kind.replay(each, gates) for part, each in _histories(history, loaded.engines[found.engine].adapter)}
+    seen = kind.replay(_read(history), gates)
     if as_json:
-        typer.echo(json.dumps([_as_json(each, part) for part, changes in seen.items() for each in changes], indent=2))
+        typer.echo(json.dumps([_as_json(each) for each in seen], indent=2))
     else:
-        for part, changes in seen.items():
-            for line in [f"{part}:" if part else "", *_lines(changes)]:
-                say(line) if line else None
-    for gate in _never_open(gates, [each for changes in seen.values() for each in changes]):
+        for line in _lines(seen):
+            say(line)
+    for gate in _never_open(gates, seen):
         say(f"gate {gate} was never open in this history: compare its `when` with what is in there", err=True)
-
-
-def _histories(path: Path, adapter: str) -> Iterator[tuple[str, Any]]:  # Any: JSON
-    """Yield the histories of a recording, each with its part in it; a history alone has none."""
-    value = _read(path)
-    recording = read_recording(value)
-    if recording is None:
-        yield "", value
-        return
-    if recording.adapter != adapter:
-        raise ConfigError(
-            f"{path} was recorded with the adapter {recording.adapter!r}, and this tool is on {adapter!r}"
-        )
-    yield from ((each.part, each.history) for each in recording.executions if each.history is not None)
 
 
 def _tool(config: Config, name: str) -> Tool:
@@ -137,14 +119,9 @@ def _message(execution: Execution) -> str:
     return f"{text} ({progress_text(execution.progress)})".strip() if execution.progress else text
 
 
-def _as_json(each: Replayed, part: str) -> Mapping[str, Any]:  # Any: JSON
+def _as_json(each: Replayed) -> Mapping[str, Any]:  # Any: JSON
     execution = each.execution
     requests = {key: {"method": it.method, "params": it.params} for key, it in execution.requests.items()}
-    seen = {
-        "execution": part,
-        "statusMessage": _message(execution),
-        "inputRequests": requests,
-        "output": execution.output,
-    }
+    seen = {"statusMessage": _message(execution), "inputRequests": requests, "output": execution.output}
     given = {name: value for name, value in seen.items() if value not in ("", {}, None)}
     return {"event": each.event, "status": STATUS[execution.status], **given}

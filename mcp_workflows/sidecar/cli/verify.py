@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import shlex
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import anyio
@@ -18,9 +14,8 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.access import LOCAL
-from mcp_workflows.adapter import Fixtures, HasFixtures, Replays, Role, is_fleeting
+from mcp_workflows.adapter import Fixtures, HasFixtures, Role, is_fleeting
 from mcp_workflows.adapter.laws import UNKNOWN
-from mcp_workflows.adapter.recordings import Promise, Recording, Verdict, replay_differences
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.app import app, say
@@ -28,8 +23,7 @@ from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, load, log
 from mcp_workflows.sidecar.config.models import Config, Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean, names, no_engine
-from mcp_workflows.sidecar.verify.run import Plan, Verification, run_until_interrupted
-from mcp_workflows.sidecar.verify.sanitizer import Sanitizer
+from mcp_workflows.sidecar.verify.run import Plan, Promise, Verdict, Verification, run_until_interrupted
 from mcp_workflows.tools.prepare import filled
 from mcp_workflows.tools.tool import Kind, Tool
 
@@ -37,11 +31,9 @@ INTERRUPTED: Final = 130
 _WIDTH: Final = 9  # of the longest verdict
 _ORIGIN: Final = (
     "Nobody has run this command in a cloud yet: its checks were tried on local engines only. What is broken or odd in "
-    "your account is worth an issue, with the recording."
+    "your account is worth an issue."
 )
 _NO_HANDLE: Final = "for tools of yours no handle of nothing is known; `mcp-workflows check` looks at one"
-_PUBLIC_NAMES: Final = frozenset({"root", "admin", "user", "runner", "ubuntu", "localhost"})
-_SHORTEST: Final = 4  # characters of a name that can be told from a word
 
 _TOOL = "'TOOL [KEY=VALUE ...]'"
 
@@ -49,9 +41,6 @@ _TOOL = "'TOOL [KEY=VALUE ...]'"
 @app.command()
 def verify(
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="The engine, by its name in the configuration.")],
-    record: Annotated[
-        Path | None, typer.Option("--record", metavar="FILE", help="Write a sanitized recording there.")
-    ] = None,
     finishes: Annotated[
         str | None, typer.Option(metavar=_TOOL, help="A tool whose workflow succeeds soon, and its arguments.")
     ] = None,
@@ -74,9 +63,7 @@ def verify(
         float, typer.Option(metavar="SECONDS", min=1, help="How long an execution may take to end.")
     ] = 60,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something is started.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="For programs: one JSON object, the sanitized recording.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
     """Find out which promises hold on an engine, with executions that are started and ended there.
@@ -87,10 +74,6 @@ def verify(
     loaded = load(config)
     if engine not in loaded.engines:
         raise ConfigError(no_engine(engine, loaded.engines))
-    if record is not None and not record.parent.is_dir():
-        raise ConfigError(f"--record {record}: there is no such folder")
-    if record is not None and (record.is_dir() or not os.access(record if record.exists() else record.parent, os.W_OK)):
-        raise ConfigError(f"--record {record}: it cannot be written")
     parts = {"finishes": finishes, "other": other, "fails": fails, "endless": endless, "asks": asks}
     try:
         plan = _plan(
@@ -98,16 +81,15 @@ def verify(
             _roles(loaded, engine, parts, answer or []) if any(parts.values()) else None,
             settings or [],
             patience,
-            with_executions=record is not None or as_json,
         )
     except (WrongUsage, ValueError) as error:
         say(str(error), err=True)
         raise typer.Exit(2) from None
     _ask(plan, yes=yes)
-    raise typer.Exit(_verified(plan, record, as_json=as_json))
+    raise typer.Exit(_verified(plan, as_json=as_json))
 
 
-def _verified(plan: Plan, record: Path | None, *, as_json: bool) -> int:
+def _verified(plan: Plan, *, as_json: bool) -> int:
     """Run it, print what is found and return the exit code."""
     found = Verification()
     try:
@@ -120,26 +102,12 @@ def _verified(plan: Plan, record: Path | None, *, as_json: bool) -> int:
         say(f"interrupted; what was started has been ended, {rest}", err=True)
         _report_left(found)
         return INTERRUPTED
-    recording = _sanitized(found.recording(plan.engine.adapter), found.private)
-    unwritten = None
-    if record is not None:
-        try:
-            record.write_text(f"{json.dumps(recording, indent=1)}\n", "utf-8")
-        except OSError as error:
-            unwritten = f"--record {record}: {error.strerror}"
     if as_json:
-        typer.echo(json.dumps(recording, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(found.as_json(plan.engine.adapter), indent=1, ensure_ascii=False))
     else:
         _summary(found)
-        if record is not None and unwritten is None:
-            say(f"wrote {record}; read it before you give it to anybody: a sanitizer knows no company's own names")
-    if issubclass(plan.engine.kind, Replays):
-        for difference in replay_differences(plan.engine.kind, Recording.model_validate(recording)):
-            say(f"the recording does not replay as it was seen, which is worth an issue: {difference}", err=True)
     _report_left(found)
-    if unwritten is not None:
-        say(unwritten, err=True)
-    is_bad = found.count(Verdict.BROKEN) or not found.count(Verdict.HELD) or found.left or unwritten
+    is_bad = found.count(Verdict.BROKEN) or not found.count(Verdict.HELD) or found.left
     return 1 if is_bad else 0
 
 
@@ -177,18 +145,10 @@ def _report_left(found: Verification) -> None:
         say(f"still there: {left}", err=True)
 
 
-def _sanitized(recording: Recording, private: Mapping[str, str]) -> Any:  # Any: JSON
-    machine = {socket.gethostname(): "host", getpass.getuser(): "user"}
-    own = {name: kind for name, kind in machine.items() if len(name) >= _SHORTEST and name not in _PUBLIC_NAMES}
-    return Sanitizer({**own, **private}).sanitize(recording.model_dump())
-
-
 # --- the workflows
 
 
-def _plan(
-    engine: Engine, roles: Fixtures | None, settings: Sequence[str], patience: float, *, with_executions: bool
-) -> Plan:
+def _plan(engine: Engine, roles: Fixtures | None, settings: Sequence[str], patience: float) -> Plan:
     """Return the plan.
 
     Raises:
@@ -202,7 +162,7 @@ def _plan(
             "--finishes 'TOOL KEY=VALUE', and --fails and --endless if there are such"
         )
     read = _settings(kind.fixture_settings(), settings) if roles is None and issubclass(kind, HasFixtures) else None
-    return Plan(engine=engine, roles=roles, settings=read, patience=patience, with_executions=with_executions)
+    return Plan(engine=engine, roles=roles, settings=read, patience=patience)
 
 
 def _settings(model: type[BaseModel], words: Sequence[str]) -> BaseModel:

@@ -1,1 +1,1 @@
-"""`mcp-workflows verify`: the laws of the boundary on a real engine, and a sanitized recording of it."""
+"""`mcp-workflows verify`: the laws of the boundary on a real engine."""

@@ -1,13 +1,14 @@
-"""One run of `mcp-workflows verify`: every law and question in turn, then the executions of the recording."""
+"""One run of `mcp-workflows verify`: every law and question in turn."""
 
 from __future__ import annotations
 
 import platform
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import partial
 from importlib.metadata import distributions
 from typing import Any, Final, cast
@@ -16,18 +17,15 @@ import anyio
 from pydantic import BaseModel, SecretStr
 
 from mcp_workflows.adapter import (
+    JSON,
     Adapter,
     Checks,
     Finds,
     Fixtures,
     HasFixtures,
     Question,
-    Records,
-    Ref,
     Remembers,
-    Role,
     StartGuarantee,
-    Status,
 )
 from mcp_workflows.adapter.laws import (
     LAWS,
@@ -37,22 +35,38 @@ from mcp_workflows.adapter.laws import (
     NotTried,
     Subject,
     a_start_whose_reply_was_lost_is_found_again,
-    accepted,
-    new_start,
-    ref_of,
 )
-from mcp_workflows.adapter.recordings import Promise, RecordedExecution, Recording, Verdict, outcome
 from mcp_workflows.engines.registry import CALL_TIMEOUT
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.sidecar.config.models import Engine, StoreSettings
 from mcp_workflows.sidecar.verify.observations import Observations, ObservedAdapter
 from mcp_workflows.store.key_value import notes_in
 
-_LOOK_AGAIN: Final = 0.2  # seconds
 _ONCE: Final = "an engine that starts 'once' promises nothing about this"
-_VERDICTS: Final[Mapping[bool | None, Verdict]] = {True: Verdict.HELD, False: Verdict.BROKEN, None: Verdict.NOTED}
 _OURS: Final = "mcp-workflows"  # the beginning of the names of our distributions
 _SDKS: Final = frozenset({"boto3", "google-cloud-workflows", "httpx2", "mcp", "temporalio"})
+
+
+class Verdict(StrEnum):
+    """The verdict on a promise."""
+
+    HELD = "held"
+    BROKEN = "broken"
+    NOT_TRIED = "not tried"
+    NOTED = "noted"  # there is nothing that it should be
+
+
+_VERDICTS: Final[Mapping[bool | None, Verdict]] = {True: Verdict.HELD, False: Verdict.BROKEN, None: Verdict.NOTED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """One promise of the boundary, or one answer of the engine that the adapter relies on."""
+
+    promise: str
+    verdict: Verdict
+    seen: str = ""  # the reason, or what the engine said
+    expected: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +77,6 @@ class Plan:
     roles: Fixtures | None  # tools that the user named; None: the workflows that the adapter brings
     settings: Any  # of the adapter's `FixtureSettings`
     patience: float  # seconds
-    with_executions: bool  # for a recording
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,9 +84,7 @@ class Verification:
     """The findings of a run, filled in while it goes on."""
 
     promises: list[Promise] = field(default_factory=list[Promise])
-    executions: list[RecordedExecution] = field(default_factory=list[RecordedExecution])
     measured: Mapping[str, float] = field(default_factory=dict[str, float])
-    private: Mapping[str, str] = field(default_factory=dict[str, str])  # see `Records.private`
     left: Sequence[str] = ()  # what could not be ended or removed
     is_complete: bool = False  # all was tried
 
@@ -81,16 +92,15 @@ class Verification:
         """Return how many promises have this verdict."""
         return sum(each.verdict is verdict for each in self.promises)
 
-    def recording(self, adapter: str) -> Recording:
-        """Return the recording, not sanitized yet."""
-        return Recording(
-            adapter=adapter,
-            date=datetime.now(UTC).date().isoformat(),
-            versions=_versions(),
-            promises=tuple(self.promises),
-            measured=self.measured,
-            executions=tuple(self.executions),
-        )
+    def as_json(self, adapter: str) -> Mapping[str, JSON]:
+        """Return the findings as JSON, with the kind of engine, the day in UTC and the versions."""
+        return {
+            "adapter": adapter,
+            "date": datetime.now(UTC).date().isoformat(),
+            "versions": _versions(),
+            "promises": [asdict(each) for each in self.promises],
+            "measured": self.measured,
+        }
 
 
 async def run_until_interrupted(plan: Plan, found: Verification, told: Callable[[Promise], None]) -> bool:
@@ -141,9 +151,6 @@ async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) 
         await stack.enter_async_context(adapter)
         own = adapter.adapter
         await _must_answer(own)
-        found.private = dict.fromkeys(_secrets(engine.settings), "secret")
-        if isinstance(own, Records):
-            found.private = {**found.private, **own.private()}
         fixtures = plan.roles
         if fixtures is None:
             assert isinstance(own, HasFixtures), "the plan says so"
@@ -162,7 +169,7 @@ async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) 
             subject = replace(subject, gaps={**subject.gaps, lost: _ONCE})
 
         def tell(promise: Promise) -> None:
-            shown = promise.model_copy(update={"seen": _masked(promise.seen, engine.settings)})
+            shown = replace(promise, seen=_masked(promise.seen, engine.settings))
             found.promises.append(shown)
             told(shown)
 
@@ -172,18 +179,6 @@ async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) 
         for text, question in fixtures.questions.items():
             for promise in await _of_question(text, question):
                 tell(promise)
-        for part, role in _parts(subject) if plan.with_executions else ():
-            try:
-                found.executions.append(await _executed(subject, adapter, part, role))
-            except EngineUnavailable as error:
-                why = f"no answer: {error}"
-                tell(Promise(promise=f"One execution can be recorded ({part}).", verdict=Verdict.NOT_TRIED, seen=why))
-            except (EngineError, TimeoutError) as error:
-                why = str(error) or "it did not end in time"
-                tell(Promise(promise=f"One execution can be recorded ({part}).", verdict=Verdict.BROKEN, seen=why))
-            except Exception as error:  # noqa: BLE001  # the findings are kept, whatever an adapter raises
-                why = f"{type(error).__name__}: {error}"
-                tell(Promise(promise=f"One execution can be recorded ({part}).", verdict=Verdict.BROKEN, seen=why))
         found.measured, found.is_complete = seen.measured(), True
 
 
@@ -226,7 +221,7 @@ def _of_errors(errors: Sequence[str], secrets: Sequence[str]) -> Promise:
 
 
 def _masked(text: str, settings: object) -> str:
-    """Return a text for the terminal without the secrets of the settings."""
+    """Return a text without the secrets of the settings."""
     for secret in _secrets(settings):
         text = text.replace(secret, "***")
     return text
@@ -257,46 +252,6 @@ async def _of_question(text: str, question: Question) -> Sequence[Promise]:
         return [Promise(promise=text, verdict=Verdict.NOT_TRIED, seen=str(reason))]
     except EngineError as error:
         return [Promise(promise=text, verdict=Verdict.NOT_TRIED, seen=f"no answer: {error}")]
-
-
-def _parts(subject: Subject) -> Iterator[tuple[str, Role]]:
-    """Yield the roles that somebody plays, each with its name."""
-    for part in ("finishes", "fails", "endless", "asks"):
-        role: Role | None = getattr(subject, part)
-        if role is not None and role.missing is None:
-            yield part, role
-
-
-async def _executed(subject: Subject, adapter: ObservedAdapter, part: str, role: Role) -> RecordedExecution:
-    """Run one execution from its start to its end, and keep what the engine says after each change.
-
-    Raises:
-        EngineError: it cannot be started, or does not end in time.
-    """
-    start, records = new_start(role), adapter.adapter
-    ref = ref_of(start, await adapter.start(start))
-    history, last, asked_to_end = None, None, False
-    with anyio.fail_after(subject.patience):
-        while last is None or not last.terminal:
-            seen = await adapter.describe(ref)
-            if seen != last:
-                history = await records.record(ref, history) if isinstance(records, Records) else None
-            if seen.status is Status.INPUT_REQUIRED and (last is None or seen.requests != last.requests):
-                await adapter.answer(ref, {key: accepted(subject) for key in seen.requests})
-            if part == "endless" and seen.status is Status.RUNNING and not asked_to_end:
-                await _run_for_a_look(adapter, ref)
-                await adapter.cancel(ref)
-                asked_to_end = True
-            last = seen
-            await anyio.sleep(0 if seen.terminal else _LOOK_AGAIN)
-    return RecordedExecution(
-        part=part, workflow=role.workflow, arguments=role.arguments, seen=outcome(last), history=history
-    )
-
-
-async def _run_for_a_look(adapter: Adapter, ref: Ref) -> None:
-    await anyio.sleep(_LOOK_AGAIN)  # so that it has begun
-    await adapter.describe(ref)
 
 
 def _versions() -> Mapping[str, str]:

@@ -1,20 +1,18 @@
-"""State machines of known behaviour, for `mcp-workflows verify`; and the histories for its recordings."""
+"""State machines of known behaviour, for `mcp-workflows verify`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
 from botocore.exceptions import BotoCoreError, ClientError
 
-from mcp_workflows.adapter import JSON, Fixtures, Observation, Question, Role
+from mcp_workflows.adapter import Fixtures, Observation, Question, Role
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_stepfunctions.client import Client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 from mcp_workflows_stepfunctions.tooling.deployment import Definition, Deployment, FixtureSettings, code
 from mcp_workflows_stepfunctions.tooling.engine_questions import ECHO, QUESTIONS
@@ -121,30 +119,3 @@ async def _called(function: Callable[[], T]) -> T:
         raise EngineRefused(f"AWS says {code(error)} to {error.operation_name}") from None
     except BotoCoreError as error:
         raise EngineUnavailable(f"AWS cannot be asked ({type(error).__name__})") from None
-
-
-async def record(client: Client, arn: str) -> JSON:
-    """Return the history as `aws stepfunctions get-execution-history` prints it."""
-    events = await client.pages("get_execution_history", "events", executionArn=arn, maxResults=1000)
-    return {"events": [_written(event) for event in events]}
-
-
-def _written(value: Any) -> JSON:  # Any: as boto3 returns it
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {name: _written(each) for name, each in cast("Mapping[str, Any]", value).items()}
-    return value
-
-
-def private(settings: StepFunctionsSettings, client: Client) -> Mapping[str, str]:
-    """Return the account and what names a company; see `Records.private`."""
-    role, events = settings.assume_role, settings.events
-    texts = {
-        client.account: "account",
-        settings.profile: "profile",
-        role and role.external_id: "secret",
-        role and role.arn: "role",
-        events and events.queue_url: "queue",
-    }
-    return {text: kind for text, kind in texts.items() if text}
