@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mcp_workflows.access import AccessRequest, Allow, Authorizer, Rule, Verb
     from mcp_workflows.access.limit_settings import Limits, ToolLimits
-    from mcp_workflows.adapter.functions import from_functions
     from mcp_workflows.client import TasksClient
+    from mcp_workflows.kit.functions import from_functions
     from mcp_workflows.receiver.attach import Workflows, attach
     from mcp_workflows.tools.gates import ToolGate
     from mcp_workflows.tools.questions import Ask, Question
@@ -45,7 +45,7 @@ _HOME = {
     **dict.fromkeys(["Allow", "Authorizer", "Rule", "Verb", "AccessRequest"], "access"),
     "TasksClient": "client",
     "Duration": "units",
-    "from_functions": "adapter",
+    "from_functions": "kit.functions",
     "ToolGate": "tools.gates",
     **dict.fromkeys(["Limits", "ToolLimits"], "access.limit_settings"),
     **dict.fromkeys(["Ask", "Question"], "tools.questions"),

@@ -13,7 +13,7 @@ from mcp_workflows_http.definition import Ask, Cancel, Request
 from mcp_workflows_http.presets import preset_names, presets, read_preset
 
 from mcp_workflows.adapter import Signature, StartGuarantee
-from mcp_workflows.adapter.definition import AnsweredAt
+from mcp_workflows.kit.definition import AnsweredAt
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "presets"
 _PROOFS: Final = {

@@ -1,9 +1,8 @@
-"""The boundary to workflow engines: all that an adapter may import, besides `mcp_workflows.errors`.
+"""The boundary to workflow engines.
 
-`boundary` has the four verbs and their types, `capabilities` the abilities beyond them, `functions` an adapter made of
-functions, `threads` a runner of blocking calls; what they define is re-exported here. Import from their own modules:
-`bulk_status` (one call for many executions), `token_bucket` (quotas), `http_errors` (errors of HTTP libraries) and
-`memory` (an engine for tests).
+`boundary` has the four verbs and their types, `capabilities` the abilities beyond them; this package re-exports both.
+Import from their own modules: `templates`, `redaction` (masking), `display_text` (cleaning) and `memory` (an engine for
+tests). `mcp_workflows.kit` holds what helps to write an adapter.
 """
 
 from mcp_workflows.adapter.boundary import (
@@ -96,8 +95,6 @@ from mcp_workflows.adapter.capabilities import (
     takes_grace,
 )
 from mcp_workflows.adapter.display_text import closest, rough_duration
-from mcp_workflows.adapter.functions import from_functions
-from mcp_workflows.adapter.threads import BlockingCall, begin_call
 
 __all__ = [
     "DECLINE_META",
@@ -110,7 +107,6 @@ __all__ = [
     "Adapter",
     "Adopts",
     "Allowance",
-    "BlockingCall",
     "Checks",
     "Discovered",
     "Discovers",
@@ -171,14 +167,12 @@ __all__ = [
     "WorkflowSchema",
     "askable",
     "asked",
-    "begin_call",
     "can_terminate",
     "cancels_at_once",
     "closest",
     "digest",
     "expose_every",
     "first_settings",
-    "from_functions",
     "gate_settings",
     "installed_adapters",
     "is_fleeting",

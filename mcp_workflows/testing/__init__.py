@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from mcp_workflows.adapter import Role
-from mcp_workflows.adapter.laws import Subject
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
+from mcp_workflows.testing.laws import Subject
 
 pytest.register_assert_rewrite(
     *(

@@ -10,8 +10,11 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import Adapter, Checks, Finds, StartGuarantee, laws
-from mcp_workflows.adapter.laws import (
+from mcp_workflows.adapter import Adapter, Checks, Finds, StartGuarantee
+from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.testing import laws
+from mcp_workflows.testing.capability_contract import CapabilityLaws
+from mcp_workflows.testing.laws import (
     Subject,
     accepted,
     assert_clean,
@@ -21,8 +24,6 @@ from mcp_workflows.adapter.laws import (
     ref_of,
     unreachable,
 )
-from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.testing.capability_contract import CapabilityLaws
 
 
 class AdapterContract(CapabilityLaws):

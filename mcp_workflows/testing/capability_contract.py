@@ -27,7 +27,8 @@ from mcp_workflows.adapter import (
     Terminates,
     Waits,
 )
-from mcp_workflows.adapter.laws import (
+from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.testing.laws import (
     STACK_TRACES,
     Subject,
     assert_clean,
@@ -39,7 +40,6 @@ from mcp_workflows.adapter.laws import (
     unreachable,
     until_ended,
 )
-from mcp_workflows.errors import EngineUnavailable
 
 MAX_LOG = 65_536  # bytes
 ROUTE = re.compile(r"[A-Za-z0-9_-]{1,64}")

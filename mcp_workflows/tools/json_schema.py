@@ -17,7 +17,7 @@ from urllib.parse import quote
 from jsonschema_rs import Draft202012Validator, Registry, ValidationError, ValidationErrorKind
 
 from mcp_workflows.adapter.display_text import closest
-from mcp_workflows.adapter.regex import QUICK, SLOW, SlowPattern, bounded, is_quick, matches
+from mcp_workflows.tools.regex import QUICK, SLOW, SlowPattern, bounded, is_quick, matches
 from mcp_workflows.tools.schema_cost import (
     ENDLESS,
     cost_of,

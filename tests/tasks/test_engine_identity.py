@@ -15,10 +15,10 @@ from pydantic import BaseModel
 
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Adapter, Execution, Status
-from mcp_workflows.adapter.functions import from_functions
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import FOREIGN, Engines
 from mcp_workflows.errors import EngineUnavailable, RequestError
+from mcp_workflows.kit.functions import from_functions
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task, attempt, bind, observe, request_cancel
 from mcp_workflows.tasks.gauges import TaskGauges

@@ -13,8 +13,8 @@ from mcp_workflows_temporal.adapter import TemporalAdapter
 from pydantic import ValidationError
 
 from mcp_workflows import Tool
-from mcp_workflows.adapter.functions import FunctionsAdapter
 from mcp_workflows.adapter.memory import MemoryAdapter
+from mcp_workflows.kit.functions import FunctionsAdapter
 from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.tool import AfterCancel, OnExpire
 from tests.sidecar.config.test_config_schema import complaints

@@ -13,8 +13,8 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator as Other
 
-from mcp_workflows.adapter.regex import LIMIT, LONGEST, is_quick
 from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, check_schema, violations, without_formats
+from mcp_workflows.tools.regex import LIMIT, LONGEST, is_quick
 from mcp_workflows.tools.schema_cost import ENDLESS, MAX_STEPS, cost_of, count_values, excess, is_object
 from tests.support.fuzzing import VALUES
 

@@ -31,10 +31,10 @@ from mcp_workflows.adapter import (
     Start,
     StartGuarantee,
     WorkflowSchema,
-    begin_call,
 )
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.kit.threads import begin_call
 from mcp_workflows_dbos.error_translation import translated
 from mcp_workflows_dbos.executor import Application, Executor, running, unknown_workflow
 from mcp_workflows_dbos.look import execution_of

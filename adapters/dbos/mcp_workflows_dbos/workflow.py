@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, cast
 
 from dbos import DBOS
 
-from mcp_workflows.adapter.change_hints import ChangeHints
 from mcp_workflows.adapter.forms import read_form
+from mcp_workflows.kit.change_hints import ChangeHints
 
 __all__ = ["ANSWER", "ASK", "CHANGES", "PROGRESS", "QUESTION", "Answer", "McpError", "ask", "progress"]
 

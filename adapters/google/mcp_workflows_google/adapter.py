@@ -29,9 +29,9 @@ from mcp_workflows.adapter import (
     StartGuarantee,
     Use,
 )
-from mcp_workflows.adapter.bulk_status import Listings
-from mcp_workflows.adapter.change_hints import ChangeHints
 from mcp_workflows.errors import EngineError, EngineRefused
+from mcp_workflows.kit.bulk_status import Listings
+from mcp_workflows.kit.change_hints import ChangeHints
 from mcp_workflows_google.answer import answer
 from mcp_workflows_google.bulk_status import describe_many, listings
 from mcp_workflows_google.client import Client, open_client

@@ -17,8 +17,8 @@ import anyio.lowlevel
 from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.api_core.retry import AsyncRetry
 
-from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, QuotaKey
 from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows.kit.token_bucket import BUCKETS, Bucket, Buckets, QuotaKey
 from mcp_workflows_google.channels import EXECUTIONS, IN_OUR_CALL, GrpcClients
 from mcp_workflows_google.credentials import Credentials
 from mcp_workflows_google.error_table import CallKind

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mcp_workflows.adapter import JSON, Execution, Ref
-from mcp_workflows.adapter.bulk_status import ListEntry, Listings, RunningNames, gently
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.bulk_status import ListEntry, Listings, RunningNames, gently
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.input_requests import with_questions
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName, note_prefix_of

@@ -18,8 +18,8 @@ from google.cloud import workflows_v1
 from google.cloud.workflows import executions_v1
 
 from mcp_workflows.adapter import JSON, Allowance
-from mcp_workflows.adapter.token_bucket import BUCKETS, Buckets
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.kit.token_bucket import BUCKETS, Buckets
 from mcp_workflows_google.api_calls import ApiCall, ApiCaller
 from mcp_workflows_google.channels import WORKFLOWS, GrpcClients
 from mcp_workflows_google.credentials import Credentials

@@ -25,9 +25,9 @@ from google.auth.transport.requests import Request
 from google.oauth2 import credentials as users
 from google.oauth2 import service_account
 
-from mcp_workflows.adapter import BlockingCall
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.kit.threads import BlockingCall
 from mcp_workflows_google.settings import DEMO, GoogleSettings
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from mcp_workflows.adapter import JSON, TERMINAL
-from mcp_workflows.adapter.change_hints import ChangeHints
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows.kit.change_hints import ChangeHints
 from mcp_workflows_google.callback import check_callback
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.names import KEY_LABEL, ExecutionName

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_workflows.adapter.token_bucket import UNLIMITED, BucketLimits
+from mcp_workflows.kit.token_bucket import UNLIMITED, BucketLimits
 from mcp_workflows_google.settings import Quota
 
 PER_MINUTE: Final[Mapping[str, float]] = {

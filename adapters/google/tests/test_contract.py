@@ -16,10 +16,10 @@ from adapters.google.tests import flows
 from adapters.google.tests.scene import adapter as adapter_of
 from adapters.google.tests.scene import called_at, environment
 from mcp_workflows.adapter import Adapter, Ref, Status
-from mcp_workflows.adapter.laws import cancelled_afterwards, new_start, ref_of, until_ended
 from mcp_workflows.store.key_value import StoreNotes
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
+from mcp_workflows.testing.laws import cancelled_afterwards, new_start, ref_of, until_ended
 from scripts.processes import free_port
 from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 

@@ -12,8 +12,8 @@ from mcp_workflows_google.quota import PER_MINUTE, limits
 from mcp_workflows_google.settings import GoogleSettings, Quota
 
 from adapters.google.tests.injecting import Fault, Injecting, injecting
-from mcp_workflows.adapter.token_bucket import UNLIMITED, Buckets
 from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.kit.token_bucket import UNLIMITED, Buckets
 
 pytestmark = pytest.mark.anyio
 

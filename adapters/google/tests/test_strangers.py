@@ -22,8 +22,8 @@ from adapters.google.tests.injecting import Injecting, Reply
 from adapters.google.tests.scene import INBOUND
 from adapters.google.tests.stubbed import PLACE, adapter, notes, running_stub, settings, start, stub, told
 from mcp_workflows.adapter import Ref
-from mcp_workflows.adapter.token_bucket import Buckets
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
+from mcp_workflows.kit.token_bucket import Buckets
 
 pytestmark = pytest.mark.anyio
 

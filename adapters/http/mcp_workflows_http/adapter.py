@@ -27,12 +27,12 @@ from mcp_workflows.adapter import (
     StartGuarantee,
     Status,
 )
-from mcp_workflows.adapter.change_hints import ChangeHints
-from mcp_workflows.adapter.expressions import Scope
-from mcp_workflows.adapter.kept_definitions import KeptDefinitions
-from mcp_workflows.adapter.kept_looks import KeptLooks
 from mcp_workflows.adapter.redaction import SECRET_KEY, mask
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError, ResultUnavailable
+from mcp_workflows.kit.change_hints import ChangeHints
+from mcp_workflows.kit.expressions import Scope
+from mcp_workflows.kit.kept_definitions import KeptDefinitions
+from mcp_workflows.kit.kept_looks import KeptLooks
 from mcp_workflows_http.bulk_status import WITH_LISTS, WITHOUT_LISTS, RateShares, listings
 from mcp_workflows_http.cancel import cancel
 from mcp_workflows_http.client import ApiClient

@@ -14,9 +14,9 @@ import anyio.to_thread
 import httpx2
 import jwt
 
-from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.adapter.redaction import KNOWN, STARS
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.kit.expressions import as_object
 from mcp_workflows_http.connection_errors import cause_of
 from mcp_workflows_http.settings import Auth, Basic, ClientCredentials, GitHubApp
 

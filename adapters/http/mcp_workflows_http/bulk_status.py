@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from mcp_workflows.adapter import Status
-from mcp_workflows.adapter.bulk_status import ListEntry, Listings, RunningNames
-from mcp_workflows.adapter.definition import word_of
-from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError
+from mcp_workflows.kit.bulk_status import ListEntry, Listings, RunningNames
+from mcp_workflows.kit.definition import word_of
+from mcp_workflows.kit.expressions import Scope
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Sweep
 from mcp_workflows_http.find import pages

@@ -9,8 +9,8 @@ from typing import Final
 import anyio
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.adapter.expressions import lenient
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.expressions import lenient
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition
 from mcp_workflows_http.error_translation import change_error

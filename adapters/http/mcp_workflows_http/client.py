@@ -24,10 +24,10 @@ import anyio.to_thread
 import httpx2
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows.adapter.redaction import KNOWN
-from mcp_workflows.adapter.token_bucket import BUCKETS, UNLIMITED, BucketLimits, QuotaKey
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError
+from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
+from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, BucketLimits, QuotaKey
 from mcp_workflows_http.auth import Credentials
 from mcp_workflows_http.connection_errors import cause_of
 from mcp_workflows_http.definition import Method, Request

@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_va
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import Signature, StartGuarantee
-from mcp_workflows.adapter.definition import ENDS_OR_RUNS, MODEL, EngineQuestion, Inputs, Reading, in_order
-from mcp_workflows.adapter.expressions import Text, Value, names_in
+from mcp_workflows.kit.definition import ENDS_OR_RUNS, MODEL, EngineQuestion, Inputs, Reading, in_order
+from mcp_workflows.kit.expressions import Text, Value, names_in
 
 Code = Annotated[int, Field(ge=100, le=599)]
 

@@ -9,8 +9,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_workflows.adapter import StartGuarantee
-from mcp_workflows.adapter.http_errors import reason_in
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows.kit.http_errors import reason_in
 from mcp_workflows_http.client import Reply
 
 _LATER: Final = frozenset({408, 425})

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 from mcp_workflows.adapter import JSON, Start
-from mcp_workflows.adapter.expressions import Scope, as_list, lenient
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
+from mcp_workflows.kit.expressions import Scope, as_list, lenient
 from mcp_workflows_http.cancel import cancel
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.definition import Pages, Request

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, Self, cast
 
 from mcp_workflows.adapter import JSON, Start
-from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.errors import ExecutionNotFound
+from mcp_workflows.kit.expressions import Scope
 from mcp_workflows_http.settings import HttpSettings
 
 _VERSION = 1

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Final
 
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
-from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows.adapter.redaction import mask
-from mcp_workflows.adapter.reply_reader import (
+from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError, ResultUnavailable
+from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
+from mcp_workflows.kit.reply_reader import (
     AskedQuestion,
     entry_of,
     execution_of,
@@ -25,7 +26,6 @@ from mcp_workflows.adapter.reply_reader import (
     text_of,
     with_questions,
 )
-from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError, ResultUnavailable
 from mcp_workflows_http.client import ApiClient, Reply, retry_after
 from mcp_workflows_http.definition import ApiDefinition, Ask, Log, Look, More
 from mcp_workflows_http.error_translation import look_error, said

@@ -14,7 +14,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from mcp_workflows.adapter import JSON, Preset, closest
-from mcp_workflows.adapter.expressions import as_object
+from mcp_workflows.kit.expressions import as_object
 
 _FOLDER: Final = files("mcp_workflows_http") / "preset_files"
 _ENDINGS: Final = (".yaml", ".yml")  # of a file of the user's own

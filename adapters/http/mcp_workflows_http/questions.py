@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.adapter.definition import AnsweredAt
-from mcp_workflows.adapter.expressions import as_object
-from mcp_workflows.adapter.http_errors import MAX_BODY, reason_in
-from mcp_workflows.adapter.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.definition import AnsweredAt
+from mcp_workflows.kit.expressions import as_object
+from mcp_workflows.kit.http_errors import MAX_BODY, reason_in
+from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Ask
 from mcp_workflows_http.error_translation import change_error

@@ -24,7 +24,7 @@ from pydantic import (
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
-from mcp_workflows.adapter.definition import MODEL, CallTimeout
+from mcp_workflows.kit.definition import MODEL, CallTimeout
 from mcp_workflows_http.definition import HEADER, ApiDefinition
 from mcp_workflows_http.presets import with_places_in_preset, with_preset
 

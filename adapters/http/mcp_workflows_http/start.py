@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from mcp_workflows.adapter import JSON, Start, StartGuarantee
-from mcp_workflows.adapter.expressions import REPLY, Scope, as_object, names_in, order_names
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
+from mcp_workflows.kit.expressions import REPLY, Scope, as_object, names_in, order_names
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.error_translation import said, start_error
 from mcp_workflows_http.handle import Handle, run_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mcp_workflows_http.adapter import SweepingHttpAdapter
 
 from mcp_workflows.adapter import Adapter, Ref, Status
-from mcp_workflows.adapter.laws import cancelled_afterwards, new_start, ref_of, see_questions, until_ended
 from mcp_workflows.testing import AdapterContract, Subject
+from mcp_workflows.testing.laws import cancelled_afterwards, new_start, ref_of, see_questions, until_ended
 
 
 class ListingContract(AdapterContract):

@@ -85,7 +85,7 @@ async def test_a_word_that_no_map_names_is_a_finding_after_a_day(
         found.adapter.remember(notes_in(store)("jobs"))
         await found.look(await found.start("odd"))
         assert (await found.adapter.check_engine()).ok
-        monkeypatch.setattr("mcp_workflows.adapter.kept_definitions._TELL_AFTER", timedelta(0))
+        monkeypatch.setattr("mcp_workflows.kit.kept_definitions._TELL_AFTER", timedelta(0))
         finding = await found.adapter.check_engine()
     assert finding.text == "its status 'sleeping' has been in no map for a day: a task with it goes on for ever"
     assert not finding.ok
@@ -446,7 +446,7 @@ async def test_a_result_that_stays_unreadable_ends_its_task_as_failed_with_the_r
         handle = await found.start()
         found.api.next_replies += [found.api.look, answering(UNREAD[4])] * 2
         assert (await found.look(handle)).status is Status.RUNNING
-        monkeypatch.setattr("mcp_workflows.adapter.kept_definitions.READ_FOR", timedelta())
+        monkeypatch.setattr("mcp_workflows.kit.kept_definitions.READ_FOR", timedelta())
         seen = await found.look(handle)
         assert (seen.status, seen.failure and seen.failure.kind) == (Status.FAILED, "ResultUnavailable")
         assert "its result cannot be read: it answered 500" in str(seen.failure)

@@ -16,7 +16,9 @@ from mcp_workflows_http import HttpAdapter
 from adapters.http.tests.airflow_engine import Airflow
 from adapters.http.tests.real import subject_of
 from mcp_workflows.adapter import Adapter, Execution, Progress, Status
-from mcp_workflows.adapter.laws import (
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows.testing import AdapterContract, Role, Subject
+from mcp_workflows.testing.laws import (
     cancelled_afterwards,
     new_start,
     ref_of,
@@ -25,8 +27,6 @@ from mcp_workflows.adapter.laws import (
     until,
     until_ended,
 )
-from mcp_workflows.errors import EngineRefused
-from mcp_workflows.testing import AdapterContract, Role, Subject
 
 pytestmark = pytest.mark.slow
 

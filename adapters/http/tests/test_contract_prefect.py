@@ -15,9 +15,9 @@ from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.prefect_engine import Prefect
 from adapters.http.tests.real import subject_of
 from mcp_workflows.adapter import Adapter, Status
-from mcp_workflows.adapter.laws import new_start, see_questions, until, until_ended
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.testing import Role, Subject
+from mcp_workflows.testing.laws import new_start, see_questions, until, until_ended
 
 pytestmark = pytest.mark.slow
 

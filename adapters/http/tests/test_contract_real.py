@@ -13,9 +13,9 @@ from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.real import subject_of
 from adapters.http.tests.toil_engine import Toil
 from mcp_workflows.adapter import Adapter, Ref, Status
-from mcp_workflows.adapter.laws import new_start, ref_of, until_ended
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.testing import AdapterContract, Role, Subject
+from mcp_workflows.testing.laws import new_start, ref_of, until_ended
 
 pytestmark = pytest.mark.process
 

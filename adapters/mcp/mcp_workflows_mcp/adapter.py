@@ -32,10 +32,10 @@ from mcp_workflows.adapter import (
     StartGuarantee,
     digest,
 )
-from mcp_workflows.adapter.kept_definitions import KeptDefinitions
-from mcp_workflows.adapter.kept_looks import KeptLooks
 from mcp_workflows.adapter.redaction import KNOWN, mask, mask_known
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ResultUnavailable
+from mcp_workflows.kit.kept_definitions import KeptDefinitions
+from mcp_workflows.kit.kept_looks import KeptLooks
 from mcp_workflows_mcp.cancel import cancel
 from mcp_workflows_mcp.definition import ToolsDefinition
 from mcp_workflows_mcp.find import find

@@ -1,7 +1,7 @@
 """The definition of split tools: which tools of a server start, look at, answer and cancel an execution.
 
 Expressions see `reply` (the structured content of a result, else the JSON or the named parts of its text) and `error`
-(the text of a result with `isError`). See `mcp_workflows.adapter.definition` for how a reply is read.
+(the text of a result with `isError`). See `mcp_workflows.kit.definition` for how a reply is read.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import StartGuarantee
-from mcp_workflows.adapter.definition import MODEL, EngineQuestion, Reading
-from mcp_workflows.adapter.expressions import Text, Value, names_in
+from mcp_workflows.kit.definition import MODEL, EngineQuestion, Reading
+from mcp_workflows.kit.expressions import Text, Value, names_in
 from mcp_workflows_mcp.text_parts import checked_pattern
 
 Pattern = Annotated[str, AfterValidator(checked_pattern)]

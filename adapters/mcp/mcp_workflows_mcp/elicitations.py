@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, InputRequest
 from mcp_workflows.adapter.display_text import safe_link
-from mcp_workflows.adapter.expressions import as_object
+from mcp_workflows.kit.expressions import as_object
 
 logger = logging.getLogger(__name__)
 

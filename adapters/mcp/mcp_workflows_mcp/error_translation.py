@@ -17,7 +17,6 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.client import AnswerRejected, TaskNotFound
 from mcp_workflows.client.http import UNREACHED
 from mcp_workflows.client.retries import LOST, OVER
@@ -32,6 +31,7 @@ from mcp_workflows.errors import (
     NotLetIn,
     ServerUnreachable,
 )
+from mcp_workflows.kit.expressions import Scope
 from mcp_workflows_mcp.reply import Reply
 
 _LONGEST: Final = 300  # characters of a message

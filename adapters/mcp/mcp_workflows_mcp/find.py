@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final
 
 from mcp_workflows.adapter import JSON, Start
-from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows.errors import EngineUnavailable, MappingError
+from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows_mcp.cancel import cancel
 from mcp_workflows_mcp.definition import Search, ToolCall, ToolsDefinition
 from mcp_workflows_mcp.error_translation import look_error

@@ -11,8 +11,8 @@ from typing import Any, Final, Self, cast
 
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.adapter.expressions import Scope, as_object
 from mcp_workflows.errors import ExecutionNotFound
+from mcp_workflows.kit.expressions import Scope, as_object
 
 _VERSION: Final = 1
 _LONGEST_SHOWN: Final = 200  # characters

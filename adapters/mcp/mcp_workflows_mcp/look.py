@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mcp_workflows.adapter import JSON, Execution, Status
-from mcp_workflows.adapter.expressions import Scope, lenient, names_in
-from mcp_workflows.adapter.reply_reader import (
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError, ResultUnavailable
+from mcp_workflows.kit.expressions import Scope, lenient, names_in
+from mcp_workflows.kit.reply_reader import (
     AskedQuestion,
     entry_of,
     execution_of,
@@ -18,7 +19,6 @@ from mcp_workflows.adapter.reply_reader import (
     status_of,
     with_questions,
 )
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError, ResultUnavailable
 from mcp_workflows_mcp.definition import Ask, Look, ToolCall, ToolsDefinition
 from mcp_workflows_mcp.error_translation import look_error
 from mcp_workflows_mcp.handle import Handle

@@ -22,8 +22,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Notes, Progress, Status
-from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.errors import AdapterBroke, EngineError, EngineUnavailable, ExecutionNotFound
+from mcp_workflows.kit.expressions import as_object
 from mcp_workflows_mcp.elicitations import Elicitations
 from mcp_workflows_mcp.error_translation import UNEXPECTED
 from mcp_workflows_mcp.reply import text_of

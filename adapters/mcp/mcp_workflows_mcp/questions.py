@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.adapter.definition import AnsweredAt
-from mcp_workflows.adapter.expressions import as_object
-from mcp_workflows.adapter.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.definition import AnsweredAt
+from mcp_workflows.kit.expressions import as_object
+from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows_mcp.definition import Ask
 from mcp_workflows_mcp.error_translation import change_error, holds
 from mcp_workflows_mcp.upstream import Upstream

@@ -11,9 +11,9 @@ import mcp_types as types
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.adapter.expressions import Scope, as_list, as_object
-from mcp_workflows.adapter.http_errors import reason_in
 from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.kit.expressions import Scope, as_list, as_object
+from mcp_workflows.kit.http_errors import reason_in
 from mcp_workflows_mcp.text_parts import parts_of
 
 _WRAPPED: Final = "x-fastmcp-wrap-result"  # FastMCP: the schema of a result that is no object by itself

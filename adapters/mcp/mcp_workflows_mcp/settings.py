@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.adapter.definition import MODEL, CallTimeout
 from mcp_workflows.adapter.display_text import is_this_machine
+from mcp_workflows.kit.definition import MODEL, CallTimeout
 from mcp_workflows_mcp.definition import ToolsDefinition
 
 

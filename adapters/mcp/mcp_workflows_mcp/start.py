@@ -15,8 +15,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_workflows.adapter import JSON, Start, StartGuarantee
-from mcp_workflows.adapter.expressions import REPLY, Scope, as_object, names_in, order_names
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
+from mcp_workflows.kit.expressions import REPLY, Scope, as_object, names_in, order_names
 from mcp_workflows_mcp.definition import ToolsDefinition
 from mcp_workflows_mcp.error_translation import change_error, holds, is_reply
 from mcp_workflows_mcp.handle import Handle, HandleKind, run_of

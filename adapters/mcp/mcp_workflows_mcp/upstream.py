@@ -32,7 +32,6 @@ from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, closest
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.adapter.expressions import Scope, as_list, as_object
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.client import TasksClient, TaskState, reconnecting_http
 from mcp_workflows.client.retries import TaskRequests
@@ -45,6 +44,7 @@ from mcp_workflows.errors import (
     EngineUnavailable,
     MappingError,
 )
+from mcp_workflows.kit.expressions import Scope, as_list, as_object
 from mcp_workflows_mcp.auth import credentials_of
 from mcp_workflows_mcp.definition import ToolCall
 from mcp_workflows_mcp.error_translation import (

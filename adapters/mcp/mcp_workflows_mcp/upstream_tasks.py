@@ -13,10 +13,10 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
-from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.adapter.redaction import mask_known
 from mcp_workflows.client.messages import TaskState
 from mcp_workflows.errors import EngineError, EngineUnavailable, ResultUnavailable
+from mcp_workflows.kit.expressions import as_object
 from mcp_workflows_mcp.elicitations import MOST_QUESTIONS, Elicitations
 from mcp_workflows_mcp.error_translation import is_reply
 from mcp_workflows_mcp.reply import text_of

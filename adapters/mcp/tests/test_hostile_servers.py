@@ -620,7 +620,7 @@ async def test_a_result_that_cannot_be_read_is_asked_for_again_and_ends_as_faile
         seen = await found.adapter.describe(ref)
         assert seen.status is Status.RUNNING
         assert str(seen.message).startswith("it has succeeded, but its result cannot be read: ")
-        monkeypatch.setattr("mcp_workflows.adapter.kept_definitions.READ_FOR", timedelta())
+        monkeypatch.setattr("mcp_workflows.kit.kept_definitions.READ_FOR", timedelta())
         seen = await found.adapter.describe(ref)
         assert (seen.status, seen.failure and seen.failure.kind) == (Status.FAILED, "ResultUnavailable")
 
@@ -638,5 +638,5 @@ async def test_a_completed_task_whose_result_cannot_be_read_keeps_its_state_for_
         ref = await found.started()
         seen = await found.adapter.describe(ref)
         assert (seen.status, "its result cannot be read" in str(seen.message)) == (Status.RUNNING, True)
-        monkeypatch.setattr("mcp_workflows.adapter.kept_definitions.READ_FOR", timedelta())
+        monkeypatch.setattr("mcp_workflows.kit.kept_definitions.READ_FOR", timedelta())
         assert (await found.adapter.describe(ref)).status is Status.FAILED

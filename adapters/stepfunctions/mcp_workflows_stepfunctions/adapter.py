@@ -29,8 +29,8 @@ from mcp_workflows.adapter import (
     StartGuarantee,
     Use,
 )
-from mcp_workflows.adapter.bulk_status import Listings
 from mcp_workflows.errors import EngineError, EngineRefused
+from mcp_workflows.kit.bulk_status import Listings
 from mcp_workflows_stepfunctions.answer import send_answers
 from mcp_workflows_stepfunctions.bulk_status import listings
 from mcp_workflows_stepfunctions.cancel import stop_execution

@@ -1,4 +1,4 @@
-"""A cheap look at many executions: the list of the running ones, see `mcp_workflows.adapter.bulk_status`.
+"""A cheap look at many executions: the list of the running ones, see `mcp_workflows.kit.bulk_status`.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_ListExecutions.html
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcp_workflows.adapter.bulk_status import PAGE, ListEntry, ListingRefusedError, Listings, RunningNames
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.bulk_status import PAGE, ListEntry, ListingRefusedError, Listings, RunningNames
 from mcp_workflows_stepfunctions.arns import ExecutionArn, Machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
 from mcp_workflows_stepfunctions.names import DENIED

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import anyio
 
-from mcp_workflows.adapter import Allowance, BlockingCall, begin_call
-from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, QuotaKey
+from mcp_workflows.adapter import Allowance
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.kit.threads import BlockingCall, begin_call
+from mcp_workflows.kit.token_bucket import BUCKETS, Bucket, Buckets, QuotaKey
 from mcp_workflows_stepfunctions.arns import Place
 from mcp_workflows_stepfunctions.attempts import Attempts, send
 from mcp_workflows_stepfunctions.boto3_clients import (

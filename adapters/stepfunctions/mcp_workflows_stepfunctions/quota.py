@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_workflows.adapter.token_bucket import UNLIMITED, BucketLimits
+from mcp_workflows.kit.token_bucket import UNLIMITED, BucketLimits
 from mcp_workflows_stepfunctions.settings import Quota, Rate
 
 _WELL_SERVED: Final = frozenset({"us-east-1", "us-west-2", "eu-west-1"})

@@ -12,7 +12,8 @@ from mcp_workflows_stepfunctions.client import open_client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
 from adapters.stepfunctions.tests.injecting import Answer, Injecting, error, injecting
-from mcp_workflows.adapter import Ref, bulk_status
+from mcp_workflows.adapter import Ref
+from mcp_workflows.kit import bulk_status
 
 pytestmark = pytest.mark.anyio
 

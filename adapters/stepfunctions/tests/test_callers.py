@@ -21,8 +21,9 @@ from adapters.stepfunctions.tests.looks import until_ended
 from adapters.stepfunctions.tests.refused import EXECUTION
 from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows import Tool
-from mcp_workflows.adapter import Ref, Start, Status, begin_call
+from mcp_workflows.adapter import Ref, Start, Status
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.threads import begin_call
 from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio

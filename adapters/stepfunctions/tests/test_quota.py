@@ -6,7 +6,7 @@ import pytest
 from mcp_workflows_stepfunctions.quota import DEFAULTS, limits
 from mcp_workflows_stepfunctions.settings import Quota
 
-from mcp_workflows.adapter.token_bucket import UNLIMITED, Bucket, BucketLimits, Buckets, QuotaKey
+from mcp_workflows.kit.token_bucket import UNLIMITED, Bucket, BucketLimits, Buckets, QuotaKey
 
 
 class Clock:

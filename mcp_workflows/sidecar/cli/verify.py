@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.access import LOCAL
 from mcp_workflows.adapter import Fixtures, HasFixtures, Role, is_fleeting
-from mcp_workflows.adapter.laws import UNKNOWN
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.app import app, say
@@ -24,6 +23,7 @@ from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogL
 from mcp_workflows.sidecar.config.models import Config, Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean, names, no_engine
 from mcp_workflows.sidecar.verify.run import Plan, Promise, Verdict, Verification, run_until_interrupted
+from mcp_workflows.testing.laws import UNKNOWN
 from mcp_workflows.tools.prepare import filled
 from mcp_workflows.tools.tool import Kind, Tool
 

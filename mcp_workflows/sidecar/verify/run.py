@@ -27,7 +27,12 @@ from mcp_workflows.adapter import (
     Remembers,
     StartGuarantee,
 )
-from mcp_workflows.adapter.laws import (
+from mcp_workflows.engines.registry import CALL_TIMEOUT
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows.sidecar.config.models import Engine, StoreSettings
+from mcp_workflows.sidecar.verify.observations import Observations, ObservedAdapter
+from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.testing.laws import (
     LAWS,
     STACK_TRACES,
     Law,
@@ -36,11 +41,6 @@ from mcp_workflows.adapter.laws import (
     Subject,
     a_start_whose_reply_was_lost_is_found_again,
 )
-from mcp_workflows.engines.registry import CALL_TIMEOUT
-from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
-from mcp_workflows.sidecar.config.models import Engine, StoreSettings
-from mcp_workflows.sidecar.verify.observations import Observations, ObservedAdapter
-from mcp_workflows.store.key_value import notes_in
 
 _ONCE: Final = "an engine that starts 'once' promises nothing about this"
 _OURS: Final = "mcp-workflows"  # the beginning of the names of our distributions

@@ -25,8 +25,8 @@ from google.cloud.workflows_v1 import Workflow, WorkflowsClient
 from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcTransport
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcp_workflows.adapter.laws import until_found
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.testing.laws import until_found
 from mcp_workflows_google.channels import workflows_host
 from mcp_workflows_google.credentials import load, refreshed
 from mcp_workflows_google.rest import rest_url

@@ -21,7 +21,7 @@ from typing import Final, cast
 from google.cloud.workflows.executions_v1 import Execution
 
 from mcp_workflows.adapter import Observation
-from mcp_workflows.adapter.laws import NotTried, until_found
+from mcp_workflows.testing.laws import NotTried, until_found
 from mcp_workflows_google.names import KEY_LABEL as KEY
 from mcp_workflows_google.tooling.deployment import PREFIX, Deployment, answer, seconds
 

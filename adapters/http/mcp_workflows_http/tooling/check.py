@@ -6,9 +6,9 @@ import time
 from datetime import UTC, datetime
 
 from mcp_workflows.adapter import Finding, Start, StartGuarantee
-from mcp_workflows.adapter.definition import promise_of
-from mcp_workflows.adapter.expressions import CLOCKS_DIFFER, Scope, as_object, names_in
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
+from mcp_workflows.kit.definition import promise_of
+from mcp_workflows.kit.expressions import CLOCKS_DIFFER, Scope, as_object, names_in
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Method, Request
 from mcp_workflows_http.error_translation import said

@@ -11,10 +11,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from mcp_workflows.adapter import JSON, Discovered
-from mcp_workflows.adapter.definition import Inputs
-from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
-from mcp_workflows.adapter.reply_reader import form_of
 from mcp_workflows.errors import EngineError
+from mcp_workflows.kit.definition import Inputs
+from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
+from mcp_workflows.kit.reply_reader import form_of
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.definition import Detail, Workflows
 from mcp_workflows_http.find import items

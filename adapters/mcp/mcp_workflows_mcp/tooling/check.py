@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 import mcp_types as types
 
 from mcp_workflows.adapter import JSON, Finding
-from mcp_workflows.adapter.definition import promise_of
-from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows.kit.definition import promise_of
+from mcp_workflows.kit.expressions import as_object
 from mcp_workflows_mcp.definition import Look, StartCall, ToolCall, ToolsDefinition
 from mcp_workflows_mcp.settings import McpSettings
 from mcp_workflows_mcp.upstream import Upstream, hint_for

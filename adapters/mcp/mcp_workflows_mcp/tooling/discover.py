@@ -13,8 +13,8 @@ from typing import Final
 import mcp_types as types
 
 from mcp_workflows.adapter import JSON, Discovered, DraftedEngine, Exposed
-from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.expressions import as_object
 from mcp_workflows_mcp.settings import McpSettings
 from mcp_workflows_mcp.upstream import Connection, Upstream
 

@@ -19,8 +19,8 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcp_workflows.adapter.laws import until_found
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.testing.laws import until_found
 from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_clients
 from mcp_workflows_stepfunctions.settings import Discover, Events, StepFunctionsSettings
 

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, Final
 
 from mcp_workflows.adapter import Observation
-from mcp_workflows.adapter.laws import NotTried, until_found
+from mcp_workflows.testing.laws import NotTried, until_found
 from mcp_workflows_stepfunctions.tooling.deployment import Definition, Deployment, answer
 
 LARGEST: Final = 262_144  # bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from mcp_workflows.adapter.change_hints import ChangeHints
+from mcp_workflows.kit.change_hints import ChangeHints
 
 
 def test_a_listener_hears_of_changes_while_it_listens_and_of_unknown_names_never() -> None:

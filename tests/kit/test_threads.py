@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mcp_workflows.adapter import BlockingCall, begin_call
+from mcp_workflows.kit.threads import BlockingCall, begin_call
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +81,7 @@ async def test_a_call_keeps_its_places_until_it_has_ended_even_if_nobody_waits()
 def test_a_call_that_never_ends_does_not_keep_the_process_alive() -> None:
     code = """
 import threading, anyio
-from mcp_workflows.adapter import begin_call
+from mcp_workflows.kit.threads import begin_call
 async def main():
     await begin_call(threading.Event().wait)
     print("left")

@@ -31,7 +31,7 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel
 from starlette.requests import Request
 
-import mcp_workflows.adapter.functions
+import mcp_workflows.kit.functions
 from mcp_workflows import Tool, attach, from_functions
 from mcp_workflows.adapter import (
     JSON,
@@ -42,10 +42,7 @@ from mcp_workflows.adapter import (
     Start,
     StartGuarantee,
     Status,
-    http_errors,
 )
-from mcp_workflows.adapter.error_table import Errors
-from mcp_workflows.adapter.functions import FunctionsAdapter
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
     ConfigError,
@@ -55,6 +52,9 @@ from mcp_workflows.errors import (
     ExecutionNotFound,
     StartConflict,
 )
+from mcp_workflows.kit import http_errors
+from mcp_workflows.kit.error_table import Errors
+from mcp_workflows.kit.functions import FunctionsAdapter
 from mcp_workflows.sidecar import health
 from mcp_workflows.testing import AdapterContract, MemoryAdapter, MemorySettings, Role, Subject
 from tests.support.served import peer, serving
@@ -684,7 +684,7 @@ async def test_a_start_that_may_be_repeated_is_given_up_in_time_and_keeps_its_th
 
 
 async def test_a_start_that_found_no_free_thread_was_certainly_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_workflows.adapter.functions, "TURN", 0.05)
+    monkeypatch.setattr(mcp_workflows.kit.functions, "TURN", 0.05)
     slow = Slow()
     async with slow_adapter(slow, StartGuarantee.ONCE, threads=1) as adapter, anyio.create_task_group() as group:
         group.start_soon(adapter.start, START)
@@ -696,7 +696,7 @@ async def test_a_start_that_found_no_free_thread_was_certainly_not_sent(monkeypa
 
 
 async def test_a_start_that_never_returns_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_workflows.adapter.functions, "KEPT", 0.05)
+    monkeypatch.setattr(mcp_workflows.kit.functions, "KEPT", 0.05)
     async with slow_adapter(Slow(), StartGuarantee.ONCE) as adapter:
         with pytest.raises(EngineUnavailable, match="nobody knows") as error:
             await adapter.start(START)

@@ -23,10 +23,10 @@ from mcp_workflows.adapter.boundary import (
     Progress,
     Status,
 )
-from mcp_workflows.adapter.definition import AnsweredAt, EngineQuestion, Inputs, Reading, word_of
-from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient, moment_of, number_of
 from mcp_workflows.adapter.templates import unused_fields
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError, ResultUnavailable
+from mcp_workflows.kit.definition import AnsweredAt, EngineQuestion, Inputs, Reading, word_of
+from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient, moment_of, number_of
 
 LONGEST_WORD: Final = 100  # characters of a word for a status that are shown
 

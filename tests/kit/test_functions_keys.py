@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from mcp_workflows.adapter import Adapter, Execution, Ref, Start, StartGuarantee, Status, from_functions
+from mcp_workflows.adapter import Adapter, Execution, Ref, Start, StartGuarantee, Status
 from mcp_workflows.errors import (
     ConfigError,
     EngineError,
@@ -27,6 +27,7 @@ from mcp_workflows.errors import (
     ExecutionNotFound,
     StartConflict,
 )
+from mcp_workflows.kit.functions import from_functions
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 from tests.support.served import serving
 

@@ -14,8 +14,8 @@ from typing import Annotated, Final, Self, TypeAlias, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mcp_workflows.adapter.boundary import JSON, StartGuarantee, Status
-from mcp_workflows.adapter.expressions import Text, Value, as_list, as_object
 from mcp_workflows.adapter.templates import unused_fields
+from mcp_workflows.kit.expressions import Text, Value, as_list, as_object
 from mcp_workflows.units import Duration
 
 T = TypeVar("T")

@@ -27,10 +27,10 @@ from mcp_workflows.adapter.boundary import (
     StartGuarantee,
     Status,
 )
-from mcp_workflows.adapter.error_table import Errors, KeyTakenError, Translated, check_table
-from mcp_workflows.adapter.http_errors import AdapterVerb
-from mcp_workflows.adapter.threads import begin_call
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.kit.error_table import Errors, KeyTakenError, Translated, check_table
+from mcp_workflows.kit.http_errors import AdapterVerb
+from mcp_workflows.kit.threads import begin_call
 
 __all__ = ["FunctionsAdapter", "from_functions"]
 

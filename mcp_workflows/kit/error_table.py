@@ -14,8 +14,8 @@ from typing import Final, Literal, TypeAlias, cast
 
 import anyio
 
-from mcp_workflows.adapter.http_errors import CONFLICT, AdapterVerb, HttpAnswer, engine_error, http_answer
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.kit.http_errors import CONFLICT, AdapterVerb, HttpAnswer, engine_error, http_answer
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.adapter.boundary import JSON, Execution, Failure, Status, digest
 from mcp_workflows.adapter.capabilities import Finding, Notes
-from mcp_workflows.adapter.definition import StatusMap
 from mcp_workflows.errors import EngineUnavailable, ResultUnavailable
+from mcp_workflows.kit.definition import StatusMap
 
 Definition = TypeVar("Definition", bound=BaseModel)
 
