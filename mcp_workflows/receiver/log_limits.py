@@ -105,8 +105,8 @@ LIMITED: Final = frozenset(
     f"mcp_workflows.{name}"
     for name in (
         "access.authn.jwks",
-        "adapter.error_table",
-        "engines.polling.long_poll",
+        "kit.error_table",
+        "engines.polling.watch",
         "engines.polling.poller",
         "engines.registry",
         "receiver.middleware",

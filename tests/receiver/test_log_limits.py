@@ -24,10 +24,9 @@ NOT_AT_WILL = {  # modules that log what no remote party causes as often as it l
     "client.subscriptions": "a client's own log",
     "sidecar.cli.serve": "at the start",
     "sidecar.config.json_schema": "a command of the operator",
-    "engines.polling.hints": "once a change of an engine's stream",
     "store.leases": "once a period",
     "store.sqlite.file": "once a file",
-    "adapter.bulk_status": "once a workflow",
+    "kit.bulk_status": "once a workflow",
     "sidecar.discovery": "once a change of what is marked on an engine",
     "sidecar.admin": "at the start",
     "sidecar.telemetry.audit_log": "once a period",
@@ -36,7 +35,6 @@ NOT_AT_WILL = {  # modules that log what no remote party causes as often as it l
     "sidecar.app": "at the start",
     "store.sqlite.store": "a command of the operator",
     "store.sqlite.rekey": "a command of the operator",
-    "engines.polling.loop": "once a growing pause",
     "testing.lossy": "a test's own log",
 }
 

@@ -1,11 +1,16 @@
-"""The polling policy: how often executions are looked at, and for how long a known state is good enough."""
+"""The limits of polling: the intervals, the lifetimes of known states, and the rate of calls to one engine."""
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import inf, isfinite
+from time import monotonic
 from typing import Final
+
+import anyio
 
 from mcp_workflows.adapter import Allowance
 from mcp_workflows.task import Task
@@ -49,11 +54,13 @@ class PollingPolicy:
 
     # hints: reports of the engine that an execution has changed
     urgent_every: float = 10.0  # further hints about one execution are not urgent before that
-    hint_pauses: tuple[float, float] = (1.0, 60.0)  # after an error: from, to; the latter without one ends the trouble
+    watch_pauses: tuple[float, float] = (
+        1.0,
+        60.0,
+    )  # after an error: (min, max); a call that lasts `max` resets it
 
     # long polls
     wait_rest: float = 1.0  # until the next wait after one that returned: the execution may not have ended
-    wait_pauses: tuple[float, float] = (1.0, 60.0)  # after an error: from, to
 
     # the background loop
     looks_per_round: int = 10  # so that sweeps get their turn
@@ -72,7 +79,7 @@ class PollingPolicy:
 
         Without a setting, nothing limits looks at workflows that run in this process.
         """
-        usual = inf if allowance is not None and allowance.runs_here is not None else USUAL_LOOKS
+        usual = math.inf if allowance is not None and allowance.runs_here is not None else USUAL_LOOKS
         most = usual if self.looks_per_second is None else self.looks_per_second
         if allowance is None:
             return PollLimits(looks_per_second=most, sweep_every=self.sweep_every, batch=self.batch)
@@ -83,7 +90,7 @@ class PollingPolicy:
             sweep_every=max(allowance.sweep_every, self.sweep_every),
             batch=max(allowance.batch, 1),
             burst=int(max(0.0, min(allowance.burst, most - allowed))),
-            by_quota=isfinite(allowed),
+            by_quota=math.isfinite(allowed),
         )
 
 
@@ -100,3 +107,75 @@ class PollLimits:
     batch: int
     burst: int = 0  # looks beyond that rate, until the quotas are read again
     by_quota: bool = False  # the engine has quotas, and sweeps have one of their own
+
+
+class CallRateLimiter:
+    """The rate limit of one engine: at most so many calls in any second, from all sources.
+
+    A call counts from the decision to make it (`reserve`) until a second after it was made (`made`), so that a stall of
+    the event loop or the store does not put the calls of two seconds into one.
+    """
+
+    def __init__(self, per_second: float) -> None:
+        self._reserved: set[Hashable] = set()  # decided and not made yet
+        self._made: deque[float] = deque()
+        self._last_slot = float("-inf")
+        self.limit(per_second)
+
+    def limit(self, per_second: float) -> None:
+        """Set a new rate; calls already made still count."""
+        self._limited = math.isfinite(per_second)
+        self._most = max(1, round(per_second)) if self._limited else 0
+        self._window = self._most / per_second if self._limited else 0.0
+        self._made = deque(self._made, maxlen=self._most)
+
+    @property
+    def has_capacity(self) -> bool:
+        """True if half of the limit is left; the other half is for background looks."""
+        return not self._limited or not self._until_fewer_than(-(-self._most // 2))
+
+    def reserve(self, caller: Hashable, *, in_slot: bool = False) -> None:
+        """Count a call that is about to be made, even beyond the limit; later calls wait longer."""
+        self._reserved.add(caller)
+        if in_slot:
+            self._last_slot = monotonic()
+
+    def reserve_early(self, caller: Hashable) -> None:
+        """Count a call that is made early; turns wait until the rate is met again."""
+        self._reserved.add(caller)
+        self._last_slot = max(self._last_slot, monotonic() - self._spacing) + self._spacing
+
+    @property
+    def wait_after_early(self) -> float:
+        """The seconds without turns, because calls were made early."""
+        return max(0.0, self._last_slot - monotonic())
+
+    def made(self, caller: Hashable) -> None:
+        """Note that the call was made now; repeated notes have no effect."""
+        if caller in self._reserved:
+            self._reserved.discard(caller)
+            self._made.append(monotonic())
+
+    async def wait_for_slot(self) -> None:
+        """Wait until a background call may be made, evenly spread; the caller then calls `reserve`."""
+        while pause := self._delay():  # noqa: ASYNC110  # it waits for time to pass, not for a condition
+            await anyio.sleep(pause)
+
+    def _delay(self) -> float:
+        if not self._limited:
+            return 0.0
+        spread = self._last_slot + self._spacing - monotonic()
+        return max(spread, self._until_fewer_than(self._most), 0.0)
+
+    @property
+    def _spacing(self) -> float:
+        return self._window / self._most if self._limited else 0.0
+
+    def _until_fewer_than(self, most: int) -> float:
+        """Return the seconds until fewer than `most` calls count; an estimate while some of them are not made yet."""
+        free = most - len(self._reserved)
+        if free <= 0:
+            return self._spacing
+        if len(self._made) < free:
+            return 0.0
+        return max(0.0, self._made[-free] + self._window - monotonic())

@@ -268,21 +268,21 @@ async def test_an_engine_that_cannot_tell_is_asked_again_and_the_log_says_so_onc
     caplog.set_level(logging.INFO)
     engine = Told(settings(tmp_path))
     engine.failures.extend(EngineUnavailable("the queue does not answer") for _ in range(4))
-    async with place(tmp_path, engine, PollingPolicy(hint_pauses=(0.01, 60.0))) as here:
+    async with place(tmp_path, engine, PollingPolicy(watch_pauses=(0.01, 60.0))) as here:
         await engine.listened_to()
         assert engine.asked == 5
         (task_id,) = await here.start("echo", 1)
         assert (await here.get(task_id)).status is Status.SUCCEEDED
-        said = [record.getMessage() for record in caplog.records if "does not tell" in record.getMessage()]
+        said = [record.getMessage() for record in caplog.records if "cannot report changes" in record.getMessage()]
         assert len(said) == 1
         assert "the queue does not answer" in said[0]
         engine.tell("anything")
-        assert "tells again" in caplog.text
+        assert "reports changes again" in caplog.text
 
 
 async def test_an_adapter_that_breaks_telling_breaks_nothing_else(tmp_path: Path) -> None:
     engine = Broken(settings(tmp_path))
-    async with place(tmp_path, engine, PollingPolicy(hint_pauses=(0.01, 60.0))) as here:
+    async with place(tmp_path, engine, PollingPolicy(watch_pauses=(0.01, 60.0))) as here:
         await until(lambda: engine.asked >= 3)
         (task_id,) = await here.start("echo", 1)
         assert (await here.get(task_id)).status is Status.SUCCEEDED

@@ -11,8 +11,7 @@ import pytest
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.adapter.memory import MemorySettings
-from mcp_workflows.engines.polling.call_rate import CallRateLimiter
-from mcp_workflows.engines.polling.policy import PollingPolicy
+from mcp_workflows.engines.polling.policy import CallRateLimiter, PollingPolicy
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.wire.commands import Update
 from tests.support.places import Counting, Place, Slow, Swept, place, until

@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from mcp_workflows.adapter import Allowance, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.polling import cache_entry, call_rate, hints, long_poll, loop, policy, poller, schedule
+from mcp_workflows.engines.polling import policy, poller, schedule, watch
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.polling.poller import Poller
 from mcp_workflows.engines.registry import Engines
@@ -55,9 +55,8 @@ class Reads(Protocol):
 @pytest.fixture(autouse=True)
 def one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """What polling does reads the jumping clock, as sleeping does."""
-    for module in (cache_entry, call_rate, hints, long_poll, loop, poller, schedule):
-        if hasattr(module, "monotonic"):
-            monkeypatch.setattr(module, "monotonic", now)
+    for module in (policy, poller, schedule, watch):
+        monkeypatch.setattr(module, "monotonic", now)
     monkeypatch.setattr(policy, "datetime", Clock)
 
 
