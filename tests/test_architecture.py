@@ -187,7 +187,7 @@ class Size(NamedTuple):
 ENGINES = ("temporal", "stepfunctions", "google")
 CENTRAL = ("adapter", "wire", "tools", "tasks", "engines")
 SIZES: Mapping[str, Size] = {
-    "core": Size(25_600, 212),
+    "core": Size(25_600, 205),
     "central rooms": Size(7_700, 70),
     **{f"the adapter of {name}": Size(4_400, 46) for name in ENGINES},
 }

@@ -13,8 +13,7 @@ from typing import Any, Self, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from mcp_workflows.access.claims import claim_name, claim_value
-from mcp_workflows.access.principal import Principal, person_of
+from mcp_workflows.access.principal import Principal, claim_name, claim_value, person_of
 
 
 class Verb(StrEnum):

@@ -10,8 +10,8 @@ import pytest
 
 from mcp_workflows.access.authn.identity import ClaimsReader
 from mcp_workflows.access.authn.settings import Owner, ProxySettings
-from mcp_workflows.access.authn.trusted_proxy import TrustedProxy
-from mcp_workflows.access.claims import claim_value
+from mcp_workflows.access.authn.verifier import TrustedProxy
+from mcp_workflows.access.principal import claim_value
 from mcp_workflows.errors import ConfigError, TokenRefused
 from mcp_workflows.receiver.attach import swap
 from mcp_workflows.sidecar.checks import check

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mcp_workflows import attach
 from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.access.audit import Event, Record
-from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
+from mcp_workflows.access.authn.verifier import make_token, sha256_of
 from mcp_workflows.access.limit_settings import DEFAULTS, UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings

@@ -19,7 +19,7 @@ from mcp.server.request_state import authenticated_principal
 
 from mcp_workflows.access import Principal, owner_id
 from mcp_workflows.access.authn.settings import AuthSettings, Owner
-from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
+from mcp_workflows.access.authn.verifier import make_token, sha256_of
 from mcp_workflows.receiver.context import Admitted, principal_of
 from mcp_workflows.sidecar.auth import Authenticator
 from tests.access.authn.test_identity import ALICE, HERE, Desk

@@ -15,11 +15,9 @@ from pydantic import TypeAdapter
 from mcp_workflows.adapter import Execution, Status
 from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.store.protocol import Caps, Count
-from mcp_workflows.store.sqlite import caps
-from mcp_workflows.store.sqlite import counts as sqlite_census
+from mcp_workflows.store.sqlite import counts
 from mcp_workflows.store.sqlite import queries as sqlite_queries
-from mcp_workflows.store.sqlite.file import APPLICATION_ID
-from mcp_workflows.store.sqlite.migrations import MIGRATIONS
+from mcp_workflows.store.sqlite.file import APPLICATION_ID, MIGRATIONS
 from mcp_workflows.store.sqlite.rows import Rows
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task, observe
@@ -117,13 +115,13 @@ async def test_the_key_of_a_row_that_cannot_be_read_starts_nothing_again(tmp_pat
 
 
 async def test_a_census_of_many_is_counted_in_parts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_census, "PART", 7)
+    monkeypatch.setattr(counts, "PART", 7)
     moments = [NOON - timedelta(seconds=number // 5) for number in range(64)]  # several of one moment
     async with SQLiteStore(url) as store:
         for number, moment in enumerate(moments):
             await store.create(make_task(tool="ab"[number % 2], created=moment))
-        counts = {count.tool: (count.tasks, count.oldest_created) for count in await store.counts(NOON)}
-    assert counts == {"a": (32, moments[62]), "b": (32, moments[63])}
+        found = {count.tool: (count.tasks, count.oldest_created) for count in await store.counts(NOON)}
+    assert found == {"a": (32, moments[62]), "b": (32, moments[63])}
 
 
 SEARCHES = {
@@ -136,9 +134,7 @@ SEARCHES = {
     "sqlite_autoindex_notes_1": "SELECT key, value FROM notes WHERE space = 's' AND key >= 'k' ORDER BY key",
     "notes_until": "SELECT value FROM notes WHERE until <= 1 ORDER BY until LIMIT 1",
 }
-COUNTED = {**caps.LIVE, **caps.CREATED, "next": sqlite_census.NEXT, "cut": sqlite_census.CUT} | {
-    "count": sqlite_census.COUNT
-}
+COUNTED = {**counts.LIVE, **counts.CREATED, "next": counts.NEXT, "cut": counts.CUT} | {"count": counts.COUNT}
 
 
 def plan_of(path: Path, query: str) -> str:

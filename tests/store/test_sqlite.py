@@ -23,8 +23,7 @@ import pytest
 
 from mcp_workflows.errors import ConfigError, StoreUnavailable
 from mcp_workflows.store.protocol import Store, open_store
-from mcp_workflows.store.sqlite.file import LogFile
-from mcp_workflows.store.sqlite.migrations import MIGRATIONS
+from mcp_workflows.store.sqlite.file import MIGRATIONS, LogFile
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing import StoreContract, make_task
 

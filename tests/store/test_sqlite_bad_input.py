@@ -19,8 +19,7 @@ import psutil
 import pytest
 
 from mcp_workflows.errors import StoreUnavailable, StoreUnusable
-from mcp_workflows.store.sqlite.file import APPLICATION_ID
-from mcp_workflows.store.sqlite.migrations import MIGRATIONS
+from mcp_workflows.store.sqlite.file import APPLICATION_ID, MIGRATIONS
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing import make_task
 

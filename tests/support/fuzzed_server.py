@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mcp_workflows.access.authn.static_tokens import sha256_of
+from mcp_workflows.access.authn.verifier import sha256_of
 from tests.support.here import Scene, elder, over_http, scene
 from tests.support.served import TASKS, Peer, peer
 from tests.support.tokens import ISSUER, KeyServer, signer

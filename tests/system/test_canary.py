@@ -17,7 +17,7 @@ import anyio
 import pytest
 from cryptography.fernet import Fernet
 
-from mcp_workflows.access.authn.static_tokens import sha256_of
+from mcp_workflows.access.authn.verifier import sha256_of
 from scripts.processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.here import elder

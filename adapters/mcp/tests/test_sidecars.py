@@ -13,7 +13,7 @@ import pytest
 
 from adapters.mcp.tests.programs import SPLIT
 from adapters.mcp.tests.scripted_server import MODERN, ScriptedServer, structured
-from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
+from mcp_workflows.access.authn.verifier import make_token, sha256_of
 from mcp_workflows.sidecar.app import build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.configured import written

@@ -10,8 +10,7 @@ from typing import Any, Final, cast
 
 from mcp_workflows.access.authn.issuers import shortened
 from mcp_workflows.access.authn.settings import Owner
-from mcp_workflows.access.claims import claim_value
-from mcp_workflows.access.principal import Principal, owner_id
+from mcp_workflows.access.principal import Principal, claim_value, owner_id
 from mcp_workflows.errors import TokenRefused
 
 LONGEST_NAME: Final = 512  # characters of a subject or a client

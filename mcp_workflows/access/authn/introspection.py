@@ -1,4 +1,7 @@
-"""Opaque tokens: their issuer is asked about each (RFC 7662), and its answer is kept for a moment."""
+"""Opaque tokens: ask their issuer about each one (RFC 7662), and keep the answer for a moment.
+
+Questions about unknown callers wait in a queue of their own, so that a flood of bad tokens delays nobody else.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import hashlib
 import secrets
 import time
 from base64 import b64encode
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, cast
@@ -15,12 +19,64 @@ from urllib.parse import quote_plus
 
 import anyio
 
-from mcp_workflows.access.authn.fair_queue import Asker, FairQueue, nobody
 from mcp_workflows.access.authn.fetch import JsonFetcher
 from mcp_workflows.access.authn.identity import ClaimsReader, Identity
 from mcp_workflows.access.authn.issuers import LONGEST_TOKEN
 from mcp_workflows.access.authn.settings import ClientAuth, IntrospectionSettings
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
+
+MOST_QUESTIONS: Final = 32  # in progress at once, of each kind: anybody can send made-up tokens
+MOST_WAITING: Final = 256  # for a place
+MOST_OF_ONE: Final = 144  # in progress and waiting, of one address, about tokens that never were good: half of all
+
+Asker: TypeAlias = Callable[[], str | None]
+"""Returns the address that the current token comes from; None: unknown, and it counts for no address."""
+
+_TOO_MANY: Final = "it has too many questions to answer"
+
+
+def nobody() -> None:
+    """Return no address."""
+
+
+class FairQueue:
+    """The queue of one issuer, with places for tokens that were good before and others for all that may be made up."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+        self._known = anyio.CapacityLimiter(MOST_QUESTIONS)
+        self._strangers = anyio.CapacityLimiter(MOST_QUESTIONS)
+        self._of: Counter[str] = Counter()  # current questions about unknown tokens, by address
+
+    @asynccontextmanager
+    async def taken(self, *, known: bool) -> AsyncGenerator[None]:
+        """Take a place while the issuer is asked about one token; `known`: the token was good before.
+
+        Raises:
+            IssuerUnavailable: too many wait already.
+        """
+        turns = self._known if known else self._strangers
+        if turns.statistics().tasks_waiting >= MOST_WAITING:
+            raise IssuerUnavailable(_TOO_MANY)
+        with self._counted(None if known else self._asker()):
+            async with turns:
+                yield
+
+    @contextmanager
+    def _counted(self, address: str | None) -> Generator[None]:
+        if address is None:
+            yield
+            return
+        if self._of[address] >= MOST_OF_ONE:
+            raise IssuerUnavailable(_TOO_MANY)
+        self._of[address] += 1
+        try:
+            yield
+        finally:
+            self._of[address] -= 1
+            if not self._of[address]:
+                del self._of[address]
+
 
 MOST_ANSWERS: Final = 10_000  # kept; the oldest goes first
 AGAIN: Final = 1.0  # seconds until one that did not answer is asked again about the same token

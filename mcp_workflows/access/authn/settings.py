@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from mcp_workflows.access.authn.fetch import https_url
-from mcp_workflows.access.claims import ClaimName
+from mcp_workflows.access.principal import ClaimName
 from mcp_workflows.units import parse_duration
 
 _SCOPE = r"^[\x21\x23-\x5B\x5D-\x7E]+$"  # RFC 6749, section 3.3

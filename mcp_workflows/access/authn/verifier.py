@@ -1,20 +1,217 @@
-"""The verifier of a server: it asks the one source that can verify a token, and no other."""
+"""The verifiers of a server: static tokens, JWTs (RFC 9068), introspection, and a proxy that authenticates callers.
+
+Each token goes to the one source that can verify it, and to no other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import ipaddress
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit, urlunsplit
 
-from mcp_workflows.access.authn.fair_queue import Asker, nobody
-from mcp_workflows.access.authn.identity import ClaimsReader, Identity
-from mcp_workflows.access.authn.introspection import IntrospectionVerifier
-from mcp_workflows.access.authn.issuers import read_issuer, shortened
-from mcp_workflows.access.authn.jwt import JwtVerifier
-from mcp_workflows.access.authn.settings import AuthSettings, IntrospectionSettings, IssuerSettings
-from mcp_workflows.access.authn.static_tokens import StaticTokens
-from mcp_workflows.access.authn.trusted_proxy import TrustedProxy
-from mcp_workflows.errors import TokenRefused
+from mcp_workflows.access.authn.fetch import JsonFetcher, https_url
+from mcp_workflows.access.authn.identity import LONGEST_NAME, ClaimsReader, Identity, split_scopes
+from mcp_workflows.access.authn.introspection import Asker, IntrospectionVerifier, nobody
+from mcp_workflows.access.authn.issuers import decode_token, read_header, read_issuer, shortened
+from mcp_workflows.access.authn.jwks import KeySet
+from mcp_workflows.access.authn.settings import (
+    AuthSettings,
+    IntrospectionSettings,
+    IssuerSettings,
+    ProxySettings,
+    TokenSettings,
+)
+from mcp_workflows.errors import IssuerUnavailable, TokenRefused
+
+ISSUER: Final = "token"  # no issuer's URL is like that
+_MARK: Final = "mcpw_"  # so that scanners for secrets find it
+
+
+class StaticTokens:
+    """The tokens in the configuration."""
+
+    def __init__(self, tokens: Sequence[TokenSettings]) -> None:
+        self._known = {
+            each.sha256: Identity(
+                issuer=ISSUER, subject=each.subject, client=each.name, scopes=frozenset(each.scopes), claims={}
+            )
+            for each in tokens
+        }
+
+    def find(self, token: str) -> Identity | None:
+        """Return the identity of a token. The time of the look-up depends on hashes only, never on a token."""
+        return self._known.get(sha256_of(token))
+
+
+def make_token() -> str:
+    """Make a token of 32 random bytes, which nobody can guess or find from its hash."""
+    return f"{_MARK}{secrets.token_urlsafe(32)}"
+
+
+def sha256_of(token: str) -> str:
+    """Return the hash by which a token is known."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_MOST_WORDS: Final = 1000  # scopes or groups of one request
+
+
+class TrustedProxy:
+    """The identity that the headers of the proxy name."""
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self._settings = settings
+        self._peers = [ipaddress.ip_network(each) for each in settings.peers]
+
+    def claims_to_say(self, headers: Mapping[str, Sequence[str]]) -> bool:
+        """True if a header names a caller, even if somebody else sent it."""
+        return self._settings.subject_header in headers
+
+    def trusts(self, peer: str | None) -> bool:
+        """True if the other end of the socket is the proxy: by its address, never by a header."""
+        try:
+            address = ipaddress.ip_address(peer or "")
+        except ValueError:
+            return False
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return any((mapped or address) in network or address in network for network in self._peers)
+
+    def identity(self, headers: Mapping[str, Sequence[str]]) -> Identity:
+        """Return the identity that the proxy names.
+
+        Raises:
+            TokenRefused: a header is there twice (then somebody else has sent one, too), or is no name.
+        """
+        settings = self._settings
+        subject = _one(headers, settings.subject_header)
+        if subject is None:
+            raise TokenRefused(f"the header {settings.subject_header} is empty")
+        groups = _listed(headers, settings.groups_header, ",")
+        claims: dict[str, Any] = {"sub": subject} | ({} if groups is None else {"groups": groups})
+        named = frozenset(split_scopes(" ".join(_listed(headers, settings.scopes_header, ",") or ())))
+        return Identity(
+            issuer=settings.issuer,
+            subject=subject,
+            client=_one(headers, settings.client_header),
+            scopes=named | frozenset(settings.scopes),
+            claims=claims,
+        )
+
+
+def _one(headers: Mapping[str, Sequence[str]], name: str | None) -> str | None:
+    value = (_single(headers, name) or "").strip()
+    if len(value) > LONGEST_NAME or not value.isprintable():
+        raise TokenRefused(f"the header {name} is no name of at most {LONGEST_NAME} characters")
+    return value or None
+
+
+def _listed(headers: Mapping[str, Sequence[str]], name: str | None, sign: str) -> list[str] | None:
+    value = _single(headers, name)
+    return None if value is None else [word.strip() for word in value.split(sign) if word.strip()][:_MOST_WORDS]
+
+
+def _single(headers: Mapping[str, Sequence[str]], name: str | None) -> str | None:
+    """Return the only value. Several headers of one name are one list (RFC 9110, 5.3), but one may be forged."""
+    if name is None or not (values := headers.get(name)):
+        return None
+    if len(values) > 1:
+        raise TokenRefused(f"the header {name} is there {len(values)} times: the proxy must replace what it gets")
+    return values[0]
+
+
+_REQUIRED: Final = ("iss", "aud", "exp")
+_KINDS: Final = frozenset({"jwt", "at+jwt", "application/at+jwt", "application/jwt"})
+_OPENID: Final = ".well-known/openid-configuration"
+_OAUTH: Final = ".well-known/oauth-authorization-server"
+
+
+class JwtVerifier:
+    """Verifies the tokens of one issuer."""
+
+    def __init__(
+        self, settings: IssuerSettings, reading: ClaimsReader, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._algorithms = [each.value for each in settings.algorithms]
+        self._reading = reading
+        self.issuer = settings.issuer
+        at = settings.jwks_url or MetadataLocator(settings.issuer)
+        self.keys = KeySet(at, self._algorithms, clock=clock)
+
+    async def verify(self, token: str) -> Identity:
+        """Return the identity that the token proves.
+
+        Raises:
+            TokenRefused, KeysUnavailable: the token is not good, or the keys cannot be had.
+        """
+        head = read_header(token, self._algorithms)
+        if head.kind is not None and head.kind.lower() not in _KINDS:  # made for something else: RFC 8725, section 3.11
+            raise TokenRefused("it is no access token by its typ")
+        key = await self.keys.get(head.key, head.algorithm)
+        return self._reading.identity(decode_token(token, key, leeway=self._reading.skew, required=_REQUIRED))
+
+    async def look(self) -> str:
+        """Say for people that tokens could be verified now.
+
+        Raises:
+            KeysUnavailable: they could not.
+        """
+        count = await self.keys.look()
+        return f"{self.keys} can be had: {count}"
+
+
+class MetadataLocator:
+    """Finds the URL of an issuer's keys in its metadata, which must name exactly that issuer.
+
+    Sources: OpenID Connect Discovery 1.0, section 4; RFC 8414, sections 3 and 3.3; the MCP authorization specification.
+    """
+
+    def __init__(self, issuer: str) -> None:
+        self._issuer = issuer
+
+    async def __call__(self, fetching: JsonFetcher) -> str:
+        """Return the URL of its keys.
+
+        Raises:
+            IssuerUnavailable: it has no usable metadata.
+        """
+        failures: list[str] = []
+        for url in metadata_urls(self._issuer):
+            try:
+                return self._keys_url(await fetching.get(url))
+            except IssuerUnavailable as error:
+                failures.append(f"{url}: {error}")
+        raise IssuerUnavailable("; ".join(failures))
+
+    def _keys_url(self, metadata: Any) -> str:  # Any: a JSON value
+        found = cast("Mapping[str, object]", metadata if isinstance(metadata, dict) else {})
+        said, url = found.get("issuer"), found.get("jwks_uri")
+        if said != self._issuer:
+            raise IssuerUnavailable(f"its metadata is that of the issuer {repr(said)[:100]}, not {self._issuer!r}")
+        if not isinstance(url, str):
+            raise IssuerUnavailable("its metadata has no jwks_uri; set jwks_url")
+        try:
+            return https_url(url)
+        except ValueError as error:
+            raise IssuerUnavailable(f"jwks_uri in its metadata {error}") from None
+
+    def __repr__(self) -> str:
+        return self._issuer
+
+
+def metadata_urls(issuer: str) -> list[str]:
+    """Return the URLs where the metadata of an issuer can be, the likeliest first."""
+    parts = urlsplit(issuer)
+    path = parts.path.strip("/")
+    after = [f"{path}/{_OPENID}"] if path else []
+    places = [*after, *(f"{name}/{path}".rstrip("/") for name in (_OAUTH, _OPENID))]
+    ordered = places if path else [_OPENID, _OAUTH]
+    return [urlunsplit((parts.scheme, parts.netloc, f"/{place}", "", "")) for place in ordered]
+
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
+from mcp_workflows.access.authn.verifier import make_token, sha256_of
 from mcp_workflows.sidecar.cli.app import app
 
 

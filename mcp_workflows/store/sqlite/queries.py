@@ -12,7 +12,7 @@ from typing import Final
 
 from mcp_workflows.store.protocol import Caps
 from mcp_workflows.store.sqlite import secrets
-from mcp_workflows.store.sqlite.caps import AHEAD, CountedRows
+from mcp_workflows.store.sqlite.counts import AHEAD, CountedRows
 from mcp_workflows.store.sqlite.rows import INSERT, Rows, micros, utf8
 from mcp_workflows.task import Task, expire
 

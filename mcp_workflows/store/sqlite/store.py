@@ -29,7 +29,7 @@ from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
 from mcp_workflows.store.sqlite import counts, key_value, queries, rekey, secrets
-from mcp_workflows.store.sqlite.caps import AHEAD, CountedRows
+from mcp_workflows.store.sqlite.counts import AHEAD, CountedRows
 from mcp_workflows.store.sqlite.file import (
     LogFile,
     OpenFiles,

@@ -15,9 +15,7 @@ import pytest
 
 from mcp_workflows.access.authn.introspection import IntrospectionVerifier
 from mcp_workflows.access.authn.settings import AuthSettings, ProxySettings
-from mcp_workflows.access.authn.static_tokens import StaticTokens, make_token, sha256_of
-from mcp_workflows.access.authn.trusted_proxy import TrustedProxy
-from mcp_workflows.access.authn.verifier import Verifier, verifier
+from mcp_workflows.access.authn.verifier import StaticTokens, TrustedProxy, Verifier, make_token, sha256_of, verifier
 from mcp_workflows.errors import ConfigError, IssuerUnavailable, TokenRefused
 from mcp_workflows.sidecar.config.load import load_config
 from tests.access.authn.test_issuers import Clock, moved

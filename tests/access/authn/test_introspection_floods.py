@@ -23,7 +23,7 @@ from tests.support.tokens import KeyServer
 
 pytestmark = pytest.mark.anyio
 
-TURNS = "mcp_workflows.access.authn.fair_queue"
+TURNS = "mcp_workflows.access.authn.introspection"
 AT_ONCE, WAITING, OF_ONE = 3, 3, 4  # instead of the real ones, as each is a request
 
 

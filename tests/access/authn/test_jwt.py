@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from mcp_workflows.access.authn.identity import Identity
-from mcp_workflows.access.authn.jwt import metadata_urls
 from mcp_workflows.access.authn.settings import AuthSettings, Owner
-from mcp_workflows.access.authn.verifier import Verifier, verifier
+from mcp_workflows.access.authn.verifier import Verifier, metadata_urls, verifier
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
 from tests.access.authn.test_issuers import BAD as NO_TOKENS
 from tests.access.authn.test_issuers import moved

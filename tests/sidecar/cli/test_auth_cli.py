@@ -15,7 +15,7 @@ import pytest
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
-from mcp_workflows.access.authn.static_tokens import sha256_of
+from mcp_workflows.access.authn.verifier import sha256_of
 from mcp_workflows.client import reconnecting_http
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.address import Address

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import mcp_types as types
 import pytest
 
-from mcp_workflows.access.authn.static_tokens import sha256_of
+from mcp_workflows.access.authn.verifier import sha256_of
 from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.progress import Screen
