@@ -105,14 +105,6 @@ async def test_4_looking_holds_no_poll_so_that_1300_lookers_leave_the_namespace_
         assert await scene.client.execute_workflow("Echo", "free", id=scene.queue, task_queue=scene.queue) == "free"
 
 
-async def test_5_a_bug_in_a_workflow_is_running_with_a_word_about_it(scene: Scene) -> None:
-    async with scene.worker():
-        ref = await scene.start("Buggy")
-        seen = await scene.until(ref, lambda seen: seen.message and "attempt" in seen.message)
-    assert seen.status is Status.RUNNING
-    assert "worker's log" in (seen.message or "")
-
-
 async def test_6_every_verb_ends_in_time_when_the_engine_hangs(own_dev_server: DevServer) -> None:
     async with open_adapter(own_dev_server, "q", timeout_seconds=1) as adapter:
         ref = Ref(workflow="Waits", handle="nobody/nothing")

@@ -8,7 +8,7 @@ import uuid
 
 import anyio
 import pytest
-from mcp_workflows_temporal import TemporalAdapter, bulk_status
+from mcp_workflows_temporal import TemporalAdapter, describe
 from temporalio.api.workflowservice.v1 import PauseWorkflowExecutionRequest
 from temporalio.client import Client
 
@@ -72,7 +72,7 @@ async def test_odd_ids_are_quoted_or_left_out_and_never_find_another(scene: Scen
 
 
 async def test_a_sweep_of_more_than_one_page_sees_them_all(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_status, "BATCH", 4)
+    monkeypatch.setattr(describe, "BATCH", 4)
     refs = [await scene.start("Waiter") for _ in range(10)]
     with anyio.fail_after(PATIENCE):
         while len(await scene.adapter.describe_many(refs)) < len(refs):  # the list lags behind

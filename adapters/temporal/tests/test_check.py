@@ -11,12 +11,6 @@ from scripts.processes import free_port
 from tests.support.dev_server import DevServer
 
 
-async def test_an_engine_that_answers_is_fine(scene: Scene) -> None:
-    finding = await scene.adapter.check_engine()
-    assert finding.ok
-    assert "namespace default is there" in finding.text
-
-
 async def test_a_missing_namespace_is_found(dev_server: DevServer) -> None:
     async with open_adapter(dev_server, namespace="atlantis") as adapter:
         finding = await adapter.check_engine()

@@ -12,10 +12,9 @@ import anyio
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal.client import TaskQueues
 from mcp_workflows_temporal.connection import quiet_runtime
-from mcp_workflows_temporal.diagnosis import LONGEST_TEXT, one_line
-from mcp_workflows_temporal.report_text import ago, counted
-from mcp_workflows_temporal.task_queues import TaskQueues
+from mcp_workflows_temporal.diagnosis import LONGEST_TEXT, ago, counted, one_line
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import PollerInfo
@@ -267,9 +266,7 @@ class Asked:
         self.answers = list(answers)
         self.count = 0
 
-    async def __call__(
-        self, name: str, kind: TaskQueueType.ValueType, *, patience: timedelta
-    ) -> DescribeTaskQueueResponse:
+    async def __call__(self, name: str, kind: TaskQueueType.ValueType) -> DescribeTaskQueueResponse:
         self.count += 1
         answer = self.answers.pop(0)
         if isinstance(answer, RPCError):

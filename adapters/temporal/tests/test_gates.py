@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.gate_queries import QUERIES_AT_ONCE
+from mcp_workflows_temporal.gates import QUERIES_AT_ONCE
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -24,28 +21,18 @@ from adapters.temporal.tests.gated import SHOP, notify_approver
 from adapters.temporal.tests.resets import current_run, reset_to_second_task
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
 from adapters.temporal.tests.test_codec import coded
-from mcp_workflows import Tool, ToolGate
-from mcp_workflows.access import Principal
 from mcp_workflows.adapter import (
     JSON,
     Execution,
     ExplainedGate,
-    Explanation,
     Gate,
     GateState,
     InputRequest,
     Ref,
     Status,
 )
-from mcp_workflows.adapter.templates import Template
-from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.sidecar.operator import Operator
-from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tools.gates import GateQuestion
-from tests.support.configured import by_flags, written
 from tests.support.dev_server import DevServer
-from tests.support.served import Peer, peer, site
 
 ASK = InputRequest(
     method="elicitation/create",
@@ -126,35 +113,6 @@ async def test_a_workflow_that_waits_after_an_activity_is_shown_and_goes_on_with
         await scene.adapter.answer(ref, {"approve.7": yes(True, "alice")})
         assert (await scene.adapter.describe(ref)).requests == {}
         assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
-
-
-async def test_a_gate_is_answered_by_its_name_from_the_command_line(
-    scene: Scene, dev_server: DevServer, tmp_path: Path
-) -> None:
-    amount = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
-    pay = {
-        "when": AFTER,
-        "ask": {"message": "Pay {{amount}}?", "schema": amount},
-        "send": {"signal": "approve", "args": [True, "paid {{answer.amount}}"]},
-    }
-    tool = {"workflow": "ShipOrder", "input": amount, "args": ["A1"], "gates": {"approval": pay}}
-    engine = {"adapter": "temporal", "address": dev_server.address, "task_queue": scene.queue}
-    config = written(tmp_path, "orders", engine, {"it": tool})
-    async with shop(scene):
-        for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
-            assert json.dumps(result) == '{"result": [{"ok": true, "who": "paid 12"}]}'
-            assert "? [approval] Pay 12?\n> amount: 12 (by flag)" in said
-
-
-async def test_nobody_who_answers_is_null_in_the_objects_of_a_signal(scene: Scene) -> None:
-    send = {"signal": "approve", "args": ["{{answer.ok}}", {"by": "{{principal.subject}}"}]}
-    nobody = Principal(id="anonymous", identified=False)
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", send=send)
-        filled = Template(send).render({"answer": {"ok": True}, **nobody.scope})
-        answer = {"action": "accept", "content": {"ok": True}, "send": filled}
-        await scene.adapter.answer(ref, {await only_key(scene, ref): answer})
-        assert (await scene.ended(ref)).output == [{"ok": True, "who": {"by": None}}]
 
 
 async def test_a_refusal_is_sent_as_the_gate_says_and_the_history_tells_whose_it_is(scene: Scene) -> None:
@@ -508,8 +466,8 @@ async def test_the_history_is_read_only_when_it_has_grown(scene: Scene, counted:
 async def test_a_long_history_is_read_in_bounded_pages_and_never_twice(
     scene: Scene, counted: tuple[Scene, Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGE", 20)
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGES_PER_LOOK", 4)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGE", 20)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGES_PER_LOOK", 4)
     for patience in ("NEVER_BEGUN_AFTER", "NO_WORKER_AFTER"):  # a slow machine takes long for 245 signals to nobody
         monkeypatch.setattr(f"mcp_workflows_temporal.diagnosis.{patience}", timedelta(hours=1))
     replica, calls = counted
@@ -546,8 +504,8 @@ async def test_while_a_replica_reads_the_history_a_question_is_as_it_was_last(
         await handled(scene, ref)
     for _ in range(40):
         await tell(scene, ref, "noise")
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGE", 5)
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGES_PER_LOOK", 1)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGE", 5)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGES_PER_LOOK", 1)
     of_others = {"approve.7.another-run", "veto.7", "approve.x"}
     for asked, shown in ((of_others, []), ({*of_others, key}, [key])):
         seen = await other.adapter.describe(replace(ref, asked=frozenset(asked)))
@@ -566,8 +524,8 @@ async def test_an_answer_reads_as_much_history_as_it_takes(
         await handled(scene, ref)
     for _ in range(40):
         await tell(scene, ref, "noise")
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGE", 5)
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGES_PER_LOOK", 1)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGE", 5)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGES_PER_LOOK", 1)
     await other.adapter.answer(ref, {key: yes(True)})
     assert (await signals(scene, ref))[-1] == "approve"
 
@@ -690,6 +648,9 @@ async def test_without_a_worker_the_question_stays_as_it_was_last(scene: Scene, 
         seen = await replica.adapter.describe(ref)
         assert (list(seen.requests), seen.status) == ([key], Status.INPUT_REQUIRED)
         assert says_who_can_tell(seen, scene)
+    why = await other.adapter.explain(ref)
+    assert why.reason.startswith("it waited for an answer when it was last asked: Ship A1?; no worker on task queue")
+    assert why.advice == f"start a worker on task queue {scene.queue} in namespace default"
     await other.adapter.answer(ref, {key: yes(True)})
     for replica in (scene, other):
         assert (await replica.adapter.describe(ref)).requests == {}  # sent, and not taken yet
@@ -753,52 +714,3 @@ async def test_a_query_that_the_workflow_does_not_have_is_named(scene: Scene) ->
         ref = await start(scene, "ShipByStatus", when={"query": "statsu", "equals": 1})
         seen = await scene.until(ref, lambda seen: seen.message and "the query statsu failed" in seen.message)
     assert (seen.status, seen.requests) == (Status.RUNNING, {})
-
-
-# for clients, over two processes on one store
-
-
-@asynccontextmanager
-async def served(scene: Scene, dev_server: DevServer, store: str) -> AsyncGenerator[Peer]:
-    """A process of its own as far as it matters: an adapter without memory, on this store."""
-    ask = GateQuestion(message="Ship it?", schema={"type": "object", "properties": {"ok": {"type": "boolean"}}})
-    gate = ToolGate(when=AWAITING, ask=ask, send={"signal": "approve", "args": ["{{answer.ok}}"]})
-    tool = Tool(name="ship", engine="temporal", workflow="ShipByStatus", args=[], gates={"approve": gate})
-    engines = {"temporal": open_adapter(dev_server, scene.queue, timeout_seconds=4)}
-    async with site(store=store, tools=[tool], adapters=engines) as running, peer(running.url) as client:
-        yield client
-
-
-async def explained(scene: Scene, dev_server: DevServer, store: str, task_id: str) -> Explanation:
-    """As `mcp-workflows why` does it."""
-    engines = {"temporal": open_adapter(dev_server, scene.queue, timeout_seconds=4)}
-    async with open_store(store) as opened, Engines(engines) as running:
-        _, why = await Operator(store=opened, engines=running).why(task_id)
-    return why
-
-
-async def test_an_open_question_outlives_the_worker_and_the_process_and_why_says_to_start_a_worker(
-    scene: Scene, dev_server: DevServer, tmp_path: Path
-) -> None:
-    store = f"sqlite:///{tmp_path}/tasks.db"
-    async with served(scene, dev_server, store) as client, shop(scene):
-        task_id = (await client.call("ship")).result["taskId"]
-        asked = (await client.until(task_id, "input_required"))["inputRequests"]
-    async with served(scene, dev_server, store) as client, served(scene, dev_server, store) as replica:
-        for each in (client, replica):
-            seen = await each.get(task_id)
-            assert (seen["status"], seen["inputRequests"]) == ("input_required", asked)
-            assert f"only a live worker on task queue {scene.queue} can tell" in seen["statusMessage"]
-        plain: Any = {"capabilities": {"elicitation": {}}}
-        companion = (await client.call("task_status", {"taskId": task_id}, **plain)).result
-        assert "Ship it?" in str(companion)
-        why = await explained(scene, dev_server, store, task_id)
-        assert why.reason.startswith(
-            "it waited for an answer when it was last asked: Ship it?; no worker on task queue"
-        )
-        assert why.advice == f"start a worker on task queue {scene.queue} in namespace default"
-        [key] = asked
-        await replica.answer(task_id, **{key: {"action": "accept", "content": {"ok": True}}})
-        assert (await client.get(task_id))["status"] == "working"
-        async with shop(scene):
-            assert (await client.until(task_id))["result"]["structuredContent"] == {"result": [True]}

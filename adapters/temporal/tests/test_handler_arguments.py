@@ -10,11 +10,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from mcp_workflows_temporal import TemporalAdapter
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
 from adapters.temporal.tests.test_gates import AWAITING, handled, only_key, shop, start, tell, yes
-from mcp_workflows.adapter import JSON, Explanation, Finding, ReadsHandlers, Ref
+from mcp_workflows.adapter import JSON, Explanation, Finding, Ref
 from mcp_workflows.errors import ConfigError, EngineUnavailable
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.dev_server import DevServer
@@ -195,7 +194,3 @@ async def test_why_does_not_blame_a_gate_for_what_somebody_else_did(scene: Scene
             await tell(scene, ref, "approve", *arguments)
         why = await broken(scene, ref)
     assert why.reason.startswith("the workflow's code fails")
-
-
-def test_the_adapter_reads_handlers() -> None:
-    assert isinstance(TemporalAdapter, ReadsHandlers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mcp_workflows_temporal.labels import read_questions
+from mcp_workflows_temporal.questions import read_questions
 
 FIELDS = {"a": {"type": "string"}, "b": {"type": "string"}, "c": {"type": "string"}}
 

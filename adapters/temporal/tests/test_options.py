@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from mcp_workflows_temporal import TemporalOptions
-from mcp_workflows_temporal.start_request import attributes, priority, versioning_override
+from mcp_workflows_temporal.start import attributes, priority, versioning_override
 from temporalio.common import AutoUpgradeVersioningOverride, PinnedVersioningOverride, Priority
 
 from mcp_workflows.adapter.templates import Template

@@ -26,7 +26,7 @@ from adapters.temporal.tests.test_gates import (
     tell,
     yes,
 )
-from mcp_workflows.adapter import Progress, Ref, Replayed, Replays, Status
+from mcp_workflows.adapter import Progress, Ref, Replayed, Status
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.main import main
 from tests.support.dev_server import DevServer
@@ -64,10 +64,6 @@ def replayed(server: DevServer, ref: Ref) -> Sequence[Replayed]:
 
 def told(seen: Sequence[Replayed]) -> Sequence[tuple[str, Status, list[str]]]:
     return [(each.event, each.execution.status, list(each.execution.requests)) for each in seen]
-
-
-def test_the_adapter_replays() -> None:
-    assert issubclass(TemporalAdapter, Replays)
 
 
 async def test_two_rounds_are_told_event_by_event(scene: Scene, dev_server: DevServer) -> None:

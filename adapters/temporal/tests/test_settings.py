@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalOptions, TemporalSettings, credentials
-from mcp_workflows_temporal.connection import connect_config
-from mcp_workflows_temporal.settings import ui_page, ui_root
+from mcp_workflows_temporal.connection import merged_profile, read_config
+from mcp_workflows_temporal.settings import Place
 from pydantic import ValidationError
+from temporalio.envconfig import ClientConnectConfig
 from temporalio.service import TLSConfig
 
 from mcp_workflows.adapter import Adapter, Checks, Schemas, StartGuarantee, load_adapter
@@ -79,6 +81,10 @@ def test_an_address_is_host_and_port(address: str) -> None:
 def test_an_unknown_option_of_a_tool_is_refused() -> None:
     with pytest.raises(ValidationError):
         TemporalOptions.model_validate({"queue": "q"})
+
+
+def connect_config(settings: TemporalSettings) -> ClientConnectConfig:
+    return read_config(merged_profile(settings))
 
 
 def test_settings_win_over_the_environment_and_that_over_the_file(
@@ -151,12 +157,13 @@ def test_secrets_are_not_printed() -> None:
     ],
 )
 def test_the_ui_is_found_where_one_can_know_it(address: str, ui_url: str | None, root: str | None) -> None:
-    assert ui_root(address, ui_url) == root
+    assert Place.of(address, "default", ui_url).ui == root
 
 
 def test_ids_are_quoted_in_links() -> None:
-    assert ui_page("u", "a b", "x/y?", "r") == "u/namespaces/a%20b/workflows/x%2Fy%3F/r/history"
-    assert ui_page(None, "a", "b", "c") is None
+    shop = Place(address="engine:7233", namespace="a b", ui="u")
+    assert shop.page("x/y?", "r") == "u/namespaces/a%20b/workflows/x%2Fy%3F/r/history"
+    assert replace(shop, ui=None).page("b", "c") is None
 
 
 def test_a_secret_that_only_now_may_be_read_counts_as_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

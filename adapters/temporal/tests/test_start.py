@@ -9,7 +9,7 @@ import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.settings import MAX_INPUT_BYTES
-from mcp_workflows_temporal.start_request import digest
+from mcp_workflows_temporal.start import read_start
 from mcp_workflows_temporal_worker.contract import MEMO_DIGEST
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.converter import PayloadConverter
@@ -32,11 +32,6 @@ async def test_the_workflow_id_is_made_of_the_key(scene: Scene) -> None:
     assert (await scene.adapter.describe(ref)).execution_id == "mcp-order-1.a_b"
 
 
-async def test_starting_twice_with_one_key_is_starting_once(scene: Scene) -> None:
-    start = plan("Waits")
-    assert await scene.adapter.start(start) == await scene.adapter.start(start)
-
-
 async def test_fifty_starts_at_once_with_one_key_are_one(scene: Scene) -> None:
     start, handles = plan("Waits"), set[str]()
 
@@ -53,46 +48,12 @@ async def test_fifty_starts_at_once_with_one_key_are_one(scene: Scene) -> None:
     assert found == 1
 
 
-async def test_a_start_whose_reply_was_lost_is_found_again_by_another_adapter(
-    scene: Scene, dev_server: DevServer
-) -> None:
-    start = plan("Waits")
-    handle = await scene.adapter.start(start)
-    async with open_adapter(dev_server, scene.queue) as reborn:
-        assert await reborn.start(start) == handle
-
-
-async def test_a_key_starts_nothing_again_after_its_execution_ended(scene: Scene) -> None:
-    start = plan("Echo", "done")
-    handle = await scene.adapter.start(start)
-    async with scene.worker():
-        await scene.ended(Ref(workflow="Echo", handle=handle))
-    assert await scene.adapter.start(start) == handle
-
-
-async def test_a_key_starts_nothing_again_after_its_execution_failed(scene: Scene) -> None:
-    start = plan("Fails", "no")
-    handle = await scene.adapter.start(start)
-    async with scene.worker():
-        await scene.ended(Ref(workflow="Fails", handle=handle))
-    assert await scene.adapter.start(start) == handle
-
-
 async def test_a_key_starts_nothing_again_after_it_continued_as_new(scene: Scene) -> None:
     start = plan("TimesOut")
     handle = await scene.adapter.start(start)
     async with scene.worker():
         await scene.ended(Ref(workflow="TimesOut", handle=handle))
     assert await scene.adapter.start(start) == handle
-
-
-@pytest.mark.parametrize(("workflow", "value"), [("Waits", "other"), ("Ask", "one")])
-async def test_another_workflow_or_input_under_the_same_key_is_a_conflict(
-    scene: Scene, workflow: str, value: str
-) -> None:
-    await scene.adapter.start(plan("Waits", "one", key=scene.queue))
-    with pytest.raises(StartConflict, match="is taken"):
-        await scene.adapter.start(plan(workflow, value, key=scene.queue))
 
 
 async def test_an_execution_of_somebody_else_is_not_adopted(scene: Scene) -> None:
@@ -107,17 +68,10 @@ async def test_a_cron_workflow_is_refused(scene: Scene) -> None:
         id=f"mcp-{scene.queue}",
         task_queue=scene.queue,
         cron_schedule="0 0 1 1 *",
-        memo={MEMO_DIGEST: digest("Waits", [])},
+        memo={MEMO_DIGEST: read_start(plan("Waits"), "q").fingerprint},
     )
     with pytest.raises(EngineRefused, match="cron"):
         await scene.start("Waits", key=scene.queue)
-
-
-async def test_without_a_worker_a_start_waits_and_says_so(scene: Scene) -> None:
-    ref = await scene.start("Waits")
-    seen = await scene.until(ref, lambda seen: seen.message)
-    assert seen.status is Status.RUNNING
-    assert seen.message == f"nobody polls task queue {scene.queue}"
 
 
 async def test_the_options_of_a_tool_choose_its_task_queue(scene: Scene, dev_server: DevServer) -> None:

@@ -12,7 +12,7 @@ import pytest
 from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT, MEMO_KEY
 
 from adapters.temporal.tests.scene import Scene, open_adapter, plan, workflow_id
-from mcp_workflows.adapter import Ref, Start, Status
+from mcp_workflows.adapter import Ref, Start
 from mcp_workflows.errors import EngineRefused, StartConflict
 from tests.support.dev_server import DevServer
 
@@ -37,13 +37,6 @@ def chosen(start: Start) -> str:
 
 async def memo(scene: Scene, execution_id: str) -> Mapping[str, Any]:
     return dict(await (await scene.client.get_workflow_handle(execution_id).describe()).memo())
-
-
-async def test_the_execution_has_the_id_of_the_tool(scene: Scene) -> None:
-    start = order()
-    ref = Ref(workflow="Waits", handle=await scene.adapter.start(start))
-    assert workflow_id(ref) == chosen(start)
-    assert (await scene.adapter.describe(ref)).execution_id == chosen(start)
 
 
 async def test_our_own_retry_finds_its_own_execution_running_or_ended(scene: Scene, dev_server: DevServer) -> None:
@@ -105,13 +98,6 @@ async def test_a_taken_id_is_refused_after_its_execution_ended(scene: Scene) -> 
         await scene.adapter.start(again(start))
 
 
-async def test_the_same_key_with_another_input_is_a_conflict(scene: Scene) -> None:
-    start = order("Waits", "one")
-    await scene.adapter.start(start)
-    with pytest.raises(StartConflict, match="another input"):
-        await scene.adapter.start(replace(start, arguments=["other"]))
-
-
 async def test_adopting_joins_the_execution_of_the_same_owner(scene: Scene) -> None:
     start = order("Waits", "one", on_existing="adopt")
     handle = await scene.adapter.start(start)
@@ -169,15 +155,6 @@ async def test_the_id_of_a_task_without_one_cannot_be_chosen(scene: Scene) -> No
     with pytest.raises(EngineRefused, match="begin with mcp-") as caught:
         await scene.adapter.start(order(taken=workflow_id(ref)))
     assert caught.value.final
-
-
-async def test_an_execution_that_was_adopted_can_be_cancelled(scene: Scene) -> None:
-    start = order(on_existing="adopt")
-    async with scene.worker():
-        await scene.adapter.start(start)
-        ref = Ref(workflow="Waits", handle=await scene.adapter.start(again(start)))
-        await scene.adapter.cancel(ref)
-        assert (await scene.ended(ref)).status is Status.CANCELLED
 
 
 async def test_one_subject_of_two_issuers_is_two_owners(scene: Scene) -> None:
