@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -56,17 +57,8 @@ def load_attribute(reference: str, wanted: str) -> Any:  # Any: an attribute of 
     return getattr(module, name)
 
 
-CODE_ERRORS = (  # of code that is imported or called for the first time
-    ImportError,
-    SyntaxError,
-    NameError,
-    AttributeError,
-    TypeError,
-    ValueError,
-    RuntimeError,
-    OSError,
-    LookupError,
-)
+_CODE_ERRORS = (ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, LookupError)
+CODE_ERRORS = (*_CODE_ERRORS, RuntimeError, OSError)  # of code that is imported or called for the first time
 
 
 def load_converter(reference: str) -> DataConverter:
@@ -85,6 +77,25 @@ def load_converter(reference: str) -> DataConverter:
     return made
 
 
+def _pem_file(path: Path) -> Path:
+    """Refuse key material in place of a path: the message about an unreadable path shows it."""
+    if not str(path).isprintable():
+        raise ValueError("name a PEM file; its content does not belong here")
+    return path
+
+
+def _header(secret: SecretStr) -> SecretStr:
+    """Refuse a secret that is no header value: the SDK would send none, silently."""
+    text = secret.get_secret_value()
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("a header is one line of ASCII")
+    return secret
+
+
+PemFile = Annotated[Path, AfterValidator(_pem_file)]
+HeaderSecret = Annotated[SecretStr, AfterValidator(_header)]
+
+
 class TemporalTLS(BaseModel):
     """TLS to the frontend; with a client certificate and key it is mTLS."""
 
@@ -92,17 +103,9 @@ class TemporalTLS(BaseModel):
 
     disabled: bool = Field(default=False, description="Plain text, whatever the profile or environment says.")
     server_name: str | None = Field(default=None, description="The name the server's certificate must be for (SNI).")
-    server_root_ca_cert: Path | None = Field(default=None, description="PEM file of the CA. Default: the system's.")
-    client_cert: Path | None = Field(default=None, description="PEM file of our certificate.")
-    client_key: Path | None = Field(default=None, description="PEM file of our private key.")
-
-    @field_validator("server_root_ca_cert", "client_cert", "client_key")
-    @classmethod
-    def _is_a_file(cls, path: Path | None) -> Path | None:
-        """Refuse key material in place of a path: the message about an unreadable path shows it."""
-        if path is not None and not str(path).isprintable():
-            raise ValueError("name a PEM file; its content does not belong here")
-        return path
+    server_root_ca_cert: PemFile | None = Field(default=None, description="PEM file of the CA. Default: the system's.")
+    client_cert: PemFile | None = Field(default=None, description="PEM file of our certificate.")
+    client_key: PemFile | None = Field(default=None, description="PEM file of our private key.")
 
     @model_validator(mode="after")
     def _certificate_and_key_belong_together(self) -> Self:
@@ -111,20 +114,13 @@ class TemporalTLS(BaseModel):
         return self
 
 
-def _header(secret: SecretStr | None) -> SecretStr | None:
-    text = secret.get_secret_value() if secret else ""
-    if not text.isascii() or not text.isprintable():
-        raise ValueError("a header is one line of ASCII")
-    return secret
-
-
 class CodecServer(BaseModel):
     """A remote codec, as `temporal --codec-endpoint` and the Web UI use it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     endpoint: str = Field(description="Its URL, without /encode and /decode; {namespace} stands for the namespace.")
-    auth: SecretStr | None = Field(default=None, description="The Authorization header, Bearer ...")
+    auth: HeaderSecret | None = Field(default=None, description="The Authorization header, Bearer ...")
     auth_file: Path | None = Field(default=None, description="A file with it, read again when it changes.")
 
     @field_validator("endpoint")
@@ -136,11 +132,6 @@ class CodecServer(BaseModel):
         if "@" in parts.netloc:
             raise ValueError("credentials go into auth, not into the URL")
         return endpoint
-
-    @field_validator("auth")
-    @classmethod
-    def _auth_is_a_header(cls, auth: SecretStr | None) -> SecretStr | None:
-        return _header(auth)
 
     @model_validator(mode="after")
     def _auth_is_given_once(self) -> Self:
@@ -165,7 +156,7 @@ class TemporalSettings(BaseModel):
     )
     profile: str | None = Field(default=None, description="A profile of Temporal's configuration file.")
     config_file: Path | None = Field(default=None, description="That file, if not in its usual place.")
-    api_key: SecretStr | None = Field(default=None, description="API key; switches TLS on.")
+    api_key: HeaderSecret | None = Field(default=None, description="API key; switches TLS on.")
     api_key_file: Path | None = Field(default=None, description="A file with the API key, read again when it changes.")
     tls: bool | TemporalTLS | None = Field(default=None, description="true, false, or certificates.")
     grpc_meta: dict[str, SecretStr] = Field(default_factory=dict, description="Headers of every call.")
@@ -190,12 +181,6 @@ class TemporalSettings(BaseModel):
         if address is not None and not ADDRESS.match(address):
             raise ValueError("write host:port, without a scheme: localhost:7233")
         return address
-
-    @field_validator("api_key")
-    @classmethod
-    def _api_key_is_a_header(cls, api_key: SecretStr | None) -> SecretStr | None:
-        """Refuse a key that is no header value: the SDK would send none, silently."""
-        return _header(api_key)
 
     @field_validator("data_converter")
     @classmethod

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from mcp_workflows_temporal.questions import read_questions
 from mcp_workflows_temporal_worker.contract import MEMO_INPUT
 from temporalio.common import RetryPolicy
 
-from adapters.temporal.tests.resets import current_run, reset_to_second_task
-from adapters.temporal.tests.scene import Scene, workflow_id
+from adapters.temporal.tests.scene import Scene, current_run, reset_to_second_task, workflow_id
 from adapters.temporal.tests.workflows import APPROVAL
 from mcp_workflows.adapter import Progress, Ref, Status
 from mcp_workflows.errors import EngineRefused
@@ -178,3 +178,31 @@ async def test_a_question_survives_a_reset_and_can_be_answered(scene: Scene) -> 
 async def memo_of(scene: Scene, ref: Ref) -> Mapping[str, Any]:
     description = await scene.client.get_workflow_handle(workflow_id(ref)).describe()
     return description.raw_description.workflow_execution_info.memo.fields
+
+
+FIELDS = {"a": {"type": "string"}, "b": {"type": "string"}, "c": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    ("order", "shown"),
+    [
+        (["c", "a", "b"], ["c", "a", "b"]),
+        (["c"], ["c", "a", "b"]),
+        (["c", "x", "c", 1, None, ["a"]], ["c", "a", "b"]),
+        (None, ["a", "b", "c"]),
+        ("cab", ["a", "b", "c"]),
+        ({"c": 1}, ["a", "b", "c"]),
+    ],
+)
+def test_the_fields_of_a_form_come_in_the_order_it_says_and_none_is_lost(order: Any, shown: list[str]) -> None:
+    schema = {"type": "object", "properties": FIELDS, "required": ["a"]}
+    asked = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}, "order": order}
+    request = read_questions({"requests": {"k": asked}})["k"]
+    assert request.params == asked["params"]
+    assert list(request.params["requestedSchema"]["properties"]) == shown
+
+
+@pytest.mark.parametrize("schema", [None, "?", {}, {"properties": []}, {"properties": {}}])
+def test_a_form_of_another_shape_stays_what_it_is(schema: Any) -> None:
+    asked = {"method": "elicitation/create", "params": {"requestedSchema": schema}, "order": ["a"]}
+    assert read_questions({"requests": {"k": asked}})["k"].params == {"requestedSchema": schema}

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any, Final, cast, get_type_hints
+from typing import Any, Final, Literal, cast, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
@@ -46,47 +46,33 @@ def read_schema(reference: str) -> WorkflowSchema:
     Raises:
         ConfigError: the class cannot be imported, is no workflow, or its hints give no JSON Schema.
     """
-    run = _run_method(load_attribute(reference, "WorkflowClass"), reference)
+    workflow = load_attribute(reference, "WorkflowClass")
+    # The SDK (1.35) has no public access to the definition that its decorators attach.
+    if not isinstance(workflow, type) or not hasattr(workflow, "__temporal_workflow_definition"):
+        raise ConfigError(f"{reference} is not a workflow: a class with @workflow.defn is needed")
+    run: Callable[..., object] = getattr(workflow, "__temporal_workflow_definition").run_fn
+    parameters = list(inspect.signature(run).parameters.values())[1:]  # without self
+    for each in parameters:
+        if each.kind not in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
+            raise ConfigError(f"{reference}: Temporal passes arguments by position, {each} cannot be given")
     try:
-        parameters, hints = _parameters(run, reference), get_type_hints(run, include_extras=True)
-        return _derive(parameters, hints)
+        hints = get_type_hints(run, include_extras=True)
+        output = _object_schema(hints["return"], "serialization") if hints.get("return") else None
+        only = hints.get(parameters[0].name) if len(parameters) == 1 else None
+        is_record = inspect.isclass(only) and (issubclass(only, BaseModel) or dataclasses.is_dataclass(only))
+        if is_record and (record := _object_schema(only, "validation")) is not None:
+            return WorkflowSchema(input=record, output=output, args=["{{args}}"])
+        return WorkflowSchema(input=_properties(parameters, hints), output=output, args=_arguments(parameters))
     except PydanticUserError as error:
         raise ConfigError(f"{reference}: no JSON Schema for a type hint: {error.message}") from None
     except (TypeError, PydanticSerializationError) as error:
         raise ConfigError(f"{reference}: its type hints cannot be read: {error}") from None
 
 
-def _run_method(workflow: object, reference: str) -> Callable[..., object]:
-    # The SDK (1.35) has no public access to the definition that its decorators attach.
-    if not isinstance(workflow, type) or not hasattr(workflow, "__temporal_workflow_definition"):
-        raise ConfigError(f"{reference} is not a workflow: a class with @workflow.defn is needed")
-    definition = getattr(workflow, "__temporal_workflow_definition")
-    return cast("Callable[..., object]", definition.run_fn)
-
-
-def _parameters(run: Callable[..., object], reference: str) -> Sequence[inspect.Parameter]:
-    found = list(inspect.signature(run).parameters.values())[1:]  # without self
-    for parameter in found:
-        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            raise ConfigError(f"{reference}: Temporal passes arguments by position, {parameter} cannot be given")
-    return found
-
-
-def _derive(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> WorkflowSchema:  # Any: type hints
-    output = _object_schema(hints["return"], "serialization") if hints.get("return") else None
-    only = hints.get(parameters[0].name) if len(parameters) == 1 else None
-    is_record = inspect.isclass(only) and (issubclass(only, BaseModel) or dataclasses.is_dataclass(only))
-    if is_record and (record := _object_schema(only, "validation")) is not None:
-        return WorkflowSchema(input=record, output=output, args=["{{args}}"])
-    return WorkflowSchema(input=_properties(parameters, hints), output=output, args=_arguments(parameters))
-
-
-def _object_schema(hint: Any, mode: str) -> Schema | None:  # Any: a type hint
+def _object_schema(hint: Any, mode: Literal["validation", "serialization"]) -> Schema | None:  # Any: a type hint
     """Return the schema of a hint if it is one of an object; resolve a recursive model's reference at the root."""
     adapter: TypeAdapter[Any] = TypeAdapter(hint)  # Any: the type of the hint
-    schema = adapter.json_schema(
-        mode="serialization" if mode == "serialization" else "validation", schema_generator=_JsonSchema
-    )
+    schema = adapter.json_schema(mode=mode, schema_generator=_JsonSchema)
     if "$ref" in schema:
         name = schema["$ref"].removeprefix("#/$defs/")
         schema = {**schema["$defs"][name], "$defs": schema["$defs"]}
