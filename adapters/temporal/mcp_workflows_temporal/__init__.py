@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mcp_workflows_temporal.adapter import TemporalAdapter
-from mcp_workflows_temporal.options import TemporalOptions
-from mcp_workflows_temporal.settings import TemporalSettings
+from mcp_workflows_temporal.settings import TemporalOptions, TemporalSettings
 
 __all__ = ["TemporalAdapter", "TemporalOptions", "TemporalSettings"]

@@ -8,10 +8,12 @@ from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import ClassVar, Self
+from uuid import UUID, uuid5
 
 import anyio
 from pydantic import BaseModel
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import (
     JSON,
@@ -29,31 +31,25 @@ from mcp_workflows.adapter import (
     WorkflowSchema,
 )
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_temporal.answer import answer
-from mcp_workflows_temporal.bulk_status import describe_many
-from mcp_workflows_temporal.cancel import cancel, terminate
-from mcp_workflows_temporal.client import Frontend, Handle
-from mcp_workflows_temporal.connection import Connection, Place
-from mcp_workflows_temporal.describe import describe
+from mcp_workflows_temporal.client import Frontend, Handle, is_open
+from mcp_workflows_temporal.connection import Connection
+from mcp_workflows_temporal.describe import describe, describe_many
+from mcp_workflows_temporal.errors import unless_ended
 from mcp_workflows_temporal.gate_rules import GateSettings, is_gate_key
 from mcp_workflows_temporal.gates import Gates
-from mcp_workflows_temporal.long_poll import wait
-from mcp_workflows_temporal.options import START_OPTIONS, TemporalOptions, is_template
-from mcp_workflows_temporal.settings import TemporalSettings, ui_root
-from mcp_workflows_temporal.start import refuse_unwritable, start_execution
-from mcp_workflows_temporal.start_request import read_start
-from mcp_workflows_temporal.tooling.adopt import adopt
-from mcp_workflows_temporal.tooling.check import check_engine, check_queue
-from mcp_workflows_temporal.tooling.discover import discover
-from mcp_workflows_temporal.tooling.embed import embedded_files
+from mcp_workflows_temporal.questions import answer_questions
+from mcp_workflows_temporal.settings import START_OPTIONS, Place, TemporalOptions, TemporalSettings, is_template
+from mcp_workflows_temporal.start import preview, read_start, refuse_unwritable, start_execution
+from mcp_workflows_temporal.tooling.check import check_engine, check_queue, read_references, verify, verify_arguments
+from mcp_workflows_temporal.tooling.discover import adopt, discover
 from mcp_workflows_temporal.tooling.explain import explain
 from mcp_workflows_temporal.tooling.fixtures import NOTICE, fixtures
-from mcp_workflows_temporal.tooling.handler_arguments import find_mismatches, verify_arguments
-from mcp_workflows_temporal.tooling.preview import preview
 from mcp_workflows_temporal.tooling.replay import replay
-from mcp_workflows_temporal.tooling.schema import read_schema
-from mcp_workflows_temporal.tooling.verify import read_references, verify
+from mcp_workflows_temporal.tooling.schema import embedded_files, find_mismatches, read_schema
 
+REQUEST_IDS = UUID(
+    "6f8f5f0e-6f0b-5d0c-9a53-0f7c2f3f6f52"
+)  # the UUID namespace of the request ids of cancelling signals
 SETTLE = 0.1  # seconds for the SDK's core to release ended calls: see `__aexit__`
 
 
@@ -79,7 +75,6 @@ class TemporalAdapter:
         self._given: Client | None = None
         self._connection: Connection | None = None
         self._opened: Frontend | None = None
-        self._ui: str | None = None
         self._gates = Gates()
         self._waits: set[anyio.CancelScope] = set()
         self._has_waited = False
@@ -111,9 +106,9 @@ class TemporalAdapter:
             self._connection = connection = Connection(self._settings)
             self._opened = Frontend(await connection.open(), connection.place, timeout, connection.renew)
         else:
-            place = Place(address=self._given.service_client.config.target_host, namespace=self._given.namespace)
+            address = self._given.service_client.config.target_host
+            place = Place.of(address, self._given.namespace, self._settings.ui_url)
             self._opened = Frontend(self._given, place, timeout)
-        self._ui = ui_root(self._opened.place.address, self._settings.ui_url)
         return self
 
     async def __aexit__(
@@ -146,9 +141,7 @@ class TemporalAdapter:
         """
         frontend = self._frontend
         async with frontend.call():
-            return await describe(
-                frontend, Handle.parse(ref.handle), self._ui, partial(self._gates.read, frontend, ref)
-            )
+            return await describe(frontend, Handle.parse(ref.handle), partial(self._gates.read, frontend, ref))
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Deliver answers as updates, which the workflow validates; as signals if no worker is up.
@@ -164,13 +157,21 @@ class TemporalAdapter:
             if to_gates:
                 await self._gates.answer(frontend, ref, to_gates)
             if len(to_gates) < len(responses) or not to_gates:
-                await answer(frontend, handle, responses)
+                await answer_questions(frontend, handle, responses)
 
     async def cancel(self, ref: Ref) -> None:
-        """Request the cancellation of the whole chain of runs, or send the tool's own signal; see `Adapter.cancel`."""
-        frontend, signal = self._frontend, TemporalOptions.final(ref.options).cancel
+        """Request the cancellation of the whole chain of runs, or send the tool's own signal; see `Adapter.cancel`.
+
+        The request id of the signal is the same for each call, so that Temporal keeps one signal for each execution.
+        """
+        frontend, handle, signal = self._frontend, Handle.parse(ref.handle), TemporalOptions.final(ref.options).cancel
         async with frontend.call():
-            await cancel(frontend, Handle.parse(ref.handle), signal)
+            if signal is None:
+                await frontend.request_cancel(handle)
+            elif is_open(await frontend.describe_chain(handle)):
+                with unless_ended():
+                    request_id = str(uuid5(REQUEST_IDS, str(handle)))
+                    await frontend.signal(handle.execution, signal.signal, signal.args, request_id)
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
         """Return the StartWorkflowExecution that `start` would send; see `Previews.preview`."""
@@ -186,10 +187,15 @@ class TemporalAdapter:
             return await explain(frontend, Handle.parse(ref.handle), execution, ref.gates, read_gates)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
-        """Terminate the whole chain of runs; see `Terminates.terminate`."""
-        frontend = self._frontend
+        """Terminate the chain of runs; its workers learn of it when they next report. See `Terminates.terminate`."""
+        frontend, handle = self._frontend, Handle.parse(ref.handle)
         async with frontend.call():
-            await terminate(frontend, Handle.parse(ref.handle), reason)
+            try:
+                await frontend.terminate(handle, reason)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+                await frontend.describe_chain(handle)  # Temporal gives the same error for a chain that has ended
 
     async def adopt(self, execution_id: str) -> Ref:
         """Return the execution with this workflow id, or `id/run id`; see `Adopts.adopt`."""
@@ -209,7 +215,7 @@ class TemporalAdapter:
         with anyio.CancelScope() as scope:
             self._waits.add(scope)
             try:
-                await wait(frontend, handle)
+                await frontend.wait_for_end(handle)
             finally:
                 self._waits.discard(scope)
         if scope.cancelled_caught:
@@ -293,7 +299,7 @@ class TemporalAdapter:
         if self._connection is None:
             return self._frontend.client
         async with self._frontend.call():
-            return await self._connection.connect()
+            return await self._connection.open(lazy=False)
 
     @property
     def _frontend(self) -> Frontend:

@@ -1,4 +1,4 @@
-"""All calls to Temporal's frontend, each bounded in time, and the table of its errors.
+"""All calls to Temporal's frontend, each bounded in time.
 
 The calls are raw requests, because the SDK's `describe()` and `list_workflows()` raise ValueError for a paused
 execution (1.35: its enum ends before PAUSED=8), and because its handles pin one run, where the adapter means the
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from types import TracebackType
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TypedDict, TypeVar
 from uuid import uuid4
 
 import anyio
-import temporalio.api.errordetails.v1 as details
 from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
 from temporalio.api.enums.v1 import (
     HistoryEventFilterType,
@@ -22,10 +22,11 @@ from temporalio.api.enums.v1 import (
     TaskQueueType,
     UpdateWorkflowExecutionLifecycleStage,
 )
+from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.api.failure.v1 import Failure as FailureMessage
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.query.v1 import WorkflowQuery
-from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.update.v1 import Input, Meta, Request, WaitPolicy
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
@@ -46,144 +47,35 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.client import Client
 from temporalio.converter import DataConverter, WorkflowSerializationContext
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError, WorkflowService
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows_temporal.connection import Place
-from mcp_workflows_temporal.task_queues import WORKFLOWS, TaskQueues
-
-ERRORS: Mapping[RPCStatusCode, type[EngineError]] = {
-    RPCStatusCode.CANCELLED: EngineUnavailable,  # the SDK's error when its own time-out passes
-    RPCStatusCode.UNKNOWN: EngineUnavailable,
-    RPCStatusCode.INVALID_ARGUMENT: EngineRefused,
-    RPCStatusCode.DEADLINE_EXCEEDED: EngineUnavailable,
-    RPCStatusCode.NOT_FOUND: ExecutionNotFound,
-    RPCStatusCode.ALREADY_EXISTS: EngineRefused,
-    RPCStatusCode.PERMISSION_DENIED: EngineRefused,
-    RPCStatusCode.RESOURCE_EXHAUSTED: EngineUnavailable,
-    RPCStatusCode.FAILED_PRECONDITION: EngineRefused,
-    RPCStatusCode.ABORTED: EngineUnavailable,
-    RPCStatusCode.OUT_OF_RANGE: EngineRefused,
-    RPCStatusCode.UNIMPLEMENTED: EngineRefused,
-    RPCStatusCode.INTERNAL: EngineUnavailable,
-    RPCStatusCode.UNAVAILABLE: EngineUnavailable,
-    RPCStatusCode.DATA_LOSS: EngineUnavailable,
-    RPCStatusCode.UNAUTHENTICATED: EngineRefused,
-}
-
-TEXTS: Mapping[RPCStatusCode, str] = {  # instead of Temporal's own, which mislead or may repeat a credential
-    RPCStatusCode.CANCELLED: "no answer in time",
-    RPCStatusCode.DEADLINE_EXCEEDED: "no answer in time",
-    RPCStatusCode.NOT_FOUND: "it has no such execution: never had, or dropped it after its retention",
-    RPCStatusCode.UNAUTHENTICATED: "it does not accept our credentials: check api_key and tls",
-    RPCStatusCode.PERMISSION_DENIED: "our credentials do not allow this: check api_key, tls and the namespace",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectFailure:
-    """One cause of a failed connection, found by a part of the text: the SDK gives nothing else."""
-
-    sign: str
-    text: str
-    error: type[EngineError]
-
-
-REFUSED = "connection refused"
-_TLS = "the TLS handshake failed: check tls"
-_CERT = "its certificate"
-_ENDED = "it ends the connection at once; if it wants TLS with a client_cert, check tls"
-CONNECT_FAILURES = (
-    ConnectFailure(sign="Unauthenticated", text=TEXTS[RPCStatusCode.UNAUTHENTICATED], error=EngineRefused),
-    ConnectFailure(sign="PermissionDenied", text=TEXTS[RPCStatusCode.PERMISSION_DENIED], error=EngineRefused),
-    ConnectFailure(sign="ConnectionRefused", text=REFUSED, error=EngineUnavailable),
-    ConnectFailure(sign="dns error", text="unknown host", error=EngineUnavailable),
-    ConnectFailure(sign="InvalidContentType", text="it does not speak TLS: check tls", error=EngineUnavailable),
-    ConnectFailure(sign="UnknownIssuer", text=f"{_TLS}, we do not trust who signed {_CERT}", error=EngineUnavailable),
-    ConnectFailure(sign="NotValidForName", text=f"{_TLS}, another name is in {_CERT}", error=EngineUnavailable),
-    ConnectFailure(
-        sign="InvalidCertificate", text=f"{_TLS}, there is something wrong with {_CERT}", error=EngineUnavailable
-    ),
-    ConnectFailure(sign="PrivateKeyParse", text=f"{_TLS}, client_key cannot be read", error=EngineUnavailable),
-    ConnectFailure(sign="fatal alert", text=f"{_TLS}, it wants another client_cert, or one", error=EngineUnavailable),
-    ConnectFailure(sign='"transport error"', text=_ENDED, error=EngineUnavailable),
-    ConnectFailure(sign="ConnectionReset", text=_ENDED, error=EngineUnavailable),
-    ConnectFailure(sign="BrokenPipe", text=_ENDED, error=EngineUnavailable),
-    ConnectFailure(sign='"connection closed"', text=_ENDED, error=EngineUnavailable),
-    ConnectFailure(sign="certificate", text=_TLS, error=EngineUnavailable),
-    ConnectFailure(sign="", text="cannot connect", error=EngineUnavailable),
-)
-CONNECT_FAILED = "Failed client connect"  # the beginning of the SDK's RuntimeError for a lazy connection
-
-
-class Call:
-    """An async context manager that bounds all calls made inside to some seconds in total, retries of the SDK included.
-
-    One class with one cancel scope, as each look makes one.
-
-    Raises:
-        EngineError: see `ERRORS` and `CONNECT_FAILURES`; no other error of Temporal comes out.
-    """
-
-    __slots__ = ("_place", "_prepare", "_scope", "_seconds")
-
-    def __init__(self, place: Place, seconds: float, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
-        """`prepare` is awaited first, outside the time limit."""
-        self._place = place
-        self._seconds = seconds
-        self._prepare = prepare
-        self._scope = anyio.CancelScope()
-
-    async def __aenter__(self) -> None:
-        if self._prepare is not None:
-            await self._prepare()
-        self._scope.deadline = anyio.current_time() + self._seconds
-        self._scope.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._scope.__exit__(kind, error, trace) or isinstance(error, TimeoutError):
-            raise EngineUnavailable(f"{_engine(self._place)}: no answer within {self._seconds:g} s") from None
-        if isinstance(error, OSError):  # the SDK raises none: it comes from a user's codec that asks a key server
-            raise EngineUnavailable(f"the payload codec gives no answer ({type(error).__name__})") from error
-        if isinstance(error, RPCError):
-            raise translate(error, self._place) from error
-        if isinstance(error, RuntimeError) and str(error).startswith(CONNECT_FAILED):
-            raise _connect_error(str(error), self._place) from None
-
-
-def translate(error: RPCError, place: Place) -> EngineError:
-    """Return the error of `mcp_workflows.errors` for an error of Temporal."""
-    kind = ERRORS[error.status]
-    reason = TEXTS.get(error.status) or error.message.partition("\n")[0][:200]
-    if any(found.Is(details.NamespaceNotFoundFailure.DESCRIPTOR) for found in error.grpc_status.details):
-        kind, reason = EngineRefused, f"it has no namespace {place.namespace!r}"
-    if error.status is RPCStatusCode.RESOURCE_EXHAUSTED and "larger than max" in error.message:
-        kind = EngineRefused  # a gRPC message over 4 MiB: trying again will not help
-    text = f"{_engine(place)}: {reason}"
-    if kind is EngineUnavailable:
-        return EngineUnavailable(text, throttled=error.status is RPCStatusCode.RESOURCE_EXHAUSTED)
-    return kind(text)
-
-
-def _connect_error(text: str, place: Place) -> EngineError:
-    cause = next(row for row in CONNECT_FAILURES if row.sign in text)
-    message = f"{_engine(place)}: {cause.text}"
-    if cause.text == REFUSED:
-        start = " Start it: temporal server start-dev" if place.is_local else ""
-        message += f"; is the Temporal server running at {place.address}?{start}"
-    return EngineUnavailable(message, sent=False) if cause.error is EngineUnavailable else cause.error(message)
-
-
-def _engine(place: Place) -> str:
-    return f"Temporal at {place.address}"
-
+from mcp_workflows.adapter import JSON, Status
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows_temporal.errors import Call
+from mcp_workflows_temporal.settings import Place
 
 UPDATE_SHARE = 0.25  # of the total time, 2 s of 8: a live worker takes some 20 ms, without one a signal does it
-REMEMBERED_RUNS = 1000
+REMEMBERED = 1000  # runs, task queues
 REMEMBERED_ENDS = 50  # each is taken by the look that follows within milliseconds
+LONGEST_POLL = timedelta(seconds=60)  # Temporal itself answers with an empty page after some 20 s
+STILL_POLLING = timedelta(seconds=90)  # one poll takes up to 60 s; Temporal remembers pollers for 5 minutes
+GOOD_FOR = 5.0  # seconds that the pollers of a task queue count
+QUEUE_SECONDS = 1.0  # a look must not fail because the task queue is not described
+
+WORKFLOWS = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+ACTIVITIES = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+
+STATUSES: Mapping[int, Status] = {
+    State.WORKFLOW_EXECUTION_STATUS_RUNNING: Status.RUNNING,
+    State.WORKFLOW_EXECUTION_STATUS_COMPLETED: Status.SUCCEEDED,
+    State.WORKFLOW_EXECUTION_STATUS_FAILED: Status.FAILED,
+    State.WORKFLOW_EXECUTION_STATUS_CANCELED: Status.CANCELLED,
+    State.WORKFLOW_EXECUTION_STATUS_TERMINATED: Status.CANCELLED,
+    State.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW: Status.RUNNING,  # the chain goes on under the same id
+    State.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: Status.FAILED,
+    State.WORKFLOW_EXECUTION_STATUS_PAUSED: Status.RUNNING,  # unknown to the SDK's own enum (1.35)
+}
+"""An unknown state counts as RUNNING, so that nothing that may go on is declared ended."""
 
 Renew = Callable[[Client], Awaitable[Client]]
 """Return the client to use from now on."""
@@ -191,6 +83,7 @@ Renew = Callable[[Client], Awaitable[Client]]
 _CLOSE_EVENT = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT
 _COMPLETED = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_COMPLETED
 _IF_OPEN = QueryRejectCondition.QUERY_REJECT_CONDITION_NOT_OPEN
+_ALWAYS = QueryRejectCondition.QUERY_REJECT_CONDITION_NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +114,30 @@ class Handle:
         return WorkflowExecution(workflow_id=self.workflow_id)
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Latest(dict[K, V]):
+    """A mapping of the entries that were set last, at most so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Set an entry, and forget the oldest one if there are too many."""
+        self.pop(key, None)
+        super().__setitem__(key, value)
+        if len(self) > self._most:
+            del self[next(iter(self))]
+
+
+class _Limits(TypedDict):
+    retry: bool
+    timeout: timedelta
+
+
 class Frontend:
     """The calls to one Temporal namespace, through a client of the user's or of ours."""
 
@@ -228,16 +145,21 @@ class Frontend:
         self.client = client
         self.place = place
         self.timeout = timeout
-        self.task_queues = TaskQueues(self.describe_task_queue)
+        self.task_queues = TaskQueues(partial(self.describe_task_queue, seconds=QUEUE_SECONDS))
+        self._limits = _Limits(retry=True, timeout=timeout)
         self._renew = renew
-        self._original_runs: dict[str, str] = {}
-        self._ends: dict[str, HistoryEvent] = {}
+        self._original_runs = Latest[str, str](REMEMBERED)
+        self._ends = Latest[str, HistoryEvent](REMEMBERED_ENDS)
 
     def call(self) -> Call:
         """Bound all calls made inside, together, and make them with the current secrets; see `Call`."""
-        return Call(self.place, self.timeout.total_seconds(), self._renewed if self._renew is not None else None)
+        return Call(self.place, self.timeout.total_seconds(), self._use_current_secrets)
 
-    async def _renewed(self) -> None:
+    @property
+    def _service(self) -> WorkflowService:
+        return self.client.workflow_service
+
+    async def _use_current_secrets(self) -> None:
         if self._renew is not None:
             self.client = await self._renew(self.client)
 
@@ -251,7 +173,7 @@ class Frontend:
         request = DescribeWorkflowExecutionRequest(
             namespace=self.client.namespace, execution=WorkflowExecution(workflow_id=workflow_id)
         )
-        return await self.client.workflow_service.describe_workflow_execution(request, retry=True, timeout=self.timeout)
+        return await self._service.describe_workflow_execution(request, **self._limits)
 
     async def describe_chain(self, handle: Handle) -> Described:
         """Describe the current run of a chain.
@@ -274,9 +196,7 @@ class Frontend:
         """
         request = ListWorkflowExecutionsRequest(namespace=self.client.namespace, page_size=page, query=query)
         while pages is None or pages > 0:
-            found = await self.client.workflow_service.list_workflow_executions(
-                request, retry=True, timeout=self.timeout
-            )
+            found = await self._service.list_workflow_executions(request, **self._limits)
             for row in found.executions:
                 yield row
             if not found.next_page_token:
@@ -288,6 +208,12 @@ class Frontend:
         """Return the event that started a run."""
         return await self._event(execution, HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 
+    async def refuse_cron(self, execution: WorkflowExecution, name: str, *, final: bool = False) -> None:
+        """Raise EngineRefused if an execution has a cron schedule; `name` is its name in the message."""
+        if (await self.first_event(execution)).workflow_execution_started_event_attributes.cron_schedule:
+            text = f"{name} has a cron schedule: it never ends, so it cannot be a task"
+            raise EngineRefused(text, final=final)
+
     async def close_event(self, info: WorkflowExecutionInfo) -> HistoryEvent:
         """Return the event that ended a run, without a call if a long poll has just brought it."""
         brought = self._ends.pop(info.execution.workflow_id, None)
@@ -295,20 +221,41 @@ class Frontend:
             return brought
         return await self._event(info.execution, _CLOSE_EVENT)
 
-    def remember_end(self, workflow_id: str, event: HistoryEvent) -> None:
-        """Keep the close event that a long poll brought for the next look."""
-        if len(self._ends) >= REMEMBERED_ENDS:
-            self._ends.pop(next(iter(self._ends)))
-        self._ends[workflow_id] = event
+    async def wait_for_end(self, handle: Handle) -> None:
+        """Wait until the chain may have ended, with one open call that is answered within milliseconds of the end.
+
+        A run that is followed by another one is not the end. A namespace allows 1,200 of these calls (server 1.32),
+        those of all other clients included. The next `close_event` needs no call.
+
+        Raises:
+            EngineError: waiting is not possible now.
+        """
+        token = b""
+        while True:
+            request = GetWorkflowExecutionHistoryRequest(
+                namespace=self.client.namespace,
+                execution=handle.execution,
+                history_event_filter_type=_CLOSE_EVENT,
+                wait_new_event=True,
+                skip_archival=True,
+                next_page_token=token,
+            )
+            async with Call(self.place, LONGEST_POLL.total_seconds()):
+                page = await self._service.get_workflow_execution_history(request, retry=True, timeout=LONGEST_POLL)
+            if page.history.events:
+                event = page.history.events[-1]
+                attributes = getattr(event, event.WhichOneof("attributes") or "", None)
+                if not getattr(attributes, "new_execution_run_id", ""):  # continue-as-new, a retry or a cron run
+                    self._ends[handle.workflow_id] = event
+                    return
+            token = b"" if page.history.events else page.next_page_token
 
     async def original_run(self, execution: WorkflowExecution) -> str:
         """Return the run that a reset run goes back to; any other run is its own original."""
         if execution.run_id not in self._original_runs:
             event = await self.first_event(execution)
-            started = event.workflow_execution_started_event_attributes
-            if len(self._original_runs) >= REMEMBERED_RUNS:
-                self._original_runs.pop(next(iter(self._original_runs)))
-            self._original_runs[execution.run_id] = started.original_execution_run_id
+            original = event.workflow_execution_started_event_attributes.original_execution_run_id
+            self._original_runs[execution.run_id] = original
         return self._original_runs[execution.run_id]
 
     async def _event(self, execution: WorkflowExecution, which: HistoryEventFilterType.ValueType) -> HistoryEvent:
@@ -319,12 +266,9 @@ class Frontend:
             history_event_filter_type=which,
             skip_archival=True,
         )
-        response = await self.client.workflow_service.get_workflow_execution_history(
-            request, retry=True, timeout=self.timeout
-        )
+        response = await self._service.get_workflow_execution_history(request, **self._limits)
         if not response.history.events:
-            text = f"Temporal at {self.place.address}: it gave no event of {execution.workflow_id}"
-            raise EngineUnavailable(text, silent=False)
+            raise EngineUnavailable(f"{self.place}: it gave no event of {execution.workflow_id}", silent=False)
         return response.history.events[0]
 
     async def history_page(
@@ -334,12 +278,18 @@ class Frontend:
         request = GetWorkflowExecutionHistoryReverseRequest(
             namespace=self.client.namespace, execution=execution, maximum_page_size=size, next_page_token=token
         )
-        return await self.client.workflow_service.get_workflow_execution_history_reverse(
-            request, retry=True, timeout=self.timeout
-        )
+        return await self._service.get_workflow_execution_history_reverse(request, **self._limits)
 
-    async def query(self, execution: WorkflowExecution, name: str, args: Sequence[JSON]) -> Payload | None:
-        """Query an open run once, within a quarter of the time: a live worker takes some 10 ms.
+    async def query(
+        self,
+        execution: WorkflowExecution,
+        name: str,
+        args: Sequence[JSON] = (),
+        *,
+        share: float = UPDATE_SHARE,
+        only_open: bool = True,
+    ) -> Payload | None:
+        """Query a run once, within this share of the time: a live worker takes some 10 ms.
 
         Raises:
             RPCError: among others if no worker took the query in time.
@@ -348,9 +298,9 @@ class Frontend:
             namespace=self.client.namespace,
             execution=execution,
             query=WorkflowQuery(query_type=name, query_args=await self._payloads(execution, args)),
-            query_reject_condition=_IF_OPEN,
+            query_reject_condition=_IF_OPEN if only_open else _ALWAYS,
         )
-        found = await self.client.workflow_service.query_workflow(request, timeout=self.timeout * UPDATE_SHARE)
+        found = await self._service.query_workflow(request, timeout=self.timeout * share)
         return found.query_result.payloads[0] if found.query_result.payloads else None
 
     async def update(
@@ -377,8 +327,7 @@ class Frontend:
             ),
             wait_policy=WaitPolicy(lifecycle_stage=_COMPLETED),
         )
-        patience = self.timeout * UPDATE_SHARE
-        done = await self.client.workflow_service.update_workflow_execution(request, timeout=patience)
+        done = await self._service.update_workflow_execution(request, timeout=self.timeout * UPDATE_SHARE)
         return done.outcome.failure if done.outcome.HasField("failure") else None
 
     async def signal(
@@ -398,7 +347,7 @@ class Frontend:
             identity=identity or self.client.identity,
             request_id=request_id or str(uuid4()),
         )
-        await self.client.workflow_service.signal_workflow_execution(request, retry=True, timeout=self.timeout)
+        await self._service.signal_workflow_execution(request, **self._limits)
 
     async def request_cancel(self, handle: Handle) -> None:
         """Request the cancellation of the whole chain: pinned to a run it would be lost after continue-as-new."""
@@ -410,7 +359,7 @@ class Frontend:
             request_id=str(uuid4()),
             reason="the MCP client asked to cancel the task",
         )
-        await self.client.workflow_service.request_cancel_workflow_execution(request, retry=True, timeout=self.timeout)
+        await self._service.request_cancel_workflow_execution(request, **self._limits)
 
     async def terminate(self, handle: Handle, reason: str) -> None:
         """Terminate the whole chain."""
@@ -421,26 +370,27 @@ class Frontend:
             reason=reason,
             identity=self.client.identity,
         )
-        await self.client.workflow_service.terminate_workflow_execution(request, retry=True, timeout=self.timeout)
+        await self._service.terminate_workflow_execution(request, **self._limits)
 
     async def describe_namespace(self) -> None:
         """Raise an RPCError unless the namespace exists."""
         request = DescribeNamespaceRequest(namespace=self.client.namespace)
-        await self.client.workflow_service.describe_namespace(request, retry=True, timeout=self.timeout)
+        await self._service.describe_namespace(request, **self._limits)
 
     async def describe_task_queue(
-        self, name: str, kind: TaskQueueType.ValueType = WORKFLOWS, *, patience: timedelta | None = None
+        self, name: str, kind: TaskQueueType.ValueType = WORKFLOWS, *, seconds: float | None = None
     ) -> DescribeTaskQueueResponse:
-        """Return the pollers and the backlog of a task queue; with `patience`, after one try."""
+        """Return the pollers and the backlog of a task queue; with `seconds`, after one try within this time."""
         request = DescribeTaskQueueRequest(
             namespace=self.client.namespace,
             task_queue=TaskQueue(name=name),
             task_queue_type=kind,
             report_stats=True,
         )
-        return await self.client.workflow_service.describe_task_queue(
-            request, retry=patience is None, timeout=patience or self.timeout
-        )
+        limits = self._limits
+        if seconds is not None:
+            limits = _Limits(retry=False, timeout=timedelta(seconds=seconds))
+        return await self._service.describe_task_queue(request, **limits)
 
     async def _payloads(self, execution: WorkflowExecution, args: Sequence[JSON]) -> Payloads:
         return Payloads(payloads=await self.converter(execution.workflow_id).encode(args) if args else [])
@@ -472,6 +422,44 @@ class Run:
     def ids(self) -> tuple[str, str]:
         """The workflow id and the run id."""
         return self.execution.workflow_id, self.execution.run_id
+
+
+class TaskQueues:
+    """The pollers of task queues, asked of Temporal at most once in five seconds, one request at a time."""
+
+    def __init__(
+        self, describe: Callable[[str, TaskQueueType.ValueType], Awaitable[DescribeTaskQueueResponse]]
+    ) -> None:
+        self._describe = describe
+        self._deserted = Latest[tuple[str, int], tuple[float, bool]](REMEMBERED)  # with the event loop's time
+        self._lock = anyio.Lock()
+
+    async def is_deserted(self, name: str, kind: TaskQueueType.ValueType) -> bool:
+        """Return whether certainly nobody polls the queue, as of at most 5 s ago."""
+        async with self._lock:
+            at, deserted = self._deserted.get((name, kind), (float("-inf"), False))
+            if anyio.current_time() - at > GOOD_FOR:
+                try:
+                    deserted = not live_pollers(await self._describe(name, kind))
+                except RPCError:
+                    deserted = False  # nobody knows
+                self._deserted[name, kind] = anyio.current_time(), deserted
+        return deserted
+
+
+def live_pollers(found: DescribeTaskQueueResponse) -> Sequence[PollerInfo]:
+    """Return the pollers that poll now; Temporal also lists those of the last minutes."""
+    return [poller for poller in found.pollers if idle_time(poller) < STILL_POLLING]
+
+
+def idle_time(poller: PollerInfo) -> timedelta:
+    """Return the time since the last poll began."""
+    return datetime.now(UTC) - poller.last_access_time.ToDatetime(UTC)
+
+
+def is_open(found: Described) -> bool:
+    """Return whether a described execution has not ended."""
+    return STATUSES.get(found.workflow_execution_info.status, Status.RUNNING) is Status.RUNNING
 
 
 def quoted(text: str) -> str:

@@ -84,25 +84,22 @@ class RemoteCodec(PayloadCodec):
         headers = {"Content-Type": "application/json", "X-Namespace": self._namespace}
         if auth := self._current_auth():
             headers["Authorization"] = auth
+        found = bytearray()
         try:
             with anyio.fail_after(self._seconds):
                 url = f"{self._url}/{verb}"
                 async with self._http.stream("POST", url, content=body.encode(), headers=headers) as answer:
-                    return await self._read(verb, answer)
+                    if answer.status_code != HTTPStatus.OK:
+                        raise self._refusal(verb, answer.status_code)
+                    async for part in answer.aiter_bytes():
+                        found += part
+                        if len(found) > LARGEST:
+                            raise self._unavailable(verb, f"it answers more than {LARGEST >> 20} MiB")
         except (TimeoutError, httpx2.TimeoutException):
             raise self._unavailable(verb, f"no answer within {self._seconds:g} s") from None
         except httpx2.RequestError as error:
             raise self._unavailable(verb, f"it cannot be reached ({type(error).__name__})") from None
-
-    async def _read(self, verb: str, answer: httpx2.Response) -> bytes:
-        if answer.status_code != HTTPStatus.OK:
-            raise self._refusal(verb, answer.status_code)
-        body = bytearray()
-        async for part in answer.aiter_bytes():
-            body += part
-            if len(body) > LARGEST:
-                raise self._unavailable(verb, f"it answers more than {LARGEST >> 20} MiB")
-        return bytes(body)
+        return bytes(found)
 
     def _current_auth(self) -> str | None:
         if self._file and self._files.changed():
@@ -117,11 +114,8 @@ class RemoteCodec(PayloadCodec):
         reason = TEXTS.get(status, f"it answers {status}")
         if status in RETRYABLE or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return self._unavailable(verb, reason)
-        return EngineRefused(f"{self._server(verb)}: {reason}")
+        return EngineRefused(f"the codec server ({verb}): {reason}")
 
     def _unavailable(self, verb: str, reason: str) -> EngineUnavailable:
         """Return the error for no valid answer; payloads that were not encoded were not sent."""
-        return EngineUnavailable(f"{self._server(verb)}: {reason}", sent=verb != "encode")
-
-    def _server(self, verb: str) -> str:
-        return f"the codec server ({verb})"
+        return EngineUnavailable(f"the codec server ({verb}): {reason}", sent=verb != "encode")

@@ -1,11 +1,10 @@
-"""From settings to a client that connects with its first call and never writes to stdout."""
+"""From settings to a client that connects with its first call, takes over new secrets, and never writes to stdout."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT
@@ -19,33 +18,15 @@ from temporalio.service import RetryConfig
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import ConfigError
 from mcp_workflows_temporal.codec import RemoteCodec
-from mcp_workflows_temporal.credentials import (
-    Renewal,
-    WatchedFiles,
-    certificate_files,
-    check_certificates,
-    read_secret,
-)
-from mcp_workflows_temporal.labels import as_mapping
-from mcp_workflows_temporal.settings import ADDRESS, TemporalSettings, load_converter, tls_table
+from mcp_workflows_temporal.credentials import WatchedFiles, certificate_files, check_certificates, read_secret
+from mcp_workflows_temporal.payloads import as_mapping
+from mcp_workflows_temporal.settings import ADDRESS, Place, TemporalSettings, load_converter
+
+logger = logging.getLogger(__name__)
 
 LOCALHOST = "localhost:7233"
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 CORE_LOG = "temporal.core"
 CODEC_SHARE = 0.5  # of the total time, so that a slow codec server is named as the cause
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The address and namespace of the engine, for messages and links; no secrets."""
-
-    address: str
-    namespace: str
-
-    @property
-    def is_local(self) -> bool:
-        """True if the address is a loopback address."""
-        return self.address.rpartition(":")[0].strip("[]") in LOOPBACK
 
 
 def _no_retry(record: logging.LogRecord) -> bool:
@@ -66,6 +47,9 @@ def quiet_runtime() -> Runtime:
 class Connection:
     """The connection to one namespace by the settings; it is made with the first call.
 
+    A new API key goes into the client in use; new certificates need a new client. A new file that cannot be used,
+    half-written for example, is logged, and the configuration read before stays in use.
+
     Raises:
         ConfigError: the profile, a file or the data converter cannot be loaded, or the address is invalid.
     """
@@ -73,38 +57,52 @@ class Connection:
     def __init__(self, settings: TemporalSettings) -> None:
         KNOWN.add_all(settings)
         self._settings = settings
-        profile = merged_profile(settings)
-        files = WatchedFiles(
-            [*certificate_files(profile), *filter(None, (settings.api_key_file, settings.config_file))]
+        files = certificate_files(merged_profile(settings))
+        self._files = WatchedFiles([*files, *filter(None, (settings.api_key_file, settings.config_file))])
+        self._config = _stable_config(settings)
+        address, namespace = self._config.get("target_host", LOCALHOST), self._config.get("namespace", "default")
+        if not ADDRESS.match(address):
+            raise ConfigError(f"Temporal's address is host:port, without a scheme; the profile has {address!r}")
+        self.place = Place.of(address, namespace, settings.ui_url)
+        self._codec: RemoteCodec | None = None
+        self._converter = (
+            load_converter(settings.data_converter) if settings.data_converter else pydantic_data_converter
         )
-        self._renewal = Renewal(files, lambda: _stable_config(settings), self._client)
-        self.place = _place(self._renewal.config)
-        self._codec = _codec(settings, self.place.namespace)
-        converter = load_converter(settings.data_converter) if settings.data_converter else pydantic_data_converter
-        self._converter = replace(converter, payload_codec=self._codec) if self._codec else converter
-
-    async def open(self) -> Client:
-        """Return a client that connects with its first call."""
-        return await self._client(self._renewal.config)
-
-    async def connect(self) -> Client:
-        """Return a client that is connected, as workers need one.
-
-        Raises:
-            RuntimeError: it cannot connect.
-        """
-        return await self._client(self._renewal.config, lazy=False)
-
-    async def renew(self, client: Client) -> Client:
-        """Return the client to use from now on: another one if certificates have changed."""
-        return await self._renewal.renew(client)
+        if settings.codec is not None:
+            self._codec = RemoteCodec(settings.codec, namespace, settings.timeout_seconds * CODEC_SHARE)
+            self._converter = replace(self._converter, payload_codec=self._codec)
 
     async def aclose(self) -> None:
         """Close the codec; the SDK's client has no close."""
         if self._codec:
             await self._codec.aclose()
 
-    async def _client(self, config: ClientConnectConfig, *, lazy: bool = True) -> Client:
+    async def renew(self, client: Client) -> Client:
+        """Return the client to use from now on: the same, perhaps with a new API key, or a new one."""
+        if not self._files.changed():
+            return client
+        try:
+            config = _stable_config(self._settings)
+        except ConfigError as error:
+            logger.warning("%s; what was read before stays in use", error)
+            return client
+        before, self._config = self._config, config
+        if config.get("tls") != before.get("tls"):
+            logger.info("new TLS files: connecting anew")
+            return await self.open()
+        if config.get("api_key") != before.get("api_key"):
+            logger.info("new API key: in use")
+            client.api_key = config.get("api_key")
+            KNOWN.add(client.api_key)
+        return client
+
+    async def open(self, *, lazy: bool = True) -> Client:
+        """Return a client that connects with its first call; unless `lazy` one that is connected, as workers need it.
+
+        Raises:
+            RuntimeError: it cannot connect.
+        """
+        config = self._config
         KNOWN.add(config.get("api_key"))
         KNOWN.add_all(config.get("rpc_metadata"))
         return await Client.connect(
@@ -115,7 +113,8 @@ class Connection:
             rpc_metadata=config.get("rpc_metadata", {}),
             data_converter=self._converter,
             interceptors=[TraceHeader()],
-            retry_config=_retry(self._settings.timeout_seconds),
+            # Retries end a little before the total time, so that the error names more than the delay.
+            retry_config=RetryConfig(max_elapsed_time_millis=int(self._settings.timeout_seconds * 750)),
             lazy=lazy,
             runtime=quiet_runtime(),
         )
@@ -147,77 +146,59 @@ class _Calls(OutboundInterceptor):
         return await super().start_workflow(input)
 
 
-def _place(config: ClientConnectConfig) -> Place:
-    place = Place(address=config.get("target_host", LOCALHOST), namespace=config.get("namespace", "default"))
-    if not ADDRESS.match(place.address):
-        raise ConfigError(f"Temporal's address is host:port, without a scheme; the profile has {place.address!r}")
-    return place
-
-
-def _codec(settings: TemporalSettings, namespace: str) -> RemoteCodec | None:
-    if settings.codec is None:
-        return None
-    return RemoteCodec(settings.codec, namespace, settings.timeout_seconds * CODEC_SHARE)
-
-
-def connect_config(settings: TemporalSettings) -> ClientConnectConfig:
-    """Return the connection: the settings first, then the environment, then the profile in Temporal's own file.
+def _stable_config(settings: TemporalSettings) -> ClientConnectConfig:
+    """Return the connection, with certificates that can be used and are not being replaced right now.
 
     Raises:
         ConfigError: the profile or a file it needs cannot be read.
     """
-    return _read(merged_profile(settings))
+    profile = merged_profile(settings)
+    config = read_config(profile)
+    check_certificates(profile)
+    if config != read_config(profile):
+        raise ConfigError("the TLS files are being replaced")
+    return config
 
 
-def _read(profile: ClientConfigProfile) -> ClientConnectConfig:
+def read_config(profile: ClientConfigProfile) -> ClientConnectConfig:
+    """Read the files that a profile names.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
     try:
         return profile.to_client_connect_config()
     except OSError as error:
         raise ConfigError(f"cannot read the TLS file {error.filename}: {error.strerror}") from None
 
 
-def _stable_config(settings: TemporalSettings) -> ClientConnectConfig:
-    """Return the connection, with certificates that can be used and are not being replaced right now."""
-    profile = merged_profile(settings)
-    config = _read(profile)
-    check_certificates(profile)
-    if config != _read(profile):
-        raise ConfigError("the TLS files are being replaced")
-    return config
-
-
 def merged_profile(settings: TemporalSettings) -> ClientConfigProfile:
-    """Return the settings merged over Temporal's own configuration.
+    """Return the settings merged over Temporal's own configuration: the environment, then the profile in its file.
 
     Raises:
         ConfigError: the profile or the file of the API key cannot be read.
     """
-    profile = _profile(settings.profile, settings.config_file)
+    if settings.config_file is not None and not settings.config_file.is_file():
+        raise ConfigError(f"Temporal's configuration file {settings.config_file} does not exist")
+    try:
+        profile = ClientConfigProfile.load(settings.profile, config_source=settings.config_file)
+    except RuntimeError as error:
+        raise ConfigError(f"Temporal's own configuration: {error}") from None
+    if settings.api_key_file:
+        api_key: str | None = read_secret(settings.api_key_file, "api_key_file")
+    else:
+        api_key = settings.api_key.get_secret_value() if settings.api_key else profile.api_key
+    tls = profile.tls
+    if isinstance(settings.tls, bool):
+        tls = ClientConfigTLS(disabled=not settings.tls)
+    elif settings.tls is not None:
+        given = settings.tls.model_dump()
+        tls = ClientConfigTLS(client_private_key=given.pop("client_key"), **given)
     own_headers = {name: value.get_secret_value() for name, value in settings.grpc_meta.items()}
     return ClientConfigProfile(
         address=settings.address or profile.address,
         namespace=settings.namespace or profile.namespace,
-        api_key=_api_key(settings) or profile.api_key,
-        tls=profile.tls if settings.tls is None else ClientConfigTLS(**tls_table(settings.tls)),
+        api_key=api_key,
+        tls=tls,
         grpc_meta={**profile.grpc_meta, **own_headers},
     )
-
-
-def _api_key(settings: TemporalSettings) -> str | None:
-    if settings.api_key_file:
-        return read_secret(settings.api_key_file, "api_key_file")
-    return settings.api_key.get_secret_value() if settings.api_key else None
-
-
-def _profile(name: str | None, file: Path | None) -> ClientConfigProfile:
-    if file is not None and not file.is_file():
-        raise ConfigError(f"Temporal's configuration file {file} does not exist")
-    try:
-        return ClientConfigProfile.load(name, config_source=file)
-    except RuntimeError as error:
-        raise ConfigError(f"Temporal's own configuration: {error}") from None
-
-
-def _retry(seconds: float) -> RetryConfig:
-    """Return retries that end a little before the total time, so that the error names more than the delay."""
-    return RetryConfig(max_elapsed_time_millis=int(seconds * 750))

@@ -1,20 +1,15 @@
-"""Credentials in files: read, watched for changes, and renewed while the adapter runs.
-
-A new API key goes into the client in use; new certificates need a new client.
-"""
+"""Credentials in files: read, checked, and watched for changes."""
 
 from __future__ import annotations
 
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from temporalio.client import Client
-from temporalio.envconfig import ClientConfigProfile, ClientConfigTLS, ClientConnectConfig
+from temporalio.envconfig import ClientConfigProfile, ClientConfigTLS
 
-from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -69,49 +64,6 @@ def read_secret(path: Path, setting: str) -> str:
             f"{setting}: {path} must hold one line of text (ASCII), and {'more' if secret else 'nothing'} is there"
         )
     return secret
-
-
-class Renewal:
-    """The configuration of a client, read again when a file has changed.
-
-    A new file that cannot be used, half-written for example, is logged, and the old configuration stays in use.
-    """
-
-    def __init__(
-        self,
-        files: WatchedFiles,
-        read: Callable[[], ClientConnectConfig],
-        make: Callable[[ClientConnectConfig], Awaitable[Client]],
-    ) -> None:
-        """Take `read`, which returns the current configuration, and `make`, which returns a client for one."""
-        self._files = files
-        self._read = read
-        self._make = make
-        self._config = read()
-
-    @property
-    def config(self) -> ClientConnectConfig:
-        """The configuration of the client in use."""
-        return self._config
-
-    async def renew(self, client: Client) -> Client:
-        """Return the client to use from now on: the same, perhaps with a new API key, or a new one."""
-        if not self._files.changed():
-            return client
-        try:
-            config = self._read()
-        except ConfigError as error:
-            logger.warning("%s; what was read before stays in use", error)
-            return client
-        before, self._config = self._config, config
-        if config.get("tls") != before.get("tls"):
-            logger.info("new TLS files: connecting anew")
-            return await self._make(config)
-        if config.get("api_key") != before.get("api_key"):
-            logger.info("new API key: in use")
-            client.api_key = config.get("api_key")
-            KNOWN.add(client.api_key)
-        return client
 
 
 def certificate_files(profile: ClientConfigProfile) -> Sequence[Path]:

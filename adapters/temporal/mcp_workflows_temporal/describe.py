@@ -1,32 +1,33 @@
-"""One look: the DescribeWorkflowExecution, the memo in it, and the close event once the execution has ended."""
+"""The state of an execution: one look, or a cheap one at many."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC
-from functools import partial
 
 from mcp_workflows_temporal_worker.contract import MEMO_INPUT, MEMO_STATUS
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.converter import DataConverter
 
-from mcp_workflows.adapter import JSON, MAX_STEPS, Execution, ExecutionStep, Failure, InputRequest, Status
-from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows.adapter import MAX_STEPS, Execution, ExecutionStep, Failure, Ref, Status
+from mcp_workflows.errors import ExecutionNotFound
+from mcp_workflows_temporal.client import STATUSES, Frontend, Handle, quoted
 from mcp_workflows_temporal.diagnosis import status_message
 from mcp_workflows_temporal.gate_rules import GateRequests
-from mcp_workflows_temporal.labels import as_mapping, as_text, read_progress, read_questions
-from mcp_workflows_temporal.payloads import UndecodableError, decode, decode_failure, decode_known
-from mcp_workflows_temporal.settings import ui_page
-from mcp_workflows_temporal.status import STATUSES, is_open, read_failure
+from mcp_workflows_temporal.payloads import UndecodableError, as_mapping, as_text, decode, read_failure, read_memo
+from mcp_workflows_temporal.questions import own_questions, read_progress, read_questions
 
-READ_FIELDS = (MEMO_INPUT, MEMO_STATUS)
+BATCH = 200  # ids in one query: larger queries save little, and one call must not take long
+_UNQUOTABLE = frozenset('"\\')  # ids with these, or unprintable ones, are not found by a query (server 1.32)
+_PAUSED, _RUNNING = State.WORKFLOW_EXECUTION_STATUS_PAUSED, State.WORKFLOW_EXECUTION_STATUS_RUNNING
 
 
 async def describe(
-    frontend: Frontend, handle: Handle, ui: str | None, read_gates: Callable[[Described], Awaitable[GateRequests]]
+    frontend: Frontend, handle: Handle, read_gates: Callable[[Described], Awaitable[GateRequests]]
 ) -> Execution:
     """Return the execution of a handle after one call, or two once it has ended; more only for gates.
 
@@ -34,7 +35,7 @@ async def describe(
     """
     found = await frontend.describe_chain(handle)
     info = found.workflow_execution_info
-    memo = await decode_known(partial(frontend.converter, handle.workflow_id), info.memo.fields, READ_FIELDS)
+    memo = await read_memo(frontend, info, MEMO_INPUT, MEMO_STATUS)
     status = as_mapping(memo.get(MEMO_STATUS))
     execution = Execution(
         status=STATUSES.get(info.status, Status.RUNNING),
@@ -42,114 +43,108 @@ async def describe(
         progress=read_progress(status),
         cancel_requested=found.workflow_extended_info.cancel_requested,
         execution_id=handle.workflow_id,
-        url=ui_page(ui, frontend.place.namespace, handle.workflow_id, info.execution.run_id),
+        url=frontend.place.page(handle.workflow_id, info.execution.run_id),
     )
     if execution.terminal:
-        return await _ended(frontend, found, execution)
-    paused = info.status == State.WORKFLOW_EXECUTION_STATUS_PAUSED  # its questions wait with it
+        return await _ended(frontend.converter(handle.workflow_id), found, await frontend.close_event(info), execution)
+    paused = info.status == _PAUSED  # its questions wait with it
     gates = GateRequests() if paused else await read_gates(found)
-    requests = {**await _questions(frontend, found, {} if paused else memo), **gates.requests}
+    requests = {**await own_questions(frontend, found, {} if paused else memo), **gates.requests}
     text = await status_message(frontend, found, execution.message)
     return replace(
         execution,
         status=Status.INPUT_REQUIRED if requests else execution.status,
         message="; ".join(filter(None, (text, gates.message))) or None,
         requests=requests,
-        steps=_steps(found),
+        steps=tuple(
+            ExecutionStep(
+                name=each.activity_type.name,
+                status=Status.RUNNING,
+                # An activity that is tried again has no time, as it changes.
+                at=each.last_started_time.ToDatetime(UTC)
+                if each.attempt == 1 and each.last_started_time.seconds
+                else None,
+            )
+            for each in found.pending_activities[:MAX_STEPS]
+        ),
     )
 
 
-def _steps(found: Described) -> tuple[ExecutionStep, ...]:
-    """Return the pending activities, which are in the reply; one that is tried again has no time, as it changes."""
-    return tuple(
-        ExecutionStep(
-            name=each.activity_type.name,
-            status=Status.RUNNING,
-            at=each.last_started_time.ToDatetime(UTC) if each.attempt == 1 and each.last_started_time.seconds else None,
-        )
-        for each in found.pending_activities[:MAX_STEPS]
+async def _ended(converter: DataConverter, found: Described, event: HistoryEvent, execution: Execution) -> Execution:
+    """Return the execution as its close event says."""
+    match event.WhichOneof("attributes"):
+        case "workflow_execution_completed_event_attributes":
+            payloads = event.workflow_execution_completed_event_attributes.result.payloads
+            try:
+                return replace(execution, output=await decode(converter, payloads[0]) if payloads else None)
+            except UndecodableError as error:
+                text = f"the workflow completed, but its result cannot be read here ({error})"
+                failure = Failure(text=text, kind="UndecodableResult")
+                return replace(execution, status=Status.FAILED, message=None, failure=failure)
+        case "workflow_execution_failed_event_attributes":
+            failed = event.workflow_execution_failed_event_attributes.failure
+            return replace(execution, message=None, failure=await read_failure(converter, failed))
+        case "workflow_execution_timed_out_event_attributes":
+            config = found.execution_config
+            limits = [config.workflow_run_timeout.ToTimedelta(), config.workflow_execution_timeout.ToTimedelta()]
+            limit = min((each for each in limits if each), default=None)
+            text = "the workflow timed out" + (f": it did not end within {limit.total_seconds():g} s" if limit else "")
+            return replace(execution, message=None, failure=Failure(text=text, kind="TimedOut"))
+        case "workflow_execution_canceled_event_attributes":
+            message = f"cancelled; last: {execution.message}" if execution.message else "cancelled"
+            return replace(execution, message=message)
+        case "workflow_execution_terminated_event_attributes":
+            reason = event.workflow_execution_terminated_event_attributes.reason
+            return replace(execution, message=f"terminated: {reason}" if reason else "terminated")
+        case _:  # a retry or continue-as-new closed it meanwhile: the chain goes on
+            return replace(execution, status=Status.RUNNING)
+
+
+async def describe_many(frontend: Frontend, refs: Sequence[Ref]) -> Mapping[str, Execution]:
+    """Return the executions that list calls for hundreds of ids show, by handle: a hint which of them to describe.
+
+    The rows have status and memo. They lag behind (a few ms on the dev server, seconds with Elasticsearch), and show
+    neither the chain of a run, nor that it is stuck, nor a requested cancellation: `describe` confirms each difference.
+    """
+    by_id: dict[str, Ref] = {}
+    for ref in refs:
+        try:
+            workflow_id = Handle.parse(ref.handle).workflow_id
+        except ExecutionNotFound:
+            continue
+        is_quotable = workflow_id.isprintable() and not _UNQUOTABLE & set(workflow_id)
+        if is_quotable and not ref.gates:  # the state of a gate is in the history, not in the list
+            by_id[workflow_id] = ref
+    found: dict[str, Execution] = {}
+    ids = list(by_id)
+    for start in range(0, len(ids), BATCH):
+        listed = ", ".join(map(quoted, ids[start : start + BATCH]))
+        query = f"WorkflowId IN ({listed}) AND ExecutionStatus != 'ContinuedAsNew'"
+        rows: dict[str, WorkflowExecutionInfo] = {}
+        async for row in frontend.list_executions(query, page=2 * BATCH):  # some have more than one run
+            workflow_id = row.execution.workflow_id
+            rows[workflow_id] = max(rows.get(workflow_id, row), row, key=_recency)
+        for workflow_id, row in rows.items():
+            if workflow_id in by_id:  # a query may find others
+                found[by_id[workflow_id].handle] = await _read_row(frontend, row)
+    return found
+
+
+def _recency(row: WorkflowExecutionInfo) -> tuple[bool, int]:
+    """Order the runs of one id: the current one is open, or started last."""
+    return row.status in {_RUNNING, _PAUSED}, row.start_time.ToNanoseconds()
+
+
+async def _read_row(frontend: Frontend, row: WorkflowExecutionInfo) -> Execution:
+    """Return the execution in a row: its status, message, progress and questions."""
+    memo = await read_memo(frontend, row, MEMO_INPUT, MEMO_STATUS)
+    status, asked = as_mapping(memo.get(MEMO_STATUS)), as_mapping(memo.get(MEMO_INPUT))
+    asked_by_run = asked.get("run") == row.execution.run_id and row.status == _RUNNING
+    requests = read_questions(asked if asked_by_run else {})
+    return Execution(
+        status=Status.INPUT_REQUIRED if requests else STATUSES.get(row.status, Status.RUNNING),
+        message=as_text(status.get("message")),
+        progress=read_progress(status),
+        requests=requests,
+        execution_id=row.execution.workflow_id,
     )
-
-
-async def open_questions(frontend: Frontend, handle: Handle) -> Mapping[str, InputRequest]:
-    """Return the questions of the workflow that can be answered now; none once it has ended."""
-    found = await frontend.describe_chain(handle)
-    info = found.workflow_execution_info
-    if not is_open(found):
-        return {}
-    memo = await decode_known(partial(frontend.converter, handle.workflow_id), info.memo.fields, READ_FIELDS)
-    return await _questions(frontend, found, memo)
-
-
-async def _questions(frontend: Frontend, found: Described, memo: Mapping[str, JSON]) -> Mapping[str, InputRequest]:
-    """Return the questions in the memo if the current run asked them: a next run inherits the memo."""
-    asked = as_mapping(memo.get(MEMO_INPUT))
-    questions = read_questions(asked)
-    execution = found.workflow_execution_info.execution
-    asked_by = asked.get("run")
-    if not questions or (asked_by != execution.run_id and asked_by != await frontend.original_run(execution)):
-        return {}
-    return questions
-
-
-async def _ended(frontend: Frontend, found: Described, execution: Execution) -> Execution:
-    event = await frontend.close_event(found.workflow_execution_info)
-    ending = ENDINGS.get(event.WhichOneof("attributes") or "")
-    if ending is None:  # a retry or continue-as-new closed it meanwhile: the chain goes on
-        return replace(execution, status=Status.RUNNING)
-    return await ending(
-        Ended(event=event, found=found, converter=frontend.converter(execution.execution_id or "")), execution
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """The close event of an execution, and its description."""
-
-    event: HistoryEvent
-    found: Described
-    converter: DataConverter
-
-
-async def _completed(ended: Ended, execution: Execution) -> Execution:
-    payloads = ended.event.workflow_execution_completed_event_attributes.result.payloads
-    try:
-        output = await decode(ended.converter, payloads[0]) if payloads else None
-    except UndecodableError as error:
-        text = f"the workflow completed, but its result cannot be read here ({error})"
-        return replace(
-            execution, status=Status.FAILED, message=None, failure=Failure(text=text, kind="UndecodableResult")
-        )
-    return replace(execution, output=output)
-
-
-async def _failed(ended: Ended, execution: Execution) -> Execution:
-    attributes = ended.event.workflow_execution_failed_event_attributes
-    error = await decode_failure(ended.converter, attributes.failure)
-    return replace(execution, message=None, failure=read_failure(error))
-
-
-async def _timed_out(ended: Ended, execution: Execution) -> Execution:
-    config = ended.found.execution_config
-    limits = [config.workflow_run_timeout.ToTimedelta(), config.workflow_execution_timeout.ToTimedelta()]
-    limit = min((each for each in limits if each), default=None)
-    text = "the workflow timed out" + (f": it did not end within {limit.total_seconds():g} s" if limit else "")
-    return replace(execution, message=None, failure=Failure(text=text, kind="TimedOut"))
-
-
-async def _cancelled(ended: Ended, execution: Execution) -> Execution:
-    return replace(execution, message=f"cancelled; last: {execution.message}" if execution.message else "cancelled")
-
-
-async def _terminated(ended: Ended, execution: Execution) -> Execution:
-    reason = ended.event.workflow_execution_terminated_event_attributes.reason
-    return replace(execution, message=f"terminated: {reason}" if reason else "terminated")
-
-
-ENDINGS: Mapping[str, Callable[[Ended, Execution], Awaitable[Execution]]] = {
-    "workflow_execution_completed_event_attributes": _completed,
-    "workflow_execution_failed_event_attributes": _failed,
-    "workflow_execution_timed_out_event_attributes": _timed_out,
-    "workflow_execution_canceled_event_attributes": _cancelled,
-    "workflow_execution_terminated_event_attributes": _terminated,
-}

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.enums.v1 import PendingActivityState, PendingWorkflowTaskState
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
-from temporalio.api.failure.v1 import Failure as FailureMessage
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.converter import ActivitySerializationContext
 
-from mcp_workflows_temporal.client import Frontend
-from mcp_workflows_temporal.payloads import decode_failure
-from mcp_workflows_temporal.report_text import command
-from mcp_workflows_temporal.status import read_failure
-from mcp_workflows_temporal.task_queues import ACTIVITIES, WORKFLOWS
+from mcp_workflows.adapter import rough_duration
+from mcp_workflows_temporal.client import ACTIVITIES, WORKFLOWS, Frontend
+from mcp_workflows_temporal.payloads import read_failure
+from mcp_workflows_temporal.settings import Place
 
+_CLI_DEFAULTS = frozenset({"127.0.0.1:7233", "localhost:7233"})  # the default of Temporal's command line
 NEVER_BEGUN_AFTER = timedelta(seconds=1)
 NO_WORKER_AFTER = timedelta(seconds=10)  # workers take a task within milliseconds; after losing one, in 5 s
 LONGEST_TEXT = 200  # characters of a failure
@@ -27,6 +26,33 @@ FAILING_FROM = 2  # the attempt
 
 _SCHEDULED = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
 _NOT_TAKEN = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+
+
+def ago(at: datetime | Timestamp) -> str:
+    """Return `12 min ago`, or `in 12 min` for the future."""
+    passed = datetime.now(UTC) - _datetime(at)
+    return f"in {rough_duration(-passed)}" if passed < timedelta(0) else f"{rough_duration(passed)} ago"
+
+
+def moment(at: datetime | Timestamp) -> str:
+    """Return `2026-07-28 12:00:00 UTC, 12 min ago`."""
+    return f"{_datetime(at):%Y-%m-%d %H:%M:%S} UTC, {ago(at)}"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return `1 worker` or `2 workers`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def command(place: Place, *arguments: str) -> str:
+    """Return a command of Temporal's CLI, quoted for a shell; without credentials."""
+    address = [] if place.address in _CLI_DEFAULTS else ["--address", place.address]
+    namespace = [] if place.namespace == "default" else ["--namespace", place.namespace]
+    return shlex.join(["temporal", *arguments, *address, *namespace])
+
+
+def _datetime(at: datetime | Timestamp) -> datetime:
+    return at.ToDatetime(UTC) if isinstance(at, Timestamp) else at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,38 +75,37 @@ async def status_message(frontend: Frontend, found: Described, own: str | None) 
 
 
 async def find_problem(frontend: Frontend, found: Described) -> Problem | None:
-    """Return the gravest problem of an open execution."""
-    for find in DIAGNOSES:
-        if problem := await find(frontend, found):
-            return problem
-    return None
-
-
-async def _paused(frontend: Frontend, found: Described) -> Problem | None:
-    if found.workflow_execution_info.status != State.WORKFLOW_EXECUTION_STATUS_PAUSED:
+    """Return the gravest problem of an open execution: it is paused, no worker takes it, its code or a step fails."""
+    info, task = found.workflow_execution_info, found.pending_workflow_task
+    if info.status == State.WORKFLOW_EXECUTION_STATUS_PAUSED:
+        reason = found.workflow_extended_info.pause_info.reason
+        unpause = command(frontend.place, "workflow", "unpause", "--workflow-id", info.execution.workflow_id)
+        advice = f"unpause it when it may go on: {unpause}"
+        return Problem(text=f"paused: {one_line(reason)}" if reason else "paused", advice=advice)
+    if task.state == _SCHEDULED:  # a problem after a second if nobody ever took a task, otherwise after ten
+        delay = task.scheduled_time.ToDatetime() - info.start_time.ToDatetime()  # signals may come before it
+        if _since(task.scheduled_time) >= (NEVER_BEGUN_AFTER if delay < NEVER_BEGUN_AFTER else NO_WORKER_AFTER):
+            if await frontend.task_queues.is_deserted(info.task_queue, WORKFLOWS):
+                return no_worker_problem(frontend, info.task_queue)
+            if task.attempt < FAILING_FROM:
+                text = f"waiting for a worker on task queue {info.task_queue}"
+                return Problem(
+                    text=text, advice="the workers of that task queue are busy or just went away: see how they are"
+                )
+    if task.attempt >= FAILING_FROM:  # Temporal retries the workflow task for ever
+        text = (
+            f"the workflow's code fails or times out and is tried again (attempt {task.attempt}): see the worker's log"
+        )
+        return Problem(
+            text=text, advice="mend the workflow's code and deploy it: the execution goes on where it stands"
+        )
+    problems = [
+        problem for each in found.pending_activities if (problem := await _activity_problem(frontend, found, each))
+    ]
+    if not problems:
         return None
-    reason = found.workflow_extended_info.pause_info.reason
-    workflow_id = found.workflow_execution_info.execution.workflow_id
-    unpause = command(frontend.place, "workflow", "unpause", "--workflow-id", workflow_id)
-    advice = f"unpause it when it may go on: {unpause}"
-    return Problem(text=f"paused: {one_line(reason)}" if reason else "paused", advice=advice)
-
-
-async def _deserted(frontend: Frontend, found: Described) -> Problem | None:
-    """Nobody takes its workflow task: a problem after a second if nobody ever did, otherwise after ten."""
-    task, info = found.pending_workflow_task, found.workflow_execution_info
-    if task.state != _SCHEDULED:
-        return None
-    delay = task.scheduled_time.ToDatetime() - info.start_time.ToDatetime()  # signals may come before it
-    patience = NEVER_BEGUN_AFTER if delay < NEVER_BEGUN_AFTER else NO_WORKER_AFTER
-    if _since(task.scheduled_time) < patience:
-        return None
-    if await frontend.task_queues.is_deserted(info.task_queue, WORKFLOWS):
-        return no_worker_problem(frontend, info.task_queue)
-    if task.attempt >= FAILING_FROM:
-        return None
-    text = f"waiting for a worker on task queue {info.task_queue}"
-    return Problem(text=text, advice="the workers of that task queue are busy or just went away: see how they are")
+    text = problems[0].text + and_more(len(problems) - 1)
+    return Problem(text=text, advice=problems[0].advice, of_a_step=True)
 
 
 def no_worker_problem(frontend: Frontend, queue: str, step: str | None = None) -> Problem:
@@ -91,37 +116,9 @@ def no_worker_problem(frontend: Frontend, queue: str, step: str | None = None) -
     return Problem(text=text, advice=advice, of_a_step=step is not None)
 
 
-async def _failing(_: Frontend, found: Described) -> Problem | None:
-    """A bug in the workflow's code does not fail the execution: Temporal retries the workflow task for ever."""
-    attempt = found.pending_workflow_task.attempt
-    if attempt < FAILING_FROM:
-        return None
-    text = f"the workflow's code fails or times out and is tried again (attempt {attempt}): see the worker's log"
-    return Problem(text=text, advice="mend the workflow's code and deploy it: the execution goes on where it stands")
-
-
-async def _failing_activity(frontend: Frontend, found: Described) -> Problem | None:
-    """The first activity with a problem, and the number of others."""
-    problems = [
-        problem for each in found.pending_activities if (problem := await _activity_problem(frontend, found, each))
-    ]
-    if not problems:
-        return None
-    first, others = problems[0], len(problems) - 1
-    return Problem(text=first.text + and_more(others), advice=first.advice, of_a_step=True)
-
-
 def and_more(others: int) -> str:
     """Return the count of other activities as the end of a sentence."""
     return {0: "", 1: ", and 1 more activity"}.get(others, f", and {others} more activities")
-
-
-DIAGNOSES: Sequence[Callable[[Frontend, Described], Awaitable[Problem | None]]] = (
-    _paused,
-    _deserted,
-    _failing,
-    _failing_activity,
-)
 
 
 async def _activity_problem(frontend: Frontend, found: Described, each: PendingActivityInfo) -> Problem | None:
@@ -132,8 +129,8 @@ async def _activity_problem(frontend: Frontend, found: Described, each: PendingA
         ids = ("--activity-id", each.activity_id, "--workflow-id", found.workflow_execution_info.execution.workflow_id)
         advice = f"unpause it when it may go on: {command(frontend.place, 'activity', 'unpause', *ids)}"
         return Problem(text=f"{name} paused: {one_line(reason)}" if reason else f"{name} paused", advice=advice)
-    patience = NEVER_BEGUN_AFTER if each.attempt < FAILING_FROM else NO_WORKER_AFTER
-    if each.state == _NOT_TAKEN and _since(each.scheduled_time) >= patience:
+    delay = NEVER_BEGUN_AFTER if each.attempt < FAILING_FROM else NO_WORKER_AFTER
+    if each.state == _NOT_TAKEN and _since(each.scheduled_time) >= delay:
         queue = each.activity_options.task_queue.name or found.workflow_execution_info.task_queue
         if await frontend.task_queues.is_deserted(queue, ACTIVITIES):
             return no_worker_problem(frontend, queue, name)
@@ -155,10 +152,8 @@ async def failure_text(frontend: Frontend, found: Described, each: PendingActivi
         workflow_type=info.type.name,
         is_local=False,
     )
-    own = FailureMessage()
-    own.CopyFrom(each.last_failure)  # decoding changes it in place
-    error = await decode_failure(frontend.client.data_converter.with_context(context), own)
-    return one_line(read_failure(error).text).removeprefix("a step ")
+    failure = await read_failure(frontend.client.data_converter.with_context(context), each.last_failure)
+    return one_line(failure.text).removeprefix("a step ")
 
 
 def one_line(text: str) -> str:

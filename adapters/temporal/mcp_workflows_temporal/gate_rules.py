@@ -1,19 +1,42 @@
-"""The rules of gates: when a workflow waits for a person, and the signal or update that answers it."""
+"""The rules of gates, pure: when a workflow waits for a person, and the signal or update that answers it.
+
+The part of a history that decides gates is summarized by stretches that can be joined. A replay reads forwards, and a
+look backwards from the newest event; both come to the same summary.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import reduce
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from temporalio.api.history.v1 import HistoryEvent
 
 from mcp_workflows.adapter import JSON, Gate, InputRequest
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_temporal.gate_history import EventFilter, HistorySummary, Message, MessageKind
 
 CLOSED = 0  # no event has this id
 BEGINNING = 1  # the event that starts a run
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+class MessageKind(StrEnum):
+    """The two kinds of messages that answer a gate."""
+
+    SIGNAL = "signal"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A signal or an update, by its name."""
+
+    kind: MessageKind
+    name: str
 
 
 class When(BaseModel):
@@ -94,6 +117,85 @@ class GateSettings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """The activities and messages that matter to gates; events of all others are ignored."""
+
+    activities: frozenset[str]
+    messages: frozenset[Message]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySummary:
+    """The latest of the events that matter, among the events `low` to `high`."""
+
+    low: int
+    high: int
+    completed: Mapping[str, int] = field(default_factory=dict[str, int])  # activity type: event
+    begun: Mapping[int, str] = field(default_factory=dict[int, str])  # scheduled and not ended in here: type by event
+    ended: Mapping[int, int] = field(default_factory=dict[int, int])  # by its scheduling, before `low`: 0 if it failed
+    answers: Mapping[Message, int] = field(default_factory=dict[Message, int])
+    handled: int = 0  # the last completed workflow task
+
+    @property
+    def whole(self) -> bool:
+        """True if no event comes before it."""
+        return self.low <= 1
+
+
+def join(older: HistorySummary, newer: HistorySummary) -> HistorySummary:
+    """Join the summaries of two neighbouring stretches."""
+    joined = replace(older, high=newer.high, handled=max(older.handled, newer.handled))
+    if not (newer.completed or newer.begun or newer.ended or newer.answers):
+        return joined  # as for most events
+    begun, completed = {**older.begun, **newer.begun}, dict(older.completed)
+    for scheduled, event in newer.ended.items():
+        if (activity := begun.pop(scheduled, None)) and event:
+            completed[activity] = max(completed.get(activity, 0), event)
+    for activity, event in newer.completed.items():
+        completed[activity] = max(completed.get(activity, 0), event)
+    before = {scheduled: event for scheduled, event in newer.ended.items() if scheduled < older.low}
+    ended, answers = {**older.ended, **before}, {**older.answers, **newer.answers}
+    return replace(joined, completed=completed, begun=begun, ended=ended, answers=answers)
+
+
+def summarize(events: Iterable[HistoryEvent], wanted: EventFilter) -> HistorySummary | None:
+    """Summarize neighbouring events, the oldest first; return None if there are none."""
+    summaries = (summarize_event(event, wanted) for event in events)
+    first = next(summaries, None)
+    return None if first is None else reduce(join, summaries, first)
+
+
+def summarize_event(event: HistoryEvent, wanted: EventFilter) -> HistorySummary:
+    """Summarize a single event."""
+    summary = HistorySummary(low=event.event_id, high=event.event_id)
+    kind = event.WhichOneof("attributes") or ""
+    match kind:
+        case "activity_task_scheduled_event_attributes":
+            activity = event.activity_task_scheduled_event_attributes.activity_type.name
+            return replace(summary, begun={event.event_id: activity}) if activity in wanted.activities else summary
+        case _ if kind in _ACTIVITY_ENDS and wanted.activities:
+            end = event.event_id if kind == _COMPLETED else 0
+            return replace(summary, ended={getattr(event, kind).scheduled_event_id: end})
+        case "workflow_execution_signaled_event_attributes":
+            name = event.workflow_execution_signaled_event_attributes.signal_name
+            message = Message(kind=MessageKind.SIGNAL, name=name)
+        case "workflow_execution_update_accepted_event_attributes":
+            name = event.workflow_execution_update_accepted_event_attributes.accepted_request.input.name
+            message = Message(kind=MessageKind.UPDATE, name=name)
+        case "workflow_task_completed_event_attributes":
+            return replace(summary, handled=event.event_id)
+        case _:
+            return summary
+    return replace(summary, answers={message: event.event_id}) if message in wanted.messages else summary
+
+
+_COMPLETED = "activity_task_completed_event_attributes"
+_ACTIVITY_ENDS = frozenset(
+    {_COMPLETED, *(f"activity_task_{end}_event_attributes" for end in ("failed", "timed_out", "canceled"))}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One gate, with its settings read."""
 
@@ -114,6 +216,11 @@ class Rule:
         """Return the event of the latest answer in this stretch, or CLOSED."""
         return max((summary.answers.get(message, CLOSED) for message in self.messages), default=CLOSED)
 
+    def is_answered_and_not_taken(self, summary: HistorySummary) -> bool:
+        """Return whether a signal answers the gate that no workflow task has taken yet."""
+        signals = (message for message in self.messages if message.kind is MessageKind.SIGNAL)
+        return max((summary.answers.get(each, CLOSED) for each in signals), default=CLOSED) > summary.handled
+
     def _after(self, summary: HistorySummary, answered: int) -> int | None:
         completed = summary.completed.get(self.when.after or "", CLOSED)
         latest = max(completed, answered)
@@ -122,10 +229,7 @@ class Rule:
 
     def _queried(self, summary: HistorySummary, answered: int) -> int | None:
         """After the latest answer the gate may open again, once a workflow task has taken that answer."""
-        signals = (
-            summary.answers.get(message, CLOSED) for message in self.messages if message.kind is MessageKind.SIGNAL
-        )
-        if max(signals, default=CLOSED) > summary.handled:
+        if self.is_answered_and_not_taken(summary):
             return CLOSED
         return answered or (BEGINNING if summary.whole else None)
 
@@ -145,18 +249,13 @@ def read_rules(gates: Mapping[str, Gate]) -> tuple[Rule, ...]:
     Raises:
         EngineRefused: a gate is invalid now that its placeholders are filled in; the message says which and why.
     """
-    return tuple(_rule(name, gate) for name, gate in gates.items())
-
-
-def _rule(name: str, gate: Gate) -> Rule:
-    written = {"when": gate.when, "send": gate.send, "decline": gate.decline}
-    try:
-        settings = GateSettings.model_validate(written)
-    except ValidationError as error:
-        raise EngineRefused(f"gate {name}: {_first_error(error)}") from None
-    sendings = (settings.send, settings.decline)
-    messages = frozenset(sending.message for sending in sendings if sending is not None)
-    return Rule(name=name, when=settings.when, messages=messages, request=gate.request)
+    rules: list[Rule] = []
+    for name, gate in gates.items():
+        settings = _read(GateSettings, name, {"when": gate.when, "send": gate.send, "decline": gate.decline})
+        sendings = (settings.send, settings.decline)
+        messages = frozenset(sending.message for sending in sendings if sending is not None)
+        rules.append(Rule(name=name, when=settings.when, messages=messages, request=gate.request))
+    return tuple(rules)
 
 
 def read_sending(name: str, send: JSON) -> Sending:
@@ -165,16 +264,16 @@ def read_sending(name: str, send: JSON) -> Sending:
     Raises:
         EngineRefused: it is no valid message.
     """
+    return _read(Sending, name, send)
+
+
+def _read(model: type[Settings], name: str, written: JSON) -> Settings:
     try:
-        return Sending.model_validate(send)
+        return model.model_validate(written)
     except ValidationError as error:
-        raise EngineRefused(f"gate {name}: {_first_error(error)}") from None
-
-
-def _first_error(error: ValidationError) -> str:
-    first = error.errors(include_input=False, include_url=False)[0]
-    location, text = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-    return f"{location}: {text}" if location else text
+        first = error.errors(include_input=False, include_url=False)[0]
+        location, text = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise EngineRefused(f"gate {name}: {location}: {text}" if location else f"gate {name}: {text}") from None
 
 
 def event_filter(rules: Iterable[Rule]) -> EventFilter:

@@ -1,40 +1,58 @@
 """The gates of executions: which are open, and the delivery of their answers.
 
-The keys of questions are made of event ids, so a restart or another replica gives the same keys.
+The keys of questions are made of event ids, so a restart or another replica gives the same keys. A look reads only the
+events that are new since the last one, and sends a query again only when its result may have changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID, uuid5
 
+import anyio
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import JSON, Ref
-from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter.display_text import cleaned, without_zero_fractions
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_temporal.client import Frontend, Handle, Run
+from mcp_workflows_temporal.client import REMEMBERED, Frontend, Handle, Latest, Run, is_open
 from mcp_workflows_temporal.diagnosis import FAILING_FROM
-from mcp_workflows_temporal.gate_history import HistoryReader, HistorySummary
-from mcp_workflows_temporal.gate_queries import GateQueries, QueryResult
+from mcp_workflows_temporal.errors import unless_ended
 from mcp_workflows_temporal.gate_rules import (
     CLOSED,
+    EventFilter,
     GateRequests,
+    HistorySummary,
     Rule,
     Sending,
     event_filter,
     event_of,
+    join,
     key_of,
     read_rules,
     read_sending,
+    summarize,
 )
-from mcp_workflows_temporal.payloads import decode_failure
-from mcp_workflows_temporal.status import is_open, read_failure
+from mcp_workflows_temporal.payloads import UndecodableError, decode, read_failure
 
+PAGE = 100  # events
+PAGES_PER_LOOK = 100  # some 4 ms each; the next look continues where this one stopped
+QUERY_EVERY = 5.0  # seconds, while nothing happens in the history
+QUERIES_AT_ONCE = 5  # of one execution
+LONGEST_TEXT = 200  # characters of Temporal's own words
+
+NO_WORKER = frozenset(
+    {
+        RPCStatusCode.CANCELLED,  # the SDK's error when its own time-out passes
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.FAILED_PRECONDITION,  # it has not begun, or its workflow task fails
+    }
+)
 ENDED_MEANWHILE = "AcceptedUpdateCompletedWorkflow"  # the workflow ended before the handler of its accepted update did
 REQUEST_IDS = UUID("c3bd4d0f-13b3-4a2c-9a3e-6c4c7a1f2f64")  # the UUID namespace of our request ids
 NOT_IN_TIME = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED})
@@ -96,7 +114,12 @@ class Gates:
             if not asked.open:  # the key may open again, so an answer that is not sent must not count as sent
                 raise EngineRefused(f"gate {asked.rule.name}: the workflow does not wait for an answer now")
             sending, identity = read_sending(asked.rule.name, response.get("send")), answered_by(ref, response)
-            await self._send(run, handle, asked, sending, identity)
+            with unless_ended():
+                if sending.signal is not None:
+                    request_id = signal_request_id(run.execution, key)
+                    await frontend.signal(run.execution, sending.signal, sending.args, request_id, identity)
+                else:
+                    await self._update(run, handle, asked, sending, identity)
 
     async def _decide(
         self, run: Run, rules: Sequence[Rule], asked: frozenset[str], *, fresh: bool
@@ -111,26 +134,12 @@ class Gates:
             each.rule for each in decisions if each.open and not each.problem and each.rule.when.query is not None
         ]
         results = await self._queries.ask(run, queried, fresh=fresh)
-        return [
-            _by_query(each, results[each.rule.name], asked) if each.rule.name in results else each for each in decisions
-        ]
-
-    async def _send(self, run: Run, handle: Handle, asked: Decision, sending: Sending, identity: str) -> None:
-        try:
-            if sending.signal is not None:
-                await run.frontend.signal(
-                    run.execution,
-                    sending.signal,
-                    sending.args,
-                    signal_request_id(run.execution, asked.key or ""),
-                    identity,
-                )
-            else:
-                await self._update(run, handle, asked, sending, identity)
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            # It was open a moment ago: that run has ended, and the answer is not needed any more.
+        for number, each in enumerate(decisions):
+            if result := results.get(each.rule.name):
+                waits = each.key in asked if result.waits is None else result.waits
+                problem, needs_worker = result.problem, result.needs_worker
+                decisions[number] = replace(each, open=waits, problem=problem, needs_worker=needs_worker)
+        return decisions
 
     async def _update(self, run: Run, handle: Handle, asked: Decision, sending: Sending, identity: str) -> None:
         name = sending.update or ""
@@ -140,7 +149,8 @@ class Gates:
             if error.status not in NOT_IN_TIME:
                 raise
             found = await run.frontend.describe_chain(handle)
-            if await self._is_taken(run, found, asked.rule):
+            now = await self._read_history(Run.of(run.frontend, found), (asked.rule,), patient=True)
+            if asked.rule.answering_event(now) > run.length:  # it was slow, and accepted after all
                 return
             if found.pending_workflow_task.attempt >= FAILING_FROM:
                 text = (
@@ -150,14 +160,8 @@ class Gates:
             text = f"no worker on task queue {run.queue} took the answer (update {name}) in time"
             raise EngineUnavailable(f"{text}, and an update is not kept: answer again once a worker is up") from None
         if refusal is not None and refusal.application_failure_info.type != ENDED_MEANWHILE:
-            reason = read_failure(await decode_failure(run.frontend.converter(run.execution.workflow_id), refusal)).text
-            raise EngineRefused(f"the workflow does not accept this answer: {reason}")
-
-    async def _is_taken(self, run: Run, found: Described, rule: Rule) -> bool:
-        """Return whether a slow update was accepted after all: then it is in the history."""
-        now = Run.of(run.frontend, found)
-        summary = await self._read_history(now, (rule,), patient=True)
-        return rule.answering_event(summary) > run.length
+            reason = await read_failure(run.frontend.converter(run.execution.workflow_id), refusal)
+            raise EngineRefused(f"the workflow does not accept this answer: {reason.text}")
 
     async def _read_history(self, run: Run, rules: Sequence[Rule], *, patient: bool) -> HistorySummary:
         def is_enough(summary: HistorySummary) -> bool:
@@ -192,6 +196,139 @@ def _by_history(run: Run, rule: Rule, summary: HistorySummary, asked: frozenset[
     return Decision(rule=rule, key=key_of(rule.name, event, run.execution.run_id, run.first_run_id), open=True)
 
 
-def _by_query(possible: Decision, result: QueryResult, asked: frozenset[str]) -> Decision:
-    waits = possible.key in asked if result.waits is None else result.waits
-    return replace(possible, open=waits, problem=result.problem, needs_worker=result.needs_worker)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedHistory:
+    """The part of one run's history that was read."""
+
+    summary: HistorySummary
+    before: bytes  # the token of the page before it; empty: there is none
+
+
+class HistoryReader:
+    """The histories of one namespace, read from the end on; what it forgets it reads again."""
+
+    def __init__(self) -> None:
+        self._cache = Latest[tuple[tuple[str, str], EventFilter], CachedHistory](REMEMBERED)
+
+    async def read(
+        self, run: Run, wanted: EventFilter, is_enough: Callable[[HistorySummary], bool], *, patient: bool
+    ) -> HistorySummary:
+        """Summarize the history as far back as `is_enough` wants it; unless `patient`, only so many pages at a time.
+
+        Sends no request if the history has not grown and enough of it is cached.
+        """
+        key = run.ids, wanted
+        cached = self._cache.get(key)
+        if cached is None or cached.summary.high < run.length:
+            cached = self._cache[key] = await _newest(run, wanted, cached)
+        pages = 0
+        while cached.before and not is_enough(cached.summary) and (patient or pages < PAGES_PER_LOOK):
+            page = await run.frontend.history_page(run.execution, PAGE, cached.before)
+            older = summarize(page.history.events[::-1], wanted)
+            summary = join(older, cached.summary) if older else cached.summary
+            cached = self._cache[key] = CachedHistory(summary=summary, before=page.next_page_token)
+            pages += 1
+        return cached.summary
+
+
+async def _newest(run: Run, wanted: EventFilter, cached: CachedHistory | None) -> CachedHistory:
+    """Join the events since the last look to the cached ones; drop these if too many are new to read at once."""
+    high = cached.summary.high if cached else 0
+    top: HistorySummary | None = None
+    before = b""
+    for _ in range(PAGES_PER_LOOK):
+        page = await run.frontend.history_page(run.execution, min(PAGE, max(run.length - high, 1)), before)
+        before = page.next_page_token
+        new = summarize((event for event in page.history.events[::-1] if event.event_id > high), wanted)
+        top = join(new, top) if new and top else (new or top)
+        if cached is None or not before or top is None or top.low == high + 1:
+            break
+    if cached and (top is None or top.low == high + 1):
+        return replace(cached, summary=join(cached.summary, top) if top else cached.summary)
+    if top is None:
+        raise EngineUnavailable(f"{run.frontend.place}: it gave no history", silent=False)
+    return CachedHistory(summary=top, before=before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryResult:
+    """The result of one query, and the length of the history at that time."""
+
+    at: float  # seconds of the event loop's clock
+    length: int  # of the history
+    waits: bool | None = None  # None: not known
+    value: JSON = None  # if it is known
+    problem: str | None = None  # the reason why nothing is known
+    needs_worker: bool = False  # no worker answered
+
+
+class GateQueries:
+    """The queries of the gates of one namespace, and their latest results."""
+
+    def __init__(self) -> None:
+        self._results = Latest[tuple[tuple[str, str], str, str], QueryResult](REMEMBERED)
+
+    async def ask(self, run: Run, rules: Sequence[Rule], *, fresh: bool) -> Mapping[str, QueryResult]:
+        """Return the results by gate.
+
+        A query is sent when the last result is 5 s old, the history has grown, or `fresh` is set. The first query shows
+        if a worker answers; without one the others are not sent, with one they are sent at the same time. An error is
+        raised once all have ended, as cancelling a call harms the SDK's core.
+        """
+        keys = {rule.name: (run.ids, rule.name, rule.when.model_dump_json()) for rule in rules}
+        results: dict[str, QueryResult] = {}
+        for name, key in keys.items():
+            last = self._results.get(key)
+            if last and not fresh and last.length == run.length and anyio.current_time() - last.at < QUERY_EVERY:
+                results[name] = last
+        due = [rule for rule in rules if rule.name not in results]
+        errors: list[RPCError] = []
+        limit = anyio.Semaphore(QUERIES_AT_ONCE)
+
+        async def send(rule: Rule) -> None:
+            async with limit:
+                try:
+                    results[rule.name] = self._results[keys[rule.name]] = await _send(run, rule)
+                except RPCError as error:
+                    errors.append(error)
+
+        if due:
+            await send(due[0])
+        if due and not errors and results[due[0].name].needs_worker:
+            for rule in due[1:]:
+                results[rule.name] = self._results[keys[rule.name]] = _unanswered(run, rule)
+        elif not errors:
+            async with anyio.create_task_group() as group:
+                for rule in due[1:]:
+                    group.start_soon(send, rule)
+        if errors:
+            raise errors[0]
+        return results
+
+
+async def _send(run: Run, rule: Rule) -> QueryResult:
+    name, unknown = rule.when.query or "", QueryResult(at=anyio.current_time(), length=run.length)
+    try:
+        payload = await run.frontend.query(run.execution, name, rule.when.args)
+        value = await decode(run.frontend.converter(run.execution.workflow_id), payload) if payload else None
+    except UndecodableError as error:
+        return replace(unknown, problem=f"what the query {name} gives cannot be read here ({error})")
+    except RPCError as error:
+        if error.status in NO_WORKER:
+            return _unanswered(run, rule)
+        if error.status is RPCStatusCode.INVALID_ARGUMENT:
+            problem = f"the query {name} failed: {error.message.partition(chr(10))[0][:LONGEST_TEXT]}"
+            return replace(unknown, problem=problem)
+        raise
+    return replace(unknown, waits=is_same(value, rule.when.equals), value=value)
+
+
+def _unanswered(run: Run, rule: Rule) -> QueryResult:
+    problem = f"only a live worker on task queue {run.queue} can tell whether it waits (query {rule.when.query})"
+    return QueryResult(at=anyio.current_time(), length=run.length, problem=problem, needs_worker=True)
+
+
+def is_same(one: JSON, other: JSON) -> bool:
+    """Return whether two JSON values are equal; unlike in Python, true is not 1."""
+    first, second = (json.dumps(without_zero_fractions(value), sort_keys=True) for value in (one, other))
+    return first == second

@@ -1,20 +1,28 @@
-"""Payloads to JSON. The codec is the user's own code: a look must not fail, whichever error it raises."""
+"""Payloads to JSON, failures to words. The codec is the user's code: a look must not fail, whatever it raises."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+from mcp_workflows_temporal_worker.contract import PROTOCOL_ERROR
 from pydantic_core import to_jsonable_python
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure as FailureMessage
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.converter import DataConverter
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, FailureError, NexusOperationError
+from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, Failure
+from mcp_workflows.adapter.display_text import without_zero_fractions
 from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows_temporal.client import Frontend
+
+T = TypeVar("T")
 
 
 class UndecodableError(ValueError):
@@ -28,11 +36,64 @@ async def decode(converter: DataConverter, payload: Payload) -> JSON:
         UndecodableError: the payload cannot be read here, or is no JSON value.
         EngineUnavailable, EngineRefused: the codec gives no answer now; the payload may be readable.
     """
-    outcome = (await asyncio.gather(converter.decode([payload]), return_exceptions=True))[0]
-    _raise_transient(outcome)
+    outcome = await _outcome(converter.decode([payload]))
     if isinstance(outcome, BaseException):
-        raise UndecodableError(f"encoding {_encoding(payload)}: {type(outcome).__name__}")
+        encoding = payload.metadata.get("encoding", b"none").decode("ascii", "replace")
+        raise UndecodableError(f"encoding {encoding}: {type(outcome).__name__}")
     return _plain(outcome[0])
+
+
+async def read_memo(frontend: Frontend, info: WorkflowExecutionInfo, *names: str) -> dict[str, JSON]:
+    """Return the named fields of an execution's memo that can be read; decode no other field.
+
+    All are decoded at once, as the codec may be a remote server; one by one if one of them cannot be read.
+    """
+    fields = info.memo.fields
+    wanted = [name for name in names if name in fields]
+    if not wanted:
+        return {}  # without a converter: making one takes as long as decoding a field
+    converter = frontend.converter(info.execution.workflow_id)
+    outcome = await _outcome(converter.decode([fields[name] for name in wanted])) if len(wanted) > 1 else ()
+    found: dict[str, JSON] = {}
+    for number, name in enumerate(wanted):
+        try:
+            if isinstance(outcome, BaseException) or len(outcome) != len(wanted):
+                found[name] = await decode(converter, fields[name])
+            else:
+                found[name] = _plain(outcome[number])
+        except UndecodableError:
+            continue
+    return found
+
+
+async def decode_failure(converter: DataConverter, failure: FailureMessage) -> BaseException:
+    """Return the exception in a failure, or the error of the codec that cannot decode it; changes the failure in place.
+
+    Raises:
+        EngineUnavailable, EngineRefused: see `decode`.
+    """
+    return await _outcome(converter.decode_failure(failure))
+
+
+async def read_failure(converter: DataConverter, failure: FailureMessage) -> Failure:
+    """Return the reason of a failure in the words of its author; see `decode_failure`."""
+    own = FailureMessage()
+    own.CopyFrom(failure)
+    return failure_of(await decode_failure(converter, own))
+
+
+async def _outcome(awaited: Awaitable[T]) -> T | BaseException:
+    """Return what the user's code returns, or the error that it raises.
+
+    Raises:
+        EngineUnavailable, EngineRefused: an error that may pass; it must not decide the outcome of an execution.
+    """
+    outcome = (await asyncio.gather(awaited, return_exceptions=True))[0]
+    if isinstance(outcome, EngineError):
+        raise outcome
+    if isinstance(outcome, OSError):  # also TimeoutError: from a user's codec that asks a key server
+        raise EngineUnavailable(f"the payload codec gives no answer ({type(outcome).__name__})") from outcome
+    return outcome
 
 
 def _plain(value: Any) -> JSON:  # Any: a converter may return any type
@@ -42,75 +103,67 @@ def _plain(value: Any) -> JSON:  # Any: a converter may return any type
         raise UndecodableError(f"not a JSON value: {type(value).__name__}") from error
 
 
-async def decode_known(
-    converter_of: Callable[[], DataConverter], fields: Mapping[str, Payload], names: Sequence[str]
-) -> dict[str, JSON]:
-    """Return the named fields of a memo that can be read; decode no other field.
-
-    `converter_of` is called if there is anything to decode: making a converter takes as long as decoding a field.
-    """
-    wanted = [name for name in names if name in fields]
-    if not wanted:
-        return {}
-    converter = converter_of()
-    if len(wanted) > 1 and (values := await _together(converter, [fields[name] for name in wanted])):
-        return dict(zip(wanted, values, strict=True))
-    found: dict[str, JSON] = {}
-    for name in wanted:
-        try:
-            found[name] = await decode(converter, fields[name])
-        except UndecodableError:
-            continue
-    return found
-
-
-async def _together(converter: DataConverter, payloads: Sequence[Payload]) -> Sequence[JSON]:
-    """Decode all at once, as the codec may be a remote server; return nothing if one cannot be read."""
-    outcome = (await asyncio.gather(converter.decode(payloads), return_exceptions=True))[0]
-    _raise_transient(outcome)
-    if isinstance(outcome, BaseException) or len(outcome) != len(payloads):
-        return []
-    try:
-        return [_plain(value) for value in outcome]
-    except UndecodableError:
-        return []
-
-
-async def decode_failure(converter: DataConverter, failure: FailureMessage) -> BaseException:
-    """Return the exception in a failure, or the error of the codec that cannot decode it.
-
-    Raises:
-        EngineUnavailable, EngineRefused: see `decode`.
-    """
-    outcome = (await asyncio.gather(converter.decode_failure(failure), return_exceptions=True))[0]
-    _raise_transient(outcome)
-    return outcome
-
-
-def _raise_transient(outcome: object) -> None:
-    """Raise an error that may pass: it must not decide the outcome of an execution, which is final."""
-    if isinstance(outcome, EngineError):
-        raise outcome
-    if isinstance(outcome, OSError):  # also TimeoutError: from a user's codec that asks a key server
-        raise EngineUnavailable(f"the payload codec gives no answer ({type(outcome).__name__})") from outcome
-
-
-def _encoding(payload: Payload) -> str:
-    return payload.metadata.get("encoding", b"none").decode("ascii", "replace")
-
-
 def _message_to_dict(value: Any) -> Any:  # Any: pydantic_core gives the fallback any value
     if isinstance(value, Message):
-        return _with_whole_numbers(MessageToDict(value))
+        # The numbers of a `Struct` are doubles. Source: google/protobuf/struct.proto.
+        return without_zero_fractions(MessageToDict(value))
     raise ValueError(f"not a JSON value: {type(value).__name__}")
 
 
-def _with_whole_numbers(value: Any) -> Any:  # Any: JSON
-    """Return 12 for 12.0: the numbers of a `Struct` are doubles. Source: google/protobuf/struct.proto."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)
-    if isinstance(value, dict):
-        return {key: _with_whole_numbers(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_with_whole_numbers(item) for item in cast("list[object]", value)]
-    return value
+def as_mapping(value: JSON) -> Mapping[str, JSON]:
+    """Return an object; any other value counts as an empty one."""
+    return cast("Mapping[str, JSON]", value) if isinstance(value, dict) else {}
+
+
+def as_text(value: JSON) -> str | None:
+    """Return a text; any other value counts as None."""
+    return value if isinstance(value, str) else None
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the reason of a failure in the words of its author: no class names, wrappers or stack traces.
+
+    An `McpError` has a code and perhaps data; without an integer code it is an ordinary failure.
+    """
+    chain = list(_causes(error))
+    with_text = [(cause, text) for cause in chain if (text := _text(cause))]
+    texts = [text for _, text in with_text]
+    first = next((cause for cause in chain if isinstance(cause, ApplicationError)), None)
+    text = texts[0] if texts else "the workflow failed without a reason"
+    if len(texts) > 1 and texts[1] not in text:
+        text = f"{text}: {texts[1]}"
+    kind = _kind(first or (with_text[0][0] if with_text else error))
+    if first is not None and first.type == PROTOCOL_ERROR and first.details:
+        code, *rest = first.details
+        if isinstance(code, int) and not isinstance(code, bool):
+            return Failure(text=text, kind=kind, code=code, data=rest[0] if rest else None)
+    return Failure(text=text, kind=kind)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the chain of causes from the outside in.
+
+    It ends at an application error that was raised from a Python exception: that one is an internal detail.
+    """
+    while error is not None:
+        yield error
+        inner = error.__cause__
+        if isinstance(error, ApplicationError) and isinstance(inner, ApplicationError):
+            return
+        error = inner
+
+
+def _text(error: BaseException) -> str | None:
+    """Return the text of one error in the chain; wrappers have none."""
+    if isinstance(error, ActivityError | ChildWorkflowError | NexusOperationError):
+        return None
+    if isinstance(error, TemporalTimeoutError):
+        kind = error.type.name.lower().replace("_", " ") if error.type else "no answer in time"
+        return f"a step timed out ({kind})"
+    if isinstance(error, FailureError):
+        return error.message or _kind(error)
+    return f"its failure cannot be read here ({type(error).__name__})"
+
+
+def _kind(error: BaseException) -> str | None:
+    return error.type if isinstance(error, ApplicationError) else type(error).__name__

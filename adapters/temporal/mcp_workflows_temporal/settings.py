@@ -1,17 +1,37 @@
-"""The settings of a Temporal engine; `options` has those of one tool."""
+"""The settings of a Temporal engine, and the options of one tool, whose texts may hold {{placeholders}}."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 from temporalio.converter import DataConverter
 
-from mcp_workflows.errors import ConfigError
+from mcp_workflows import Duration
+from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.display_text import is_this_machine
+from mcp_workflows.errors import ConfigError, EngineRefused
 
 MAX_INPUT_BYTES = 2 * 1024 * 1024
 """Temporal's limit of one blob (`limit.blobSize.error`); a gRPC message over 4 MiB does not even arrive."""
@@ -19,17 +39,26 @@ MAX_INPUT_BYTES = 2 * 1024 * 1024
 ADDRESS = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})$")
 
 
-IMPORT_ERRORS = (  # of code that is imported or called for the first time
-    ImportError,
-    SyntaxError,
-    NameError,
-    AttributeError,
-    TypeError,
-    ValueError,
-    RuntimeError,
-    OSError,
-    LookupError,
-)
+def load_attribute(reference: str, wanted: str) -> Any:  # Any: an attribute of unknown type
+    """Import the attribute behind `module:attribute`; `wanted` names the second part in the message.
+
+    Raises:
+        ConfigError: the module cannot be imported, or has no such attribute.
+    """
+    module_name, _, name = reference.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"{reference!r} is not module:{wanted}")
+    try:
+        module = import_module(module_name)
+    except CODE_ERRORS as error:
+        raise ConfigError(f"{reference}: cannot import {module_name}: {type(error).__name__}: {error}") from error
+    if not hasattr(module, name):
+        raise ConfigError(f"{reference}: {module_name} has no {name}")
+    return getattr(module, name)
+
+
+_CODE_ERRORS = (ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, LookupError)
+CODE_ERRORS = (*_CODE_ERRORS, RuntimeError, OSError)  # of code that is imported or called for the first time
 
 
 def load_converter(reference: str) -> DataConverter:
@@ -38,17 +67,33 @@ def load_converter(reference: str) -> DataConverter:
     Raises:
         ConfigError: there is no DataConverter.
     """
-    module_name, _, name = reference.partition(":")
-    if not module_name or not name:
-        raise ConfigError(f"{reference!r} is not module:attribute")
+    found = load_attribute(reference, "attribute")
     try:
-        found: Any = getattr(import_module(module_name), name)  # Any: an attribute of unknown type
         made: object = found if isinstance(found, DataConverter) or not callable(found) else found()
-    except IMPORT_ERRORS as error:
+    except CODE_ERRORS as error:
         raise ConfigError(f"{reference} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(made, DataConverter):
         raise ConfigError(f"{reference} is a {type(made).__name__}: a temporalio DataConverter is needed")
     return made
+
+
+def _pem_file(path: Path) -> Path:
+    """Refuse key material in place of a path: the message about an unreadable path shows it."""
+    if not str(path).isprintable():
+        raise ValueError("name a PEM file; its content does not belong here")
+    return path
+
+
+def _header(secret: SecretStr) -> SecretStr:
+    """Refuse a secret that is no header value: the SDK would send none, silently."""
+    text = secret.get_secret_value()
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("a header is one line of ASCII")
+    return secret
+
+
+PemFile = Annotated[Path, AfterValidator(_pem_file)]
+HeaderSecret = Annotated[SecretStr, AfterValidator(_header)]
 
 
 class TemporalTLS(BaseModel):
@@ -58,17 +103,9 @@ class TemporalTLS(BaseModel):
 
     disabled: bool = Field(default=False, description="Plain text, whatever the profile or environment says.")
     server_name: str | None = Field(default=None, description="The name the server's certificate must be for (SNI).")
-    server_root_ca_cert: Path | None = Field(default=None, description="PEM file of the CA. Default: the system's.")
-    client_cert: Path | None = Field(default=None, description="PEM file of our certificate.")
-    client_key: Path | None = Field(default=None, description="PEM file of our private key.")
-
-    @field_validator("server_root_ca_cert", "client_cert", "client_key")
-    @classmethod
-    def _is_a_file(cls, path: Path | None) -> Path | None:
-        """Refuse key material in place of a path: the message about an unreadable path shows it."""
-        if path is not None and not str(path).isprintable():
-            raise ValueError("name a PEM file; its content does not belong here")
-        return path
+    server_root_ca_cert: PemFile | None = Field(default=None, description="PEM file of the CA. Default: the system's.")
+    client_cert: PemFile | None = Field(default=None, description="PEM file of our certificate.")
+    client_key: PemFile | None = Field(default=None, description="PEM file of our private key.")
 
     @model_validator(mode="after")
     def _certificate_and_key_belong_together(self) -> Self:
@@ -77,20 +114,13 @@ class TemporalTLS(BaseModel):
         return self
 
 
-def _header(secret: SecretStr | None) -> SecretStr | None:
-    text = secret.get_secret_value() if secret else ""
-    if not text.isascii() or not text.isprintable():
-        raise ValueError("a header is one line of ASCII")
-    return secret
-
-
 class CodecServer(BaseModel):
     """A remote codec, as `temporal --codec-endpoint` and the Web UI use it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     endpoint: str = Field(description="Its URL, without /encode and /decode; {namespace} stands for the namespace.")
-    auth: SecretStr | None = Field(default=None, description="The Authorization header, Bearer ...")
+    auth: HeaderSecret | None = Field(default=None, description="The Authorization header, Bearer ...")
     auth_file: Path | None = Field(default=None, description="A file with it, read again when it changes.")
 
     @field_validator("endpoint")
@@ -102,11 +132,6 @@ class CodecServer(BaseModel):
         if "@" in parts.netloc:
             raise ValueError("credentials go into auth, not into the URL")
         return endpoint
-
-    @field_validator("auth")
-    @classmethod
-    def _auth_is_a_header(cls, auth: SecretStr | None) -> SecretStr | None:
-        return _header(auth)
 
     @model_validator(mode="after")
     def _auth_is_given_once(self) -> Self:
@@ -131,7 +156,7 @@ class TemporalSettings(BaseModel):
     )
     profile: str | None = Field(default=None, description="A profile of Temporal's configuration file.")
     config_file: Path | None = Field(default=None, description="That file, if not in its usual place.")
-    api_key: SecretStr | None = Field(default=None, description="API key; switches TLS on.")
+    api_key: HeaderSecret | None = Field(default=None, description="API key; switches TLS on.")
     api_key_file: Path | None = Field(default=None, description="A file with the API key, read again when it changes.")
     tls: bool | TemporalTLS | None = Field(default=None, description="true, false, or certificates.")
     grpc_meta: dict[str, SecretStr] = Field(default_factory=dict, description="Headers of every call.")
@@ -157,12 +182,6 @@ class TemporalSettings(BaseModel):
             raise ValueError("write host:port, without a scheme: localhost:7233")
         return address
 
-    @field_validator("api_key")
-    @classmethod
-    def _api_key_is_a_header(cls, api_key: SecretStr | None) -> SecretStr | None:
-        """Refuse a key that is no header value: the SDK would send none, silently."""
-        return _header(api_key)
-
     @field_validator("data_converter")
     @classmethod
     def _data_converter_can_be_loaded(cls, reference: str | None) -> str | None:
@@ -182,43 +201,237 @@ class TemporalSettings(BaseModel):
         return self
 
 
-LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
-CLOUD = (".tmprl.cloud", ".api.temporal.io")
-
-
-def ui_root(address: str, ui_url: str | None) -> str | None:
-    """Return the URL of the Web UI of the engine at an address; None if it is unknown."""
-    if ui_url:
-        return ui_url.rstrip("/")
-    host, _, port = address.rpartition(":")
-    if host in LOCAL:
-        return f"http://localhost:{int(port) + 1000}"  # as `temporal server start-dev` does
-    return "https://cloud.temporal.io" if host.endswith(CLOUD) else None
-
-
+_CLOUD = (".tmprl.cloud", ".api.temporal.io")
 _PLAIN = re.compile(r"[A-Za-z0-9_.~-]+")
 
 
-def ui_page(root: str | None, namespace: str, workflow_id: str, run_id: str) -> str | None:
-    """Return the Web UI's page of one execution."""
-    if root is None:
-        return None
-    return f"{root}/namespaces/{_quoted(namespace)}/workflows/{_quoted(workflow_id)}/{_quoted(run_id)}/history"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The address, namespace and Web UI of the engine, for messages and links; no secrets."""
+
+    address: str
+    namespace: str
+    ui: str | None = None  # the URL of the Web UI
+
+    def __str__(self) -> str:
+        return f"Temporal at {self.address}"
+
+    @classmethod
+    def of(cls, address: str, namespace: str, ui_url: str | None) -> Self:
+        """Return the place at an address; without a URL of the Web UI it is known only for Cloud and this machine."""
+        host, _, port = address.rpartition(":")
+        if not ui_url and is_this_machine(host.strip("[]")):
+            ui_url = f"http://localhost:{int(port) + 1000}"  # as `temporal server start-dev` does
+        elif not ui_url and host.endswith(_CLOUD):
+            ui_url = "https://cloud.temporal.io"
+        return cls(address=address, namespace=namespace, ui=ui_url.rstrip("/") if ui_url else None)
+
+    @property
+    def is_local(self) -> bool:
+        """True if the address is one of this machine."""
+        return is_this_machine(self.address.rpartition(":")[0].strip("[]"))
+
+    def page(self, workflow_id: str, run_id: str) -> str | None:
+        """Return the Web UI's page of one execution."""
+        if self.ui is None:
+            return None
+        # Most ids need no quotation, and each look asks.
+        parts = [
+            part if _PLAIN.fullmatch(part) else quote(part, safe="") for part in (self.namespace, workflow_id, run_id)
+        ]
+        return f"{self.ui}/namespaces/{parts[0]}/workflows/{parts[1]}/{parts[2]}/history"
 
 
-def _quoted(part: str) -> str:
-    """Return a part of a URL; most ids need no quotation, and each look asks."""
-    return part if _PLAIN.fullmatch(part) else quote(part, safe="")
+OPEN = "{{"
+FINAL = "final"  # the validation context once all templates are filled in
+MAX_ID_BYTES = 1000  # `limit.maxIDLength`
+OWN_IDS = "mcp-"  # the beginning of default workflow ids
+MAX_FAIRNESS_KEY_BYTES = 64
 
 
-def tls_table(tls: bool | TemporalTLS) -> dict[str, Any]:  # Any: bool or DataSource, as ClientConfigTLS takes them
-    """Return the settings as the arguments of `temporalio.envconfig.ClientConfigTLS`."""
-    if isinstance(tls, bool):
-        return {"disabled": not tls}
-    return {
-        "disabled": tls.disabled,
-        "server_name": tls.server_name,
-        "server_root_ca_cert": tls.server_root_ca_cert,
-        "client_cert": tls.client_cert,
-        "client_private_key": tls.client_key,
-    }
+@dataclass(frozen=True, slots=True)
+class Templated:
+    """Marks a value that is no text but may be written as a template; it is validated once that is filled in."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # Any: a type
+        inner = handler(source)
+        written = SchemaSerializer(inner)
+
+        def write(value: Any) -> Any:  # Any: of the marked type
+            return value if isinstance(value, str) else written.to_python(value, mode="json")
+
+        return core_schema.with_info_wrap_validator_function(
+            _unless_template, inner, serialization=core_schema.plain_serializer_function_ser_schema(write)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [handler(schema), {"type": "string", "pattern": r"\{\{"}]}
+
+
+def _unless_template(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    """Return a template as it is, and validate any other value; Any: of the marked type."""
+    return value if is_template(value) and info.context != FINAL else handler(value)
+
+
+def is_template(value: object) -> bool:
+    """Return whether a value has placeholders to fill in."""
+    return isinstance(value, str) and OPEN in value
+
+
+Text = Annotated[str, Field(coerce_numbers_to_str=True)]
+Time = Annotated[Duration, Templated()]
+
+
+class OnExisting(StrEnum):
+    """The reaction to an existing execution with the workflow id."""
+
+    REFUSE = "refuse"
+    ADOPT = "adopt"
+
+
+class AttributeType(StrEnum):
+    """The types of search attributes, in Temporal's words."""
+
+    TEXT = "Text"
+    KEYWORD = "Keyword"
+    INT = "Int"
+    DOUBLE = "Double"
+    BOOL = "Bool"
+    DATETIME = "Datetime"
+    KEYWORD_LIST = "KeywordList"
+
+
+class TypedAttribute(BaseModel):
+    """A search attribute with its type, for values that could be of several."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: AttributeType = Field(description="The type it is registered with.")
+    value: str | bool | int | float | list[str] | None = Field(
+        default=None, description="The value; a Datetime as text with its zone, 2026-07-28T12:00:00Z."
+    )
+
+
+AttributeValue = TypedAttribute | str | bool | int | float | list[str] | None
+
+
+class TemporalPriority(BaseModel):
+    """The order on a task queue with a backlog."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: Annotated[Annotated[int, Field(ge=1)], Templated()] | None = Field(
+        default=None, description="1 is the most urgent; the server's default is 3 of 5."
+    )
+    fairness_key: Text | None = Field(default=None, description="Whose share it is, a tenant's for example; 64 bytes.")
+    fairness_weight: Annotated[Annotated[float, Field(gt=0)], Templated()] | None = Field(
+        default=None, description="How large that share is; 1."
+    )
+
+
+class DeploymentVersion(BaseModel):
+    """One version of a worker deployment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    deployment: Annotated[Text, Field(min_length=1)] = Field(description="The name of the worker deployment.")
+    build_id: Annotated[Text, Field(min_length=1)] = Field(description="The build id of that version.")
+
+
+class Pinned(BaseModel):
+    """The execution stays on one version."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pinned: DeploymentVersion = Field(description="The version it is pinned to.")
+
+
+class CancelSignal(BaseModel):
+    """Cancellation by a signal, for workflows with that convention."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    signal: Annotated[Text, Field(min_length=1)] = Field(description="The signal that asks the workflow to stop.")
+    args: list[JSON] = Field(default_factory=list, description="Its arguments, positional.")
+
+
+class TemporalOptions(BaseModel):
+    """The options of one tool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task_queue: Annotated[Text, Field(min_length=1)] | None = Field(
+        default=None, description="Where this workflow starts."
+    )
+    workflow_id: Text | None = Field(
+        default=None, description="The workflow id, fulfil-{{order_id}}. Default: mcp- and the key of the task."
+    )
+    on_existing: OnExisting = Field(
+        default=OnExisting.REFUSE,
+        description="If that id is taken: refuse, or adopt the execution if the same owner started it here.",
+    )
+    execution_timeout: Time | None = Field(
+        default=None, description="Longest time of the whole chain of runs. Default: no limit."
+    )
+    run_timeout: Time | None = Field(default=None, description="Longest time of one run.")
+    task_timeout: Time | None = Field(default=None, description="Longest time of one workflow task. Default: 10s.")
+    search_attributes: dict[str, AttributeValue] = Field(
+        default_factory=dict, description="Search attributes, by name: a value, or its type and value."
+    )
+    priority: TemporalPriority | None = Field(default=None, description="Who comes first on a busy task queue.")
+    versioning_override: Literal["auto_upgrade"] | Pinned | None = Field(
+        default=None, description="auto_upgrade, or the version of the worker deployment to be pinned to."
+    )
+    cancel: CancelSignal | None = Field(
+        default=None, description="A signal that cancels, for workflows that want one. Default: Temporal's own cancel."
+    )
+    summary: Text | None = Field(default=None, description="One line about the execution, for the Web UI.")
+    details: Text | None = Field(default=None, description="More about it, for the Web UI (Markdown).")
+
+    @classmethod
+    def final(cls, options: Mapping[str, JSON]) -> Self:
+        """Read the options of a task, with all templates filled in.
+
+        Raises:
+            EngineRefused: an option is invalid; the message has nothing of its value.
+        """
+        found = cls._read(options, FINAL)
+        if error := next(found.errors(), None):
+            raise EngineRefused(error, final=True)
+        return found
+
+    @classmethod
+    def written(cls, options: Mapping[str, JSON]) -> Self:
+        """Read the options of a tool, which may have placeholders.
+
+        Raises:
+            EngineRefused: an option is invalid; the message has nothing of its value.
+        """
+        return cls._read(options, None)
+
+    @classmethod
+    def _read(cls, options: Mapping[str, JSON], context: str | None) -> Self:
+        try:
+            return cls.model_validate(dict(options), context=context)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            location = ".".join(map(str, first["loc"]))
+            raise EngineRefused(f"options of the tool: {location}: {first['msg']}") from None
+
+    def errors(self) -> Iterator[str]:
+        """Yield the errors that can be found only once all templates are filled in."""
+        if (workflow_id := self.workflow_id) is not None:
+            if not workflow_id.strip():
+                yield "the workflow id of the tool is empty once it is filled in"
+            if len(workflow_id.encode(errors="replace")) > MAX_ID_BYTES:
+                yield f"the workflow id is longer than {MAX_ID_BYTES} bytes"
+            if not workflow_id.isprintable():
+                yield "the workflow id has characters in it that cannot be printed"
+            if workflow_id.startswith(OWN_IDS):
+                yield f"workflow ids that begin with {OWN_IDS} are those of tasks without an id of their own"
+        key = self.priority.fairness_key if self.priority else None
+        if key is not None and len(key.encode(errors="replace")) > MAX_FAIRNESS_KEY_BYTES:
+            yield f"the fairness key of the tool is longer than {MAX_FAIRNESS_KEY_BYTES} bytes"
+
+
+START_OPTIONS = frozenset(TemporalOptions.model_fields) - {"cancel"}  # of no use for a running execution

@@ -2,27 +2,164 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
 
 from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
-from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.client import WorkflowHandle
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import (
+    AutoUpgradeVersioningOverride,
+    PinnedVersioningOverride,
+    Priority,
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
 from temporalio.converter import DataConverter
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, Start
 from mcp_workflows.errors import EngineRefused, StartConflict
 from mcp_workflows_temporal.client import Frontend, Handle
-from mcp_workflows_temporal.labels import as_mapping
-from mcp_workflows_temporal.options import OnExisting
-from mcp_workflows_temporal.payloads import decode_known
-from mcp_workflows_temporal.start_request import OWNER, PRINCIPAL, StartRequest, sdk_options
+from mcp_workflows_temporal.payloads import as_mapping, read_memo
+from mcp_workflows_temporal.settings import OWN_IDS, AttributeType, OnExisting, Pinned, TemporalOptions, TypedAttribute
+
+OWNER = "owner"  # in the context of a start: the name of the owner, for people
+PRINCIPAL = "principal"  # the exact owner, if the name is ambiguous: one subject of two issuers is two principals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRequest:
+    """One StartWorkflowExecution."""
+
+    workflow: str
+    arguments: Sequence[JSON]
+    id: str
+    task_queue: str
+    fingerprint: str  # of the workflow type and the arguments (SHA-256, hex)
+    size: int  # characters of the input as JSON, all of them ASCII
+    key: str  # hashed
+    context: Mapping[str, str]
+    options: TemporalOptions
+
+    @property
+    def memo(self) -> Mapping[str, JSON]:
+        """The memo: digest and key identify the execution later, the context names its owner."""
+        return {MEMO_DIGEST: self.fingerprint, MEMO_KEY: self.key, MEMO_CONTEXT: dict(self.context)}
+
+    @property
+    def owner(self) -> str | None:
+        """The exact owner."""
+        return self.context.get(PRINCIPAL) or self.context.get(OWNER)
+
+
+def read_start(start: Start, task_queue: str | None) -> StartRequest:
+    """Return the request for a start; `task_queue` is for tools that name none.
+
+    Raises:
+        EngineRefused: the options of the tool are wrong, or there is no task queue.
+    """
+    options = TemporalOptions.final(start.options)
+    queue = options.task_queue or task_queue
+    if queue is None:
+        raise EngineRefused(
+            f"workflow {start.workflow} has no task queue: set task_queue, on the engine or on the tool"
+        )
+    given = start.arguments  # a list is positional, any other value the only argument
+    arguments = list(cast("Sequence[JSON]", given)) if isinstance(given, list) else [given]
+    canonical = _JSON.encode([start.workflow, arguments])
+    return StartRequest(
+        workflow=start.workflow,
+        arguments=arguments,
+        id=f"{OWN_IDS}{start.key}" if options.workflow_id is None else options.workflow_id,
+        task_queue=queue,
+        fingerprint=hashlib.sha256(canonical.encode()).hexdigest(),
+        size=len(canonical),
+        key=hashlib.sha256(start.key.encode()).hexdigest(),
+        context=start.context,
+        options=options,
+    )
+
+
+_JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
+def priority(options: TemporalOptions) -> Priority:
+    """Return Temporal's Priority; its default if none is set."""
+    chosen = options.priority
+    if chosen is None:
+        return Priority.default
+    return Priority(priority_key=chosen.key, fairness_key=chosen.fairness_key, fairness_weight=chosen.fairness_weight)
+
+
+def versioning_override(options: TemporalOptions) -> VersioningOverride | None:
+    """Return Temporal's VersioningOverride, if one is set."""
+    chosen = options.versioning_override
+    if chosen is None:
+        return None
+    if not isinstance(chosen, Pinned):
+        return AutoUpgradeVersioningOverride()
+    version = WorkerDeploymentVersion(deployment_name=chosen.pinned.deployment, build_id=chosen.pinned.build_id)
+    return PinnedVersioningOverride(version=version)
+
+
+def search_attributes(options: TemporalOptions) -> TypedSearchAttributes | None:
+    """Return Temporal's search attributes, if there are any.
+
+    Raises:
+        EngineRefused: a value is not of the type it should have.
+    """
+    pairs = [SearchAttributePair(_ATTRIBUTES[kind][1](name), value) for name, kind, value in attributes(options)]
+    return TypedSearchAttributes(pairs) if pairs else None
+
+
+def attributes(options: TemporalOptions) -> Iterator[tuple[str, AttributeType, Any]]:  # Any: of that type
+    """Yield name, type and value of each search attribute; leave out those without a value.
+
+    Raises:
+        EngineRefused: see `search_attributes`.
+    """
+    for name, written in options.search_attributes.items():
+        if isinstance(written, TypedAttribute):
+            kind, value = written.type, written.value
+        else:
+            kind, value = _INFERRED.get(type(written), AttributeType.KEYWORD), written
+        if value is not None:
+            try:
+                yield name, kind, _ATTRIBUTES[kind][0].validate_python(value)
+            except ValidationError:
+                raise EngineRefused(f"search attribute {name} is no {kind}", final=True) from None
+
+
+_ATTRIBUTES: Mapping[AttributeType, tuple[TypeAdapter[Any], Any]] = {  # Any: the types of values; the SDK's of keys
+    AttributeType.TEXT: (TypeAdapter(str), SearchAttributeKey.for_text),
+    AttributeType.KEYWORD: (TypeAdapter(str), SearchAttributeKey.for_keyword),
+    AttributeType.INT: (TypeAdapter(int), SearchAttributeKey.for_int),
+    AttributeType.DOUBLE: (TypeAdapter(float), SearchAttributeKey.for_float),
+    AttributeType.BOOL: (TypeAdapter(bool), SearchAttributeKey.for_bool),
+    AttributeType.DATETIME: (TypeAdapter(AwareDatetime), SearchAttributeKey.for_datetime),
+    AttributeType.KEYWORD_LIST: (TypeAdapter(list[str]), SearchAttributeKey.for_keyword_list),
+}
+_INFERRED: Mapping[type, AttributeType] = {
+    str: AttributeType.KEYWORD,
+    bool: AttributeType.BOOL,
+    int: AttributeType.INT,
+    float: AttributeType.DOUBLE,
+    list: AttributeType.KEYWORD_LIST,
+}
+
 
 UNREGISTERED = re.compile(r"no mapping defined for search attribute (\S+)")
 STATES: Mapping[int, str] = {
@@ -55,28 +192,11 @@ def refuse_unwritable(converter: DataConverter, arguments: Sequence[JSON], limit
     return size
 
 
-async def refuse_large(converter: DataConverter, arguments: Sequence[JSON], limit: int) -> None:
-    """Refuse a large input before it is sent: over 4 MiB Temporal's own error looks like a temporary overload.
-
-    Raises:
-        EngineRefused: see `refuse_unwritable`; or the encoded input is too large.
-    """
-    if refuse_unwritable(converter, arguments, limit) > limit / 2 and converter.payload_codec:
-        _refuse_large(sum(payload.ByteSize() for payload in await converter.encode(arguments)), limit)
-
-
-def _is_surely_small(converter: DataConverter, request: StartRequest, limit: int) -> bool:
-    """True if the input need not be encoded to know its size: the shipped converter writes ASCII JSON, and no codec."""
-    is_shipped = converter.payload_converter_class is DataConverter.default.payload_converter_class
-    size = request.size + _PAYLOAD * len(request.arguments)
-    return is_shipped and converter.payload_codec is None and size <= limit
-
-
 def _refuse_large(size: int, limit: int) -> None:
+    """Refuse a large input before it is sent: over 4 MiB Temporal's own error looks like a temporary overload."""
     if size > limit:
-        raise EngineRefused(
-            f"the input is too large for Temporal: {size} bytes, the limit is {limit} bytes", final=True
-        )
+        text = f"the input is too large for Temporal: {size} bytes, the limit is {limit} bytes"
+        raise EngineRefused(text, final=True)
 
 
 async def start_execution(frontend: Frontend, request: StartRequest, max_input: int) -> Handle:
@@ -87,8 +207,15 @@ async def start_execution(frontend: Frontend, request: StartRequest, max_input: 
     Raises:
         EngineRefused, StartConflict: see `Adapter.start`.
     """
-    if not _is_surely_small(frontend.client.data_converter, request, max_input):
-        await refuse_large(frontend.converter(request.id), request.arguments, max_input)
+    options, converter = request.options, frontend.client.data_converter
+    is_shipped = converter.payload_converter_class is DataConverter.default.payload_converter_class
+    # The shipped converter writes ASCII JSON, so an input that is surely small need not be encoded to know its size.
+    is_small = request.size + _PAYLOAD * len(request.arguments) <= max_input
+    if converter.payload_codec or not (is_shipped and is_small):
+        converter = frontend.converter(request.id)
+        if refuse_unwritable(converter, request.arguments, max_input) > max_input / 2 and converter.payload_codec:
+            encoded = await converter.encode(request.arguments)
+            _refuse_large(sum(payload.ByteSize() for payload in encoded), max_input)
     try:
         handle: WorkflowHandle[Any, Any] = await frontend.client.start_workflow(  # Any: a result of unknown type
             request.workflow,
@@ -99,85 +226,113 @@ async def start_execution(frontend: Frontend, request: StartRequest, max_input: 
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             rpc_timeout=frontend.timeout,
-            **sdk_options(request.options),
+            execution_timeout=options.execution_timeout,
+            run_timeout=options.run_timeout,
+            task_timeout=options.task_timeout,
+            search_attributes=search_attributes(options),
+            priority=priority(options),
+            versioning_override=versioning_override(options),
+            static_summary=options.summary,
+            static_details=options.details,
         )
     except WorkflowAlreadyStartedError:
         return await _existing(frontend, request)
     except RPCError as error:
-        raise _registration_error(error, frontend) from error
+        unknown = UNREGISTERED.search(error.message)
+        if error.status is not RPCStatusCode.INVALID_ARGUMENT or unknown is None:
+            raise
+        raise EngineRefused(
+            f"search attribute {unknown[1]} is not registered in namespace {frontend.place.namespace}: register it "
+            f"(temporal operator search-attribute create --name {unknown[1]} --type ...), or take it out of the tool"
+        ) from error
     return Handle(workflow_id=request.id, first_run_id=handle.first_execution_run_id or "")
 
 
-def _registration_error(error: RPCError, frontend: Frontend) -> Exception:
-    """Return our error for an unregistered search attribute; any other error as it is."""
-    unknown = UNREGISTERED.search(error.message)
-    if error.status is not RPCStatusCode.INVALID_ARGUMENT or unknown is None:
-        return error
-    name = unknown[1]
-    return EngineRefused(
-        f"search attribute {name} is not registered in namespace {frontend.place.namespace}: register it "
-        f"(temporal operator search-attribute create --name {name} --type ...), or take it out of the tool"
-    )
-
-
 async def _existing(frontend: Frontend, request: StartRequest) -> Handle:
-    """Return the execution that has the workflow id, if it is ours."""
+    """Return the execution that has the workflow id, if it is ours; no message reveals another owner.
+
+    Raises:
+        StartConflict: another key, owner or workflow has the workflow id, or this key with another input.
+        EngineRefused: it has a cron schedule.
+    """
     info = (await frontend.describe(request.id)).workflow_execution_info
-    known = (MEMO_DIGEST, MEMO_KEY, MEMO_CONTEXT)
-    memo = await decode_known(partial(frontend.converter, request.id), info.memo.fields, known)
-    if _is_by_our_key(request, memo):
+    memo = await read_memo(frontend, info, MEMO_DIGEST, MEMO_KEY, MEMO_CONTEXT)
+    context = as_mapping(memo.get(MEMO_CONTEXT))
+    owner = context.get(PRINCIPAL) or context.get(OWNER)
+    taken, other = f"workflow id {request.id} is taken", f"another workflow, {info.type.name}"
+    is_same_workflow = info.type.name == request.workflow
+    if request.options.workflow_id is None or memo.get(MEMO_KEY) == request.key:  # a default id is made of the key
         if memo.get(MEMO_DIGEST) != request.fingerprint:
-            raise _conflict(request, "another input" if info.type.name == request.workflow else _of_another(info))
-    elif request.options.on_existing is not OnExisting.ADOPT:
-        raise _taken(request, info, memo)
+            raise StartConflict(f"{taken} by an execution with {'another input' if is_same_workflow else other}")
+    elif request.options.on_existing is OnExisting.ADOPT:
+        if not request.owner or owner != request.owner:
+            raise StartConflict(f"{taken} by an execution that is not yours")
+        if not is_same_workflow:
+            raise StartConflict(f"{taken} by an execution with {other}")
+    elif owner not in (None, request.owner):
+        raise StartConflict(f"{taken} by an execution that is not yours")
     else:
-        _check_adoptable(request, info, memo)
-    await _refuse_cron(frontend, request, info)
+        state = STATES.get(info.status, "is there")
+        hint = "" if state in OPEN_STATES else "; an id is used once, even after its execution has ended"
+        raise StartConflict(f"{taken}: {info.type.name} {state} there{hint}")
+    await frontend.refuse_cron(info.execution, f"workflow id {request.id}")
     return Handle(workflow_id=request.id, first_run_id=info.first_run_id)
 
 
-def _is_by_our_key(request: StartRequest, memo: Mapping[str, JSON]) -> bool:
-    """Return whether this key started it; a default id is made of the key, so it needs no `mcp.key`."""
-    if request.options.workflow_id is None:
-        return True
-    return memo.get(MEMO_KEY) == request.key
+def preview(request: StartRequest, namespace: str) -> Mapping[str, JSON]:
+    """Return the request as JSON, with input and memo as they are before the converter and the codec.
+
+    Source: temporal.api.workflowservice.v1.StartWorkflowExecutionRequest.
+
+    Raises:
+        EngineRefused: a search attribute is not of its type.
+    """
+    options = request.options
+    found: dict[str, JSON] = {
+        "namespace": namespace,
+        "workflowId": request.id,
+        "workflowType": {"name": request.workflow},
+        "taskQueue": {"name": request.task_queue},
+        "input": list(request.arguments),
+        "workflowExecutionTimeout": _seconds(options.execution_timeout),
+        "workflowRunTimeout": _seconds(options.run_timeout),
+        "workflowTaskTimeout": _seconds(options.task_timeout),
+        "workflowIdReusePolicy": "REJECT_DUPLICATE",
+        "workflowIdConflictPolicy": "FAIL",
+        "memo": dict(request.memo),
+        "searchAttributes": _attributes(options),
+        "priority": _priority(options),
+        "versioningOverride": _versioning(options),
+        "userMetadata": _filled({"summary": options.summary, "details": options.details}),
+    }
+    return _filled(found)
 
 
-def _check_adoptable(request: StartRequest, info: WorkflowExecutionInfo, memo: Mapping[str, JSON]) -> None:
-    """Raise StartConflict unless the same owner started the same workflow; the message reveals no other owner."""
-    if not request.owner or _owner(memo) != request.owner:
-        raise _not_yours(request)
-    if info.type.name != request.workflow:
-        raise _conflict(request, _of_another(info))
+def _filled(values: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Leave out the fields that are not set; an empty list is set."""
+    return {name: value for name, value in values.items() if value is not None and value != {}}
 
 
-def _taken(request: StartRequest, info: WorkflowExecutionInfo, memo: Mapping[str, JSON]) -> StartConflict:
-    """Return the conflict, with the state of the existing execution only for its owner."""
-    if _owner(memo) not in (None, request.owner):
-        return _not_yours(request)
-    state = STATES.get(info.status, "is there")
-    hint = "" if state in OPEN_STATES else "; an id is used once, even after its execution has ended"
-    return StartConflict(f"workflow id {request.id} is taken: {info.type.name} {state} there{hint}")
+def _seconds(time: timedelta | None) -> str | None:
+    return None if time is None else f"{time.total_seconds():g}s"
 
 
-def _owner(memo: Mapping[str, JSON]) -> JSON:
-    context = as_mapping(memo.get(MEMO_CONTEXT))
-    return context.get(PRINCIPAL) or context.get(OWNER)
+def _attributes(options: TemporalOptions) -> dict[str, JSON]:
+    found = attributes(options)
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, _, value in found}
 
 
-def _not_yours(request: StartRequest) -> StartConflict:
-    return StartConflict(f"workflow id {request.id} is taken by an execution that is not yours")
+def _priority(options: TemporalOptions) -> dict[str, JSON]:
+    chosen = options.priority
+    if chosen is None:
+        return {}
+    named = {"priorityKey": chosen.key, "fairnessKey": chosen.fairness_key, "fairnessWeight": chosen.fairness_weight}
+    return _filled(named)
 
 
-def _conflict(request: StartRequest, difference: str) -> StartConflict:
-    return StartConflict(f"workflow id {request.id} is taken by an execution with {difference}")
-
-
-def _of_another(info: WorkflowExecutionInfo) -> str:
-    return f"another workflow, {info.type.name}"
-
-
-async def _refuse_cron(frontend: Frontend, request: StartRequest, info: WorkflowExecutionInfo) -> None:
-    started = (await frontend.first_event(info.execution)).workflow_execution_started_event_attributes
-    if started.cron_schedule:
-        raise EngineRefused(f"workflow id {request.id} has a cron schedule: it never ends, so it cannot be a task")
+def _versioning(options: TemporalOptions) -> dict[str, JSON]:
+    chosen = options.versioning_override
+    if not isinstance(chosen, Pinned):
+        return {"autoUpgrade": True} if chosen else {}
+    version = {"deploymentName": chosen.pinned.deployment, "buildId": chosen.pinned.build_id}
+    return {"pinned": {"version": version, "behavior": "PINNED"}}

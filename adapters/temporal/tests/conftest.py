@@ -8,7 +8,9 @@ import pytest
 from mcp_workflows_temporal import TemporalAdapter
 from temporalio.client import Client
 
+from adapters.temporal.tests.gated import SHOP, notify_approver
 from adapters.temporal.tests.scene import Scene, connect, open_adapter
+from adapters.temporal.tests.troubled import troubled_worker
 from tests.support.dev_server import DevServer
 
 
@@ -29,3 +31,24 @@ async def scene(dev_server: DevServer, client: Client) -> AsyncIterator[Scene]:
 @pytest.fixture
 async def adapter(scene: Scene) -> TemporalAdapter:
     return scene.adapter
+
+
+@pytest.fixture
+async def working(scene: Scene) -> AsyncIterator[Scene]:
+    """The scene with a worker of the tests' own workflows."""
+    async with scene.worker():
+        yield scene
+
+
+@pytest.fixture
+async def selling(scene: Scene) -> AsyncIterator[Scene]:
+    """The scene with a worker of the shop."""
+    async with scene.worker(SHOP, [notify_approver]):
+        yield scene
+
+
+@pytest.fixture
+async def troubled(scene: Scene) -> AsyncIterator[Scene]:
+    """The scene with a worker of the workflows that do not get on."""
+    async with troubled_worker(scene.client, scene.queue):
+        yield scene

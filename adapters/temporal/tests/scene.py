@@ -11,6 +11,9 @@ from typing import Any
 import anyio
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.connection import quiet_runtime
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -107,3 +110,28 @@ def workflow_id(ref: Ref) -> str:
 
 def is_input_required(seen: Execution) -> bool:
     return seen.status is Status.INPUT_REQUIRED
+
+
+async def current_run(scene: Scene, ref: Ref) -> str:
+    return (await scene.client.get_workflow_handle(workflow_id(ref)).describe()).run_id
+
+
+async def reset_to_second_task(scene: Scene, ref: Ref) -> None:
+    """As an operator does it: `temporal workflow reset --event-id`."""
+    with anyio.fail_after(PATIENCE):
+        while len(tasks := await completed_tasks(scene, ref)) < 2:  # no event tells us
+            await anyio.sleep(0.03)
+    request = ResetWorkflowExecutionRequest(
+        namespace="default",
+        workflow_execution=WorkflowExecution(workflow_id=workflow_id(ref)),
+        workflow_task_finish_event_id=tasks[1],
+        reason="test",
+        request_id=str(uuid.uuid4()),
+    )
+    await scene.client.workflow_service.reset_workflow_execution(request)
+
+
+async def completed_tasks(scene: Scene, ref: Ref) -> Sequence[int]:
+    events = scene.client.get_workflow_handle(workflow_id(ref)).fetch_history_events()
+    done = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    return [event.event_id async for event in events if event.event_type == done]

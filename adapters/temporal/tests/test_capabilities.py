@@ -8,7 +8,7 @@ import uuid
 
 import anyio
 import pytest
-from mcp_workflows_temporal import TemporalAdapter, bulk_status
+from mcp_workflows_temporal import TemporalAdapter, describe
 from temporalio.api.workflowservice.v1 import PauseWorkflowExecutionRequest
 from temporalio.client import Client
 
@@ -72,54 +72,51 @@ async def test_odd_ids_are_quoted_or_left_out_and_never_find_another(scene: Scen
 
 
 async def test_a_sweep_of_more_than_one_page_sees_them_all(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_status, "BATCH", 4)
+    monkeypatch.setattr(describe, "BATCH", 4)
     refs = [await scene.start("Waiter") for _ in range(10)]
     with anyio.fail_after(PATIENCE):
         while len(await scene.adapter.describe_many(refs)) < len(refs):  # the list lags behind
             await anyio.sleep(0.1)
 
 
-async def test_a_sweep_sees_the_current_run_of_a_chain(scene: Scene) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start("Again", 3)
-        await scene.until(ref, lambda seen: seen.message == "the last run")
-        await swept(scene, ref, Status.RUNNING)
-        await scene.client.get_workflow_handle(workflow_id(ref)).signal("go")
-        await swept(scene, ref, Status.SUCCEEDED)
+async def test_a_sweep_sees_the_current_run_of_a_chain(troubled: Scene) -> None:
+    ref = await troubled.start("Again", 3)
+    await troubled.until(ref, lambda seen: seen.message == "the last run")
+    await swept(troubled, ref, Status.RUNNING)
+    await troubled.client.get_workflow_handle(workflow_id(ref)).signal("go")
+    await swept(troubled, ref, Status.SUCCEEDED)
 
 
-async def test_a_sweep_sees_words_progress_questions_and_that_it_is_paused(scene: Scene) -> None:
-    async with scene.worker():
-        ref = await scene.start("Ask", "Bob")
-        asked = await scene.asked(ref)
-        seen = await swept(scene, ref, Status.INPUT_REQUIRED)
-        assert (seen.message, seen.progress, seen.requests) == (asked.message, asked.progress, asked.requests)
-        await scene.client.workflow_service.pause_workflow_execution(
-            PauseWorkflowExecutionRequest(namespace="default", workflow_id=workflow_id(ref), reason="stocktaking")
-        )
-        assert not (await swept(scene, ref, Status.RUNNING)).requests
+async def test_a_sweep_sees_words_progress_questions_and_that_it_is_paused(working: Scene) -> None:
+    ref = await working.start("Ask", "Bob")
+    asked = await working.asked(ref)
+    seen = await swept(working, ref, Status.INPUT_REQUIRED)
+    assert (seen.message, seen.progress, seen.requests) == (asked.message, asked.progress, asked.requests)
+    await working.client.workflow_service.pause_workflow_execution(
+        PauseWorkflowExecutionRequest(namespace="default", workflow_id=workflow_id(ref), reason="stocktaking")
+    )
+    assert not (await swept(working, ref, Status.RUNNING)).requests
 
 
 # --- waits
 
 
-async def test_a_wait_lasts_over_continue_as_new_until_the_chain_ends(scene: Scene) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start("Again", 3)
-        over = anyio.Event()
+async def test_a_wait_lasts_over_continue_as_new_until_the_chain_ends(troubled: Scene) -> None:
+    ref = await troubled.start("Again", 3)
+    over = anyio.Event()
 
-        async def wait() -> None:
-            await scene.adapter.wait(ref)
-            over.set()
+    async def wait() -> None:
+        await troubled.adapter.wait(ref)
+        over.set()
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(wait)
-            await scene.until(ref, lambda seen: seen.message == "the last run")
-            assert not over.is_set()
-            await scene.client.get_workflow_handle(workflow_id(ref)).signal("go")
-            with anyio.fail_after(PATIENCE):
-                await over.wait()
-        assert (await scene.adapter.describe(ref)).output == "done"
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await troubled.until(ref, lambda seen: seen.message == "the last run")
+        assert not over.is_set()
+        await troubled.client.get_workflow_handle(workflow_id(ref)).signal("go")
+        with anyio.fail_after(PATIENCE):
+            await over.wait()
+    assert (await troubled.adapter.describe(ref)).output == "done"
 
 
 async def test_a_wait_for_what_nobody_started_is_refused(scene: Scene) -> None:

@@ -84,12 +84,11 @@ async def test_without_the_codec_a_look_shows_what_it_can(dev_server: DevServer)
     assert "binary/upside" in failure.text
 
 
-async def test_a_codec_that_raises_does_not_break_a_look(dev_server: DevServer, scene: Scene) -> None:
-    async with scene.worker():
-        ref = await scene.start("Ask", "Bob")
-        await scene.asked(ref)
-        async with TemporalAdapter.from_client(await coded(dev_server)) as adapter:
-            seen = await adapter.describe(ref)
+async def test_a_codec_that_raises_does_not_break_a_look(dev_server: DevServer, working: Scene) -> None:
+    ref = await working.start("Ask", "Bob")
+    await working.asked(ref)
+    async with TemporalAdapter.from_client(await coded(dev_server)) as adapter:
+        seen = await adapter.describe(ref)
     assert (seen.status, seen.requests) == (Status.RUNNING, {})
 
 

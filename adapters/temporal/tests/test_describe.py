@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter
-from mcp_workflows_temporal.status import STATUSES
+from mcp_workflows_temporal.client import STATUSES
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, workflow_id
@@ -39,15 +39,13 @@ def test_no_state_of_the_engine_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("value", [None, True, 0, 1.5, "text", "", [], [1, None], {}, {"a": {"b": ["ü", 2**53]}}])
-async def test_any_json_comes_back_as_it_was(scene: Scene, value: Any) -> None:
-    async with scene.worker():
-        seen = await scene.ended(await scene.start("Echo", value))
+async def test_any_json_comes_back_as_it_was(working: Scene, value: Any) -> None:
+    seen = await working.ended(await working.start("Echo", value))
     assert (seen.status, seen.output, seen.failure) == (Status.SUCCEEDED, value, None)
 
 
-async def test_a_result_of_two_megabytes_comes_back_whole(scene: Scene) -> None:
-    async with scene.worker():
-        seen = await scene.ended(await scene.start("Echo", "x" * 1_900_000))
+async def test_a_result_of_two_megabytes_comes_back_whole(working: Scene) -> None:
+    seen = await working.ended(await working.start("Echo", "x" * 1_900_000))
     assert len(seen.output) == 1_900_000
 
 
@@ -78,26 +76,17 @@ async def test_a_result_of_two_megabytes_comes_back_whole(scene: Scene) -> None:
     ],
 )
 async def test_a_failure_is_told_in_the_words_of_whoever_raised_it(
-    scene: Scene, workflow: str, arguments: list[Any], failure: Failure
+    working: Scene, workflow: str, arguments: list[Any], failure: Failure
 ) -> None:
-    async with scene.worker():
-        seen = await scene.ended(await scene.start(workflow, *arguments))
+    seen = await working.ended(await working.start(workflow, *arguments))
     assert (seen.status, seen.failure) == (Status.FAILED, failure)
 
 
-async def test_a_terminal_look_never_changes(scene: Scene) -> None:
-    async with scene.worker():
-        ref = await scene.start("Echo", {"a": 1})
-        seen = await scene.ended(ref)
-    assert await scene.adapter.describe(ref) == seen
-
-
-async def test_the_last_step_stays_readable_after_the_end(scene: Scene) -> None:
-    async with scene.worker():
-        ref = await scene.start("Ask", "Bob")
-        [key] = (await scene.asked(ref)).requests
-        await scene.adapter.answer(ref, {key: {"action": "decline"}})
-        assert (await scene.ended(ref)).message == "asked"
+async def test_the_last_step_stays_readable_after_the_end(working: Scene) -> None:
+    ref = await working.start("Ask", "Bob")
+    [key] = (await working.asked(ref)).requests
+    await working.adapter.answer(ref, {key: {"action": "decline"}})
+    assert (await working.ended(ref)).message == "asked"
 
 
 async def test_a_pending_activity_is_a_step(scene: Scene) -> None:
@@ -110,23 +99,14 @@ async def test_a_pending_activity_is_a_step(scene: Scene) -> None:
     assert "charge" in steps[0].name.lower()
 
 
-async def test_a_cancelled_execution_is_cancelled(scene: Scene) -> None:
-    async with scene.worker():
-        ref = await scene.start("Waits")
-        await scene.adapter.cancel(ref)
-        assert (await scene.ended(ref)).status is Status.CANCELLED
-        await scene.adapter.cancel(ref)  # ended: nothing happens
-
-
-async def test_a_workflow_that_ignores_a_cancel_says_that_it_was_asked(scene: Scene) -> None:
-    async with scene.worker():
-        ref = await scene.start("Stubborn")
-        await scene.until(ref, lambda seen: seen.message is None)
-        await scene.adapter.cancel(ref)
-        seen = await scene.until(ref, lambda seen: seen.message == "cancellation requested")
-        assert (seen.status, seen.cancel_requested) == (Status.RUNNING, True)
-        await scene.client.get_workflow_handle(workflow_id(ref)).signal("go")
-        assert (await scene.ended(ref)).output == "did it anyway"
+async def test_a_workflow_that_ignores_a_cancel_says_that_it_was_asked(working: Scene) -> None:
+    ref = await working.start("Stubborn")
+    await working.until(ref, lambda seen: seen.message is None)
+    await working.adapter.cancel(ref)
+    seen = await working.until(ref, lambda seen: seen.message == "cancellation requested")
+    assert (seen.status, seen.cancel_requested) == (Status.RUNNING, True)
+    await working.client.get_workflow_handle(workflow_id(ref)).signal("go")
+    assert (await working.ended(ref)).output == "did it anyway"
 
 
 @pytest.mark.parametrize("handle", ["nobody/00000000-0000-0000-0000-000000000000", "no handle", ""])
@@ -155,13 +135,12 @@ async def test_the_link_leads_to_the_current_run_in_the_ui(scene: Scene) -> None
     assert url.endswith(f"/namespaces/default/workflows/{workflow_id(ref)}/{run}/history")
 
 
-async def test_a_memo_of_a_foreign_codec_does_not_break_a_look(scene: Scene) -> None:
-    async with scene.worker():
-        ref = await scene.start("ForeignMemo")
-        seen = await scene.until(ref, lambda seen: seen.message is None)
-        assert seen.status is Status.RUNNING
-        await scene.client.get_workflow_handle(workflow_id(ref)).signal("go")
-        done = await scene.ended(ref)
+async def test_a_memo_of_a_foreign_codec_does_not_break_a_look(working: Scene) -> None:
+    ref = await working.start("ForeignMemo")
+    seen = await working.until(ref, lambda seen: seen.message is None)
+    assert seen.status is Status.RUNNING
+    await working.client.get_workflow_handle(workflow_id(ref)).signal("go")
+    done = await working.ended(ref)
     assert done.status is Status.FAILED
     assert done.failure is not None
     assert done.failure.kind == "UndecodableResult"

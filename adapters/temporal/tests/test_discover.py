@@ -15,13 +15,13 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.tooling.activities import is_typo, nearest
+from mcp_workflows_temporal.tooling.histories import is_typo, nearest
 from temporalio.client import Client
 from temporalio.worker import Worker
 
 from adapters.temporal.tests.handlers import Anything, Gated, Mailed, send_approval_mail, write_log
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
-from mcp_workflows.adapter import Discovered, Discovers, Finding, Verifies
+from mcp_workflows.adapter import Discovered, Finding
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
@@ -74,12 +74,6 @@ async def until_seen(scene: Scene, kind: str) -> None:
     with anyio.fail_after(PATIENCE):
         while not [row async for row in scene.client.list_workflows(f"WorkflowType = '{kind}'")]:
             await anyio.sleep(0.05)
-
-
-def test_the_adapter_can_discover_and_verify() -> None:
-    adapter = TemporalAdapter(TemporalSettings())
-    assert isinstance(adapter, Discovers)
-    assert isinstance(adapter, Verifies)
 
 
 async def test_workflow_types_seen_lately_are_discovered_the_most_frequent_first(own: Scene) -> None:

@@ -12,10 +12,9 @@ import anyio
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal.client import TaskQueues
 from mcp_workflows_temporal.connection import quiet_runtime
-from mcp_workflows_temporal.diagnosis import LONGEST_TEXT, one_line
-from mcp_workflows_temporal.report_text import ago, counted
-from mcp_workflows_temporal.task_queues import TaskQueues
+from mcp_workflows_temporal.diagnosis import LONGEST_TEXT, ago, counted, one_line
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import PollerInfo
@@ -70,30 +69,28 @@ async def test_without_a_worker_it_says_that_nobody_polls_and_what_to_do(scene: 
     assert "the MCP client asked to cancel the task" in why.facts["cancel requested"]
 
 
-async def test_a_step_on_a_queue_that_nobody_polls_is_named(scene: Scene) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start("Elsewhere", "nobodys-queue")
-        seen = await scene.until(ref, lambda seen: seen.message)
-        assert seen.message == "Ship: nobody polls task queue nobodys-queue"
-        why = await scene.adapter.explain(ref)
+async def test_a_step_on_a_queue_that_nobody_polls_is_named(troubled: Scene) -> None:
+    ref = await troubled.start("Elsewhere", "nobodys-queue")
+    seen = await troubled.until(ref, lambda seen: seen.message)
+    assert seen.message == "Ship: nobody polls task queue nobodys-queue"
+    why = await troubled.adapter.explain(ref)
     assert why.advice == "start a worker with activity Ship on task queue nobodys-queue in namespace default"
     assert why.facts["task queue nobodys-queue, activities"].startswith("nobody polls it")
-    assert why.facts[f"task queue {scene.queue}"].startswith("1 worker: ")
+    assert why.facts[f"task queue {troubled.queue}"].startswith("1 worker: ")
 
 
 # --- steps that fail
 
 
-async def test_the_attempts_of_a_failing_step_climb_in_the_message(scene: Scene) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start("Order", "charging card")
-        seen = await scene.until(ref, lambda seen: attempt(seen.message) >= 3)
-        assert seen.message == (
-            f"charging card (ChargeCard attempt {attempt(seen.message)}: the card service gave no answer)"
-        )
-        assert seen.progress is not None
-        await scene.until(ref, lambda later: attempt(later.message) > attempt(seen.message))
-        why = await scene.adapter.explain(ref)
+async def test_the_attempts_of_a_failing_step_climb_in_the_message(troubled: Scene) -> None:
+    ref = await troubled.start("Order", "charging card")
+    seen = await troubled.until(ref, lambda seen: attempt(seen.message) >= 3)
+    assert seen.message == (
+        f"charging card (ChargeCard attempt {attempt(seen.message)}: the card service gave no answer)"
+    )
+    assert seen.progress is not None
+    await troubled.until(ref, lambda later: attempt(later.message) > attempt(seen.message))
+    why = await troubled.adapter.explain(ref)
     assert re.fullmatch(r"ChargeCard attempt \d+: the card service gave no answer", why.reason)
     assert "ChargeCard" in (why.advice or "")
     told = why.facts["activity ChargeCard (1)"]
@@ -103,11 +100,10 @@ async def test_the_attempts_of_a_failing_step_climb_in_the_message(scene: Scene)
     assert "Traceback" not in str(why)
 
 
-async def test_a_failing_step_is_told_alone_when_the_workflow_says_nothing(scene: Scene) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start("Order")
-        seen = await scene.until(ref, lambda seen: attempt(seen.message))
-        assert (seen.message or "").startswith("ChargeCard attempt ")
+async def test_a_failing_step_is_told_alone_when_the_workflow_says_nothing(troubled: Scene) -> None:
+    ref = await troubled.start("Order")
+    seen = await troubled.until(ref, lambda seen: attempt(seen.message))
+    assert (seen.message or "").startswith("ChargeCard attempt ")
 
 
 async def test_a_failure_that_a_codec_hides_is_read_through_it_and_breaks_nothing_without_it(
@@ -133,61 +129,57 @@ async def test_a_failure_that_a_codec_hides_is_read_through_it_and_breaks_nothin
         assert "Encoded failure" in (await blind.explain(ref)).facts["activity ChargeCard (1)"]
 
 
-async def test_a_paused_step_says_so(scene: Scene) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start("Order")
-        await scene.until(ref, lambda seen: attempt(seen.message))
-        await scene.client.workflow_service.pause_activity(
-            PauseActivityRequest(
-                namespace="default",
-                execution=WorkflowExecution(workflow_id=workflow_id(ref)),
-                type="ChargeCard",
-                reason="the card service moves",
-            )
+async def test_a_paused_step_says_so(troubled: Scene) -> None:
+    ref = await troubled.start("Order")
+    await troubled.until(ref, lambda seen: attempt(seen.message))
+    await troubled.client.workflow_service.pause_activity(
+        PauseActivityRequest(
+            namespace="default",
+            execution=WorkflowExecution(workflow_id=workflow_id(ref)),
+            type="ChargeCard",
+            reason="the card service moves",
         )
-        await scene.until(ref, lambda seen: seen.message == "ChargeCard paused: the card service moves")
-        await run_advice(await scene.adapter.explain(ref))
-        await scene.until(ref, lambda seen: attempt(seen.message))
+    )
+    await troubled.until(ref, lambda seen: seen.message == "ChargeCard paused: the card service moves")
+    await run_advice(await troubled.adapter.explain(ref))
+    await troubled.until(ref, lambda seen: attempt(seen.message))
 
 
 # --- a workflow whose code fails, that is paused, or does not listen
 
 
-async def test_a_workflow_whose_code_fails_says_with_what(scene: Scene) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start("Broken")
-        seen = await scene.until(ref, lambda seen: attempt(seen.message))
-        assert "the workflow's code fails" in (seen.message or "")
-        why = await scene.adapter.explain(ref)
-        assert why.facts["its last error"].startswith("KeyError: 'order_id' (WORKFLOW_WORKER_UNHANDLED_FAILURE, worker")
-        assert "attempt 2, started" in why.facts["workflow task"]
-        assert "mend the workflow's code" in (why.advice or "")
-        message = await cancel_and_see(scene, ref)
+async def test_a_workflow_whose_code_fails_says_with_what(troubled: Scene) -> None:
+    ref = await troubled.start("Broken")
+    seen = await troubled.until(ref, lambda seen: attempt(seen.message))
+    assert "the workflow's code fails" in (seen.message or "")
+    why = await troubled.adapter.explain(ref)
+    assert why.facts["its last error"].startswith("KeyError: 'order_id' (WORKFLOW_WORKER_UNHANDLED_FAILURE, worker")
+    assert "attempt 2, started" in why.facts["workflow task"]
+    assert "mend the workflow's code" in (why.advice or "")
+    message = await cancel_and_see(troubled, ref)
     assert message.startswith("cancellation requested: the workflow's code fails")
 
 
-async def test_a_result_over_the_limit_of_temporal_is_a_failing_workflow_that_says_so(scene: Scene) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start("Huge")
-        seen = await scene.until(ref, lambda seen: "fails" in (seen.message or ""))
-        assert seen.status is Status.RUNNING
-        why = await scene.adapter.explain(ref)
+async def test_a_result_over_the_limit_of_temporal_is_a_failing_workflow_that_says_so(troubled: Scene) -> None:
+    ref = await troubled.start("Huge")
+    seen = await troubled.until(ref, lambda seen: "fails" in (seen.message or ""))
+    assert seen.status is Status.RUNNING
+    why = await troubled.adapter.explain(ref)
     assert "size" in why.facts["its last error"].lower()
 
 
-async def test_a_paused_workflow_says_by_whom_and_why(scene: Scene) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start("Waiter")
-        await scene.until(ref, lambda seen: seen.message is None)
-        await scene.client.workflow_service.pause_workflow_execution(
-            PauseWorkflowExecutionRequest(
-                namespace="default", workflow_id=workflow_id(ref), reason="stocktaking", identity="olga"
-            )
+async def test_a_paused_workflow_says_by_whom_and_why(troubled: Scene) -> None:
+    ref = await troubled.start("Waiter")
+    await troubled.until(ref, lambda seen: seen.message is None)
+    await troubled.client.workflow_service.pause_workflow_execution(
+        PauseWorkflowExecutionRequest(
+            namespace="default", workflow_id=workflow_id(ref), reason="stocktaking", identity="olga"
         )
-        await scene.until(ref, lambda seen: seen.message == "paused: stocktaking")
-        why = await scene.adapter.explain(ref)
-        await run_advice(why)
-        await scene.until(ref, lambda seen: seen.message is None)
+    )
+    await troubled.until(ref, lambda seen: seen.message == "paused: stocktaking")
+    why = await troubled.adapter.explain(ref)
+    await run_advice(why)
+    await troubled.until(ref, lambda seen: seen.message is None)
     assert why.reason == "paused: stocktaking"
     assert why.facts["paused"].endswith("by olga: stocktaking")
 
@@ -218,18 +210,16 @@ async def test_a_message_does_not_change_while_nothing_does(scene: Scene) -> Non
     ],
 )
 async def test_when_nothing_is_wrong_it_says_what_it_waits_for(
-    scene: Scene, workflow: str, reason: str, fact: str
+    troubled: Scene, workflow: str, reason: str, fact: str
 ) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start(workflow)
-        why = await until_settled(scene, ref, lambda why: why.reason.startswith(reason) and fact in why.facts)
+    ref = await troubled.start(workflow)
+    why = await until_settled(troubled, ref, lambda why: why.reason.startswith(reason) and fact in why.facts)
     assert why.advice
 
 
-async def test_timers_that_are_over_are_not_told(scene: Scene) -> None:
-    async with troubled_worker(scene.client, scene.queue):
-        ref = await scene.start("Sleeper")
-        await until_settled(scene, ref, lambda why: bool(LONG_TIMER.fullmatch(why.facts.get("timers", ""))))
+async def test_timers_that_are_over_are_not_told(troubled: Scene) -> None:
+    ref = await troubled.start("Sleeper")
+    await until_settled(troubled, ref, lambda why: bool(LONG_TIMER.fullmatch(why.facts.get("timers", ""))))
 
 
 async def until_settled(scene: Scene, ref: Ref, wanted: Callable[[Explanation], bool]) -> Explanation:
@@ -240,11 +230,10 @@ async def until_settled(scene: Scene, ref: Ref, wanted: Callable[[Explanation], 
     return why
 
 
-async def test_one_that_waits_for_a_person_says_the_question(scene: Scene) -> None:
-    async with scene.worker():
-        ref = await scene.start("Ask", "Bob")
-        await scene.asked(ref)
-        why = await scene.adapter.explain(ref)
+async def test_one_that_waits_for_a_person_says_the_question(working: Scene) -> None:
+    ref = await working.start("Ask", "Bob")
+    await working.asked(ref)
+    why = await working.adapter.explain(ref)
     assert why.reason == "it waits for an answer: Which size, Bob?"
 
 
@@ -267,9 +256,7 @@ class Asked:
         self.answers = list(answers)
         self.count = 0
 
-    async def __call__(
-        self, name: str, kind: TaskQueueType.ValueType, *, patience: timedelta
-    ) -> DescribeTaskQueueResponse:
+    async def __call__(self, name: str, kind: TaskQueueType.ValueType) -> DescribeTaskQueueResponse:
         self.count += 1
         answer = self.answers.pop(0)
         if isinstance(answer, RPCError):

@@ -6,9 +6,21 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from mcp_workflows_temporal.gate_history import EventFilter, HistorySummary, Message, MessageKind, join, summarize
-from mcp_workflows_temporal.gate_queries import is_same
-from mcp_workflows_temporal.gate_rules import CLOSED, GateSettings, Rule, Sending, When, key_of
+from mcp_workflows_temporal.gate_rules import (
+    CLOSED,
+    EventFilter,
+    GateSettings,
+    HistorySummary,
+    Message,
+    MessageKind,
+    Rule,
+    Sending,
+    When,
+    join,
+    key_of,
+    summarize,
+)
+from mcp_workflows_temporal.gates import is_same
 from pydantic import ValidationError
 from temporalio.api.history.v1 import HistoryEvent
 

@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.gate_queries import QUERIES_AT_ONCE
+from mcp_workflows_temporal.gates import QUERIES_AT_ONCE
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.worker import Worker
 
 from adapters.temporal.tests.gated import SHOP, notify_approver
-from adapters.temporal.tests.resets import current_run, reset_to_second_task
-from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
+from adapters.temporal.tests.scene import (
+    PATIENCE,
+    Scene,
+    connect,
+    current_run,
+    open_adapter,
+    reset_to_second_task,
+    workflow_id,
+)
 from adapters.temporal.tests.test_codec import coded
-from mcp_workflows import Tool, ToolGate
-from mcp_workflows.access import Principal
 from mcp_workflows.adapter import (
     JSON,
     Execution,
     ExplainedGate,
-    Explanation,
     Gate,
     GateState,
     InputRequest,
     Ref,
     Status,
 )
-from mcp_workflows.adapter.templates import Template
-from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.sidecar.operator import Operator
-from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tools.gates import GateQuestion
-from tests.support.configured import by_flags, written
 from tests.support.dev_server import DevServer
-from tests.support.served import Peer, peer, site
 
 ASK = InputRequest(
     method="elicitation/create",
@@ -86,6 +80,25 @@ async def only_key(scene: Scene, ref: Ref) -> str:
     return key
 
 
+async def waiting(scene: Scene, workflow: str = "ShipOrder", *args: Any, **gate: JSON) -> tuple[Ref, str]:
+    """An execution that waits for a person, and the key of its question."""
+    ref = await start(scene, workflow, *args, **gate)
+    return ref, await only_key(scene, ref)
+
+
+async def settled(scene: Scene, workflow: str = "ShipOrder", *args: Any, **gate: JSON) -> tuple[Ref, str]:
+    """One that waits, and whose history does not grow by itself any more."""
+    ref, key = await waiting(scene, workflow, *args, **gate)
+    await handled(scene, ref)
+    return ref, key
+
+
+async def left(scene: Scene, workflow: str = "ShipOrder", *args: Any, **gate: JSON) -> tuple[Ref, str]:
+    """One that waits, and whose worker is gone."""
+    async with shop(scene):
+        return await settled(scene, workflow, *args, **gate)
+
+
 async def signals(scene: Scene, ref: Ref, attribute: str = "signal_name") -> Sequence[str]:
     events = scene.client.get_workflow_handle(workflow_id(ref)).fetch_history_events()
     kind = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
@@ -118,96 +131,56 @@ async def other(dev_server: DevServer, scene: Scene) -> AsyncIterator[Scene]:
 # after an activity
 
 
-async def test_a_workflow_that_waits_after_an_activity_is_shown_and_goes_on_with_the_answer(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        seen = await scene.asked(ref)
-        assert (seen.status, seen.requests) == (Status.INPUT_REQUIRED, {"approve.7": replace(ASK, gate="approve")})
-        await scene.adapter.answer(ref, {"approve.7": yes(True, "alice")})
-        assert (await scene.adapter.describe(ref)).requests == {}
-        assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
+async def test_a_workflow_that_waits_after_an_activity_is_shown_and_goes_on_with_the_answer(selling: Scene) -> None:
+    ref = await start(selling, "ShipOrder", "A1")
+    seen = await selling.asked(ref)
+    assert (seen.status, seen.requests) == (Status.INPUT_REQUIRED, {"approve.7": replace(ASK, gate="approve")})
+    await handled(selling, ref)
+    await selling.adapter.answer(ref, {"approve.7": yes(True, "alice")})
+    assert (await selling.adapter.describe(ref)).requests == {}
+    assert (await selling.ended(ref)).output == [{"ok": True, "who": "alice"}]
 
 
-async def test_a_gate_is_answered_by_its_name_from_the_command_line(
-    scene: Scene, dev_server: DevServer, tmp_path: Path
-) -> None:
-    amount = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
-    pay = {
-        "when": AFTER,
-        "ask": {"message": "Pay {{amount}}?", "schema": amount},
-        "send": {"signal": "approve", "args": [True, "paid {{answer.amount}}"]},
-    }
-    tool = {"workflow": "ShipOrder", "input": amount, "args": ["A1"], "gates": {"approval": pay}}
-    engine = {"adapter": "temporal", "address": dev_server.address, "task_queue": scene.queue}
-    config = written(tmp_path, "orders", engine, {"it": tool})
-    async with shop(scene):
-        for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
-            assert json.dumps(result) == '{"result": [{"ok": true, "who": "paid 12"}]}'
-            assert "? [approval] Pay 12?\n> amount: 12 (by flag)" in said
+async def test_a_refusal_is_sent_as_the_gate_says_and_the_history_tells_whose_it_is(selling: Scene) -> None:
+    ref = replace(await start(selling, "ShipOrder", "A1", decline=REJECT), principal={"subject": "bob"})
+    await selling.adapter.answer(ref, {await only_key(selling, ref): NO})
+    assert (await selling.ended(ref)).output == [{"ok": False, "who": None}]
+    assert await signals(selling, ref, "identity") == ["mcp-workflows: decline by bob"]
 
 
-async def test_nobody_who_answers_is_null_in_the_objects_of_a_signal(scene: Scene) -> None:
-    send = {"signal": "approve", "args": ["{{answer.ok}}", {"by": "{{principal.subject}}"}]}
-    nobody = Principal(id="anonymous", identified=False)
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", send=send)
-        filled = Template(send).render({"answer": {"ok": True}, **nobody.scope})
-        answer = {"action": "accept", "content": {"ok": True}, "send": filled}
-        await scene.adapter.answer(ref, {await only_key(scene, ref): answer})
-        assert (await scene.ended(ref)).output == [{"ok": True, "who": {"by": None}}]
-
-
-async def test_a_refusal_is_sent_as_the_gate_says_and_the_history_tells_whose_it_is(scene: Scene) -> None:
-    async with shop(scene):
-        ref = replace(await start(scene, "ShipOrder", "A1", decline=REJECT), principal={"subject": "bob"})
-        await scene.adapter.answer(ref, {await only_key(scene, ref): NO})
-        assert (await scene.ended(ref)).output == [{"ok": False, "who": None}]
-        assert await signals(scene, ref, "identity") == ["mcp-workflows: decline by bob"]
-
-
-async def test_a_refusal_that_somebody_else_sent_closes_the_gate_too(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", 2, decline=REJECT)
-        first = await only_key(scene, ref)
-        await tell(scene, ref, "reject")
-        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
+async def test_a_refusal_that_somebody_else_sent_closes_the_gate_too(selling: Scene) -> None:
+    ref, first = await waiting(selling, "ShipOrder", "A1", 2, decline=REJECT)
+    await tell(selling, ref, "reject")
+    seen = await selling.until(ref, lambda seen: seen.requests and first not in seen.requests)
     assert len(seen.requests) == 1
 
 
-async def test_a_second_round_has_a_fresh_key(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", 2)
-        first = await only_key(scene, ref)
-        await scene.adapter.answer(ref, {first: yes(True, "alice")})
-        seen = await scene.until(ref, lambda seen: bool(seen.requests) and first not in seen.requests)
-        [second] = seen.requests
-        await scene.adapter.answer(ref, {first: yes(False, "mallory")})  # too late: ignored
-        await scene.adapter.answer(ref, {second: yes(True, "bob")})
-        done = await scene.ended(ref)
+async def test_a_second_round_has_a_fresh_key(selling: Scene) -> None:
+    ref, first = await waiting(selling, "ShipOrder", "A1", 2)
+    await selling.adapter.answer(ref, {first: yes(True, "alice")})
+    seen = await selling.until(ref, lambda seen: bool(seen.requests) and first not in seen.requests)
+    [second] = seen.requests
+    await selling.adapter.answer(ref, {first: yes(False, "mallory")})  # too late: ignored
+    await selling.adapter.answer(ref, {second: yes(True, "bob")})
+    done = await selling.ended(ref)
     assert [answer["who"] for answer in done.output] == ["alice", "bob"]
 
 
-async def test_a_signal_from_before_the_activity_does_not_close_the_gate(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", 2, True)
-        await tell(scene, ref, "approve")
-        seen = await scene.asked(ref)
+async def test_a_signal_from_before_the_activity_does_not_close_the_gate(selling: Scene) -> None:
+    ref = await start(selling, "ShipOrder", "A1", 2, True)
+    await tell(selling, ref, "approve")
+    seen = await selling.asked(ref)
     assert seen.status is Status.INPUT_REQUIRED
 
 
-async def test_a_signal_that_is_no_answer_does_not_close_the_gate(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        key = await only_key(scene, ref)
-        await tell(scene, ref, "noise")
-        assert list((await scene.adapter.describe(ref)).requests) == [key]
+async def test_a_signal_that_is_no_answer_does_not_close_the_gate(selling: Scene) -> None:
+    ref, key = await waiting(selling, "ShipOrder", "A1")
+    await tell(selling, ref, "noise")
+    assert list((await selling.adapter.describe(ref)).requests) == [key]
 
 
 async def test_the_question_is_seen_and_answered_while_no_worker_is_up(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        key = await only_key(scene, ref)
-        await handled(scene, ref)
+    ref, key = await left(scene, "ShipOrder", "A1")
     assert list((await scene.adapter.describe(ref)).requests) == [key]
     await scene.adapter.answer(ref, {key: yes(True, "alice")})
     assert (await scene.adapter.describe(ref)).requests == {}  # it is in the history, whoever takes it when
@@ -217,18 +190,14 @@ async def test_the_question_is_seen_and_answered_while_no_worker_is_up(scene: Sc
 
 async def test_a_replica_without_memory_shows_the_same_key(scene: Scene, other: Scene) -> None:
     async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", 2)
-        first = await only_key(scene, ref)
+        ref, first = await waiting(scene, "ShipOrder", "A1", 2)
         await scene.adapter.answer(ref, {first: yes(True)})
         [second] = (await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)).requests
         assert second == await only_key(other, ref)
 
 
 async def test_two_replicas_with_two_answers_send_one(scene: Scene, other: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", 2, decline=REJECT)
-        key = await only_key(scene, ref)
-        await handled(scene, ref)
+    ref, key = await left(scene, "ShipOrder", "A1", 2, decline=REJECT)
     await other.adapter.describe(ref)
     async with anyio.create_task_group() as group:
         for _ in range(3):
@@ -239,17 +208,14 @@ async def test_two_replicas_with_two_answers_send_one(scene: Scene, other: Scene
 
 async def test_an_unknown_key_of_a_gate_is_ignored(scene: Scene) -> None:
     async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        await only_key(scene, ref)
-        await handled(scene, ref)
+        ref, _ = await settled(scene, "ShipOrder", "A1")
         await scene.adapter.answer(ref, {"approve.3": yes(True), "approve.x": yes(True)})
     assert await signals(scene, ref) == []
 
 
 async def test_an_ended_execution_shows_no_gate_and_ignores_answers(scene: Scene) -> None:
     async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        key = await only_key(scene, ref)
+        ref, key = await waiting(scene, "ShipOrder", "A1")
         await scene.client.get_workflow_handle(workflow_id(ref)).terminate(reason="fire")
     seen = await scene.adapter.describe(ref)
     assert (seen.status, seen.requests) == (Status.CANCELLED, {})
@@ -258,8 +224,7 @@ async def test_an_ended_execution_shows_no_gate_and_ignores_answers(scene: Scene
 
 async def test_the_next_run_of_a_chain_has_keys_of_its_own(scene: Scene, other: Scene) -> None:
     async with shop(scene):
-        ref = await start(scene, "ShipForEver", "A1", send={"signal": "approve"})
-        first = await only_key(scene, ref)
+        ref, first = await waiting(scene, "ShipForEver", "A1", send={"signal": "approve"})
         await scene.adapter.answer(ref, {first: yes(True)})
         seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
         second = f"{first}.{await current_run(scene, ref)}"
@@ -269,59 +234,53 @@ async def test_the_next_run_of_a_chain_has_keys_of_its_own(scene: Scene, other: 
         assert (await scene.ended(ref)).output == "enough"
 
 
-async def test_a_reset_asks_again_under_another_key(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        first = await only_key(scene, ref)
-        await reset_to_second_task(scene, ref)
-        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
-        [second] = seen.requests
-        await scene.adapter.answer(ref, {second: yes(True, "alice")})
-        assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
+async def test_a_reset_asks_again_under_another_key(selling: Scene) -> None:
+    ref, first = await waiting(selling, "ShipOrder", "A1")
+    await reset_to_second_task(selling, ref)
+    seen = await selling.until(ref, lambda seen: seen.requests and first not in seen.requests)
+    [second] = seen.requests
+    await selling.adapter.answer(ref, {second: yes(True, "alice")})
+    assert (await selling.ended(ref)).output == [{"ok": True, "who": "alice"}]
 
 
-async def test_a_paused_execution_keeps_its_question_to_itself(scene: Scene, dev_server: DevServer) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        key = await only_key(scene, ref)
-        paused = dev_server.cli("workflow", "pause", "--workflow-id", workflow_id(ref), "--reason", "stock-taking")
-        assert paused.returncode == 0, paused.stderr
-        seen = await scene.until(ref, lambda seen: seen.message == "paused: stock-taking")
-        assert (seen.status, seen.requests) == (Status.RUNNING, {})
-        dev_server.cli("workflow", "unpause", "--workflow-id", workflow_id(ref), "--reason", "done")
-        assert await only_key(scene, ref) == key
+async def test_a_paused_execution_keeps_its_question_to_itself(selling: Scene, dev_server: DevServer) -> None:
+    ref, key = await waiting(selling, "ShipOrder", "A1")
+    paused = dev_server.cli("workflow", "pause", "--workflow-id", workflow_id(ref), "--reason", "stock-taking")
+    assert paused.returncode == 0, paused.stderr
+    seen = await selling.until(ref, lambda seen: seen.message == "paused: stock-taking")
+    assert (seen.status, seen.requests) == (Status.RUNNING, {})
+    dev_server.cli("workflow", "unpause", "--workflow-id", workflow_id(ref), "--reason", "done")
+    assert await only_key(selling, ref) == key
 
 
-async def test_two_gates_are_open_and_answered_on_their_own(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", 2)
-        veto = Gate(when=AFTER, request=ASK, send=REJECT)
-        ref = replace(ref, gates={**ref.gates, "veto": veto})
-        seen = await scene.asked(ref, 2)
-        assert {key: request.gate for key, request in seen.requests.items()} == {
-            "approve.7": "approve",
-            "veto.7": "veto",
-        }
-        await scene.adapter.answer(ref, {"veto.7": {"action": "accept", "content": {}, "send": REJECT}})
-        assert await signals(scene, ref) == ["reject"]
+async def test_two_gates_are_open_and_answered_on_their_own(selling: Scene) -> None:
+    ref = await start(selling, "ShipOrder", "A1", 2)
+    veto = Gate(when=AFTER, request=ASK, send=REJECT)
+    ref = replace(ref, gates={**ref.gates, "veto": veto})
+    seen = await selling.asked(ref, 2)
+    assert {key: request.gate for key, request in seen.requests.items()} == {
+        "approve.7": "approve",
+        "veto.7": "veto",
+    }
+    await handled(selling, ref)
+    await selling.adapter.answer(ref, {"veto.7": {"action": "accept", "content": {}, "send": REJECT}})
+    assert await signals(selling, ref) == ["reject"]
 
 
-async def test_questions_of_the_workflow_and_of_a_gate_are_open_together(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipAndAsk", "A1")
-        seen = await scene.asked(ref, 2)
-        [own] = [key for key, request in seen.requests.items() if request.gate is None]
-        size = {"action": "accept", "content": {"size": "S"}}
-        await scene.adapter.answer(ref, {own: size, "approve.7": yes(True, "alice")})
-        assert (await scene.ended(ref)).output == {"size": "S", "who": "alice"}
+async def test_questions_of_the_workflow_and_of_a_gate_are_open_together(selling: Scene) -> None:
+    ref = await start(selling, "ShipAndAsk", "A1")
+    seen = await selling.asked(ref, 2)
+    [own] = [key for key, request in seen.requests.items() if request.gate is None]
+    size = {"action": "accept", "content": {"size": "S"}}
+    await selling.adapter.answer(ref, {own: size, "approve.7": yes(True, "alice")})
+    assert (await selling.ended(ref)).output == {"size": "S", "who": "alice"}
 
 
-async def test_a_question_of_the_workflow_whose_key_looks_like_a_gates_is_answered(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "AskByHand")
-        answer = {"action": "accept", "content": {"size": "S"}}
-        await scene.adapter.answer(ref, {await only_key(scene, ref): answer})
-        assert (await scene.ended(ref)).output == answer
+async def test_a_question_of_the_workflow_whose_key_looks_like_a_gates_is_answered(selling: Scene) -> None:
+    ref = await start(selling, "AskByHand")
+    answer = {"action": "accept", "content": {"size": "S"}}
+    await selling.adapter.answer(ref, {await only_key(selling, ref): answer})
+    assert (await selling.ended(ref)).output == answer
 
 
 async def test_a_gate_that_its_arguments_made_senseless_says_so(scene: Scene) -> None:
@@ -346,11 +305,9 @@ async def test_an_answer_goes_through_the_codec_of_your_client(dev_server: DevSe
                 await adapter.answer(ref, {await only_key(scene, ref): yes("carol", kind="update")})
 
 
-async def test_a_cheap_list_leaves_out_what_has_gates(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        await only_key(scene, ref)
-        assert await scene.adapter.describe_many([ref]) == {}
+async def test_a_cheap_list_leaves_out_what_has_gates(selling: Scene) -> None:
+    ref, _ = await waiting(selling, "ShipOrder", "A1")
+    assert await selling.adapter.describe_many([ref]) == {}
 
 
 # why a gate is closed
@@ -373,15 +330,13 @@ async def until_told(scene: Scene, ref: Ref, said: str) -> None:
         raise AssertionError(why) from None
 
 
-async def test_a_gate_whose_activity_never_ran_is_explained_with_what_ran(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", when={"after": "NotifyAprover"})
-        await until_told(
-            scene,
-            ref,
-            "closed: after: NotifyAprover has not completed; "
-            "seen so far: NotifyApprover; did you mean 'NotifyApprover'?",
-        )
+async def test_a_gate_whose_activity_never_ran_is_explained_with_what_ran(selling: Scene) -> None:
+    ref = await start(selling, "ShipOrder", "A1", when={"after": "NotifyAprover"})
+    await until_told(
+        selling,
+        ref,
+        "closed: after: NotifyAprover has not completed; seen so far: NotifyApprover; did you mean 'NotifyApprover'?",
+    )
 
 
 async def test_an_open_gate_is_explained_by_its_question_and_an_answered_one_by_the_answer(scene: Scene) -> None:
@@ -407,15 +362,14 @@ async def test_a_gate_whose_activity_is_under_way_or_has_not_begun_is_explained(
     await until_told(scene, ref, "closed: after: NotifyApprover has not completed; seen so far: none")
 
 
-async def test_a_gate_of_a_query_is_explained_by_what_the_query_gives(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByStatus", when={"query": "state", "equals": "awaiting_aproval"})
-        said = 'query state gives "awaiting_approval", and the gate is open at "awaiting_aproval"'
-        await until_told(scene, ref, f"closed: {said}")
-        unknown = gated(ref, when={"query": "stat", "equals": 1})
-        gate = await told(scene, unknown)
-        assert (gate.state, "the query stat failed: " in gate.why) == (GateState.UNKNOWN, True)
-        assert "state" in gate.why
+async def test_a_gate_of_a_query_is_explained_by_what_the_query_gives(selling: Scene) -> None:
+    ref = await start(selling, "ShipByStatus", when={"query": "state", "equals": "awaiting_aproval"})
+    said = 'query state gives "awaiting_approval", and the gate is open at "awaiting_aproval"'
+    await until_told(selling, ref, f"closed: {said}")
+    unknown = gated(ref, when={"query": "stat", "equals": 1})
+    gate = await told(selling, unknown)
+    assert (gate.state, "the query stat failed: " in gate.why) == (GateState.UNKNOWN, True)
+    assert "state" in gate.why
 
 
 async def test_without_a_worker_nobody_knows_of_a_gate_of_a_query(scene: Scene, dev_server: DevServer) -> None:
@@ -481,10 +435,7 @@ async def counted(
 
 async def test_a_look_at_a_tool_without_gates_is_one_call(scene: Scene, counted: tuple[Scene, Calls]) -> None:
     replica, calls = counted
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        await only_key(scene, ref)
-        await handled(scene, ref)
+    ref, _ = await left(scene, "ShipOrder", "A1")
     await replica.adapter.describe(replace(ref, gates={}))
     assert calls.take() == DESCRIBED
 
@@ -492,9 +443,7 @@ async def test_a_look_at_a_tool_without_gates_is_one_call(scene: Scene, counted:
 async def test_the_history_is_read_only_when_it_has_grown(scene: Scene, counted: tuple[Scene, Calls]) -> None:
     replica, calls = counted
     async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        await only_key(scene, ref)
-        await handled(scene, ref)  # the workflow task after the activity: the last that grows the history by itself
+        ref, _ = await settled(scene, "ShipOrder", "A1")
         for cost in (READ, DESCRIBED, DESCRIBED):
             await replica.adapter.describe(ref)
             assert calls.take() == cost
@@ -508,15 +457,12 @@ async def test_the_history_is_read_only_when_it_has_grown(scene: Scene, counted:
 async def test_a_long_history_is_read_in_bounded_pages_and_never_twice(
     scene: Scene, counted: tuple[Scene, Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGE", 20)
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGES_PER_LOOK", 4)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGE", 20)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGES_PER_LOOK", 4)
     for patience in ("NEVER_BEGUN_AFTER", "NO_WORKER_AFTER"):  # a slow machine takes long for 245 signals to nobody
         monkeypatch.setattr(f"mcp_workflows_temporal.diagnosis.{patience}", timedelta(hours=1))
     replica, calls = counted
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        key = await only_key(scene, ref)
-        await handled(scene, ref)
+    ref, key = await left(scene, "ShipOrder", "A1")
     for _ in range(200):  # nobody takes them: one event each
         await tell(scene, ref, "noise")
     first = await replica.adapter.describe(ref)
@@ -540,14 +486,11 @@ async def test_a_long_history_is_read_in_bounded_pages_and_never_twice(
 async def test_while_a_replica_reads_the_history_a_question_is_as_it_was_last(
     scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        key = await only_key(scene, ref)
-        await handled(scene, ref)
+    ref, key = await left(scene, "ShipOrder", "A1")
     for _ in range(40):
         await tell(scene, ref, "noise")
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGE", 5)
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGES_PER_LOOK", 1)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGE", 5)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGES_PER_LOOK", 1)
     of_others = {"approve.7.another-run", "veto.7", "approve.x"}
     for asked, shown in ((of_others, []), ({*of_others, key}, [key])):
         seen = await other.adapter.describe(replace(ref, asked=frozenset(asked)))
@@ -560,14 +503,11 @@ async def test_while_a_replica_reads_the_history_a_question_is_as_it_was_last(
 async def test_an_answer_reads_as_much_history_as_it_takes(
     scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        key = await only_key(scene, ref)
-        await handled(scene, ref)
+    ref, key = await left(scene, "ShipOrder", "A1")
     for _ in range(40):
         await tell(scene, ref, "noise")
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGE", 5)
-    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGES_PER_LOOK", 1)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGE", 5)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGES_PER_LOOK", 1)
     await other.adapter.answer(ref, {key: yes(True)})
     assert (await signals(scene, ref))[-1] == "approve"
 
@@ -575,54 +515,43 @@ async def test_an_answer_reads_as_much_history_as_it_takes(
 # by an update
 
 
-async def test_an_answer_by_update_is_taken_by_the_workflow(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
-        key = await only_key(scene, ref)
-        await scene.adapter.answer(ref, {key: yes("alice", kind="update")})
-        await scene.adapter.answer(ref, {key: yes("bob", kind="update")})
-        assert (await scene.ended(ref)).output == "alice"
+async def test_an_answer_by_update_is_taken_by_the_workflow(selling: Scene) -> None:
+    ref, key = await waiting(selling, "ShipByUpdate", "A1", send={"update": "approve"})
+    await selling.adapter.answer(ref, {key: yes("alice", kind="update")})
+    await selling.adapter.answer(ref, {key: yes("bob", kind="update")})
+    assert (await selling.ended(ref)).output == "alice"
 
 
-async def test_what_the_workflow_refuses_can_be_answered_again(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
-        key = await only_key(scene, ref)
-        with pytest.raises(EngineRefused, match="the workflow does not accept this answer: who approves"):
-            await scene.adapter.answer(ref, {key: yes("", kind="update")})
-        assert await only_key(scene, ref) == key
-        await scene.adapter.answer(ref, {key: yes("alice", kind="update")})
-        assert (await scene.ended(ref)).output == "alice"
+async def test_what_the_workflow_refuses_can_be_answered_again(selling: Scene) -> None:
+    ref, key = await waiting(selling, "ShipByUpdate", "A1", send={"update": "approve"})
+    with pytest.raises(EngineRefused, match="the workflow does not accept this answer: who approves"):
+        await selling.adapter.answer(ref, {key: yes("", kind="update")})
+    assert await only_key(selling, ref) == key
+    await selling.adapter.answer(ref, {key: yes("alice", kind="update")})
+    assert (await selling.ended(ref)).output == "alice"
 
 
-async def test_an_update_that_fails_is_refused_in_the_workflows_words(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
-        key = await only_key(scene, ref)
-        with pytest.raises(EngineRefused, match="carol may not approve"):
-            await scene.adapter.answer(ref, {key: yes("carol", kind="update")})
+async def test_an_update_that_fails_is_refused_in_the_workflows_words(selling: Scene) -> None:
+    ref, key = await waiting(selling, "ShipByUpdate", "A1", send={"update": "approve"})
+    with pytest.raises(EngineRefused, match="carol may not approve"):
+        await selling.adapter.answer(ref, {key: yes("carol", kind="update")})
 
 
-async def test_an_update_that_takes_its_time_is_delivered_once_it_is_accepted(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
-        await scene.adapter.answer(ref, {await only_key(scene, ref): yes("slow", kind="update")})
-        assert (await scene.adapter.describe(ref)).requests == {}
-        assert (await scene.ended(ref)).output == "slow"
+async def test_an_update_that_takes_its_time_is_delivered_once_it_is_accepted(selling: Scene) -> None:
+    ref = await start(selling, "ShipByUpdate", "A1", send={"update": "approve"})
+    await selling.adapter.answer(ref, {await only_key(selling, ref): yes("slow", kind="update")})
+    assert (await selling.adapter.describe(ref)).requests == {}
+    assert (await selling.ended(ref)).output == "slow"
 
 
-async def test_an_update_that_ends_the_workflow_before_it_is_done_is_delivered(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
-        await scene.adapter.answer(ref, {await only_key(scene, ref): yes("last", kind="update")})
-        assert (await scene.ended(ref)).output == "last"
+async def test_an_update_that_ends_the_workflow_before_it_is_done_is_delivered(selling: Scene) -> None:
+    ref = await start(selling, "ShipByUpdate", "A1", send={"update": "approve"})
+    await selling.adapter.answer(ref, {await only_key(selling, ref): yes("last", kind="update")})
+    assert (await selling.ended(ref)).output == "last"
 
 
 async def test_an_update_without_a_worker_is_not_delivered_and_the_question_stays(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
-        key = await only_key(scene, ref)
-        await handled(scene, ref)
+    ref, key = await left(scene, "ShipByUpdate", "A1", send={"update": "approve"})
     with pytest.raises(EngineUnavailable, match=f"no worker on task queue {scene.queue} took the answer"):
         await scene.adapter.answer(ref, {key: yes("alice", kind="update")})
     assert list((await scene.adapter.describe(ref)).requests) == [key]
@@ -634,42 +563,36 @@ async def test_an_update_without_a_worker_is_not_delivered_and_the_question_stay
 # by a query
 
 
-async def test_a_workflow_that_tells_by_a_query_is_asked_in_two_rounds(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByStatus", 2, when=AWAITING)
-        first = await only_key(scene, ref)
-        assert first == "approve.1"
-        await scene.adapter.answer(ref, {first: yes(True)})
-        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
-        await scene.adapter.answer(ref, {first: yes(False)})  # too late: ignored
-        await scene.adapter.answer(ref, {next(iter(seen.requests)): yes(True)})
-        assert (await scene.ended(ref)).output == [True, True]
+async def test_a_workflow_that_tells_by_a_query_is_asked_in_two_rounds(selling: Scene) -> None:
+    ref, first = await waiting(selling, "ShipByStatus", 2, when=AWAITING)
+    assert first == "approve.1"
+    await selling.adapter.answer(ref, {first: yes(True)})
+    seen = await selling.until(ref, lambda seen: seen.requests and first not in seen.requests)
+    await selling.adapter.answer(ref, {first: yes(False)})  # too late: ignored
+    await selling.adapter.answer(ref, {next(iter(seen.requests)): yes(True)})
+    assert (await selling.ended(ref)).output == [True, True]
 
 
-async def test_an_answer_while_the_workflow_does_not_wait_is_refused_and_asked_for_again(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByStatus", when=AWAITING)
-        key = await only_key(scene, ref)
-        await tell(scene, ref, "waits", False)
-        with pytest.raises(EngineRefused, match="does not wait for an answer now"):
-            await scene.adapter.answer(ref, {key: yes(True)})
-        await tell(scene, ref, "waits", True)
-        assert await only_key(scene, ref) == key
-        await scene.adapter.answer(ref, {key: yes(True)})
-        assert (await scene.ended(ref)).output == [True]
+async def test_an_answer_while_the_workflow_does_not_wait_is_refused_and_asked_for_again(selling: Scene) -> None:
+    ref, key = await waiting(selling, "ShipByStatus", when=AWAITING)
+    await tell(selling, ref, "waits", False)
+    with pytest.raises(EngineRefused, match="does not wait for an answer now"):
+        await selling.adapter.answer(ref, {key: yes(True)})
+    await tell(selling, ref, "waits", True)
+    assert await only_key(selling, ref) == key
+    await selling.adapter.answer(ref, {key: yes(True)})
+    assert (await selling.ended(ref)).output == [True]
 
 
-async def test_a_query_can_give_any_json(scene: Scene) -> None:
-    async with shop(scene):
-        waits = {"query": "status", "equals": {"round": 0, "state": "awaiting_approval"}}
-        assert await only_key(scene, await start(scene, "ShipByStatus", when=waits)) == "approve.1"
+async def test_a_query_can_give_any_json(selling: Scene) -> None:
+    waits = {"query": "status", "equals": {"round": 0, "state": "awaiting_approval"}}
+    assert await only_key(selling, await start(selling, "ShipByStatus", when=waits)) == "approve.1"
 
 
 async def test_the_query_is_not_asked_again_while_nothing_happens(scene: Scene, counted: tuple[Scene, Calls]) -> None:
     replica, calls = counted
     async with shop(scene):
-        ref = await start(scene, "ShipByStatus", when=AWAITING)
-        await only_key(scene, ref)
+        ref, _ = await waiting(scene, "ShipByStatus", when=AWAITING)
         for cost in ({**READ, **QUERIED}, DESCRIBED):
             await replica.adapter.describe(ref)
             assert calls.take() == cost
@@ -680,10 +603,10 @@ async def test_the_query_is_not_asked_again_while_nothing_happens(scene: Scene, 
 
 
 async def test_without_a_worker_the_question_stays_as_it_was_last(scene: Scene, other: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByStatus", 2, when=AWAITING)
-        key = await only_key(scene, ref)
-        await handled(scene, ref)
+    ref, key = await left(scene, "ShipByStatus", 2, when=AWAITING)
+    why = await other.adapter.explain(replace(ref, asked=frozenset({key})))
+    assert why.reason.startswith("it waited for an answer when it was last asked: Ship A1?; no worker on task queue")
+    assert why.advice == f"start a worker on task queue {scene.queue} in namespace default"
     await tell(scene, ref, "noise")  # the history grows, so the query is asked, and nobody tells
     ref = replace(ref, asked=frozenset({key}))
     for replica in (scene, other):
@@ -697,10 +620,7 @@ async def test_without_a_worker_the_question_stays_as_it_was_last(scene: Scene, 
 
 
 async def test_without_a_worker_a_question_that_nobody_has_seen_is_not_shown(scene: Scene, other: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByStatus", when=AWAITING)
-        key = await only_key(scene, ref)
-        await handled(scene, ref)
+    ref, key = await left(scene, "ShipByStatus", when=AWAITING)
     of_another_gate = replace(ref, asked=frozenset({"veto.1", "approve.7"}))
     seen = await other.adapter.describe(of_another_gate)
     assert (seen.status, seen.requests) == (Status.RUNNING, {})
@@ -748,57 +668,7 @@ def says_who_can_tell(seen: Execution, scene: Scene) -> bool:
     return seen.message is not None and said in seen.message
 
 
-async def test_a_query_that_the_workflow_does_not_have_is_named(scene: Scene) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByStatus", when={"query": "statsu", "equals": 1})
-        seen = await scene.until(ref, lambda seen: seen.message and "the query statsu failed" in seen.message)
+async def test_a_query_that_the_workflow_does_not_have_is_named(selling: Scene) -> None:
+    ref = await start(selling, "ShipByStatus", when={"query": "statsu", "equals": 1})
+    seen = await selling.until(ref, lambda seen: seen.message and "the query statsu failed" in seen.message)
     assert (seen.status, seen.requests) == (Status.RUNNING, {})
-
-
-# for clients, over two processes on one store
-
-
-@asynccontextmanager
-async def served(scene: Scene, dev_server: DevServer, store: str) -> AsyncGenerator[Peer]:
-    """A process of its own as far as it matters: an adapter without memory, on this store."""
-    ask = GateQuestion(message="Ship it?", schema={"type": "object", "properties": {"ok": {"type": "boolean"}}})
-    gate = ToolGate(when=AWAITING, ask=ask, send={"signal": "approve", "args": ["{{answer.ok}}"]})
-    tool = Tool(name="ship", engine="temporal", workflow="ShipByStatus", args=[], gates={"approve": gate})
-    engines = {"temporal": open_adapter(dev_server, scene.queue, timeout_seconds=4)}
-    async with site(store=store, tools=[tool], adapters=engines) as running, peer(running.url) as client:
-        yield client
-
-
-async def explained(scene: Scene, dev_server: DevServer, store: str, task_id: str) -> Explanation:
-    """As `mcp-workflows why` does it."""
-    engines = {"temporal": open_adapter(dev_server, scene.queue, timeout_seconds=4)}
-    async with open_store(store) as opened, Engines(engines) as running:
-        _, why = await Operator(store=opened, engines=running).why(task_id)
-    return why
-
-
-async def test_an_open_question_outlives_the_worker_and_the_process_and_why_says_to_start_a_worker(
-    scene: Scene, dev_server: DevServer, tmp_path: Path
-) -> None:
-    store = f"sqlite:///{tmp_path}/tasks.db"
-    async with served(scene, dev_server, store) as client, shop(scene):
-        task_id = (await client.call("ship")).result["taskId"]
-        asked = (await client.until(task_id, "input_required"))["inputRequests"]
-    async with served(scene, dev_server, store) as client, served(scene, dev_server, store) as replica:
-        for each in (client, replica):
-            seen = await each.get(task_id)
-            assert (seen["status"], seen["inputRequests"]) == ("input_required", asked)
-            assert f"only a live worker on task queue {scene.queue} can tell" in seen["statusMessage"]
-        plain: Any = {"capabilities": {"elicitation": {}}}
-        companion = (await client.call("task_status", {"taskId": task_id}, **plain)).result
-        assert "Ship it?" in str(companion)
-        why = await explained(scene, dev_server, store, task_id)
-        assert why.reason.startswith(
-            "it waited for an answer when it was last asked: Ship it?; no worker on task queue"
-        )
-        assert why.advice == f"start a worker on task queue {scene.queue} in namespace default"
-        [key] = asked
-        await replica.answer(task_id, **{key: {"action": "accept", "content": {"ok": True}}})
-        assert (await client.get(task_id))["status"] == "working"
-        async with shop(scene):
-            assert (await client.until(task_id))["result"]["structuredContent"] == {"result": [True]}

@@ -10,11 +10,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from mcp_workflows_temporal import TemporalAdapter
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
-from adapters.temporal.tests.test_gates import AWAITING, handled, only_key, shop, start, tell, yes
-from mcp_workflows.adapter import JSON, Explanation, Finding, ReadsHandlers, Ref
+from adapters.temporal.tests.test_gates import AWAITING, handled, only_key, settled, shop, start, tell, waiting, yes
+from mcp_workflows.adapter import JSON, Explanation, Finding, Ref
 from mcp_workflows.errors import ConfigError, EngineUnavailable
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.dev_server import DevServer
@@ -149,53 +148,43 @@ async def cli(server: DevServer, advice: str | None, command: str, end: str, *mo
 
 
 async def test_why_blames_the_gate_whose_signal_breaks_the_workflow_and_says_how_it_goes_on(
-    scene: Scene, dev_server: DevServer
+    selling: Scene, dev_server: DevServer
 ) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByVote", when=AWAITING, send={"signal": "approve", "args": ["{{answer.ok}}"]})
-        await scene.adapter.answer(ref, {await only_key(scene, ref): yes(True)})
-        why = await broken(scene, ref)
-        assert why.reason == (
-            "gates.approve.send.args: gate approve sent signal approve with 1 argument, which its handler does not take"
-            ": ShipByVote.approve() missing 1 required positional argument: 'who'"
-        )
-        await cli(dev_server, why.advice, "workflow reset", " (")
-        assert len((await scene.asked(ref)).requests) == 1
-        await handled(scene, ref)
-        await cli(dev_server, why.advice, "workflow signal", ", with", "--input", "true", "--input", '"anna"')
-        assert (await scene.ended(ref)).output == [{"ok": True, "who": "anna"}]
+    ref = await start(selling, "ShipByVote", when=AWAITING, send={"signal": "approve", "args": ["{{answer.ok}}"]})
+    await selling.adapter.answer(ref, {await only_key(selling, ref): yes(True)})
+    why = await broken(selling, ref)
+    assert why.reason == (
+        "gates.approve.send.args: gate approve sent signal approve with 1 argument, which its handler does not take"
+        ": ShipByVote.approve() missing 1 required positional argument: 'who'"
+    )
+    await cli(dev_server, why.advice, "workflow reset", " (")
+    assert len((await selling.asked(ref)).requests) == 1
+    await handled(selling, ref)
+    await cli(dev_server, why.advice, "workflow signal", ", with", "--input", "true", "--input", '"anna"')
+    assert (await selling.ended(ref)).output == [{"ok": True, "who": "anna"}]
 
 
-async def test_why_blames_the_gate_whose_update_breaks_the_workflow(scene: Scene, dev_server: DevServer) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByVote", when=AWAITING, send={"update": "vote", "args": [1, 2, 3]})
-        key = await only_key(scene, ref)
-        await handled(scene, ref)
-        with pytest.raises(EngineUnavailable, match=r"the workflow task that takes the answer \(update vote\) fails"):
-            await scene.adapter.answer(ref, {key: yes(1, 2, 3, kind="update", name="vote")})
-        why = await broken(scene, ref)
-        assert why.reason == (
-            "gates.approve.send.args: gate approve sent update vote, which its handler does not take: "
-            "ShipByVote.vote() takes 3 positional arguments but 4 were given (self is one of them)"
-        )
-        await cli(dev_server, why.advice, "workflow reset", " (")
-        await scene.asked(ref)
-        await cli(dev_server, why.advice, "workflow update execute", ", with", "--input", "true", "--input", '"anna"')
-        assert (await scene.ended(ref)).output == [{"ok": True, "who": "anna"}]
+async def test_why_blames_the_gate_whose_update_breaks_the_workflow(selling: Scene, dev_server: DevServer) -> None:
+    ref, key = await settled(selling, "ShipByVote", when=AWAITING, send={"update": "vote", "args": [1, 2, 3]})
+    with pytest.raises(EngineUnavailable, match=r"the workflow task that takes the answer \(update vote\) fails"):
+        await selling.adapter.answer(ref, {key: yes(1, 2, 3, kind="update", name="vote")})
+    why = await broken(selling, ref)
+    assert why.reason == (
+        "gates.approve.send.args: gate approve sent update vote, which its handler does not take: "
+        "ShipByVote.vote() takes 3 positional arguments but 4 were given (self is one of them)"
+    )
+    await cli(dev_server, why.advice, "workflow reset", " (")
+    await selling.asked(ref)
+    await cli(dev_server, why.advice, "workflow update execute", ", with", "--input", "true", "--input", '"anna"')
+    assert (await selling.ended(ref)).output == [{"ok": True, "who": "anna"}]
 
 
 @pytest.mark.parametrize("arguments", [[True, "mallory"], [True]])
-async def test_why_does_not_blame_a_gate_for_what_somebody_else_did(scene: Scene, arguments: Sequence[JSON]) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByVote", when=AWAITING, send={"signal": "approve", "args": [1, 2]})
-        key = await only_key(scene, ref)
-        if len(arguments) == 2:  # the gate sends what is right, and the workflow's own code is wrong
-            await scene.adapter.answer(ref, {key: yes(*arguments)})
-        else:  # somebody else sends what is wrong
-            await tell(scene, ref, "approve", *arguments)
-        why = await broken(scene, ref)
+async def test_why_does_not_blame_a_gate_for_what_somebody_else_did(selling: Scene, arguments: Sequence[JSON]) -> None:
+    ref, key = await waiting(selling, "ShipByVote", when=AWAITING, send={"signal": "approve", "args": [1, 2]})
+    if len(arguments) == 2:  # the gate sends what is right, and the workflow's own code is wrong
+        await selling.adapter.answer(ref, {key: yes(*arguments)})
+    else:  # somebody else sends what is wrong
+        await tell(selling, ref, "approve", *arguments)
+    why = await broken(selling, ref)
     assert why.reason.startswith("the workflow's code fails")
-
-
-def test_the_adapter_reads_handlers() -> None:
-    assert isinstance(TemporalAdapter, ReadsHandlers)

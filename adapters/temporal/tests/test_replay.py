@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from mcp_workflows_temporal import TemporalAdapter
 
-from adapters.temporal.tests.resets import reset_to_second_task
-from adapters.temporal.tests.scene import Scene, workflow_id
+from adapters.temporal.tests.scene import Scene, reset_to_second_task, workflow_id
 from adapters.temporal.tests.test_gates import (
     APPROVE,
     AWAITING,
@@ -21,12 +20,14 @@ from adapters.temporal.tests.test_gates import (
     REJECT,
     handled,
     only_key,
+    settled,
     shop,
     start,
     tell,
+    waiting,
     yes,
 )
-from mcp_workflows.adapter import Progress, Ref, Replayed, Replays, Status
+from mcp_workflows.adapter import Progress, Ref, Replayed, Status
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.main import main
 from tests.support.dev_server import DevServer
@@ -66,20 +67,13 @@ def told(seen: Sequence[Replayed]) -> Sequence[tuple[str, Status, list[str]]]:
     return [(each.event, each.execution.status, list(each.execution.requests)) for each in seen]
 
 
-def test_the_adapter_replays() -> None:
-    assert issubclass(TemporalAdapter, Replays)
-
-
-async def test_two_rounds_are_told_event_by_event(scene: Scene, dev_server: DevServer) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1", 2, decline=REJECT)
-        first = await only_key(scene, ref)
-        await handled(scene, ref)
-        await scene.adapter.answer(ref, {first: yes(True)})
-        second = await only_key(scene, ref)
-        await handled(scene, ref)
-        await scene.adapter.answer(ref, {second: NO})
-        await scene.ended(ref)
+async def test_two_rounds_are_told_event_by_event(selling: Scene, dev_server: DevServer) -> None:
+    ref, first = await settled(selling, "ShipOrder", "A1", 2, decline=REJECT)
+    await selling.adapter.answer(ref, {first: yes(True)})
+    second = await only_key(selling, ref)
+    await handled(selling, ref)
+    await selling.adapter.answer(ref, {second: NO})
+    await selling.ended(ref)
     assert told(replayed(dev_server, ref)) == [
         ("1", Status.RUNNING, []),
         ("7", Status.INPUT_REQUIRED, ["approve.7"]),
@@ -91,42 +85,36 @@ async def test_two_rounds_are_told_event_by_event(scene: Scene, dev_server: DevS
 
 
 @pytest.mark.parametrize("workflow", ["ShipOrder", "ShipByUpdate", "ShipAndAsk"])
-async def test_a_replay_ends_where_a_look_is(scene: Scene, dev_server: DevServer, workflow: str) -> None:
-    async with shop(scene):
-        ref = await start(scene, workflow, "A1", send={"update": "approve"} if "Update" in workflow else APPROVE)
-        seen = await scene.asked(ref, 2 if workflow == "ShipAndAsk" else 1)
-        assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
+async def test_a_replay_ends_where_a_look_is(selling: Scene, dev_server: DevServer, workflow: str) -> None:
+    ref = await start(selling, workflow, "A1", send={"update": "approve"} if "Update" in workflow else APPROVE)
+    seen = await selling.asked(ref, 2 if workflow == "ShipAndAsk" else 1)
+    assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
 
 
-async def test_the_next_run_of_a_chain_is_replayed_with_its_own_keys(scene: Scene, dev_server: DevServer) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipForEver", "A1", send={"signal": "approve"})
-        first = await only_key(scene, ref)
-        await tell(scene, ref, "approve", True)
-        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
-        assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
-        run = ("--run-id", ref.handle.rpartition("/")[2], "--output", "json")
-        shown = dev_server.cli("workflow", "show", "--workflow-id", workflow_id(ref), *run)
+async def test_the_next_run_of_a_chain_is_replayed_with_its_own_keys(selling: Scene, dev_server: DevServer) -> None:
+    ref, first = await waiting(selling, "ShipForEver", "A1", send={"signal": "approve"})
+    await tell(selling, ref, "approve", True)
+    seen = await selling.until(ref, lambda seen: seen.requests and first not in seen.requests)
+    assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
+    run = ("--run-id", ref.handle.rpartition("/")[2], "--output", "json")
+    shown = dev_server.cli("workflow", "show", "--workflow-id", workflow_id(ref), *run)
     last = TemporalAdapter.replay(json.loads(shown.stdout), ref.gates)[-1].execution
     assert (last.status, last.requests) == (Status.RUNNING, {})
     assert (last.message or "").startswith("it goes on as another run")
 
 
-async def test_a_reset_run_is_replayed_with_its_own_keys(scene: Scene, dev_server: DevServer) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        first = await only_key(scene, ref)
-        await reset_to_second_task(scene, ref)
-        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
+async def test_a_reset_run_is_replayed_with_its_own_keys(selling: Scene, dev_server: DevServer) -> None:
+    ref, first = await waiting(selling, "ShipOrder", "A1")
+    await reset_to_second_task(selling, ref)
+    seen = await selling.until(ref, lambda seen: seen.requests and first not in seen.requests)
     assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
 
 
-async def test_what_our_library_asked_and_said_is_replayed(scene: Scene, dev_server: DevServer) -> None:
-    async with scene.worker():
-        ref = await scene.start("Ask", "Bob")
-        [key] = (await scene.asked(ref)).requests
-        await scene.adapter.answer(ref, {key: {"action": "accept", "content": {"size": "S"}}})
-        done = await scene.ended(ref)
+async def test_what_our_library_asked_and_said_is_replayed(working: Scene, dev_server: DevServer) -> None:
+    ref = await working.start("Ask", "Bob")
+    [key] = (await working.asked(ref)).requests
+    await working.adapter.answer(ref, {key: {"action": "accept", "content": {"size": "S"}}})
+    done = await working.ended(ref)
     seen = replayed(dev_server, ref)
     [asked] = [each.execution for each in seen if each.execution.requests]
     assert (list(asked.requests), asked.message, asked.progress) == ([key], "asking Bob", Progress(value=1, total=2))
@@ -141,23 +129,21 @@ async def test_what_our_library_asked_and_said_is_replayed(scene: Scene, dev_ser
     ],
 )
 async def test_an_end_is_told_as_a_look_tells_it(
-    scene: Scene, dev_server: DevServer, workflow: str, arguments: list[Any], status: Status, said: str
+    working: Scene, dev_server: DevServer, workflow: str, arguments: list[Any], status: Status, said: str
 ) -> None:
-    async with scene.worker():
-        ref = await scene.start(workflow, *arguments)
-        if status is Status.CANCELLED:
-            await scene.client.get_workflow_handle(workflow_id(ref)).terminate(reason="fire")
-        done = await scene.ended(ref)
+    ref = await working.start(workflow, *arguments)
+    if status is Status.CANCELLED:
+        await working.client.get_workflow_handle(workflow_id(ref)).terminate(reason="fire")
+    done = await working.ended(ref)
     last = replayed(dev_server, ref)[-1].execution
     assert (last.status, last.failure, last.message) == (done.status, done.failure, done.message)
     assert (last.failure.text if last.failure else last.message) == said
 
 
-async def test_a_memo_of_a_codec_is_said_to_be_encrypted(scene: Scene, dev_server: DevServer) -> None:
-    async with scene.worker():
-        ref = await scene.start("ForeignMemo")
-        await scene.client.get_workflow_handle(workflow_id(ref)).signal("go")
-        await scene.ended(ref)
+async def test_a_memo_of_a_codec_is_said_to_be_encrypted(working: Scene, dev_server: DevServer) -> None:
+    ref = await working.start("ForeignMemo")
+    await working.client.get_workflow_handle(workflow_id(ref)).signal("go")
+    await working.ended(ref)
     seen = replayed(dev_server, ref)
     assert "its memo is encrypted (binary/foreign)" in (seen[1].execution.message or "")
     assert (seen[-1].execution.status, seen[-1].execution.message) == (
@@ -166,10 +152,8 @@ async def test_a_memo_of_a_codec_is_said_to_be_encrypted(scene: Scene, dev_serve
     )
 
 
-async def test_a_gate_by_query_is_named_and_not_shown(scene: Scene, dev_server: DevServer) -> None:
-    async with shop(scene):
-        ref = await start(scene, "ShipByStatus", when=AWAITING)
-        await only_key(scene, ref)
+async def test_a_gate_by_query_is_named_and_not_shown(selling: Scene, dev_server: DevServer) -> None:
+    ref, _ = await waiting(selling, "ShipByStatus", when=AWAITING)
     [only] = replayed(dev_server, ref)
     assert only.execution.message == "gate approve is told by the query state, which is not in a history"
 
@@ -238,9 +222,7 @@ def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 async def history(scene: Scene, dev_server: DevServer, tmp_path: Path) -> Path:
     """Of an execution that was approved, exported beside the configuration."""
     async with shop(scene):
-        ref = await start(scene, "ShipOrder", "A1")
-        key = await only_key(scene, ref)
-        await handled(scene, ref)
+        ref, key = await settled(scene, "ShipOrder", "A1")
         await scene.adapter.answer(ref, {key: yes(True)})
         await scene.ended(ref)
     path = tmp_path / "history.json"

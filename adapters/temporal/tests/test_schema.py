@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from mcp_workflows_temporal import TemporalAdapter
-from mcp_workflows_temporal.settings import TemporalSettings
 from mcp_workflows_temporal.tooling.schema import read_schema
 
 from adapters.temporal.tests.scene import Scene
@@ -133,10 +132,6 @@ def test_what_is_left_out_keeps_its_default_whatever_comes_after_it(
 def test_what_cannot_be_read_is_a_config_error_that_says_why(reference: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         TemporalAdapter.schema(reference)
-
-
-def test_schemas_can_be_derived_without_an_engine() -> None:
-    assert TemporalAdapter(TemporalSettings()).schema(f"{HERE}:Nothing").args == []
 
 
 @pytest.mark.anyio

@@ -1,7 +1,9 @@
-"""One key starts one execution: twice, at once, after it ended, after a crash, and never somebody else's."""
+"""Starts: one key, one execution; workflow ids of tools; options as the real server has them; and cancels by signal."""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +11,20 @@ import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.settings import MAX_INPUT_BYTES
-from mcp_workflows_temporal.start_request import digest
-from mcp_workflows_temporal_worker.contract import MEMO_DIGEST
+from mcp_workflows_temporal.start import read_start
+from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest, DescribeWorkflowExecutionResponse
 from temporalio.client import WorkflowExecutionStatus
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.converter import PayloadConverter
+from temporalio.worker import Worker, WorkerDeploymentConfig
 
-from adapters.temporal.tests.scene import Scene, open_adapter, plan, workflow_id
-from mcp_workflows.adapter import Ref, Status
-from mcp_workflows.errors import EngineRefused, StartConflict
+from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter, plan, workflow_id
+from adapters.temporal.tests.workflows import StopsBySignal
+from mcp_workflows.adapter import Previews, Ref, Start, Status
+from mcp_workflows.errors import EngineRefused, ExecutionNotFound, StartConflict
 from tests.support.dev_server import DevServer
 
 
@@ -30,11 +38,6 @@ async def test_the_workflow_id_is_made_of_the_key(scene: Scene) -> None:
     ref = await scene.start("Waits", key="order-1.a_b")
     assert workflow_id(ref) == "mcp-order-1.a_b"
     assert (await scene.adapter.describe(ref)).execution_id == "mcp-order-1.a_b"
-
-
-async def test_starting_twice_with_one_key_is_starting_once(scene: Scene) -> None:
-    start = plan("Waits")
-    assert await scene.adapter.start(start) == await scene.adapter.start(start)
 
 
 async def test_fifty_starts_at_once_with_one_key_are_one(scene: Scene) -> None:
@@ -53,46 +56,12 @@ async def test_fifty_starts_at_once_with_one_key_are_one(scene: Scene) -> None:
     assert found == 1
 
 
-async def test_a_start_whose_reply_was_lost_is_found_again_by_another_adapter(
-    scene: Scene, dev_server: DevServer
-) -> None:
-    start = plan("Waits")
-    handle = await scene.adapter.start(start)
-    async with open_adapter(dev_server, scene.queue) as reborn:
-        assert await reborn.start(start) == handle
-
-
-async def test_a_key_starts_nothing_again_after_its_execution_ended(scene: Scene) -> None:
-    start = plan("Echo", "done")
-    handle = await scene.adapter.start(start)
-    async with scene.worker():
-        await scene.ended(Ref(workflow="Echo", handle=handle))
-    assert await scene.adapter.start(start) == handle
-
-
-async def test_a_key_starts_nothing_again_after_its_execution_failed(scene: Scene) -> None:
-    start = plan("Fails", "no")
-    handle = await scene.adapter.start(start)
-    async with scene.worker():
-        await scene.ended(Ref(workflow="Fails", handle=handle))
-    assert await scene.adapter.start(start) == handle
-
-
 async def test_a_key_starts_nothing_again_after_it_continued_as_new(scene: Scene) -> None:
     start = plan("TimesOut")
     handle = await scene.adapter.start(start)
     async with scene.worker():
         await scene.ended(Ref(workflow="TimesOut", handle=handle))
     assert await scene.adapter.start(start) == handle
-
-
-@pytest.mark.parametrize(("workflow", "value"), [("Waits", "other"), ("Ask", "one")])
-async def test_another_workflow_or_input_under_the_same_key_is_a_conflict(
-    scene: Scene, workflow: str, value: str
-) -> None:
-    await scene.adapter.start(plan("Waits", "one", key=scene.queue))
-    with pytest.raises(StartConflict, match="is taken"):
-        await scene.adapter.start(plan(workflow, value, key=scene.queue))
 
 
 async def test_an_execution_of_somebody_else_is_not_adopted(scene: Scene) -> None:
@@ -107,17 +76,10 @@ async def test_a_cron_workflow_is_refused(scene: Scene) -> None:
         id=f"mcp-{scene.queue}",
         task_queue=scene.queue,
         cron_schedule="0 0 1 1 *",
-        memo={MEMO_DIGEST: digest("Waits", [])},
+        memo={MEMO_DIGEST: read_start(plan("Waits"), "q").fingerprint},
     )
     with pytest.raises(EngineRefused, match="cron"):
         await scene.start("Waits", key=scene.queue)
-
-
-async def test_without_a_worker_a_start_waits_and_says_so(scene: Scene) -> None:
-    ref = await scene.start("Waits")
-    seen = await scene.until(ref, lambda seen: seen.message)
-    assert seen.status is Status.RUNNING
-    assert seen.message == f"nobody polls task queue {scene.queue}"
 
 
 async def test_the_options_of_a_tool_choose_its_task_queue(scene: Scene, dev_server: DevServer) -> None:
@@ -182,3 +144,325 @@ async def test_the_context_is_in_the_memo(scene: Scene) -> None:
 async def test_a_workflow_id_the_engine_refuses_is_a_refusal(scene: Scene) -> None:
     with pytest.raises(EngineRefused):
         await scene.start("Waits", key="x" * 1001)
+
+
+def order(
+    workflow: str = "Waits", *arguments: Any, taken: str | None = None, owner: str | None = "alice", **options: Any
+) -> Start:
+    """A start under a workflow id of its own, on somebody's behalf; a new key each time."""
+    context = {"owner": owner} if owner else {}
+    chosen = {"workflow_id": taken or f"fulfil/{uuid.uuid4().hex}", **options}
+    return replace(plan(workflow, *arguments), options=chosen, context=context)
+
+
+def again(start: Start, **options: Any) -> Start:
+    """The same order under another key, as another task would place it."""
+    return replace(start, key=uuid.uuid4().hex, options={**start.options, **options})
+
+
+def chosen(start: Start) -> str:
+    return str(start.options["workflow_id"])
+
+
+async def memo(scene: Scene, execution_id: str) -> Mapping[str, Any]:
+    return dict(await (await scene.client.get_workflow_handle(execution_id).describe()).memo())
+
+
+async def test_our_own_retry_finds_its_own_execution_running_or_ended(scene: Scene, dev_server: DevServer) -> None:
+    start = order("Echo", "x")
+    handle = await scene.adapter.start(start)
+    assert await scene.adapter.start(start) == handle
+    async with scene.worker():
+        await scene.ended(Ref(workflow="Echo", handle=handle))
+    async with open_adapter(dev_server, scene.queue) as reborn:
+        assert await reborn.start(start) == handle
+
+
+async def test_the_key_itself_is_not_in_the_memo(scene: Scene) -> None:
+    start = order()
+    await scene.adapter.start(start)
+    found = await memo(scene, chosen(start))
+    assert len(found[MEMO_KEY]) == 64
+    assert start.key not in str(found)
+
+
+async def test_of_twenty_tasks_at_once_one_gets_the_id_and_its_retries_find_it(scene: Scene) -> None:
+    first = order()
+    handles, refused = list[tuple[str, str]](), list[str]()
+
+    async def begin(start: Start) -> None:
+        try:
+            handles.append((start.key, await scene.adapter.start(start)))
+        except StartConflict as conflict:
+            refused.append(str(conflict))
+
+    async with anyio.create_task_group() as group:
+        for start in [again(first) for _ in range(10)]:
+            group.start_soon(begin, start)
+            group.start_soon(begin, start)
+    assert len(set(handles)) == 1
+    assert (len(handles), len(refused)) == (2, 18)
+
+
+async def test_a_taken_id_is_refused_and_said_what_is_there(scene: Scene) -> None:
+    start = order()
+    await scene.adapter.start(start)
+    with pytest.raises(StartConflict, match="is taken: Waits is running there"):
+        await scene.adapter.start(again(start))
+
+
+async def test_a_taken_id_of_another_owner_is_refused_and_nothing_is_said_of_it(scene: Scene) -> None:
+    start = order()
+    await scene.adapter.start(start)
+    with pytest.raises(StartConflict, match=r"is taken by an execution that is not yours$"):
+        await scene.adapter.start(replace(again(start), context={"owner": "mallory"}))
+
+
+async def test_a_taken_id_is_refused_after_its_execution_ended(scene: Scene) -> None:
+    start = order("Echo", "x")
+    handle = await scene.adapter.start(start)
+    async with scene.worker():
+        await scene.ended(Ref(workflow="Echo", handle=handle))
+    with pytest.raises(StartConflict, match="Echo completed there; an id is used once"):
+        await scene.adapter.start(again(start))
+
+
+async def test_adopting_joins_the_execution_of_the_same_owner(scene: Scene) -> None:
+    start = order("Waits", "one", on_existing="adopt")
+    handle = await scene.adapter.start(start)
+    second = replace(again(start), arguments=["other"])
+    assert await scene.adapter.start(second) == handle
+    assert await scene.adapter.start(second) == handle
+
+
+async def test_adopting_joins_an_execution_that_has_ended(scene: Scene) -> None:
+    start = order("Echo", "x", on_existing="adopt")
+    handle = await scene.adapter.start(start)
+    async with scene.worker():
+        await scene.ended(Ref(workflow="Echo", handle=handle))
+    joined = Ref(workflow="Echo", handle=await scene.adapter.start(again(start)))
+    assert (await scene.adapter.describe(joined)).output == "x"
+
+
+async def refusal(scene: Scene, start: Start) -> str:
+    with pytest.raises(StartConflict) as caught:
+        await scene.adapter.start(start)
+    return str(caught.value).replace(chosen(start), "ID")
+
+
+async def test_what_is_not_ours_looks_the_same_whoever_it_belongs_to(scene: Scene) -> None:
+    mine = order(on_existing="adopt")
+    others = order(owner="bob")
+    another_workflow_of_others = order("Ask", "x", owner="bob")
+    nobodys = order(owner=None)
+    strangers, forged = f"stranger-{uuid.uuid4().hex}", f"forged-{uuid.uuid4().hex}"
+    for start in (others, another_workflow_of_others, nobodys):
+        await scene.adapter.start(start)
+    await scene.client.start_workflow("Waits", id=strangers, task_queue=scene.queue)
+    await scene.client.start_workflow("Waits", id=forged, task_queue=scene.queue, memo={MEMO_CONTEXT: "alice"})
+    ids = [chosen(others), chosen(another_workflow_of_others), chosen(nobodys), strangers, forged]
+    said = {await refusal(scene, again(mine, workflow_id=taken)) for taken in ids}
+    assert said == {"workflow id ID is taken by an execution that is not yours"}
+
+
+async def test_nobody_without_a_name_adopts_what_nobody_in_particular_started(scene: Scene) -> None:
+    start = order(owner=None, on_existing="adopt")
+    await scene.adapter.start(start)
+    assert "not yours" in await refusal(scene, again(start))
+
+
+async def test_an_execution_of_another_workflow_is_not_adopted(scene: Scene) -> None:
+    start = order("Ask", "x")
+    await scene.adapter.start(start)
+    other = replace(again(start, on_existing="adopt"), workflow="Waits")
+    with pytest.raises(StartConflict, match="another workflow, Ask"):
+        await scene.adapter.start(other)
+
+
+async def test_the_id_of_a_task_without_one_cannot_be_chosen(scene: Scene) -> None:
+    ref = await scene.start("Waits")
+    with pytest.raises(EngineRefused, match="begin with mcp-") as caught:
+        await scene.adapter.start(order(taken=workflow_id(ref)))
+    assert caught.value.final
+
+
+async def test_one_subject_of_two_issuers_is_two_owners(scene: Scene) -> None:
+    start = order("Waits", "one", on_existing="adopt")
+    mine = replace(start, context={"owner": "alice", "principal": '["web","https://login","alice"]'})
+    handle = await scene.adapter.start(mine)
+    assert await scene.adapter.start(replace(again(start), context=mine.context)) == handle
+    older = {"owner": '["web","https://login","alice"]'}  # as it was told before subjects were known
+    assert await scene.adapter.start(replace(again(start), context=older)) == handle
+    for context in ({"owner": "alice"}, {"owner": "alice", "principal": '["web","https://elsewhere","alice"]'}):
+        with pytest.raises(StartConflict, match="not yours"):
+            await scene.adapter.start(replace(again(start), context=context))
+
+
+ATTRIBUTES = {
+    "McpOrder": "Keyword",
+    "McpNote": "Text",
+    "McpUrgent": "Int",
+    "McpDue": "Datetime",
+    "McpTags": "KeywordList",
+}
+
+
+@pytest.fixture(scope="module")
+def attributes(dev_server: DevServer) -> Iterator[None]:
+    """Search attributes that are registered."""
+    for name, kind in ATTRIBUTES.items():
+        done = dev_server.cli("operator", "search-attribute", "create", "--name", name, "--type", kind)
+        assert done.returncode == 0, done.stderr
+    yield
+    for name in ATTRIBUTES:
+        dev_server.cli("operator", "search-attribute", "remove", "--name", name, "--yes")
+
+
+async def started(scene: Scene, start: Start) -> Ref:
+    return Ref(workflow=start.workflow, handle=await scene.adapter.start(start), options=start.options)
+
+
+def with_options(**options: Any) -> Start:
+    return replace(plan("Waits"), options=options)
+
+
+async def found(scene: Scene, ref: Ref) -> DescribeWorkflowExecutionResponse:
+    request = DescribeWorkflowExecutionRequest(
+        namespace="default", execution=WorkflowExecution(workflow_id=workflow_id(ref))
+    )
+    return await scene.client.workflow_service.describe_workflow_execution(request)
+
+
+async def test_time_limits_reach_the_server(scene: Scene) -> None:
+    ref = await started(scene, with_options(execution_timeout="1h", run_timeout="30m", task_timeout="5s"))
+    config = (await found(scene, ref)).execution_config
+    limits = (config.workflow_execution_timeout, config.workflow_run_timeout, config.default_workflow_task_timeout)
+    assert [limit.ToSeconds() for limit in limits] == [3600, 1800, 5]
+
+
+async def test_priority_and_version_reach_the_server(scene: Scene) -> None:
+    chosen = {"key": 2, "fairness_key": "acme", "fairness_weight": 1.5}
+    info = (await found(scene, await started(scene, with_options(priority=chosen)))).workflow_execution_info
+    assert (info.priority.priority_key, info.priority.fairness_key, info.priority.fairness_weight) == (2, "acme", 1.5)
+    upgraded = await found(scene, await started(scene, with_options(versioning_override="auto_upgrade")))
+    assert upgraded.workflow_execution_info.versioning_info.versioning_override.auto_upgrade
+
+
+async def test_an_execution_is_pinned_to_a_version_once_that_is_there(scene: Scene) -> None:
+    deployment = f"orders-{uuid.uuid4().hex}"
+    pinned = {"pinned": {"deployment": deployment, "build_id": "1.0"}}
+    start = with_options(versioning_override=pinned)
+    with pytest.raises(EngineRefused, match=f"'{deployment}:1.0' is not present in task queue"):
+        await started(scene, start)
+    version = WorkerDeploymentVersion(deployment_name=deployment, build_id="1.0")
+    behaviour = VersioningBehavior.PINNED
+    config = WorkerDeploymentConfig(version=version, use_worker_versioning=True, default_versioning_behavior=behaviour)
+    async with Worker(scene.client, task_queue=scene.queue, workflows=[StopsBySignal], deployment_config=config):
+        ref = await accepted(scene, start)
+        info = (await found(scene, ref)).workflow_execution_info
+        await scene.client.get_workflow_handle(workflow_id(ref)).terminate()
+    there = info.versioning_info.versioning_override.pinned.version
+    assert (there.deployment_name, there.build_id) == (deployment, "1.0")
+
+
+async def accepted(scene: Scene, start: Start) -> Ref:
+    """Started once the server knows the worker's version."""
+    with anyio.fail_after(PATIENCE):
+        while True:  # no event tells us
+            try:
+                return await started(scene, start)
+            except EngineRefused:
+                await anyio.sleep(0.2)
+
+
+async def test_search_attributes_of_every_type_can_be_searched_for(scene: Scene, attributes: None) -> None:
+    order = uuid.uuid4().hex
+    start = with_options(
+        search_attributes={
+            "McpOrder": order,
+            "McpNote": "fragile glass",
+            "McpUrgent": {"type": "Int", "value": "7"},
+            "McpDue": {"type": "Datetime", "value": "2026-07-28T12:00:00Z"},
+            "McpTags": ["a", "b"],
+        }
+    )
+    ref = await started(scene, start)
+    query = f"McpOrder = '{order}' AND McpUrgent = 7 AND McpTags IN ('b') AND McpDue < '2026-07-29T00:00:00Z'"
+    with anyio.fail_after(PATIENCE):
+        while not (rows := [row async for row in scene.client.list_workflows(query)]):  # no event tells us
+            await anyio.sleep(0.05)
+    assert [row.id for row in rows] == [workflow_id(ref)]
+
+
+async def test_a_search_attribute_that_is_not_registered_is_named(scene: Scene) -> None:
+    with pytest.raises(EngineRefused, match="search attribute Nope is not registered in namespace default") as caught:
+        await started(scene, with_options(search_attributes={"Nope": "x"}))
+    assert "--name Nope" in str(caught.value)
+
+
+async def test_the_preview_is_what_is_sent(scene: Scene) -> None:
+    start = replace(
+        plan("Waits", {"id": 1}),
+        options={"workflow_id": f"w-{uuid.uuid4().hex}", "execution_timeout": "90s", "priority": {"key": 1}},
+    )
+    assert isinstance(scene.adapter, Previews)
+    said = scene.adapter.preview(start)
+    info = await found(scene, await started(scene, start))
+    assert said["workflowId"] == info.workflow_execution_info.execution.workflow_id
+    assert said["workflowType"] == {"name": info.workflow_execution_info.type.name}
+    assert said["taskQueue"] == {"name": info.execution_config.task_queue.name}
+    assert (said["input"], said["workflowExecutionTimeout"], said["priority"]) == (
+        [{"id": 1}],
+        "90s",
+        {"priorityKey": 1},
+    )
+    assert set(said["memo"]) == set(info.workflow_execution_info.memo.fields)
+
+
+async def test_a_preview_needs_no_engine_and_refuses_what_the_start_would() -> None:
+    settings = TemporalSettings(address="127.0.0.1:1", namespace="shop", max_input_bytes=100)
+    async with TemporalAdapter(settings) as adapter:
+        assert adapter.preview(with_options(task_queue="q"))["namespace"] == "shop"
+        with pytest.raises(EngineRefused, match="no task queue"):
+            adapter.preview(plan("Waits"))
+        with pytest.raises(EngineRefused, match="empty"):
+            adapter.preview(with_options(task_queue="q", workflow_id=""))
+        with pytest.raises(EngineRefused, match="too large"):
+            adapter.preview(replace(with_options(task_queue="q"), arguments=["x" * 200]))
+        with pytest.raises(EngineRefused, match="is no Datetime"):
+            adapter.preview(
+                with_options(task_queue="q", search_attributes={"Due": {"type": "Datetime", "value": "soon"}})
+            )
+
+
+async def test_a_task_queue_that_the_arguments_choose_cannot_be_checked_and_is_said_to_be_so(scene: Scene) -> None:
+    found = await scene.adapter.check("Waits", {"task_queue": "orders-{{tenant}}", "execution_timeout": "{{wait}}"})
+    assert (found.ok, found.text) == (None, "the arguments choose the task queue of Waits: orders-{{tenant}}")
+
+
+@pytest.fixture
+async def stoppable(scene: Scene) -> AsyncIterator[Ref]:
+    """An execution that stops by a signal."""
+    async with Worker(scene.client, task_queue=scene.queue, workflows=[StopsBySignal]):
+        start = replace(plan("StopsBySignal"), options={"cancel": {"signal": "stop", "args": ["by alice"]}})
+        yield await started(scene, start)
+
+
+async def signals(scene: Scene, ref: Ref) -> int:
+    history = await scene.client.get_workflow_handle(workflow_id(ref)).fetch_history()
+    return sum(event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED for event in history.events)
+
+
+async def test_cancelling_by_signal_sends_it_once_however_often_it_is_asked_for(scene: Scene, stoppable: Ref) -> None:
+    for _ in range(3):
+        await scene.adapter.cancel(stoppable)
+    assert (await scene.ended(stoppable)).output == "stopped by alice"
+    assert await signals(scene, stoppable) == 1
+
+
+async def test_cancelling_by_signal_what_has_ended_does_nothing(scene: Scene, stoppable: Ref) -> None:
+    await scene.adapter.cancel(stoppable)
+    await scene.ended(stoppable)
+    await scene.adapter.cancel(stoppable)
+    with pytest.raises(ExecutionNotFound):
+        await scene.adapter.cancel(replace(stoppable, handle="nobody/no-run"))

@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.client import Call
-from mcp_workflows_temporal.connection import Place
+from mcp_workflows_temporal.errors import Call
+from mcp_workflows_temporal.settings import Place
 
 from adapters.temporal.tests.scene import PATIENCE
 from adapters.temporal.tests.tls_proxy import TLSProxy, tls_proxy

@@ -15,9 +15,8 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 
 from adapters.temporal.tests.answers import BAD_FORMS, QUESTIONS, Case
-from adapters.temporal.tests.contract_page import page_block
-from adapters.temporal.tests.resets import current_run, reset_to_second_task
-from adapters.temporal.tests.scene import Scene, open_adapter, plan, workflow_id
+from adapters.temporal.tests.scene import Scene, current_run, open_adapter, plan, reset_to_second_task, workflow_id
+from adapters.temporal.tests.test_contract_page import page_block
 from adapters.temporal.tests.typescript_worker import Factory
 from mcp_workflows.adapter import Progress, Ref, Status
 from mcp_workflows.errors import EngineRefused

@@ -2,45 +2,94 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from google.protobuf.timestamp_pb2 import Timestamp
+import anyio
 from temporalio.api.enums.v1 import (
     PendingActivityState,
     PendingWorkflowTaskState,
     TaskQueueType,
+    WorkflowExecutionStatus,
     WorkflowTaskFailedCause,
 )
+from temporalio.api.failure.v1 import Failure as FailureMessage
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError
 
-from mcp_workflows.adapter import Execution, Explanation, Gate, asked, rough_duration
-from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows.adapter import (
+    Execution,
+    ExplainedGate,
+    Explanation,
+    Gate,
+    GateState,
+    asked,
+    open_gates,
+    rough_duration,
+)
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows_temporal.client import ACTIVITIES, WORKFLOWS, Frontend, Handle, Run, idle_time, live_pollers
 from mcp_workflows_temporal.diagnosis import (
     FAILING_FROM,
     Problem,
+    ago,
     and_more,
+    command,
+    counted,
     failure_text,
     find_problem,
+    moment,
     no_worker_problem,
     one_line,
 )
-from mcp_workflows_temporal.gate_rules import GateRequests
-from mcp_workflows_temporal.history import CANCEL_REQUESTED, TASK_FAILED, TASK_TIMED_OUT, Tail, event_name, read_tail
-from mcp_workflows_temporal.payloads import decode_failure
-from mcp_workflows_temporal.report_text import ago, command, counted, moment
-from mcp_workflows_temporal.status import read_failure
-from mcp_workflows_temporal.task_queues import ACTIVITIES, WORKFLOWS, idle_time, live_pollers
-from mcp_workflows_temporal.tooling.explain_gates import gate_states
-from mcp_workflows_temporal.tooling.handler_arguments import argument_problem
+from mcp_workflows_temporal.gate_rules import (
+    CLOSED,
+    GateRequests,
+    HistorySummary,
+    Message,
+    MessageKind,
+    Rule,
+    event_filter,
+    key_of,
+    read_rules,
+    summarize,
+)
+from mcp_workflows_temporal.gates import GateQueries, signal_request_id
+from mcp_workflows_temporal.payloads import decode_failure, read_failure
+from mcp_workflows_temporal.tooling.histories import (
+    CANCEL_REQUESTED,
+    SIGNALED,
+    TASK_COMPLETED,
+    TASK_FAILED,
+    TASK_TIMED_OUT,
+    Sent,
+    Tail,
+    event_name,
+    format_names,
+    nearest,
+    read_activities,
+    read_message,
+    read_sent,
+    read_tail,
+)
 
 MANY = 10  # activities, workers or children in the report
 PAGES = 10  # of 250 events: how far back a history is read for gates
 
+_PAUSED = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
+_COMMANDS: Mapping[MessageKind, tuple[str, str]] = {  # of the CLI: the command that sends it, and its type in a reset
+    MessageKind.SIGNAL: ("signal", "Signal"),
+    MessageKind.UPDATE: ("update execute", "Update"),
+}
+_WRONG_COUNT = re.compile(
+    r"(?P<handler>[\w.<>]+)\(\) (missing \d+ required positional arguments?: .+"
+    r"|takes (from \d+ to )?\d+ positional arguments? but \d+ (was|were) given)"
+)
+_FRAME = re.compile(r'^\s*File "([^"]+)"', re.MULTILINE)
 _STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 
 
@@ -58,6 +107,11 @@ class Subject:
     def queue(self) -> str:
         """The workflow's own task queue."""
         return self.found.workflow_execution_info.task_queue
+
+    def event(self, event_id: int) -> str:
+        """Return the id and the time of an event, for people."""
+        when = next((ago(event.event_time) for event in self.tail.events if event.event_id == event_id), None)
+        return f"event {event_id}, {when}" if when else f"event {event_id}"
 
 
 async def explain(
@@ -85,13 +139,14 @@ async def explain(
     )
     facts = [*_itself(subject), *[fact async for fact in _work(subject)], *_waits(subject)]
     facts += [fact async for fact in _queues(subject)]
-    wait = None if subject.problem else next(each for find in WAITS if (each := find(subject)))
-    reason, advice = (subject.problem.text, subject.problem.advice) if subject.problem else wait or ("", "")
+    reason, advice = (subject.problem.text, subject.problem.advice) if subject.problem else _reason(subject)
+    if found.workflow_extended_info.cancel_requested:
+        reason = f"it was asked to cancel and goes on; {reason}"
     return Explanation(
-        reason=_with_cancel(subject, reason),
+        reason=reason,
         facts=dict(facts),
         advice=advice,
-        gates=await gate_states(frontend, gates, found, subject.tail, execution),
+        gates=await gate_states(subject, gates),
     )
 
 
@@ -109,12 +164,6 @@ async def _unanswered_query(
     return Problem(text=text, advice=no_worker_problem(frontend, queue).advice)
 
 
-def _with_cancel(subject: Subject, reason: str) -> str:
-    if not subject.found.workflow_extended_info.cancel_requested:
-        return reason
-    return f"it was asked to cancel and goes on; {reason}"
-
-
 # --- facts, in their order in the report
 
 
@@ -129,17 +178,15 @@ def _itself(subject: Subject) -> Iterator[tuple[str, str]]:
         pause = extended.pause_info
         yield "paused", f"{moment(pause.paused_time)}, by {pause.identity}: {one_line(pause.reason)}"
     if extended.cancel_requested:
-        yield "cancel requested", _cancel(subject.tail.newest(CANCEL_REQUESTED))
+        event = subject.tail.newest(CANCEL_REQUESTED)
+        told = "earlier than the last events"
+        if event is not None:
+            requested = event.workflow_execution_cancel_requested_event_attributes
+            cause = f": {one_line(requested.cause)}" if requested.cause else ""
+            told = f"{moment(event.event_time)}, by {requested.identity}{cause}"
+        yield "cancel requested", told
     if subject.execution.message:
         yield "it says", subject.execution.message
-
-
-def _cancel(event: HistoryEvent | None) -> str:
-    if event is None:
-        return "earlier than the last events"
-    requested = event.workflow_execution_cancel_requested_event_attributes
-    cause = f": {one_line(requested.cause)}" if requested.cause else ""
-    return f"{moment(event.event_time)}, by {requested.identity}{cause}"
 
 
 async def _work(subject: Subject) -> AsyncIterator[tuple[str, str]]:
@@ -163,7 +210,7 @@ async def _task_failure(subject: Subject, event: HistoryEvent) -> str:
         return f"a worker took it and did not answer in time, {ago(event.event_time)}"
     failed = event.workflow_task_failed_event_attributes
     converter = subject.frontend.converter(subject.found.workflow_execution_info.execution.workflow_id)
-    text = one_line(read_failure(await decode_failure(converter, failed.failure)).text)
+    text = one_line((await read_failure(converter, failed.failure)).text)
     cause = WorkflowTaskFailedCause.Name(failed.cause).removeprefix("WORKFLOW_TASK_FAILED_CAUSE_")
     kind = failed.failure.application_failure_info.type
     return f"{f'{kind}: ' if kind else ''}{text} ({cause}, worker {failed.identity}, {ago(event.event_time)})"
@@ -175,19 +222,16 @@ async def _activity(subject: Subject, each: PendingActivityInfo) -> str:
     texts = [f"attempt {each.attempt}{limit}, {'paused' if each.paused else state}"]
     if each.HasField("last_failure"):
         texts.append(f"last error: {await failure_text(subject.frontend, subject.found, each)}")
-    texts += [f"{name} {ago(at)}" for name, at in _times(each).items() if at.ToNanoseconds()]
-    if each.last_worker_identity:
-        texts.append(f"last worker {each.last_worker_identity}")
-    return "; ".join(texts)
-
-
-def _times(each: PendingActivityInfo) -> Mapping[str, Timestamp]:
-    return {
+    times = {
         "last started": each.last_started_time,
         "next attempt": each.next_attempt_schedule_time,
         "last heartbeat": each.last_heartbeat_time,
         "given up": each.expiration_time,
     }
+    texts += [f"{name} {ago(at)}" for name, at in times.items() if at.ToNanoseconds()]
+    if each.last_worker_identity:
+        texts.append(f"last worker {each.last_worker_identity}")
+    return "; ".join(texts)
 
 
 def _waits(subject: Subject) -> Iterator[tuple[str, str]]:
@@ -217,81 +261,201 @@ async def _queue(frontend: Frontend, name: str, kind: TaskQueueType.ValueType) -
         found = await frontend.describe_task_queue(name, kind)
     except RPCError:
         return "Temporal does not tell"
-    return f"{_workers(found)}; {_backlog(found)}"
-
-
-def _workers(found: DescribeTaskQueueResponse) -> str:
     live = sorted(live_pollers(found), key=idle_time)
-    if not live:
-        latest = min((idle_time(poller) for poller in found.pollers), default=None)
-        return "nobody polls it" + (f", the last poll was {rough_duration(latest)} ago" if latest is not None else "")
-    workers = ", ".join(
-        f"{poller.identity} (last poll {rough_duration(idle_time(poller))} ago)" for poller in live[:MANY]
-    )
-    return f"{counted(len(live), 'worker')}: {workers}{', ...' if len(live) > MANY else ''}"
-
-
-def _backlog(found: DescribeTaskQueueResponse) -> str:
-    waiting = found.stats.approximate_backlog_count
-    if not waiting:
-        return "nothing waits in it"
-    return f"{waiting} waiting, the oldest for {rough_duration(found.stats.approximate_backlog_age.ToTimedelta())}"
+    if live:
+        workers = ", ".join(
+            f"{each.identity} (last poll {rough_duration(idle_time(each))} ago)" for each in live[:MANY]
+        )
+        polled = f"{counted(len(live), 'worker')}: {workers}{', ...' if len(live) > MANY else ''}"
+    else:
+        latest = min(map(idle_time, found.pollers), default=None)
+        polled = "nobody polls it" + (f", the last poll was {rough_duration(latest)} ago" if latest is not None else "")
+    waiting, age = found.stats.approximate_backlog_count, found.stats.approximate_backlog_age.ToTimedelta()
+    backlog = f"{waiting} waiting, the oldest for {rough_duration(age)}" if waiting else "nothing waits in it"
+    return f"{polled}; {backlog}"
 
 
 # --- the reason and advice when there is no problem
 
 
-def _for_a_person(subject: Subject) -> tuple[str, str] | None:
+def _reason(subject: Subject) -> tuple[str, str]:
+    """Return what an execution without a problem waits for, and the advice."""
+    found, timers = subject.found, subject.tail.timers
     questions = [
         one_line(str(request.params.get("message", key))) for key, request in subject.execution.requests.items()
     ]
-    advice = "answer it in the MCP host, or with mcp-workflows tasks answer"
-    return (f"it waits for an answer: {'; '.join(questions)}", advice) if questions else None
-
-
-def _for_an_activity(subject: Subject) -> tuple[str, str] | None:
-    running = [each for each in subject.found.pending_activities if each.state == _STARTED]
-    if not running:
-        return None
-    first, others = running[0], len(running) - 1
-    reason = f"{first.activity_type.name} is running since {moment(first.last_started_time)}{and_more(others)}"
-    return reason, f"see the log of worker {first.last_worker_identity or 'that runs it'} if that is too long"
-
-
-def _for_a_worker(subject: Subject) -> tuple[str, str] | None:
-    if not subject.found.pending_activities and not subject.found.pending_workflow_task.state:
-        return None
-    return "its next step is about to be taken by a worker", "look again in some seconds"
-
-
-def _for_a_child(subject: Subject) -> tuple[str, str] | None:
-    children = subject.found.pending_children
-    if not children:
-        return None
-    first = children[0]
-    reason = f"it waits for child workflow {first.workflow_type_name}, {first.workflow_id}"
-    describe = command(subject.frontend.place, "workflow", "describe", "--workflow-id", first.workflow_id)
-    return reason, f"see why that one goes on: {describe}"
-
-
-def _for_a_timer(subject: Subject) -> tuple[str, str] | None:
-    timers = subject.tail.timers
-    return (f"it sleeps: its next timer fires {moment(timers[0])}", "wait for it") if timers else None
-
-
-def _for_something(subject: Subject) -> tuple[str, str]:
-    stack = ("workflow", "stack", "--workflow-id", subject.found.workflow_execution_info.execution.workflow_id)
+    if questions:
+        advice = "answer it in the MCP host, or with mcp-workflows tasks answer"
+        return f"it waits for an answer: {'; '.join(questions)}", advice
+    running = [each for each in found.pending_activities if each.state == _STARTED]
+    if running:
+        first, others = running[0], and_more(len(running) - 1)
+        advice = f"see the log of worker {first.last_worker_identity or 'that runs it'} if that is too long"
+        return f"{first.activity_type.name} is running since {moment(first.last_started_time)}{others}", advice
+    if found.pending_activities or found.pending_workflow_task.state:
+        return "its next step is about to be taken by a worker", "look again in some seconds"
+    if found.pending_children:
+        child = found.pending_children[0]
+        describe = command(subject.frontend.place, "workflow", "describe", "--workflow-id", child.workflow_id)
+        reason = f"it waits for child workflow {child.workflow_type_name}, {child.workflow_id}"
+        return reason, f"see why that one goes on: {describe}"
+    if timers:
+        return f"it sleeps: its next timer fires {moment(timers[0])}", "wait for it"
+    stack = ("workflow", "stack", "--workflow-id", found.workflow_execution_info.execution.workflow_id)
     return (
         "it waits for something from outside, a signal or an update: no step, timer or child of it is under way",
         f"see where its code stands (needs a worker): {command(subject.frontend.place, *stack)}",
     )
 
 
-WAITS: Sequence[Callable[[Subject], tuple[str, str] | None]] = (
-    _for_a_person,
-    _for_an_activity,
-    _for_a_worker,
-    _for_a_child,
-    _for_a_timer,
-    _for_something,
-)
+# --- the state of each gate
+
+
+async def gate_states(subject: Subject, gates: Mapping[str, Gate]) -> Mapping[str, ExplainedGate]:
+    """Return the state of each gate. Queries are sent again, all at once."""
+    states = dict(open_gates(subject.execution.requests))
+    async with anyio.create_task_group() as group:
+
+        async def explain(name: str, gate: Gate) -> None:
+            states[name] = await _explain_gate(subject, name, gate)
+
+        for name, gate in gates.items():
+            if name not in states:
+                group.start_soon(explain, name, gate)
+    return {name: states[name] for name in gates}
+
+
+async def _explain_gate(subject: Subject, name: str, gate: Gate) -> ExplainedGate:
+    """Explain why a gate is closed: one that the history opens, or one that a query opens."""
+    try:
+        [rule] = read_rules({name: gate})
+    except EngineRefused as error:
+        return ExplainedGate.closed(str(error).removeprefix(f"gate {name}: "))
+    if subject.found.workflow_execution_info.status == _PAUSED:
+        return ExplainedGate.closed("the execution is paused: it asks nothing until it is unpaused")
+    summary = summarize(reversed(subject.tail.events), event_filter((rule,)))
+    if summary is None:
+        return _unknown("Temporal gave no history")
+    answer, activity = _answer_in(subject, rule, summary), rule.when.after
+    if activity is not None:
+        completed = summary.completed.get(activity, CLOSED)
+        if completed and rule.answering_event(summary) > completed:
+            again = f"it opens again when {activity} completes again"
+            return ExplainedGate.closed(f"answered already: {answer}; {again}")
+        if completed:
+            return _unknown(f"after: {activity} has completed ({subject.event(completed)}): the next look may show it")
+        return ExplainedGate.closed(f"after: {_not_completed(subject, activity)}")
+    if rule.is_answered_and_not_taken(summary):
+        return ExplainedGate.closed(f"answered already: {answer}, and the workflow has not taken it yet")
+    try:
+        result = (await GateQueries().ask(Run.of(subject.frontend, subject.found), [rule], fresh=True))[name]
+    except RPCError as error:
+        return _unknown(f"Temporal does not tell ({error.status.name.lower()})")
+    if result.problem is not None:
+        return _unknown(result.problem)
+    value, equals = (one_line(json.dumps(each, ensure_ascii=False)) for each in (result.value, rule.when.equals))
+    given = f"query {rule.when.query} gives {value}"
+    if result.waits:
+        return _unknown(f"{given}: the next look may show it")
+    return ExplainedGate.closed(f"{given}, and the gate is open at {equals}")
+
+
+def _unknown(why: str) -> ExplainedGate:
+    return ExplainedGate(state=GateState.UNKNOWN, why=why)
+
+
+def _not_completed(subject: Subject, activity: str) -> str:
+    """Return the progress of the activity, and the most similar name if it is unknown."""
+    activities, info = read_activities(reversed(subject.tail.events)), subject.found.workflow_execution_info
+    for pending in subject.found.pending_activities:
+        if pending.activity_type.name == activity:
+            return f"{activity} has not completed: it is under way, attempt {pending.attempt}"
+    if activity in activities.failed:
+        return f"{activity} has not completed: it failed or was given up ({subject.event(activities.failed[activity])})"
+    if activity in activities.local:
+        return f"{activity} runs as a local activity, and no gate can see that: see: mcp-workflows docs gates"
+    tail = subject.tail
+    extent = "so far" if tail.whole else f"in its latest {len(tail.events):,} events"
+    later = "" if info.execution.run_id == (info.first_run_id or info.execution.run_id) else " in this run of the chain"
+    text = f"{activity} has not completed{later}; seen {extent}: {format_names(activities.scheduled)}"
+    suggestion = nearest(activity, {*activities.scheduled} - {activity})
+    return f"{text}; did you mean {suggestion!r}?" if suggestion else text
+
+
+def _answer_in(subject: Subject, rule: Rule, summary: HistorySummary) -> str | None:
+    """Return the latest message in the history that answers the gate."""
+    latest = max(rule.messages & summary.answers.keys(), key=lambda message: summary.answers[message], default=None)
+    return None if latest is None else f"{latest.kind} {latest.name} came ({subject.event(summary.answers[latest])})"
+
+
+# --- a workflow task that fails because of the arguments of a gate
+
+
+async def argument_problem(
+    frontend: Frontend, gates: Mapping[str, Gate], found: Described, tail: Tail
+) -> Problem | None:
+    """Return the problem if the workflow task fails because a handler cannot take the message of a gate."""
+    failed, completed = tail.newest(TASK_FAILED), tail.newest(TASK_COMPLETED)
+    is_failing = found.pending_workflow_task.attempt >= FAILING_FROM
+    if not is_failing or failed is None or completed is None or failed.event_id < completed.event_id:
+        return None
+    failure = FailureMessage()
+    failure.CopyFrom(failed.workflow_task_failed_event_attributes.failure)
+    workflow_id = found.workflow_execution_info.execution.workflow_id
+    await decode_failure(frontend.converter(workflow_id), failure)  # in place
+    match, frames = _WRONG_COUNT.fullmatch(failure.message), _FRAME.findall(failure.stack_trace)
+    is_by_the_sdk = bool(frames) and "temporalio" in re.split(r"[/\\]", frames[-1])  # not by the workflow's own code
+    if failure.application_failure_info.type != TypeError.__name__ or match is None or not is_by_the_sdk:
+        return None
+    blamed = _blamed(gates, found, tail, completed.event_id, match["handler"].rpartition(".")[2])
+    if blamed is None:
+        return None
+    sent, given = blamed
+    message = f"{sent.message.kind} {sent.message.name}"
+    with_count = "" if given is None else f" with {counted(given, 'argument')}"
+    its_self = " (self is one of them)" if " takes " in failure.message else ""
+    text = f"{sent.where}: gate {sent.gate} sent {message}{with_count}, which its handler does not take"
+    again, kind = _COMMANDS[sent.message.kind]
+    named = ("--workflow-id", workflow_id)
+    since = ("--event-id", str(completed.event_id), "--reapply-exclude", kind, "--reason", "wrong-arguments")
+    reset = command(frontend.place, "workflow", "reset", *named, *since)
+    answer = command(frontend.place, "workflow", *again.split(), *named, "--name", sent.message.name)
+    return Problem(
+        text=f"{text}: {failure.message}{its_self}",
+        advice=(
+            f"correct {sent.where} for tasks to come; take back what was sent: {reset} (other {sent.message.kind}s "
+            f"since event {completed.event_id} are taken back too, and steps begun since then run again); then send "
+            f"the answer yourself, as this task keeps the gate it started with: {answer}, with one --input, in "
+            f"JSON, for each argument"
+        ),
+    )
+
+
+def _blamed(
+    gates: Mapping[str, Gate], found: Described, tail: Tail, completed: int, handler: str
+) -> tuple[Sent, int | None] | None:
+    """Return the message of a gate after the last completed workflow task, and its number of arguments if known.
+
+    An update that breaks its workflow task is not in the history: the name of its handler identifies it.
+    """
+    sent = read_sent({name: {"send": gate.send, "decline": gate.decline} for name, gate in gates.items()})
+    fresh = [event for event in reversed(tail.events) if event.event_id > completed]
+    signals = [(each, read_message(event)[1]) for event in fresh for each in _ours(sent, found, event)]
+    updates = [
+        (each, None) for each in sent if each.message.kind is MessageKind.UPDATE and each.message.name == handler
+    ]
+    named = [(each, given) for each, given in signals if each.message.name == handler]
+    return next(iter((*named, *updates, *signals)), None)
+
+
+def _ours(sent: Sequence[Sent], found: Described, event: HistoryEvent) -> Iterator[Sent]:
+    """Yield the gate that sent this signal: its request id is made of the key of a question."""
+    if event.WhichOneof("attributes") != SIGNALED:
+        return
+    execution, first = found.workflow_execution_info.execution, found.workflow_execution_info.first_run_id
+    signaled = event.workflow_execution_signaled_event_attributes
+    for each in sent:
+        if each.message == Message(kind=MessageKind.SIGNAL, name=signaled.signal_name):
+            keys = (key_of(each.gate, opened, execution.run_id, first) for opened in range(1, event.event_id))
+            if any(signal_request_id(execution, key) == signaled.request_id for key in keys):
+                yield each

@@ -20,10 +20,19 @@ from temporalio.converter import default as default_converter
 
 from mcp_workflows.adapter import JSON, Execution, Failure, Gate, InputRequest, Replayed, Status
 from mcp_workflows.errors import ConfigError, EngineRefused
-from mcp_workflows_temporal.gate_history import EventFilter, HistorySummary, join, summarize_event
-from mcp_workflows_temporal.gate_rules import CLOSED, Rule, event_filter, key_of, read_rules
-from mcp_workflows_temporal.labels import as_mapping, as_text, read_progress, read_questions
-from mcp_workflows_temporal.status import read_failure
+from mcp_workflows_temporal.gate_rules import (
+    CLOSED,
+    EventFilter,
+    HistorySummary,
+    Rule,
+    event_filter,
+    join,
+    key_of,
+    read_rules,
+    summarize_event,
+)
+from mcp_workflows_temporal.payloads import as_mapping, as_text, failure_of
+from mcp_workflows_temporal.questions import read_progress, read_questions
 
 EXPORT = "export one with: temporal workflow show --workflow-id ID --output json > history.json"
 ENCODINGS: Mapping[str, Callable[[bytes], JSON]] = {"json/plain": json.loads, "binary/null": lambda _: None}
@@ -80,10 +89,60 @@ def _changes(events: Sequence[HistoryEvent], rules: Sequence[Rule]) -> Iterator[
 
 
 def _apply(state: State, event: HistoryEvent, wanted: EventFilter) -> State:
+    """Return the state after an event."""
     summary = summarize_event(event, wanted)
     state = replace(state, summary=join(state.summary, summary) if state.summary else summary)
-    effect = EFFECTS.get(event.WhichOneof("attributes") or "")
-    return effect(state, event) if effect else state
+    kind = event.WhichOneof("attributes") or ""
+    attributes = getattr(event, kind, None)
+    if run := str(getattr(attributes, "new_execution_run_id", "")):  # continue-as-new, a retry or a cron run
+        message = f"it goes on as another run, with a history of its own: {run}"
+        return replace(state, end=Execution(status=Status.RUNNING, message=message))
+    match kind.removeprefix("workflow_").removesuffix("_event_attributes"):
+        case "execution_started":
+            started = event.workflow_execution_started_event_attributes
+            original = started.original_execution_run_id
+            first = started.first_execution_run_id or original
+            state = replace(state, run_id=original, original_run_id=original, first_run_id=first)
+            return _with_memo(state, started.memo.fields)
+        case "properties_modified":
+            return _with_memo(state, event.workflow_properties_modified_event_attributes.upserted_memo.fields)
+        case "task_failed":  # that of a reset names the new run
+            return replace(state, run_id=event.workflow_task_failed_event_attributes.new_run_id or state.run_id)
+        case "execution_cancel_requested":
+            return replace(state, cancel_requested=True)
+        case "execution_paused":
+            reason = event.workflow_execution_paused_event_attributes.reason
+            return replace(state, paused=f"paused: {reason}" if reason else "paused")
+        case "execution_unpaused":
+            return replace(state, paused=None)
+        case end:
+            return replace(state, end=_end(state, event, end))
+
+
+def _end(state: State, event: HistoryEvent, end: str) -> Execution | None:
+    """Return the execution after its last event; None after any other event."""
+    match end:
+        case "execution_completed":
+            payloads = event.workflow_execution_completed_event_attributes.result.payloads
+            done = Execution(status=Status.SUCCEEDED, cancel_requested=state.cancel_requested)
+            try:
+                return replace(done, output=_plain(payloads[0]) if payloads else None)
+            except ValueError as error:
+                return replace(done, message=f"its result is encrypted ({error})")
+        case "execution_failed":
+            failure = event.workflow_execution_failed_event_attributes.failure
+            converter = default_converter()
+            error = converter.failure_converter.from_failure(failure, converter.payload_converter)
+            return Execution(status=Status.FAILED, failure=failure_of(error))
+        case "execution_timed_out":
+            return Execution(status=Status.FAILED, failure=Failure(text="the workflow timed out", kind="TimedOut"))
+        case "execution_canceled":
+            return Execution(status=Status.CANCELLED, message="cancelled")
+        case "execution_terminated":
+            reason = event.workflow_execution_terminated_event_attributes.reason
+            return Execution(status=Status.CANCELLED, message=f"terminated: {reason}" if reason else "terminated")
+        case _:
+            return state.end
 
 
 def _execution(state: State, rules: Sequence[Rule]) -> Execution:
@@ -128,18 +187,6 @@ def _gates(state: State, rules: Sequence[Rule]) -> Mapping[str, InputRequest]:
     return found
 
 
-def _started(state: State, event: HistoryEvent) -> State:
-    started = event.workflow_execution_started_event_attributes
-    original = started.original_execution_run_id
-    first = started.first_execution_run_id or original
-    state = replace(state, run_id=original, original_run_id=original, first_run_id=first)
-    return _with_memo(state, started.memo.fields)
-
-
-def _modified(state: State, event: HistoryEvent) -> State:
-    return _with_memo(state, event.workflow_properties_modified_event_attributes.upserted_memo.fields)
-
-
 def _with_memo(state: State, fields: Mapping[str, Payload]) -> State:
     memo, encrypted = dict(state.memo), state.encrypted
     for name in fields.keys() & {MEMO_INPUT, MEMO_STATUS}:
@@ -160,84 +207,3 @@ def _plain(payload: Payload) -> JSON:
     if encoding not in ENCODINGS:
         raise ValueError(encoding)
     return ENCODINGS[encoding](payload.data)
-
-
-def _task_failed(state: State, event: HistoryEvent) -> State:
-    """Take over the run id of a reset, which the failed workflow task names."""
-    run = event.workflow_task_failed_event_attributes.new_run_id
-    return replace(state, run_id=run) if run else state
-
-
-def _cancel_requested(state: State, _event: HistoryEvent) -> State:
-    return replace(state, cancel_requested=True)
-
-
-def _paused(state: State, event: HistoryEvent) -> State:
-    reason = event.workflow_execution_paused_event_attributes.reason
-    return replace(state, paused=f"paused: {reason}" if reason else "paused")
-
-
-def _unpaused(state: State, _event: HistoryEvent) -> State:
-    return replace(state, paused=None)
-
-
-def _next_run(state: State, run: str) -> State:
-    message = f"it goes on as another run, with a history of its own: {run}"
-    return replace(state, end=Execution(status=Status.RUNNING, message=message))
-
-
-def _completed(state: State, event: HistoryEvent) -> State:
-    completed = event.workflow_execution_completed_event_attributes
-    if completed.new_execution_run_id:
-        return _next_run(state, completed.new_execution_run_id)
-    end = Execution(status=Status.SUCCEEDED, cancel_requested=state.cancel_requested)
-    try:
-        output = _plain(completed.result.payloads[0]) if completed.result.payloads else None
-        return replace(state, end=replace(end, output=output))
-    except ValueError as error:
-        return replace(state, end=replace(end, message=f"its result is encrypted ({error})"))
-
-
-def _failed(state: State, event: HistoryEvent) -> State:
-    failed = event.workflow_execution_failed_event_attributes
-    if failed.new_execution_run_id:
-        return _next_run(state, failed.new_execution_run_id)
-    converter = default_converter()
-    error = converter.failure_converter.from_failure(failed.failure, converter.payload_converter)
-    return replace(state, end=Execution(status=Status.FAILED, failure=read_failure(error)))
-
-
-def _timed_out(state: State, event: HistoryEvent) -> State:
-    run = event.workflow_execution_timed_out_event_attributes.new_execution_run_id
-    failure = Failure(text="the workflow timed out", kind="TimedOut")
-    return _next_run(state, run) if run else replace(state, end=Execution(status=Status.FAILED, failure=failure))
-
-
-def _cancelled(state: State, _event: HistoryEvent) -> State:
-    return replace(state, end=Execution(status=Status.CANCELLED, message="cancelled"))
-
-
-def _terminated(state: State, event: HistoryEvent) -> State:
-    reason = event.workflow_execution_terminated_event_attributes.reason
-    message = f"terminated: {reason}" if reason else "terminated"
-    return replace(state, end=Execution(status=Status.CANCELLED, message=message))
-
-
-def _continued(state: State, event: HistoryEvent) -> State:
-    return _next_run(state, event.workflow_execution_continued_as_new_event_attributes.new_execution_run_id)
-
-
-EFFECTS: Mapping[str, Callable[[State, HistoryEvent], State]] = {
-    "workflow_execution_started_event_attributes": _started,
-    "workflow_properties_modified_event_attributes": _modified,
-    "workflow_task_failed_event_attributes": _task_failed,
-    "workflow_execution_cancel_requested_event_attributes": _cancel_requested,
-    "workflow_execution_paused_event_attributes": _paused,
-    "workflow_execution_unpaused_event_attributes": _unpaused,
-    "workflow_execution_completed_event_attributes": _completed,
-    "workflow_execution_failed_event_attributes": _failed,
-    "workflow_execution_timed_out_event_attributes": _timed_out,
-    "workflow_execution_canceled_event_attributes": _cancelled,
-    "workflow_execution_terminated_event_attributes": _terminated,
-    "workflow_execution_continued_as_new_event_attributes": _continued,
-}

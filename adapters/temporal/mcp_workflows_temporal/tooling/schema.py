@@ -1,13 +1,14 @@
-"""The schemas of a tool from the type hints of `@workflow.run`, and the mapping of arguments to parameters."""
+"""Help for authors of workflows: schemas from type hints, handlers compared with gates, and files to embed."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from typing import Any, Final, cast, get_type_hints
+from importlib import resources
+from typing import Any, Final, Literal, cast, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
@@ -17,8 +18,14 @@ from pydantic_core.core_schema import DatetimeSchema
 
 from mcp_workflows.adapter import JSON, WorkflowSchema
 from mcp_workflows.errors import ConfigError
+from mcp_workflows_temporal.diagnosis import counted
+from mcp_workflows_temporal.gate_rules import MessageKind
+from mcp_workflows_temporal.payloads import as_mapping
+from mcp_workflows_temporal.settings import load_attribute
+from mcp_workflows_temporal.tooling.histories import Sent, read_sent
 
 Schema = dict[str, Any]  # a JSON Schema
+_ANSWER_FIELD = re.compile(r"\{\{\s*answer\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 
 _ZONES: Final[Mapping[object, str]] = {"aware": r"([Zz]|[+-]\d\d:\d\d)$", "naive": r"[Tt]\d\d:\d\d:\d\d(\.\d+)?$"}
 """The end of a date-time that needs a zone, and of one that must have none."""
@@ -39,69 +46,33 @@ def read_schema(reference: str) -> WorkflowSchema:
     Raises:
         ConfigError: the class cannot be imported, is no workflow, or its hints give no JSON Schema.
     """
-    run = _run_method(load_workflow(reference), reference)
+    workflow = load_attribute(reference, "WorkflowClass")
+    # The SDK (1.35) has no public access to the definition that its decorators attach.
+    if not isinstance(workflow, type) or not hasattr(workflow, "__temporal_workflow_definition"):
+        raise ConfigError(f"{reference} is not a workflow: a class with @workflow.defn is needed")
+    run: Callable[..., object] = getattr(workflow, "__temporal_workflow_definition").run_fn
+    parameters = list(inspect.signature(run).parameters.values())[1:]  # without self
+    for each in parameters:
+        if each.kind not in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
+            raise ConfigError(f"{reference}: Temporal passes arguments by position, {each} cannot be given")
     try:
-        parameters, hints = _parameters(run, reference), get_type_hints(run, include_extras=True)
-        return _derive(parameters, hints)
+        hints = get_type_hints(run, include_extras=True)
+        output = _object_schema(hints["return"], "serialization") if hints.get("return") else None
+        only = hints.get(parameters[0].name) if len(parameters) == 1 else None
+        is_record = inspect.isclass(only) and (issubclass(only, BaseModel) or dataclasses.is_dataclass(only))
+        if is_record and (record := _object_schema(only, "validation")) is not None:
+            return WorkflowSchema(input=record, output=output, args=["{{args}}"])
+        return WorkflowSchema(input=_properties(parameters, hints), output=output, args=_arguments(parameters))
     except PydanticUserError as error:
         raise ConfigError(f"{reference}: no JSON Schema for a type hint: {error.message}") from None
     except (TypeError, PydanticSerializationError) as error:
         raise ConfigError(f"{reference}: its type hints cannot be read: {error}") from None
 
 
-def load_workflow(reference: str) -> object:
-    """Import `module:WorkflowClass`.
-
-    Raises:
-        ConfigError: the module cannot be imported, or has no such class.
-    """
-    module_name, _, name = reference.partition(":")
-    if not module_name or not name:
-        raise ConfigError(f"{reference!r} is not module:WorkflowClass")
-    try:
-        module = import_module(module_name)
-    except (ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, RuntimeError, OSError) as error:
-        raise ConfigError(f"{reference}: cannot import {module_name}: {type(error).__name__}: {error}") from error
-    if not hasattr(module, name):
-        raise ConfigError(f"{reference}: {module_name} has no {name}")
-    return getattr(module, name)
-
-
-def _run_method(workflow: object, reference: str) -> Callable[..., object]:
-    # The SDK (1.35) has no public access to the definition that its decorators attach.
-    if not isinstance(workflow, type) or not hasattr(workflow, "__temporal_workflow_definition"):
-        raise ConfigError(f"{reference} is not a workflow: a class with @workflow.defn is needed")
-    definition = getattr(workflow, "__temporal_workflow_definition")
-    return cast("Callable[..., object]", definition.run_fn)
-
-
-def _parameters(run: Callable[..., object], reference: str) -> Sequence[inspect.Parameter]:
-    found = list(inspect.signature(run).parameters.values())[1:]  # without self
-    for parameter in found:
-        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            raise ConfigError(f"{reference}: Temporal passes arguments by position, {parameter} cannot be given")
-    return found
-
-
-def _derive(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> WorkflowSchema:  # Any: type hints
-    output = _object_schema(hints["return"], "serialization") if hints.get("return") else None
-    if len(parameters) == 1 and _is_record(hints.get(parameters[0].name)):
-        record = _object_schema(hints[parameters[0].name], "validation")
-        if record is not None:
-            return WorkflowSchema(input=record, output=output, args=["{{args}}"])
-    return WorkflowSchema(input=_properties(parameters, hints), output=output, args=_arguments(parameters))
-
-
-def _is_record(hint: Any) -> bool:  # Any: a type hint
-    return inspect.isclass(hint) and (issubclass(hint, BaseModel) or dataclasses.is_dataclass(hint))
-
-
-def _object_schema(hint: Any, mode: str) -> Schema | None:  # Any: a type hint
+def _object_schema(hint: Any, mode: Literal["validation", "serialization"]) -> Schema | None:  # Any: a type hint
     """Return the schema of a hint if it is one of an object; resolve a recursive model's reference at the root."""
     adapter: TypeAdapter[Any] = TypeAdapter(hint)  # Any: the type of the hint
-    schema = adapter.json_schema(
-        mode="serialization" if mode == "serialization" else "validation", schema_generator=_JsonSchema
-    )
+    schema = adapter.json_schema(mode=mode, schema_generator=_JsonSchema)
     if "$ref" in schema:
         name = schema["$ref"].removeprefix("#/$defs/")
         schema = {**schema["$defs"][name], "$defs": schema["$defs"]}
@@ -116,19 +87,11 @@ def _properties(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any
     schemas, shared = TypeAdapter.json_schemas(adapters, schema_generator=_JsonSchema)
     found: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
     for parameter in parameters:
-        default = {} if _is_needed(parameter) else {"default": _default(parameter)}
+        default = {} if parameter.default is parameter.empty else {"default": to_jsonable_python(parameter.default)}
         found["properties"][parameter.name] = {**schemas[(parameter.name, "validation")], **default}
-    if needed := [parameter.name for parameter in parameters if _is_needed(parameter)]:
+    if needed := [parameter.name for parameter in parameters if parameter.default is parameter.empty]:
         found["required"] = needed
     return {**found, "$defs": shared["$defs"]} if "$defs" in shared else found
-
-
-def _is_needed(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty
-
-
-def _default(parameter: inspect.Parameter) -> JSON:
-    return to_jsonable_python(parameter.default)
 
 
 def _arguments(parameters: Sequence[inspect.Parameter]) -> str | list[str]:
@@ -143,9 +106,64 @@ def _arguments(parameters: Sequence[inspect.Parameter]) -> str | list[str]:
 
 def _expression(parameter: inspect.Parameter) -> str:
     name = f'args."{parameter.name}"'
-    if _is_needed(parameter) or parameter.default is None:
+    if parameter.default is parameter.empty or parameter.default is None:
         return name
-    literal = json.dumps(_default(parameter)).replace("`", "\\`")
+    literal = json.dumps(to_jsonable_python(parameter.default)).replace("`", "\\`")
     if "{{" in literal or "}}" in literal:
         raise ConfigError(f"the default of parameter {parameter.name} cannot be written in a template: set args")
     return f"not_null({name}, `{literal}`)"
+
+
+def find_mismatches(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
+    """Return the arguments that the handlers of `module:WorkflowClass` do not take, by setting.
+
+    Raises:
+        ConfigError: the workflow cannot be imported.
+    """
+    definition = getattr(load_attribute(reference, "WorkflowClass"), "__temporal_workflow_definition", None)
+    found: dict[str, str] = {}
+    for sent in read_sent(gates):
+        handlers = {MessageKind.SIGNAL: "signals", MessageKind.UPDATE: "updates"}[sent.message.kind]
+        handler = getattr(definition, handlers, {}).get(sent.message.name)
+        if handler is not None and (mismatch := _mismatch(sent, as_mapping(gates[sent.gate].get("ask")), handler)):
+            found[f"{sent.gate}.{sent.part}.args"] = mismatch
+    return found
+
+
+def _mismatch(sent: Sent, ask: Mapping[str, JSON], handler: Any) -> str | None:  # Any: the SDK's private definition
+    parameters = list(inspect.signature(handler.fn).parameters.values())[1 if handler.is_method else 0 :]
+    if not parameters or any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return None  # measured: a handler without parameters runs with any arguments (SDK 1.35)
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    needed = [each for each in positional if each.default is each.empty]
+    optional = _left_empty(sent.args, as_mapping(ask.get("schema")))
+    given, most = len(sent.args), counted(len(positional), "argument")
+    takes = most if len(needed) == len(positional) else f"{len(needed)} to {most}"
+    named = f"{sent.message.kind} {sent.message.name} takes {takes} ({', '.join(each.name for each in positional)})"
+    if not len(needed) <= given <= len(positional):
+        return f"{named}, and this gives it {given}"
+    if given - len(optional) < len(needed):
+        return f"{named}, and {', '.join(optional)} is left out when the person leaves it empty: require it"
+    return None
+
+
+def _left_empty(args: Sequence[JSON], schema: Mapping[str, JSON]) -> Sequence[str]:
+    """Return the fields of the answer at the end of a list that the person may leave empty."""
+    required: JSON = schema.get("required")
+    needed: Sequence[JSON] = cast("Sequence[JSON]", required) if isinstance(required, list) else ()
+    found: list[str] = []
+    for value in reversed(args):
+        field = _ANSWER_FIELD.fullmatch(value) if isinstance(value, str) else None
+        if field is None or field[1] in needed or schema.get("type") != "object":
+            break
+        found.append(field[1])
+    return found
+
+
+FILES: Mapping[str, str] = {"go": "mcpwf.go", "typescript": "mcpwf.ts"}
+
+
+def embedded_files() -> Mapping[str, str]:
+    """Return the text of each file, by language."""
+    folder = resources.files("mcp_workflows_temporal") / "embedded"
+    return {language: (folder / name).read_text("utf-8") for language, name in FILES.items()}

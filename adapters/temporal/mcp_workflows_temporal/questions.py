@@ -1,0 +1,98 @@
+"""The questions, message and progress that the workflow-side library writes to the memo, and the answers to questions.
+
+Anybody may write a memo: a value of another shape counts as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from mcp_workflows_temporal_worker.contract import (
+    ANSWER_SIGNAL,
+    ANSWER_UPDATE,
+    BAD_ANSWER,
+    MEMO_INPUT,
+    UNKNOWN_QUESTION,
+)
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
+from temporalio.service import RPCError
+
+from mcp_workflows.adapter import JSON, InputRequest, Progress
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows_temporal.client import Frontend, Handle, is_open
+from mcp_workflows_temporal.errors import unless_ended
+from mcp_workflows_temporal.payloads import as_mapping, read_memo
+
+
+def read_progress(status: Mapping[str, JSON]) -> Progress | None:
+    """Return the progress in `mcp.status`."""
+    value, total = status.get("progress"), status.get("total")
+    if not isinstance(value, int | float):
+        return None
+    return Progress(value=value, total=total if isinstance(total, int | float) else None)
+
+
+def read_questions(asked: Mapping[str, JSON]) -> Mapping[str, InputRequest]:
+    """Return the questions in `mcp.input`, by key."""
+    found: dict[str, InputRequest] = {}
+    for key, value in as_mapping(asked.get("requests")).items():
+        method, params = as_mapping(value).get("method"), as_mapping(value).get("params")
+        if isinstance(method, str) and isinstance(params, dict):
+            ordered = _in_order(as_mapping(params), as_mapping(value).get("order"))
+            found[key] = InputRequest(method=method, params=ordered)
+    return found
+
+
+def _in_order(params: Mapping[str, JSON], order: JSON) -> Mapping[str, JSON]:
+    """Return the form with its fields in the workflow's order: most converters sort the keys of an object."""
+    schema = as_mapping(params.get("requestedSchema"))
+    fields = as_mapping(schema.get("properties"))
+    if not isinstance(order, list) or not fields:
+        return params
+    names = cast("Sequence[JSON]", order)
+    first = {name: fields[name] for name in names if isinstance(name, str) and name in fields}
+    return {**params, "requestedSchema": {**schema, "properties": {**first, **fields}}}
+
+
+async def own_questions(frontend: Frontend, found: Described, memo: Mapping[str, JSON]) -> Mapping[str, InputRequest]:
+    """Return the questions in the memo if the current run asked them: a next run inherits the memo."""
+    asked = as_mapping(memo.get(MEMO_INPUT))
+    questions = read_questions(asked)
+    execution = found.workflow_execution_info.execution
+    asked_by = asked.get("run")
+    if not questions or (asked_by != execution.run_id and asked_by != await frontend.original_run(execution)):
+        return {}
+    return questions
+
+
+async def answer_questions(frontend: Frontend, handle: Handle, responses: Mapping[str, JSON]) -> None:
+    """Deliver each answer to an open question as an update; as a signal once no worker takes an update in time.
+
+    Raises:
+        EngineRefused: the workflow does not accept an answer.
+    """
+    found = await frontend.describe_chain(handle)
+    if not is_open(found):
+        return
+    questions = await own_questions(
+        frontend, found, await read_memo(frontend, found.workflow_execution_info, MEMO_INPUT)
+    )
+    has_worker = True
+    for key in responses.keys() & questions.keys():
+        has_worker = has_worker and await _update(frontend, handle, key, responses[key])
+        if not has_worker:
+            with unless_ended():
+                await frontend.signal(handle.execution, ANSWER_SIGNAL, [{"key": key, "response": responses[key]}])
+
+
+async def _update(frontend: Frontend, handle: Handle, key: str, response: JSON) -> bool:
+    """Return False if no worker took the update in time, or the workflow has no handler for it yet."""
+    try:
+        refusal = await frontend.update(handle.execution, ANSWER_UPDATE, [key, response], key, handle.first_run_id)
+    except RPCError:
+        return False  # an error that is more than a missing worker comes back with the signal
+    kind = refusal.application_failure_info.type if refusal else None
+    if refusal and kind == BAD_ANSWER:
+        raise EngineRefused(f"the workflow does not accept this answer: {refusal.message}")
+    return refusal is None or kind == UNKNOWN_QUESTION
