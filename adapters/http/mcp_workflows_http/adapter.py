@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import ClassVar, Final, Self, TypeVar, cast
 
@@ -27,23 +28,23 @@ from mcp_workflows.adapter import (
     StartGuarantee,
     Status,
 )
-from mcp_workflows.adapter.redaction import SECRET_KEY, mask
-from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError, ResultUnavailable
+from mcp_workflows.adapter.redaction import SECRET_KEY
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, ResultUnavailable
 from mcp_workflows.kit.change_hints import ChangeHints
-from mcp_workflows.kit.expressions import Scope
+from mcp_workflows.kit.definition import AnsweredAt
+from mcp_workflows.kit.expressions import Scope, as_object, lenient
+from mcp_workflows.kit.http_errors import MAX_BODY, reason_in
 from mcp_workflows.kit.kept_definitions import KeptDefinitions
 from mcp_workflows.kit.kept_looks import KeptLooks
-from mcp_workflows_http.bulk_status import WITH_LISTS, WITHOUT_LISTS, RateShares, listings
-from mcp_workflows_http.cancel import cancel
+from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows_http.client import ApiClient
-from mcp_workflows_http.definition import ApiDefinition
-from mcp_workflows_http.find import find
+from mcp_workflows_http.definition import ApiDefinition, Ask
+from mcp_workflows_http.describe import describe, listings, log_end
+from mcp_workflows_http.errors import change_error
 from mcp_workflows_http.handle import Handle, run_of
-from mcp_workflows_http.look import log_end, look
 from mcp_workflows_http.presets import presets
-from mcp_workflows_http.questions import send_answer
 from mcp_workflows_http.settings import HttpOptions, HttpSettings, preset_schema
-from mcp_workflows_http.start import start_execution
+from mcp_workflows_http.start import find_executions, start_execution
 from mcp_workflows_http.tooling.check import check_engine, check_workflow, made_up
 from mcp_workflows_http.tooling.discover import discover
 from mcp_workflows_http.tooling.preview import preview
@@ -51,7 +52,8 @@ from mcp_workflows_http.tooling.preview import preview
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
 _SWEEP_EVERY: Final = 5.0  # seconds at least between two sweeps
 _BATCH: Final = 1000  # executions of one sweep
-
+_CANCEL_AGAIN: Final = 0.1  # seconds between two looks at an execution that cannot be cancelled yet
+_LISTS_SHARE: Final = 0.4  # of the rate limit, where the API has lists; starts, answers and searches get the rest
 
 T = TypeVar("T", bound="HttpAdapter")
 
@@ -63,7 +65,7 @@ class HttpAdapter:
     Options: ClassVar[type[BaseModel]] = HttpOptions
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
     first_settings: ClassVar[Mapping[str, str]] = {"preset": "respond-async", "url": "https://jobs.example.com"}
-    shares: ClassVar[RateShares] = WITHOUT_LISTS
+    looks_share: ClassVar[float] = 0.8  # of the rate limit
 
     def __new__(cls, settings: HttpSettings) -> Self:
         """Return an adapter with exactly the capabilities that the definition has."""
@@ -116,43 +118,79 @@ class HttpAdapter:
         if kept := self._waits.get(ref.handle):
             return kept
         async with self._in_time():
+            definition = await self._definitions.get(handle.definition)
             try:
-                seen = await look(self._client, await self._definitions.get(handle.definition), handle, ref.options)
+                seen = await describe(self._client, definition, handle, ref.options)
             except ResultUnavailable as error:
                 unread = await self._definitions.without_result(ref.handle, error)
-                return self._without_secrets(replace(unread, execution_id=handle.name))
+                return replace(unread, execution_id=handle.name)
             if seen.unmapped is not None:
                 await self._definitions.note_unmapped(seen.unmapped)
-        execution = self._without_secrets(seen.execution)
-        if seen.wait and not execution.terminal:
-            self._waits.keep(ref.handle, execution, seen.wait)
-        return execution
-
-    @staticmethod
-    def _without_secrets(execution: Execution) -> Execution:
-        failure = execution.failure
-        return replace(
-            execution,
-            message=execution.message and mask(execution.message),
-            failure=failure and replace(failure, text=mask(failure.text)),
-        )
+        if seen.wait and not seen.execution.terminal:
+            self._waits.keep(ref.handle, seen.execution, seen.wait)
+        return seen.execution
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Send answers to the questions that are open; see `Adapter.answer`."""
         handle = Handle.parse(ref.handle)
         async with self._in_time():
             definition = await self._definitions.get(handle.definition)
-            seen = await look(self._client, definition, handle, ref.options)
+            seen = await describe(self._client, definition, handle, ref.options)
             self._waits.drop(ref.handle)
             for key in responses.keys() & seen.questions.keys():
-                await send_answer(self._client, seen.questions[key], responses[key], ref.principal)
+                await self._send_answer(seen.questions[key], as_object(responses[key]) or {}, ref.principal)
+
+    async def _send_answer(self, question: AskedQuestion[Ask], response: Mapping[str, JSON], principal: JSON) -> None:
+        """Deliver a response to an open question; one that was answered meanwhile is ignored.
+
+        Raises:
+            EngineRefused: the API does not take it, or the question cannot be declined.
+            EngineUnavailable: it may not have arrived.
+        """
+        how = question.how
+        if how.at is AnsweredAt.ENGINE:
+            return  # the person went to the page, or did not; a look tells
+        request = how.send if response.get("action") == "accept" else how.decline
+        if request is None:
+            raise EngineRefused("this question cannot be declined: cancel the task in its place")
+        scope = answer_scope(how, question.scope, as_object(response.get("content")) or {}, principal)
+        reply = await self._client.send(request, scope, changes=True)
+        if reply.status in how.late:
+            return
+        if not reply.ok:
+            raise change_error(reply)
+        if how.refused is not None and (scope | {"reply": reply.as_json()}).is_true(how.refused):
+            reason = reason_in(reply.content[:MAX_BODY])
+            raise EngineRefused(f"the API refused the answer{f': {reason}' if reason else ''}")
 
     async def cancel(self, ref: Ref) -> None:
         """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""
         handle = Handle.parse(ref.handle)
         self._waits.drop(ref.handle)
         async with self._in_time():
-            await cancel(self._client, await self._definitions.get(handle.definition), handle, ref.options)
+            await self._cancel(await self._definitions.get(handle.definition), handle, ref.options)
+
+    async def _cancel(self, definition: ApiDefinition, handle: Handle, options: Mapping[str, JSON]) -> None:
+        """Ask to cancel an execution that still runs: some APIs rewrite how one has ended.
+
+        Some executions cannot be cancelled while they begin. The caller bounds the time.
+
+        Raises:
+            EngineRefused: this API cannot cancel, or not this one.
+        """
+        how = definition.cancel
+        if how is None:
+            raise EngineRefused("this API cannot cancel an execution")
+        while True:
+            seen = await describe(self._client, definition, handle, options, with_log=False)
+            if seen.execution.terminal:
+                return
+            if how.when is None or lenient(partial(seen.scope.is_true, how.when)):
+                break
+            await anyio.sleep(_CANCEL_AGAIN)
+        reply = await self._client.send(how.request, seen.scope, changes=True)
+        if not reply.ok and reply.status not in how.late:
+            raise change_error(reply)
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
         """Return the request that `start` would send; see `Previews.preview`."""
@@ -182,7 +220,7 @@ class HttpAdapter:
     def allowance(self) -> Allowance:
         """This process's share of the API's rate limit; see `Limited.allowance`."""
         requests = 1 + sum(more.when is None and more.each is None for more in self._settings.look.more.values())
-        refill = self._client.refill * self.shares.looks
+        refill = self._client.refill * self.looks_share
         return Allowance(
             looks_per_second=refill / requests,
             sweep_every=_SWEEP_EVERY,
@@ -197,9 +235,6 @@ class HttpAdapter:
         try:
             with anyio.fail_after(seconds):
                 yield
-        except EngineError as error:
-            error.args = (mask(str(error)),)
-            raise
         except TimeoutError:
             raise EngineUnavailable(f"no answer within {seconds:g} s (timeout)") from None
 
@@ -213,10 +248,15 @@ class FindingHttpAdapter(HttpAdapter):
         return _LONGEST_CALL + self._settings.settling
 
     async def find(self, start: Start) -> str | None:
-        """Search for the execution of a key; see `Finds.find`."""
+        """Return the oldest execution of a key, and cancel the later ones; see `Finds.find`."""
+        settings = self._settings
+        assert settings.find is not None
         async with self._in_time():
-            found = await find(self._client, self._settings, self._definitions.current_digest, start)
-        return None if found is None else found.text()
+            digest = self._definitions.current_digest
+            found = await find_executions(self._client, settings, settings.find, digest, start)
+            for handle in found[1:]:
+                await self._cancel(settings, handle, start.options)
+        return found[0].text() if found else None
 
 
 class DiscoveringHttpAdapter(HttpAdapter):
@@ -236,7 +276,7 @@ class LoggingHttpAdapter(HttpAdapter):
         handle = Handle.parse(ref.handle)
         async with self._in_time():
             definition = await self._definitions.get(handle.definition)
-            seen = await look(self._client, definition, handle, ref.options, with_log=False)
+            seen = await describe(self._client, definition, handle, ref.options, with_log=False)
             how = definition.look.log
             return "" if how is None else await log_end(self._client, how, seen.scope)
 
@@ -278,7 +318,7 @@ class CalledHttpAdapter(HttpAdapter):
 class SweepingHttpAdapter(HttpAdapter):
     """Adapter for a job API that lists the executions that run; satisfies `Sweeps` besides."""
 
-    shares: ClassVar[RateShares] = WITH_LISTS
+    looks_share: ClassVar[float] = 0.5
 
     @property
     def allowance(self) -> Allowance:
@@ -289,7 +329,7 @@ class SweepingHttpAdapter(HttpAdapter):
     def __init__(self, settings: HttpSettings) -> None:
         super().__init__(settings)
         assert settings.sweep is not None
-        self._listings = listings(self._client, settings, settings.sweep)
+        self._listings = listings(self._client, settings, settings.sweep, lambda: self._client.refill * _LISTS_SHARE)
 
     async def start(self, start: Start) -> str:
         """Start it; older lists do not have it yet."""

@@ -6,6 +6,8 @@ import base64
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -17,7 +19,7 @@ import jwt
 from mcp_workflows.adapter.redaction import KNOWN, STARS
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.kit.expressions import as_object
-from mcp_workflows_http.connection_errors import cause_of
+from mcp_workflows_http.errors import cause_of
 from mcp_workflows_http.settings import Auth, Basic, ClientCredentials, GitHubApp
 
 _RENEWED_BEFORE: Final = 60.0  # seconds before its end
@@ -162,9 +164,40 @@ async def _of_cloud(cloud: str, scope: str) -> _Token:
     Raises:
         EngineUnavailable: there is none now; nothing was sent to the API.
     """
-    library = await anyio.to_thread.run_sync(import_module, f"{__package__}.{cloud}_identity")
-    try:
-        text, ends = await anyio.to_thread.run_sync(library.token, scope, abandon_on_cancel=True)
-    except library.ERRORS as error:
-        raise EngineUnavailable(f"auth.{cloud}: no token can be had ({type(error).__name__})", sent=False) from None
+
+    def token() -> tuple[str, float]:
+        read, module, name = _CLOUDS[cloud]
+        failure: type[Exception] = getattr(import_module(module), name)
+        try:
+            return read(scope)
+        except (failure, OSError, ValueError) as error:  # their texts may say more than people may see
+            kind = type(error).__name__
+            raise EngineUnavailable(f"auth.{cloud}: no token can be had ({kind})", sent=False) from None
+
+    text, ends = await anyio.to_thread.run_sync(token, abandon_on_cancel=True)
     return _Token.lasting(text, ends - time.time())
+
+
+@lru_cache(maxsize=1)
+def _azure_credential() -> Any:  # Any: only the extra `azure` has the library
+    return import_module("azure.identity").DefaultAzureCredential()
+
+
+def _azure_token(scope: str) -> tuple[str, float]:
+    """Return a token of Azure's default credentials, and its end in seconds since 1970; this blocks."""
+    found = _azure_credential().get_token(scope)
+    return found.token, float(found.expires_on)
+
+
+def _google_token(scope: str) -> tuple[str, float]:
+    """Return a token of Google's default credentials, and its end in seconds since 1970; this blocks."""
+    credentials = import_module("google.auth").default(scopes=[scope])[0]
+    credentials.refresh(import_module("google.auth.transport.requests").Request())
+    return credentials.token, credentials.expiry.replace(tzinfo=UTC).timestamp()
+
+
+_CLOUDS: Final[Mapping[str, tuple[Callable[[str], tuple[str, float]], str, str]]] = {
+    "azure": (_azure_token, "azure.core.exceptions", "AzureError"),
+    "google": (_google_token, "google.auth.exceptions", "GoogleAuthError"),
+}
+"""By cloud: the function that reads a token, and the module and the class of its library's errors."""

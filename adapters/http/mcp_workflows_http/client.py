@@ -8,12 +8,12 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import re
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
@@ -25,91 +25,29 @@ import httpx2
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.redaction import KNOWN
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, BucketLimits, QuotaKey
 from mcp_workflows_http.auth import Credentials
-from mcp_workflows_http.connection_errors import cause_of
-from mcp_workflows_http.definition import Method, Request
+from mcp_workflows_http.definition import Method, Pages, Request
+from mcp_workflows_http.errors import ReplyUndecodable, connection_error, look_error
+from mcp_workflows_http.reply import Reply, retry_after
 from mcp_workflows_http.settings import HttpSettings, Tls
 
 logger = logging.getLogger(__name__)
 
 AGENT: Final = "mcp-workflows"
 _AT_ONCE: Final = 1 / 6  # of the calls of a rate limit; the rest comes in evenly
-_PATIENCE: Final = 2.0  # seconds that a call waits for its turn
+_LONGEST_WAIT: Final = 2.0  # seconds that a call waits for its turn
 _LONGEST_PAUSE: Final = 3600.0  # seconds, whatever the API says
-_NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _URLS: Final = frozenset({"location", "content-location", "operation-location", "azure-asyncoperation"})
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_NEXT: Final = re.compile(r'\s*<([^<>]*)>(?=.*;\s*rel="?next"?)', re.IGNORECASE)
 _END: Final = 65_536  # bytes at the end of a log
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """A reply of the API; `body` is None if it is no JSON."""
-
-    status: int
-    headers: Mapping[str, str]  # names in lower case
-    content: bytes
-    is_throttled: bool = False  # as the definition says
-
-    @property
-    def ok(self) -> bool:
-        """True if the API says that all is well."""
-        return 200 <= self.status < 300  # the class of HTTP status
-
-    @property
-    def is_unauthorized(self) -> bool:
-        """True if our credentials are not accepted."""
-        return self.status == 401  # RFC 9110, section 15.5.2
-
-    @property
-    def is_client_error(self) -> bool:
-        """True if the API, or something before it, does not do what it was asked."""
-        return 400 <= self.status < 500
-
-    @property
-    def is_server_error(self) -> bool:
-        """True if the API failed."""
-        return self.status >= 500  # and the codes beyond 599 that some gateways make up
-
-    @property
-    def text(self) -> str:
-        """The body as a text."""
-        return self.content.decode("utf-8", "replace")
-
-    @property
-    def body(self) -> JSON:
-        """The body as JSON; None if it is none."""
-        try:
-            return json.loads(self.content)
-        except (ValueError, RecursionError):
-            return None
-
-    @property
-    def is_json(self) -> bool:
-        """True if the body is JSON, or empty: an API wrote it, and no proxy on the way."""
-        return not self.content or self.body is not None or self.content.strip() == b"null"
-
-    @property
-    def date(self) -> float | None:
-        """The time by the API's clock, in seconds since 1970, if it tells."""
-        return _moment(self.headers.get("date"))
-
-    def as_json(self) -> Mapping[str, JSON]:
-        """Return it for expressions."""
-        body = self.body
-        return {
-            "status": self.status,
-            "headers": dict(self.headers),
-            "body": body,
-            "text": self.text if body is None else None,
-        }
-
-
-class Pace:
-    """The rate at which the API may be called: its limit, and the time until which it throttles us."""
+class RateLimit:
+    """The rate at which the API may be called, and the time until which it throttles us."""
 
     def __init__(self, settings: HttpSettings) -> None:
         rate, self._throttled = settings.rate, settings.throttled
@@ -141,7 +79,7 @@ class Pace:
         left = self._until - time.time()
         if left > 0:
             raise EngineUnavailable(f"held back: it throttles us for {left:.0f} s more", sent=False, throttled=True)
-        if not await self._bucket.turn(_PATIENCE):
+        if not await self._bucket.turn(_LONGEST_WAIT):
             raise EngineUnavailable("held back: its rate limit is used up for now", sent=False, throttled=True)
 
     def is_throttled(self, reply: Reply) -> bool:
@@ -160,34 +98,11 @@ class Pace:
         return True
 
 
-def retry_after(reply: Reply, now: float) -> float | None:
-    """Return the seconds that the header Retry-After tells, as a number or a date by the API's clock."""
-    written = reply.headers.get("retry-after")
-    if written is None:
-        return None
-    if written.strip().isdecimal():
-        return float(written)
-    until = _moment(written)
-    return None if until is None else max(0.0, until - (reply.date or now))
-
-
-def _moment(written: str | None) -> float | None:
-    """Return a date of HTTP in seconds since 1970; None if it is none."""
-    try:
-        return None if written is None else parsedate_to_datetime(written).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
 def _number(written: str | None) -> float:
     try:
         return float(written or 0)
     except ValueError:
         return 0.0
-
-
-class _ReplyUndecodable(EngineUnavailable):
-    """A reply came whose content coding is broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,17 +125,17 @@ class ApiClient:
         self._settings = settings
         self._opening = anyio.Lock()
         self._opened: httpx2.AsyncClient | None = None
-        self._pace = Pace(settings)
+        self._rate_limit = RateLimit(settings)
 
     @property
     def refill(self) -> float:
         """Calls per second that the rate limit allows now."""
-        return self._pace.refill
+        return self._rate_limit.refill
 
     @property
     def spare(self) -> float:
         """Calls that may be made at once."""
-        return self._pace.spare
+        return self._rate_limit.spare
 
     @property
     def shown_credentials(self) -> Mapping[str, str]:
@@ -298,16 +213,57 @@ class ApiClient:
         """
         prepared = self.prepare(request, scope)
         client = await self._client()
-        await self._pace.turn()
+        await self._rate_limit.turn()
         try:
             reply = await self._sent(client, prepared, renewed=False, end_only=end_only)
-        except _ReplyUndecodable:
+        except ReplyUndecodable:
             if changes or request.method is not Method.GET:
                 raise
             reply = await self._sent(client, prepared, renewed=False, end_only=end_only)
         if reply.is_unauthorized and self._credentials.renewable:  # a definite no: it may be sent again
             reply = await self._sent(client, prepared, renewed=True, end_only=end_only)
         return reply
+
+    async def items(self, how: Pages, scope: Scope) -> AsyncGenerator[JSON]:
+        """Yield the items of all pages; see `pages`."""
+        async for page in self.pages(how, scope):
+            for item in page:
+                yield item
+
+    async def pages(self, how: Pages, scope: Scope) -> AsyncGenerator[Sequence[JSON]]:
+        """Yield the items of each page: one call each.
+
+        Raises:
+            EngineUnavailable: there is no list, or it has more pages than are read.
+        """
+        request = how.request
+        for _ in range(how.pages):
+            reply = await self.read(request, scope)
+            if not reply.ok:
+                raise look_error(reply)
+            page = scope | {"reply": reply.as_json()}
+            found = as_list(lenient(partial(page.value, how.each)))
+            if found is None:
+                raise EngineUnavailable(f"it answered {reply.status} without a list at {how.each}", silent=False)
+            yield found
+            following = _following(how, reply, page) if found else None
+            if following is None:
+                return
+            request = following
+        raise EngineUnavailable(f"its list has more than {how.pages} pages, which are not read (pages)", silent=False)
+
+    async def read(self, request: Request, scope: Scope) -> Reply:
+        """Send a request that changes nothing; without its reply nothing is known.
+
+        Raises:
+            EngineUnavailable: no reply, or the request cannot be made of these values.
+        """
+        try:
+            return await self.send(request, scope)
+        except EngineUnavailable:
+            raise
+        except EngineError as error:
+            raise EngineUnavailable(str(error), silent=False) from None
 
     async def _sent(self, client: httpx2.AsyncClient, prepared: Prepared, *, renewed: bool, end_only: bool) -> Reply:
         headers = {**prepared.headers, **await self._credentials.headers(client, renewed=renewed)}
@@ -338,14 +294,14 @@ class ApiClient:
             finally:
                 await response.aclose()
         except httpx2.RequestError as error:
-            raise _lost(error) from None
+            raise connection_error(error) from None
         headers = {name.lower(): KNOWN.mask(value) for name, value in response.headers.items()}
         for name in headers.keys() & _URLS:  # relative to the request: RFC 9110, section 10.2.2
             with suppress(ValueError):  # it is no URL
                 headers[name] = urljoin(str(request.url), headers[name])
         content = KNOWN.mask(content.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         reply = Reply(status=response.status_code, headers=headers, content=content)
-        return replace(reply, is_throttled=is_theirs and self._pace.is_throttled(reply))
+        return replace(reply, is_throttled=is_theirs and self._rate_limit.is_throttled(reply))
 
     async def _bounded(self, response: httpx2.Response) -> bytes:
         content = bytearray()
@@ -456,10 +412,15 @@ def _as_text(value: JSON) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _lost(error: httpx2.RequestError) -> EngineUnavailable:
-    if isinstance(error, _NOT_SENT):
-        return EngineUnavailable(f"it cannot be connected to{cause_of(error)}", sent=False)
-    if isinstance(error, httpx2.DecodingError):
-        return _ReplyUndecodable("its reply cannot be decoded")
-    late = isinstance(error, httpx2.TimeoutException)
-    return EngineUnavailable("no answer in time" if late else f"the connection was lost ({type(error).__name__})")
+def _following(how: Pages, reply: Reply, page: Scope) -> Request | None:
+    """Return the request of the next page; None: this was the last one."""
+    if how.next is None:
+        return None
+    if how.next.link:
+        links = map(_NEXT.match, reply.headers.get("link", "").split(","))
+        found = next((each for each in links if each), None)
+        return None if found is None else how.request.model_copy(update={"path": None, "url": found[1], "query": {}})
+    more: Mapping[str, Any] = {name: page.value(value) for name, value in how.next.query.items()}
+    if all(value in (None, "", False) for value in more.values()):
+        return None
+    return how.request.model_copy(update={"query": {**how.request.query, **more}})

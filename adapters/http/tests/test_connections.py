@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import anyio.to_thread
 import pytest
 from cryptography.hazmat.primitives import serialization
 from mcp_workflows_http import HttpAdapter
@@ -23,7 +20,6 @@ from adapters.http.tests.real import adapter_of
 from mcp_workflows.adapter import Finding, Ref, Start, Status
 from mcp_workflows.errors import EngineUnavailable
 from tests.support.authority import Authority
-from tests.support.commands import COMMAND, run
 
 pytestmark = pytest.mark.anyio
 
@@ -283,19 +279,3 @@ async def test_a_token_endpoint_that_cannot_be_connected_to_is_told_likewise(
 async def test_a_proxy_of_the_environment_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "ftp://mcp:s3cret@127.0.0.1:1")
     await refused("https://localhost:1", "HTTPS_PROXY or HTTP_PROXY is no URL of a proxy")
-
-
-@pytest.mark.process
-async def test_the_command_check_names_the_setting_of_a_ca_that_is_not_trusted(
-    authority: Authority, tmp_path: Path
-) -> None:
-    async with api(tls_of(authority, tmp_path)) as port:
-        (tmp_path / "workflows.yaml").write_text(
-            f"engines: {{ci: {{adapter: http, preset: buildbot, url: 'https://localhost:{port}'}}}}\n"
-            "tools: {release: {engine: ci, workflow: release}}\n"
-        )
-        run_there = partial(run, [COMMAND, "check", "workflows.yaml", "--json"], cwd=tmp_path)
-        done = await anyio.to_thread.run_sync(run_there)
-    assert done.returncode == 1
-    [engine] = json.loads(done.stdout)["engines"]
-    assert "its certificate is not trusted (tls.ca_file)" in engine["text"]

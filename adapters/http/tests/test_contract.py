@@ -20,29 +20,34 @@ def adapter_at(url: str, **more: Any) -> HttpAdapter:
     return HttpAdapter(HttpSettings.model_validate({**DEFINITION, "url": url, **more}))
 
 
-def subject_of(url: str, lossy: Any, **more: Any) -> Subject:
-    @asynccontextmanager
-    async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
-        async with lossy.losing():
-            yield
+@asynccontextmanager
+async def subject_of(*, dedupes: bool = True, **more: Any) -> AsyncGenerator[Subject]:
+    """The subject of an API that loses replies when it is told to."""
+    async with jobs_api(dedupes=dedupes) as (_, there), lossy_proxy(int(urlsplit(there).port or 0)) as lossy:
+        url = f"http://127.0.0.1:{lossy.port}"
 
-    return Subject(
-        new_adapter=lambda: adapter_at(url, **more),
-        finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
-        output={"text": "hi"},
-        other_arguments=[{"text": "ho"}],
-        fails=Role(workflow="decline"),
-        failure="the card was declined",
-        endless=Role(workflow="forever"),
-        asks=Role(workflow="ask"),
-        asks_two=Role(workflow="ask-two"),
-        content={"answer": "yes"},
-        refused=Role(workflow="nobody-wrote-this"),
-        unknown_handle='{"v":1,"run":"none","workflow":"echo","at":0,"vars":{},"definition":"x"}',
-        unreachable=lambda: adapter_at("http://127.0.0.1:1", **{**more, "auth": {"bearer": "s3cret"}}),
-        secret="s3cret",
-        losing_replies=losing_replies,
-    )
+        @asynccontextmanager
+        async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
+            async with lossy.losing():
+                yield
+
+        yield Subject(
+            new_adapter=lambda: adapter_at(url, timeout="4s", **more),
+            finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
+            output={"text": "hi"},
+            other_arguments=[{"text": "ho"}],
+            fails=Role(workflow="decline"),
+            failure="the card was declined",
+            endless=Role(workflow="forever"),
+            asks=Role(workflow="ask"),
+            asks_two=Role(workflow="ask-two"),
+            content={"answer": "yes"},
+            refused=Role(workflow="nobody-wrote-this"),
+            unknown_handle='{"v":1,"run":"none","workflow":"echo","at":0,"vars":{},"definition":"x"}',
+            unreachable=lambda: adapter_at("http://127.0.0.1:1", **{**more, "auth": {"bearer": "s3cret"}}),
+            secret="s3cret",
+            losing_replies=losing_replies,
+        )
 
 
 class TestKeyed(AdapterContract):
@@ -50,8 +55,8 @@ class TestKeyed(AdapterContract):
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
-        async with jobs_api() as (_, url), lossy_proxy(int(urlsplit(url).port or 0)) as lossy:
-            yield subject_of(f"http://127.0.0.1:{lossy.port}", lossy, starts="keyed", timeout="4s")
+        async with subject_of(starts="keyed") as subject:
+            yield subject
 
 
 class TestFindable(AdapterContract):
@@ -59,8 +64,8 @@ class TestFindable(AdapterContract):
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
-        async with jobs_api(dedupes=False) as (_, url), lossy_proxy(int(urlsplit(url).port or 0)) as lossy:
-            yield subject_of(f"http://127.0.0.1:{lossy.port}", lossy, starts="findable", find=FIND, timeout="4s")
+        async with subject_of(dedupes=False, starts="findable", find=FIND) as subject:
+            yield subject
 
 
 class TestSwept(ListingContract):
@@ -68,9 +73,9 @@ class TestSwept(ListingContract):
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
-        async with jobs_api() as (_, url), lossy_proxy(int(urlsplit(url).port or 0)) as lossy:
-            sweep = {**LIST, "status": "{{item.state}}", "asking": "{{item.questions}}"}
-            yield subject_of(f"http://127.0.0.1:{lossy.port}", lossy, starts="keyed", sweep=sweep, timeout="4s")
+        sweep = {**LIST, "status": "{{item.state}}", "asking": "{{item.questions}}"}
+        async with subject_of(starts="keyed", sweep=sweep) as subject:
+            yield subject
 
 
 class TestOnce(AdapterContract):
@@ -78,5 +83,5 @@ class TestOnce(AdapterContract):
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
-        async with jobs_api(dedupes=False) as (_, url), lossy_proxy(int(urlsplit(url).port or 0)) as lossy:
-            yield subject_of(f"http://127.0.0.1:{lossy.port}", lossy, starts="once", timeout="4s")
+        async with subject_of(dedupes=False, starts="once") as subject:
+            yield subject

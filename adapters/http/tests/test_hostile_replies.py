@@ -6,9 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from mcp_workflows_http import HttpAdapter, HttpSettings
-from mcp_workflows_http.look import _without_stack_traces  # pyright: ignore[reportPrivateUsage]  # only its time matters
-from pydantic import ValidationError
+from mcp_workflows_http.describe import _without_stack_traces  # pyright: ignore[reportPrivateUsage]  # only its time matters
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from adapters.http.tests.jobs_api import DEFINITION, TOKEN
@@ -116,19 +114,3 @@ async def test_a_relative_location_is_one_beside_the_request() -> None:
         found.vendor.replies["GET /exports/42"] = Response(status_code=202)
         found.vendor.replies["GET /42"] = JSONResponse({"status": "failed"})
         assert (await found.look(await found.start(order("big")))).status is Status.RUNNING
-
-
-@pytest.mark.parametrize(
-    ("written", "text"),
-    [
-        ({"look": {"request": "/x", "codes": {200: "done"}}}, "200: write one of running, succeeded, failed"),
-        ({"start": {"request": "/x", "handle": "{{reply.body.id}}"}}, "write the method of a start"),
-        ({"start": {"request": "POST /x", "handle": "abc"}}, "it is the same for all"),
-        ({"start": {"request": "POST /a/../x", "handle": "{{reply.body.id}}"}}, "has no .. in it"),
-        ({"headers": {"a b": "c"}}, "a header is a name without spaces"),
-        ({"headers": {"x-team": "Zürich"}}, "one line of ASCII"),
-    ],
-)
-def test_a_definition_that_cannot_work_is_refused(written: Any, text: str) -> None:
-    with pytest.raises(ValidationError, match=text):
-        HttpAdapter(HttpSettings.model_validate({**DEFINITION, "url": "https://jobs.example.com", **written}))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import httpx2
@@ -47,13 +47,18 @@ async def call(client: Peer) -> str:
     return (await client.call("echo", {"text": "hi"}, meta=KEY)).result["taskId"]
 
 
-async def survive(file: Path, step: str) -> None:
-    """Kill the sidecar in the first call, and call again until there is a result."""
+async def die(file: Path, step: str) -> None:
+    """Kill the sidecar in the first call."""
     with dying_sidecar(file, step) as dying:
         async with peer(dying.url) as client:
             with pytest.raises(httpx2.TransportError):
                 await call(client)
         assert dying.process.wait(60) == -9
+
+
+async def survive(file: Path, step: str) -> None:
+    """Kill the sidecar in the first call, and call again until there is a result."""
+    await die(file, step)
     with sidecar(file) as fresh:
         async with peer(fresh.url) as client:
             ids = {await call(client) for _ in range(3)}
@@ -61,42 +66,34 @@ async def survive(file: Path, step: str) -> None:
             assert (await client.until(ids.pop(), within=90))["status"] == "completed"
 
 
-@pytest.mark.parametrize("step", STEPS)
-async def test_buildbot_builds_once_whenever_the_sidecar_is_killed(
-    buildbot: Buildbot, tmp_path: Path, step: str
-) -> None:
-    before = len(listed(f"{buildbot.url}/api/v2/buildsets", "buildsets"))
-    await survive(config(tmp_path, "buildbot", buildbot.url, "echo"), step)
-    assert len(listed(f"{buildbot.url}/api/v2/buildsets", "buildsets")) == before + 1
+WORKFLOWS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "buildbot": lambda _: "echo",
+    "prefect": lambda engine: engine.deployment("echo"),
+    "airflow": lambda _: "echo",
+}
+RUNS: Final[Mapping[str, Callable[[Any], int]]] = {
+    "buildbot": lambda engine: len(listed(f"{engine.url}/api/v2/buildsets", "buildsets")),
+    "prefect": lambda engine: engine.runs(),
+    "airflow": lambda engine: engine.read("dags/echo/dagRuns")["total_entries"],
+}
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_prefect_runs_a_flow_once_whenever_the_sidecar_is_killed(
-    prefect: Prefect, tmp_path: Path, step: str
+@pytest.mark.parametrize("preset", WORKFLOWS)
+async def test_a_call_runs_once_whenever_the_sidecar_is_killed(
+    preset: str, step: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    before = prefect.runs()
-    await survive(config(tmp_path, "prefect", prefect.url, prefect.deployment("echo")), step)
-    assert prefect.runs() == before + 1
-
-
-@pytest.mark.parametrize("step", STEPS)
-async def test_airflow_runs_a_dag_once_whenever_the_sidecar_is_killed(
-    airflow: Airflow, tmp_path: Path, step: str
-) -> None:
-    before = airflow.read("dags/echo/dagRuns")["total_entries"]
-    await survive(config(tmp_path, "airflow", airflow.url, "echo"), step)
-    assert airflow.read("dags/echo/dagRuns")["total_entries"] == before + 1
+    engine = request.getfixturevalue(preset)
+    before = RUNS[preset](engine)
+    await survive(config(tmp_path, preset, engine.url, WORKFLOWS[preset](engine)), step)
+    assert RUNS[preset](engine) == before + 1
 
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_toil_never_runs_a_call_twice_though_it_takes_no_key(toil: Toil, tmp_path: Path, step: str) -> None:
     before = len(listed(f"{toil.url}/ga4gh/wes/v1/runs", "workflows"))
     file = config(tmp_path, "wes", toil.url, toil.workflow("echo"))
-    with dying_sidecar(file, step) as dying:
-        async with peer(dying.url) as client:
-            with pytest.raises(httpx2.TransportError):
-                await call(client)
-        assert dying.process.wait(60) == -9
+    await die(file, step)
     with sidecar(file) as fresh:
         async with peer(fresh.url) as client:
             for _ in range(3):

@@ -91,6 +91,16 @@ def test_an_unknown_preset_is_told(preset: str, text: str) -> None:
         ({"timeout": "1m"}, ("timeout",), "at most 9s"),
         ({"proxy": "proxy:3128"}, ("proxy",), "write the URL of a proxy"),
         ({"lok": {}}, ("lok",), "Extra inputs are not permitted"),
+        (
+            {"look": {"request": "/x", "codes": {200: "done"}}},
+            ("look", "codes"),
+            "200: write one of running, succeeded",
+        ),
+        ({"start": {"request": "/x", "handle": "{{reply.body.id}}"}}, ("start",), "write the method of a start"),
+        ({"start": {"request": "POST /x", "handle": "abc"}}, ("start",), "it is the same for all"),
+        ({"start": {"request": "POST /a/../x"}}, ("start", "request"), "has no .. in it"),
+        ({"headers": {"a b": "c"}}, ("headers",), "a header is a name without spaces"),
+        ({"headers": {"x-team": "Zürich"}}, ("headers",), "one line of ASCII"),
     ],
 )
 def test_a_wrong_definition_is_told_with_its_place(written: Any, place: tuple[str, ...], text: str) -> None:

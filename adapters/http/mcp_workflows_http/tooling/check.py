@@ -11,8 +11,7 @@ from mcp_workflows.kit.definition import promise_of
 from mcp_workflows.kit.expressions import CLOCKS_DIFFER, Scope, as_object, names_in
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Method, Request
-from mcp_workflows_http.error_translation import said
-from mcp_workflows_http.find import items
+from mcp_workflows_http.errors import said
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.settings import HttpSettings
 from mcp_workflows_http.start import order_scope
@@ -62,7 +61,7 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
                 return Finding(ok=False, text=f"workflow {start.workflow}: {said(reply)}")
             texts.append("is there")
         if settings.find is not None and settings.find.request.method is Method.GET:
-            async for item in items(client, settings.find, scope):
+            async for item in client.items(settings.find, scope):
                 (scope | {"item": item}).is_true(settings.find.where)
                 break
             texts.append("its executions can be searched")

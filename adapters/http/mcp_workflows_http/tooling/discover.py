@@ -15,9 +15,9 @@ from mcp_workflows.errors import EngineError
 from mcp_workflows.kit.definition import Inputs
 from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows.kit.reply_reader import form_of
-from mcp_workflows_http.client import ApiClient, Reply
+from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Detail, Workflows
-from mcp_workflows_http.find import items
+from mcp_workflows_http.reply import Reply
 from mcp_workflows_http.settings import HttpSettings
 
 _MOST: Final = 200  # workflows
@@ -31,7 +31,7 @@ async def discover(client: ApiClient, settings: HttpSettings, how: Workflows) ->
         EngineRefused, EngineUnavailable: they cannot be listed.
     """
     scope, found = Scope(names={"vars": settings.vars}), list[Discovered]()
-    async for item in items(client, how, scope):
+    async for item in client.items(how, scope):
         each = await _with_details(client, how, scope | {"item": item})
         if how.when is not None and not lenient(partial(each.is_true, how.when)):
             continue

@@ -1,17 +1,22 @@
-"""The meaning of replies that are no success: the one table of this adapter.
+"""The meaning of failed connections, and of replies that are no success: the error tables of this adapter.
 
 Sources: RFC 9110, section 15; RFC 6585, section 4; RFC 8470, section 5.2.
 """
 
 from __future__ import annotations
 
+import socket
+import ssl
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
+
+import httpx2
 
 from mcp_workflows.adapter import StartGuarantee
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.kit.http_errors import reason_in
-from mcp_workflows_http.client import Reply
+from mcp_workflows_http.reply import Reply
 
 _LATER: Final = frozenset({408, 425})
 _NOT_OURS: Final = "it does not accept our credentials"
@@ -20,6 +25,41 @@ _ABOUT_THE_INPUT: Final = frozenset({400, 404, 405, 413, 415, 422})
 _NO_SUCH_PAGE: Final = frozenset({404, 405})  # also of a proxy that stands before the API
 _NOT_DONE_HERE: Final = frozenset({301, 307, 308})
 _MOST: Final = 8192  # bytes of a body that are read for its reason
+_NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+_CAUSES: Final[Mapping[type[BaseException], str]] = {
+    httpx2.ProxyError: "the proxy refuses, or wants credentials (proxy)",
+    httpx2.TimeoutException: "no connection in time",
+    ssl.SSLCertVerificationError: "its certificate is not trusted (tls.ca_file), or is for another host ({url})",
+    ssl.SSLError: "TLS fails; it may want a certificate of ours (tls.client_cert), or speak no TLS ({url})",
+    socket.gaierror: "its name is not known ({url}), or that of the proxy (proxy)",
+    ConnectionRefusedError: "nothing listens there ({url}), or where the proxy should be (proxy)",
+}
+"""Causes by the class of the exception, the more special ones first; each names the settings that may be wrong."""
+
+
+class ReplyUndecodable(EngineUnavailable):
+    """The content coding of a reply is broken."""
+
+
+def cause_of(error: BaseException, url: str = "url") -> str:
+    """Return what went wrong, to end a sentence with. `url`: the setting with the address."""
+    found: BaseException | None = error
+    while found is not None:
+        for kind, text in _CAUSES.items():
+            if isinstance(found, kind):
+                return f": {text.format(url=url)}"
+        found = found.__cause__ or found.__context__
+    return f" ({type(error).__name__})"
+
+
+def connection_error(error: httpx2.RequestError) -> EngineUnavailable:
+    """Return the meaning of a request without a reply."""
+    if isinstance(error, _NOT_SENT):
+        return EngineUnavailable(f"it cannot be connected to{cause_of(error)}", sent=False)
+    if isinstance(error, httpx2.DecodingError):
+        return ReplyUndecodable("its reply cannot be decoded")
+    late = isinstance(error, httpx2.TimeoutException)
+    return EngineUnavailable("no answer in time" if late else f"the connection was lost ({type(error).__name__})")
 
 
 def said(reply: Reply) -> str:

@@ -1,11 +1,11 @@
-"""A look at an execution: its status in the words of the API, and what else the definition reads of the replies."""
+"""The state of executions: of one by its own requests, of many by the lists of those that run."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -13,7 +13,16 @@ from typing import Final
 
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.adapter.redaction import mask
-from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError, ResultUnavailable
+from mcp_workflows.errors import (
+    EngineError,
+    EngineRefused,
+    EngineUnavailable,
+    ExecutionNotFound,
+    MappingError,
+    ResultUnavailable,
+)
+from mcp_workflows.kit.bulk_status import ListEntry, Listings, RunningNames
+from mcp_workflows.kit.definition import word_of
 from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows.kit.reply_reader import (
     AskedQuestion,
@@ -26,10 +35,12 @@ from mcp_workflows.kit.reply_reader import (
     text_of,
     with_questions,
 )
-from mcp_workflows_http.client import ApiClient, Reply, retry_after
-from mcp_workflows_http.definition import ApiDefinition, Ask, Log, Look, More
-from mcp_workflows_http.error_translation import look_error, said
-from mcp_workflows_http.handle import Handle
+from mcp_workflows_http.client import ApiClient
+from mcp_workflows_http.definition import ApiDefinition, Ask, Log, Look, More, Sweep
+from mcp_workflows_http.errors import look_error, said
+from mcp_workflows_http.handle import Handle, run_of
+from mcp_workflows_http.reply import Reply, retry_after
+from mcp_workflows_http.settings import HttpSettings
 
 _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|(^|\s)File "[^"]*", line \d+|^\s+at \S+ ?\(')
 _LONGEST_LINE: Final = 2000  # characters of a line of a log
@@ -38,8 +49,8 @@ _LONGEST_TAIL: Final = 4000  # characters of a log in a failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """The result of a look, and what expressions know by then."""
+class Observation:
+    """The state of an execution, and what expressions know by then."""
 
     execution: Execution
     scope: Scope
@@ -49,15 +60,15 @@ class Seen:
     wait: float = 0.0  # seconds until the API wants to be asked again
 
 
-async def look(
+async def describe(
     client: ApiClient,
     definition: ApiDefinition,
     handle: Handle,
     options: Mapping[str, JSON],
     *,
     with_log: bool = True,
-) -> Seen:
-    """Look once, with all requests that the definition asks for. `with_log`: a failure has the end of the log.
+) -> Observation:
+    """Describe an execution, with all requests that the definition asks for. `with_log`: a failure has the log's end.
 
     Raises:
         ExecutionNotFound: there is none, and it is not too young to be seen.
@@ -66,7 +77,7 @@ async def look(
     how, scope = definition.look, handle.scope(options)
     kept = as_object(handle.reply)
     if kept is None:
-        reply = await _asked(client, how, scope)
+        reply = await client.read(how.request, scope)
     else:
         reply = Reply(status=kept["status"], headers={}, content=str(kept["body"]).encode())
     scope |= {"reply": reply.as_json(), "more": {}}
@@ -81,7 +92,7 @@ async def look(
         if not handle.is_younger_than(settling, datetime.now(UTC)):
             raise ExecutionNotFound(said(reply))
         seen = Execution(status=Status.RUNNING, message="the API does not show it yet", execution_id=handle.name)
-        return Seen(execution=seen, scope=scope, reply=reply)
+        return Observation(execution=seen, scope=scope, reply=reply)
     if not reply.ok and reply.status not in how.codes:
         raise look_error(reply)
     status, strange = _status(how, reply, scope)
@@ -100,17 +111,7 @@ async def look(
     questions = open_questions(definition.asks, execution, scope, definition.settling)
     execution = with_questions(execution, questions)
     wait = min(retry_after(reply, time.time()) or 0.0, how.wait_at_most.total_seconds())
-    return Seen(execution=execution, scope=scope, reply=reply, questions=questions, unmapped=strange, wait=wait)
-
-
-async def _asked(client: ApiClient, how: Look, scope: Scope) -> Reply:
-    """Send the request of a look; one that cannot be made is an answer that cannot be had."""
-    try:
-        return await client.send(how.request, scope)
-    except EngineUnavailable:
-        raise
-    except EngineError as error:
-        raise EngineUnavailable(str(error), silent=False) from None
+    return Observation(execution=execution, scope=scope, reply=reply, questions=questions, unmapped=strange, wait=wait)
 
 
 def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
@@ -155,7 +156,7 @@ async def _one_more(client: ApiClient, how: Look, further: More, scope: Scope, f
     """Send a further request if it is due; return its reply, None without one."""
     if further.when is not None and not lenient(partial(scope.is_true, further.when)):
         return None
-    reply = await _asked(client, how.model_copy(update={"request": further.request}), scope)
+    reply = await client.read(further.request, scope)
     has_result = how.needs_more_for_output and scope.names.get("status") == Status.SUCCEEDED
     unknown = how.needs_more_for_status or (has_result and (reply.is_unauthorized or reply.is_server_error))
     if reply.is_throttled or (unknown and not reply.ok and reply.status not in how.gone):
@@ -198,3 +199,48 @@ def _without_stack_traces(lines: Iterable[str]) -> Sequence[str]:
             found.append(line.rstrip())
         is_code = is_place and "File " in line
     return found
+
+
+def listings(
+    client: ApiClient, settings: HttpSettings, sweep: Sweep, calls_per_second: Callable[[], float]
+) -> Listings:
+    """Return the lists of running executions, by workflow; `calls_per_second` is their share of the rate limit."""
+
+    async def lister(workflow: str) -> RunningNames:
+        scope = Scope(names={"workflow": workflow, "vars": settings.vars, "options": {}})
+        names, asking, calls = set[str](), dict[str, str](), 0
+        try:
+            for value in sweep.values or (None,):
+                async for page in client.pages(sweep, scope | {"value": value}):
+                    calls += 1
+                    for each in (scope | {"item": item} for item in page):
+                        asks = None if sweep.asking is None else each.value(sweep.asking)
+                        name = Handle.name_of(run_of(each.value(sweep.handle)))
+                        if isinstance(asks, str) and asks:
+                            asking[name] = asks
+                        if not asks and _runs(settings, sweep, each):
+                            names.add(name)
+        except MappingError as error:
+            raise EngineRefused(f"its list cannot be read: {error}") from None
+        except EngineUnavailable as error:
+            if error.silent or error.throttled:
+                raise
+            raise EngineRefused(str(error)) from None  # of this workflow only
+        return RunningNames(names=names | asking.keys(), calls=calls, asking=asking)
+
+    return Listings(lister, _entry, calls_per_second)
+
+
+def _entry(handle: str) -> ListEntry | None:
+    try:
+        found = Handle.parse(handle)
+    except ExecutionNotFound:
+        return None
+    return ListEntry(workflow=found.workflow, name=found.name)
+
+
+def _runs(settings: HttpSettings, sweep: Sweep, scope: Scope) -> bool:
+    """Return True if an item of the list still runs; a word that no map names counts as running."""
+    if sweep.status is None:
+        return True
+    return settings.look.map.status(word_of(scope.value(sweep.status))) in {None, Status.RUNNING}
