@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -32,23 +31,24 @@ from mcp_workflows.adapter import (
     StartGuarantee,
     digest,
 )
-from mcp_workflows.adapter.redaction import KNOWN, mask, mask_known
-from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ResultUnavailable
+from mcp_workflows.adapter.redaction import KNOWN
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ResultUnavailable
+from mcp_workflows.kit.definition import AnsweredAt
+from mcp_workflows.kit.expressions import as_object
 from mcp_workflows.kit.kept_definitions import KeptDefinitions
 from mcp_workflows.kit.kept_looks import KeptLooks
-from mcp_workflows_mcp.cancel import cancel
-from mcp_workflows_mcp.definition import ToolsDefinition
-from mcp_workflows_mcp.find import find
+from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
+from mcp_workflows_mcp.client import Connection, Upstream
+from mcp_workflows_mcp.definition import Ask, ToolsDefinition
+from mcp_workflows_mcp.describe import describe
+from mcp_workflows_mcp.errors import change_error, holds
 from mcp_workflows_mcp.handle import Handle, HandleKind
-from mcp_workflows_mcp.look import look
 from mcp_workflows_mcp.open_calls import OpenCalls
-from mcp_workflows_mcp.questions import send_answer
 from mcp_workflows_mcp.settings import McpOptions, McpSettings
-from mcp_workflows_mcp.start import StartCalls
+from mcp_workflows_mcp.start import StartCalls, find_executions
 from mcp_workflows_mcp.tooling.check import check_engine, check_workflow
 from mcp_workflows_mcp.tooling.discover import address_of, discover, draft_engine, exposed
 from mcp_workflows_mcp.tooling.preview import preview
-from mcp_workflows_mcp.upstream import Connection, Upstream
 from mcp_workflows_mcp.upstream_tasks import UpstreamTasks, task_of
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
@@ -76,7 +76,7 @@ class McpAdapter:
         self._settings = settings
         self._definitions = KeptDefinitions[ToolsDefinition](settings, settings.definition, ToolsDefinition)
         KNOWN.add_all(settings)
-        self._calls = OpenCalls(mask_known, is_local=settings.is_local)
+        self._calls = OpenCalls(is_local=settings.is_local)
         self._upstream = Upstream(settings, self._calls, self._answer_elicitation)
         self._tasks = UpstreamTasks(self._upstream, self._calls.elicitations)
         self._starts = StartCalls(self._upstream, settings, self._calls)
@@ -121,7 +121,7 @@ class McpAdapter:
         with anyio.move_on_after(self._settings.timeout.total_seconds()):
             await call.changed.wait()
         if call.error is not None:
-            raise self._masked(call.error)
+            raise call.error
         if call.outcome is not None and "handle" in call.outcome:
             return str(call.outcome["handle"])
         asks = self._calls.elicitations.requests(call.id)
@@ -140,17 +140,16 @@ class McpAdapter:
         try:
             async with self._in_time():
                 try:
-                    execution, wait = await self._look(ref)
+                    execution, wait = await self._describe(ref)
                 except ResultUnavailable as error:
                     execution, wait = await self._definitions.without_result(ref.handle, error), 0.0
         except EngineRefused as error:
             raise EngineUnavailable(str(error), silent=False) from None
-        found = self._without_secrets(execution)
-        if wait > 0 and not found.terminal:
-            self._looks.keep(ref.handle, found, min(wait, _LONGEST_PAUSE))
-        return found
+        if wait > 0 and not execution.terminal:
+            self._looks.keep(ref.handle, execution, min(wait, _LONGEST_PAUSE))
+        return execution
 
-    async def _look(self, ref: Ref) -> tuple[Execution, float]:
+    async def _describe(self, ref: Ref) -> tuple[Execution, float]:
         """Return the execution, and the seconds until the server wants to be asked again."""
         handle = Handle.parse(ref.handle)
         if handle.kind is HandleKind.CALL:
@@ -160,25 +159,11 @@ class McpAdapter:
             handle = Handle.parse(found)
         if handle.kind is HandleKind.TASK:
             return await self._tasks.look(handle.name, self._running)
-        seen = await look(self._upstream, await self._definitions.get(handle.definition), handle, ref.options)
+        definition = await self._definitions.get(handle.definition)
+        seen = await describe(self._upstream, definition, handle, ref.options)
         if seen.unmapped is not None:
             await self._definitions.note_unmapped(seen.unmapped)
         return seen.execution, 0.0
-
-    @staticmethod
-    def _masked(error: EngineError) -> EngineError:
-        error.args = (mask(str(error)),)
-        return error
-
-    @staticmethod
-    def _without_secrets(execution: Execution) -> Execution:
-        failure = execution.failure
-        return replace(
-            execution,
-            message=execution.message and mask(execution.message),
-            output=mask_known(execution.output),
-            failure=failure and replace(failure, text=mask(failure.text)),
-        )
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Send answers to the questions that are open; see `Adapter.answer`."""
@@ -191,9 +176,27 @@ class McpAdapter:
                 await self._tasks.answer(handle.name, responses)
             else:
                 definition = await self._definitions.get(handle.definition)
-                seen = await look(self._upstream, definition, handle, ref.options)
+                seen = await describe(self._upstream, definition, handle, ref.options)
                 for key in responses.keys() & seen.questions.keys():
-                    await send_answer(self._upstream, seen.questions[key], responses[key], ref.principal)
+                    await self._send_answer(seen.questions[key], as_object(responses[key]) or {}, ref.principal)
+
+    async def _send_answer(self, question: AskedQuestion[Ask], response: Mapping[str, JSON], principal: JSON) -> None:
+        """Deliver a response to an open question; one that was answered meanwhile is ignored.
+
+        Raises:
+            EngineRefused: the server does not take it, or the question cannot be declined.
+            EngineUnavailable: it may not have arrived.
+        """
+        how = question.how
+        if how.at is AnsweredAt.ENGINE:
+            return  # the person went to the page, or did not; a look tells
+        call = how.send if response.get("action") == "accept" else how.decline
+        if call is None:
+            raise EngineRefused("this question cannot be declined: cancel the task in its place")
+        scope = answer_scope(how, question.scope, as_object(response.get("content")) or {}, principal)
+        reply = await self._upstream.call(call, scope)
+        if reply.is_error and not holds(how.late_if, reply.within(scope)):
+            raise change_error(reply)
 
     async def cancel(self, ref: Ref) -> None:
         """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""
@@ -206,7 +209,23 @@ class McpAdapter:
                 await self._tasks.cancel(handle.name)
             else:
                 definition = await self._definitions.get(handle.definition)
-                await cancel(self._upstream, definition, handle, ref.options)
+                await self._cancel(definition, handle, ref.options)
+
+    async def _cancel(self, definition: ToolsDefinition, handle: Handle, options: Mapping[str, JSON]) -> None:
+        """Ask to cancel an execution of the definition's tools, unless it has ended.
+
+        Raises:
+            EngineRefused: the definition has no tool for it, or the tool refuses.
+        """
+        how = definition.cancel
+        if how is None:
+            raise EngineRefused("this server has no tool that cancels an execution (cancel)")
+        seen = await describe(self._upstream, definition, handle, options)
+        if seen.execution.terminal:
+            return
+        reply = await self._upstream.call(how, seen.scope)
+        if reply.is_error and not holds(how.late_if, reply.within(seen.scope)):
+            raise change_error(reply)
 
     async def _resolved(self, ref: Ref) -> Handle:
         """Return the handle that a call has led to, if it has."""
@@ -289,9 +308,6 @@ class McpAdapter:
         try:
             with anyio.fail_after(self._settings.timeout.total_seconds()):
                 yield
-        except EngineError as error:
-            self._masked(error)
-            raise
         except TimeoutError:
             self._upstream.note_silence()
             raise EngineUnavailable(self._late()) from None
@@ -306,10 +322,15 @@ class FindingMcpAdapter(McpAdapter):
         return _LONGEST_CALL + self._settings.settling
 
     async def find(self, start: Start) -> str | None:
-        """Search for the execution of a key; see `Finds.find`."""
+        """Return the oldest execution of a key, and cancel the later ones; see `Finds.find`."""
+        settings = self._settings
+        assert settings.find is not None
         async with self._in_time():
-            found = await find(self._upstream, self._settings, self._definitions.current_digest, start)
-        return None if found is None else found.text()
+            digest = self._definitions.current_digest
+            found = await find_executions(self._upstream, settings, settings.find, digest, start)
+            for handle in found[1:]:
+                await self._cancel(settings, handle, start.options)
+        return found[0].text() if found else None
 
 
 def _kind(cls: type[T], settings: McpSettings) -> type[T]:

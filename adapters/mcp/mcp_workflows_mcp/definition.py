@@ -16,7 +16,7 @@ from mcp_workflows import Duration
 from mcp_workflows.adapter import StartGuarantee
 from mcp_workflows.kit.definition import MODEL, EngineQuestion, Reading
 from mcp_workflows.kit.expressions import Text, Value, names_in
-from mcp_workflows_mcp.text_parts import checked_pattern
+from mcp_workflows_mcp.reply import checked_pattern
 
 Pattern = Annotated[str, AfterValidator(checked_pattern)]
 

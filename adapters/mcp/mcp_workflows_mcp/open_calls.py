@@ -1,4 +1,4 @@
-"""Calls that have not ended yet: of tools that ask first, or that take long and are no tasks.
+"""Calls that have not ended yet, of tools that ask first or that take long and are no tasks; questions of the server.
 
 A call lives in one process, and is lost with it. What is known of it is kept in the store, so that other replicas can
 show it, and pass on answers and a cancellation to the process that has it.
@@ -10,7 +10,7 @@ import json
 import logging
 import time
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,13 +19,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 import anyio
+import mcp_types as types
 from anyio.abc import TaskGroup
+from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Notes, Progress, Status
+from mcp_workflows.adapter.display_text import safe_link
+from mcp_workflows.adapter.redaction import KNOWN, mask_known
 from mcp_workflows.errors import AdapterBroke, EngineError, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.kit.expressions import as_object
-from mcp_workflows_mcp.elicitations import Elicitations
-from mcp_workflows_mcp.error_translation import UNEXPECTED
+from mcp_workflows_mcp.errors import UNEXPECTED
 from mcp_workflows_mcp.reply import text_of
 
 logger = logging.getLogger(__name__)
@@ -40,9 +43,83 @@ _CANDIDATES_SECONDS: Final = 60.0  # for all calls but one to end, so that a que
 _MOST: Final = 1000  # ended calls that are remembered here
 _ABANDONED_SECONDS: Final = 600.0  # in which a request that nobody waits for any more may still lead to a question
 _CANCELLED_SECONDS: Final = 10.0  # the same of a call whose cancellation the server was told of: it should stop
+MOST_QUESTIONS: Final = 20  # questions of one execution that are open at a time
+_MOST_QUESTIONS_IN_ALL: Final = 1000
+_LONGEST_QUESTION: Final = 50_000  # characters of a question as JSON
+_METHOD: Final = "elicitation/create"
 _LARGEST_RESULT: Final = 8 * 2**20  # characters of a result as JSON that is kept
 UNKNOWN: Final = "OutcomeUnknown"
 _LOST: Final = "outcome unknown: the process that waited for the server's answer is gone"
+
+
+@dataclass(slots=True)
+class _Elicitation:
+    params: Mapping[str, JSON]
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    response: types.ElicitResult = field(default_factory=lambda: types.ElicitResult(action="cancel"))
+
+
+class Elicitations:
+    """The open questions by execution (an id of a call or of a task), each under a key that is never used again."""
+
+    def __init__(self, changed: Callable[[str], None], *, is_local: bool) -> None:
+        """`changed` is called with the execution whose questions have changed.
+
+        A server that `is_local` may send people to http pages of this machine.
+        """
+        self._is_local = is_local
+        self._open: defaultdict[str, dict[str, _Elicitation]] = defaultdict(dict)
+        self._changed = changed
+
+    async def ask(self, execution: str, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """Return the answer to a question of this execution, once there is one.
+
+        A server that asks too much, or sends people to an unsafe address, gets `cancel` for an answer.
+        """
+        written = mask_known(params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"}))
+        if isinstance(params, types.ElicitRequestURLParams) and safe_link(params.url, local=self._is_local) is None:
+            logger.warning("an MCP server asks people to visit a page that is not https: its question is cancelled")
+            return types.ElicitResult(action="cancel")
+        count, in_all = len(self._open.get(execution, ())), sum(map(len, self._open.values()))
+        if count >= MOST_QUESTIONS or in_all >= _MOST_QUESTIONS_IN_ALL or len(json.dumps(written)) > _LONGEST_QUESTION:
+            logger.warning("an MCP server asks too much: %d questions are open, %d of one call", in_all, count)
+            return types.ElicitResult(action="cancel")
+        key, question = uuid.uuid4().hex, _Elicitation(params={"mode": "form", **written})
+        self._open[execution][key] = question
+        self._changed(execution)
+        try:
+            await question.answered.wait()
+        finally:
+            del self._open[execution][key]
+            if not self._open[execution]:
+                del self._open[execution]
+            self._changed(execution)
+        return question.response
+
+    def requests(self, execution: str) -> Mapping[str, InputRequest]:
+        """Return the open questions of an execution by key."""
+        questions = self._open.get(execution, {})
+        return {key: InputRequest(method=_METHOD, params=each.params) for key, each in questions.items()}
+
+    def answer(self, execution: str, responses: Mapping[str, JSON]) -> None:
+        """Answer open questions; those that are not open are ignored."""
+        questions = self._open.get(execution, {})
+        for key in responses.keys() & questions.keys():
+            question = questions[key]
+            given = as_object(responses[key]) or {}
+            try:
+                question.response = types.ElicitResult.model_validate(
+                    {name: given[name] for name in ("action", "content") if given.get(name) is not None}
+                )
+            except ValidationError:
+                continue
+            question.answered.set()
+
+    def close(self, execution: str) -> None:
+        """Answer the open questions of an execution that has ended: nobody will."""
+        for question in self._open.get(execution, {}).values():
+            question.answered.set()
+
 
 Outcome: TypeAlias = Mapping[str, JSON]
 """One of `handle` (a text), `result` (of the tool), `failed` (a text, and `unknown`), `cancelled`."""
@@ -73,10 +150,9 @@ Work: TypeAlias = Callable[[OpenCall], Awaitable[Outcome]]
 class OpenCalls:
     """The calls of this process, and what is noted of others'."""
 
-    def __init__(self, masked: Callable[[JSON], JSON], *, is_local: bool) -> None:
-        """`masked` leaves out our credentials; `is_local`: the server runs on this machine."""
-        self.elicitations = Elicitations(self._questions_changed, masked, is_local=is_local)
-        self._masked = masked
+    def __init__(self, *, is_local: bool) -> None:
+        """`is_local`: the server runs on this machine."""
+        self.elicitations = Elicitations(self._questions_changed, is_local=is_local)
         self.notes: Notes | None = None
         self._open: dict[str, OpenCall] = {}
         self._ended: OrderedDict[str, OpenCall] = OrderedDict()
@@ -123,7 +199,7 @@ class OpenCalls:
     def _fail(self, call: OpenCall, error: EngineError) -> None:
         call.error = error
         call.outcome = {
-            "failed": self._masked(str(error)),
+            "failed": KNOWN.mask(str(error)),
             "unknown": isinstance(error, EngineUnavailable) and error.sent,
         }
 
@@ -266,10 +342,7 @@ class OpenCalls:
         if outcome is None and noted is not None and time.time() - record["at"] > _LOST_AFTER:
             outcome = {"failed": _LOST, "unknown": True}
         if outcome is None:
-            requests = {
-                key: InputRequest(method="elicitation/create", params=params)
-                for key, params in record["requests"].items()
-            }
+            requests = {key: InputRequest(method=_METHOD, params=params) for key, params in record["requests"].items()}
             status = Status.INPUT_REQUIRED if requests else Status.RUNNING
             progress = None if call is None else call.progress
             return Execution(status=status, message=record["message"], progress=progress, requests=requests)

@@ -1,26 +1,33 @@
-"""The reply of a tool: its data for expressions, and the text for people."""
+"""The reply of a tool: its data for expressions, and the text for people.
+
+Regular expressions find parts of a plain text, in bounded time.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Self
 
 import mcp_types as types
+import regex
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.expressions import Scope, as_list, as_object
 from mcp_workflows.kit.http_errors import reason_in
-from mcp_workflows_mcp.text_parts import parts_of
 
 _WRAPPED: Final = "x-fastmcp-wrap-result"  # FastMCP: the schema of a result that is no object by itself
 _BEGINNING: Final = 200  # characters of a text that is no JSON
 _LONGEST: Final = 500  # characters of an error that are shown
 _LARGEST: Final = 8 * 2**20  # characters of the text of a reply that are read
 _DEEPEST: Final = 100  # nested lists and objects
+_LONGEST_SEARCHED: Final = 100_000  # characters of a text in which parts are searched
+_SEARCH_SECONDS: Final = 0.1  # for one part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +42,13 @@ class Reply:
     whole: Mapping[str, JSON] | None = None  # the result as it came, if it holds more than texts and structure
 
     @classmethod
-    def of_error(cls, code: int, message: str, masked: Callable[[str], str], data: JSON = None) -> Self:
+    def of_error(cls, code: int, message: str, data: JSON = None) -> Self:
         """Read a JSON-RPC error: some servers answer all that goes wrong in a tool with one."""
-        text = masked(message)
+        text = KNOWN.mask(message)
         return cls(data={"text": text}, text=text, is_error=True, code=code, error_data=data)
 
     @classmethod
-    def of(
-        cls,
-        result: types.CallToolResult,
-        schema: Mapping[str, JSON] | None,
-        patterns: Mapping[str, str],
-        masked: Callable[[str], str],
-    ) -> Self:
+    def of(cls, result: types.CallToolResult, schema: Mapping[str, JSON] | None, patterns: Mapping[str, str]) -> Self:
         """Read a result; `schema` is the tool's output schema, `patterns` find named parts of the text.
 
         Raises:
@@ -61,13 +62,13 @@ class Reply:
         if _is_deep(data):
             raise EngineUnavailable(f"its reply is nested more than {_DEEPEST} deep", silent=False)
         if patterns:
-            data = {**(as_object(data) or {}), **parts_of(text, patterns), "text": text}
+            data = {**(as_object(data) or {}), **_parts_of(text, patterns), "text": text}
         whole: dict[str, JSON] | None = None
         if len(texts) < len(result.content):
             whole = result.model_dump(by_alias=True, mode="json", exclude_none=True)
             if patterns:
                 whole["structuredContent"] = data
-        return cls(data=data, text=masked(text), is_error=bool(result.is_error), whole=whole)
+        return cls(data=data, text=KNOWN.mask(text), is_error=bool(result.is_error), whole=whole)
 
     @property
     def names(self) -> Mapping[str, JSON]:
@@ -138,3 +139,37 @@ def text_of(result: JSON) -> str:
         "\n".join(str(item.get("text", "")) for item in contents if item.get("type") == "text")
         or "its tool answered with an error without a text"
     )
+
+
+def checked_pattern(pattern: str) -> str:
+    """Check that a pattern is one, and has one group."""
+    try:
+        groups = _compiled(pattern).groups
+    except regex.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    if groups != 1:
+        raise ValueError(f"{pattern!r} has {groups} groups; write one, ( ), around the part")
+    return pattern
+
+
+def _parts_of(text: str, patterns: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the parts that are found, by name; of several, the first one.
+
+    Raises:
+        EngineUnavailable: a search takes too long.
+    """
+    found = {name: _searched(text[:_LONGEST_SEARCHED], pattern) for name, pattern in patterns.items()}
+    return {name: part for name, part in found.items() if part is not None}
+
+
+def _searched(text: str, pattern: str) -> str | None:
+    try:
+        match = _compiled(pattern).search(text, timeout=_SEARCH_SECONDS)
+    except TimeoutError:
+        raise EngineUnavailable(f"its text takes too long to search for {pattern!r}", silent=False) from None
+    return None if match is None else match[1]
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> regex.Pattern[str]:
+    return regex.compile(pattern, regex.MULTILINE)

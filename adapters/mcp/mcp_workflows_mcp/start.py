@@ -1,9 +1,9 @@
-"""Starting: one call, and what it leads to."""
+"""The start of an execution: one call, what it leads to, and the search for its key."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -16,19 +16,20 @@ from pydantic import TypeAdapter, ValidationError
 
 from mcp_workflows.adapter import JSON, Start, StartGuarantee
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
-from mcp_workflows.kit.expressions import REPLY, Scope, as_object, names_in, order_names
-from mcp_workflows_mcp.definition import ToolsDefinition
-from mcp_workflows_mcp.error_translation import change_error, holds, is_reply
+from mcp_workflows.kit.expressions import REPLY, Scope, as_list, as_object, lenient, names_in, order_names
+from mcp_workflows_mcp.client import Connection, ElicitationHandler, Upstream, render_call
+from mcp_workflows_mcp.definition import Search, ToolCall, ToolsDefinition
+from mcp_workflows_mcp.describe import describe
+from mcp_workflows_mcp.errors import change_error, holds, is_reply, look_error
 from mcp_workflows_mcp.handle import Handle, HandleKind, run_of
-from mcp_workflows_mcp.look import look
 from mcp_workflows_mcp.open_calls import OpenCall, OpenCalls, Outcome
 from mcp_workflows_mcp.reply import Reply
 from mcp_workflows_mcp.settings import McpSettings
-from mcp_workflows_mcp.upstream import Connection, ElicitationHandler, Upstream, render_call
 
 _PAGES: Final = TypeAdapter(tuple[types.ElicitRequestURLParams, ...])
 _MOST_ROUNDS: Final = 20  # of pages that people are sent to before one call has its result
 _AFTER_PAGE_SECONDS: Final = 1.0  # between a person's word that it is done and the next call
+_MOST_PAGES: Final = 10  # of the list of executions
 _LONGEST_ID: Final = 4000  # characters of a handle as JSON
 
 _Begun: TypeAlias = types.CallToolResult | Reply | str
@@ -88,10 +89,53 @@ async def check_same(
     if same is None:
         return
     if names_in(same) & REPLY:
-        seen = await look(upstream, definition, handle, start.options)
+        seen = await describe(upstream, definition, handle, start.options)
         scope |= {name: seen.scope.names.get(name) for name in REPLY}
     if not holds(same, scope):
         raise StartConflict("this key belongs to an execution of another workflow or with another input")
+
+
+async def find_executions(
+    upstream: Upstream, definition: ToolsDefinition, how: Search, definition_digest: str, start: Start
+) -> Sequence[Handle]:
+    """Return the executions of this key in the server's list, the oldest first.
+
+    Raises:
+        StartConflict: the key belongs to another order.
+        EngineUnavailable: the list cannot be read.
+    """
+    scope = order_scope(start, definition)
+    found: list[tuple[Handle, Scope]] = []
+    async for item in _items(upstream, how, scope):
+        each = scope | {"item": item}
+        try:
+            if each.is_true(how.where):
+                run = run_of(each.value(how.handle))
+                found.append((Handle.of(HandleKind.SPLIT, run, start, definition_digest), each))
+        except MappingError as error:
+            raise EngineUnavailable(f"its list cannot be read: {error}", silent=False) from None
+    if found:  # the list has the youngest first
+        await check_same(upstream, definition, found[-1][0], start, found[-1][1])
+    return [handle for handle, _ in reversed(found)]
+
+
+async def _items(upstream: Upstream, how: Search, scope: Scope) -> AsyncGenerator[JSON]:
+    call: ToolCall = how
+    for _ in range(_MOST_PAGES):
+        reply = await upstream.read(call, scope)
+        if reply.is_error:
+            raise look_error(reply)
+        page = reply.within(scope)
+        found = as_list(lenient(partial(page.value, how.each)))
+        if found is None:
+            raise EngineUnavailable(f"its tool answered without a list at {how.each}", silent=False)
+        for item in found:
+            yield item
+        more = as_object(lenient(partial(page.value, dict(how.next)))) or {}
+        if not found or all(value in (None, "", False) for value in more.values()):
+            return
+        call = ToolCall(tool=how.tool, args={**(as_object(page.value(how.args)) or {}), **more}, extract=how.extract)
+    raise EngineUnavailable(f"its list has more than {_MOST_PAGES} pages, which are not read", silent=False)
 
 
 class StartCalls:
@@ -120,14 +164,13 @@ class StartCalls:
         name, arguments = render_call(how, order_scope(start, self._settings))
         tool = await upstream.tool(name)
         begun = await self._call_or_task(tool, arguments, start.key, call)
-        if isinstance(begun, Reply):
-            return {"handle": (await read_handle(upstream, self._settings, definition_digest, start, begun)).text()}
-        if not isinstance(begun, types.CallToolResult):
+        if isinstance(begun, str):
             return {"handle": Handle.of(HandleKind.TASK, begun, start, definition_digest).text()}
-        if self._settings.look is None:
-            return {"result": begun.model_dump(by_alias=True, mode="json", exclude_none=True)}
-        reply = upstream.reply(begun, tool, how)
-        return {"handle": (await read_handle(upstream, self._settings, definition_digest, start, reply)).text()}
+        if isinstance(begun, types.CallToolResult):
+            if self._settings.look is None:
+                return {"result": begun.model_dump(by_alias=True, mode="json", exclude_none=True)}
+            begun = upstream.reply(begun, tool, how)
+        return {"handle": (await read_handle(upstream, self._settings, definition_digest, start, begun)).text()}
 
     async def _call_or_task(self, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall) -> _Begun:
         """Return the result of the call, the error that it was answered with, or the id of the task that it became."""
@@ -175,7 +218,7 @@ class StartCalls:
                 return await begin()
             except MCPError as error:
                 if is_reply(error):
-                    return Reply.of_error(error.code, error.message, self._upstream.masked, error.data)
+                    return Reply.of_error(error.code, error.message, error.data)
                 raise
 
     def _asker(self, call: OpenCall) -> ElicitationHandler:

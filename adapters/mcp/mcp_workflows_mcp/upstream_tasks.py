@@ -13,14 +13,13 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
-from mcp_workflows.adapter.redaction import mask_known
 from mcp_workflows.client.messages import TaskState
 from mcp_workflows.errors import EngineError, EngineUnavailable, ResultUnavailable
 from mcp_workflows.kit.expressions import as_object
-from mcp_workflows_mcp.elicitations import MOST_QUESTIONS, Elicitations
-from mcp_workflows_mcp.error_translation import is_reply
+from mcp_workflows_mcp.client import Connection, Upstream
+from mcp_workflows_mcp.errors import is_reply
+from mcp_workflows_mcp.open_calls import MOST_QUESTIONS, Elicitations
 from mcp_workflows_mcp.reply import text_of
-from mcp_workflows_mcp.upstream import Connection, Upstream
 
 _UNSAID: Final = "it failed; the server does not say why"
 _RELATED: Final = "io.modelcontextprotocol/related-task"
@@ -126,7 +125,7 @@ class UpstreamTasks:
         for key, request in (state.input_requests or {}).items():
             if isinstance(request, types.ElicitRequest) and len(found) < MOST_QUESTIONS:
                 params = request.params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta"})
-                found[key] = InputRequest(method=request.method, params=mask_known(params))
+                found[key] = InputRequest(method=request.method, params=params)
         return found
 
     def _failure(self, state: TaskState) -> Failure:

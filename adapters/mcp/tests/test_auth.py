@@ -51,7 +51,7 @@ async def scene(
     server.replies["start_job"] = structured({"id": "job-1"})
     server.replies["get_job"] = structured({"id": "job-1", "state": "busy"})
     async with server.served() as url:
-        how = {**SPLIT, "starts": "keyed", "url": url, "auth": auth, "timeout": "4s", **settings}
+        how = {**SPLIT, "starts": "keyed", "url": url, "auth": auth, "timeout": "8s", **settings}
         async with McpAdapter(McpSettings.model_validate(how)) as adapter:
             yield server, adapter
 
@@ -203,7 +203,7 @@ async def protected(provider: Provider, **oauth: Any) -> AsyncGenerator[tuple[Pr
     server = Protected(provider=provider)
     async with server.served() as url:
         how = {"issuer": provider.issuer, "client_id": "assistant", "client_secret": SECRET, "scope": "tasks", **oauth}
-        settings = {**SPLIT, "starts": "keyed", "url": url, "auth": {"oauth": how}, "timeout": "4s"}
+        settings = {**SPLIT, "starts": "keyed", "url": url, "auth": {"oauth": how}, "timeout": "8s"}
         async with McpAdapter(McpSettings.model_validate(settings)) as adapter:
             yield server, adapter
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from mcp_workflows_mcp import McpAdapter, McpSettings
 from starlette.responses import JSONResponse
 
+from adapters.mcp.tests.programs import asks, has_ended, order, seen_when, started
 from adapters.mcp.tests.upstreams import (
     airflow_upstream,
     bash_upstream,
@@ -23,7 +22,7 @@ from adapters.mcp.tests.upstreams import (
     gitlab_upstream,
     jenkins_upstream,
 )
-from mcp_workflows.adapter import Execution, Finds, Ref, Start, Status
+from mcp_workflows.adapter import Finds, Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.testing import MemoryNotes
 
@@ -39,27 +38,6 @@ async def adapter_of(engine: Mapping[str, Any], notes: MemoryNotes | None = None
     async with adapter:
         assert (found := await adapter.check_engine()).ok, found
         yield adapter
-
-
-async def started(adapter: McpAdapter, workflow: str, arguments: Any, key: str = "key-1") -> Ref:
-    order = Start(workflow=workflow, arguments=arguments, key=key, created=datetime.now(UTC))
-    return Ref(workflow=workflow, handle=await adapter.start(order))
-
-
-async def until(adapter: McpAdapter, ref: Ref, holds: Callable[[Execution], bool]) -> Execution:
-    """Look until this holds of the execution."""
-    with anyio.fail_after(30):
-        while not holds(seen := await adapter.describe(ref)):
-            await anyio.sleep(0.05)
-    return seen
-
-
-def has_ended(seen: Execution) -> bool:
-    return seen.terminal
-
-
-def asks(seen: Execution) -> bool:
-    return seen.status is Status.INPUT_REQUIRED
 
 
 async def test_an_agent_of_firecrawl_is_one_task() -> None:
@@ -92,18 +70,18 @@ async def test_a_shell_command_is_one_task_though_all_replies_are_prose(tmp_path
         ref = await started(adapter, "run_background", {"command": commands.waiting("one", "echo built")})
         assert (await adapter.describe(ref)).status is Status.RUNNING
         commands.finish("one")
-        seen = await until(adapter, ref, has_ended)
+        seen = await seen_when(adapter, ref, has_ended)
         assert (seen.status, seen.output) == (Status.SUCCEEDED, {"text": "built"})
         assert commands.starts("one") == 1
 
         broken = await started(adapter, "run_background", {"command": "echo no luck >&2; exit 3"}, "key-2")
-        seen = await until(adapter, broken, has_ended)
+        seen = await seen_when(adapter, broken, has_ended)
         assert seen.failure is not None
         assert (seen.status, seen.failure.text) == (Status.FAILED, "exit code: 3: no luck")
 
         endless = await started(adapter, "run_background", {"command": commands.waiting("never")}, "key-3")
         await adapter.cancel(endless)
-        assert (await until(adapter, endless, has_ended)).status is Status.CANCELLED
+        assert (await seen_when(adapter, endless, has_ended)).status is Status.CANCELLED
 
 
 async def test_a_build_of_jenkins_is_one_task_and_its_input_step_a_question(tmp_path: Path) -> None:
@@ -141,11 +119,11 @@ async def test_a_run_of_airflow_is_one_task_and_found_again_when_its_reply_is_lo
             await started(adapter, "no-such-dag", {}, "key-2")
 
         api.cut("start")
-        order = Start(workflow=airflow_upstream.DAG, arguments={}, key="key-3", created=datetime.now(UTC))
+        lost = order(airflow_upstream.DAG, key="key-3")
         with pytest.raises(EngineUnavailable):
-            await adapter.start(order)
+            await adapter.start(lost)
         assert isinstance(adapter, Finds)
-        found = await adapter.find(order)
+        found = await adapter.find(lost)
         assert found is not None
         assert (await adapter.describe(Ref(workflow=airflow_upstream.DAG, handle=found))).status is Status.RUNNING
 
@@ -178,23 +156,20 @@ async def test_a_pipeline_of_gitlab_is_one_task_and_its_manual_job_a_question() 
 @pytest.mark.parametrize("over_http", [False, True])
 async def test_a_task_of_the_reference_server_is_passed_through(tmp_path: Path, over_http: bool) -> None:
     server = everything_upstream.everything()
-    if not over_http:
-        await _research(server.engine(everything_upstream.CONFIG))
-        return
-    with everything_upstream.everything_over_http(tmp_path) as listening:
-        await _research(listening.engine(everything_upstream.CONFIG))
+    with everything_upstream.everything_over_http(tmp_path) if over_http else nullcontext(server) as place:
+        await _research(place.engine(everything_upstream.CONFIG))
 
 
 async def _research(engine: Mapping[str, Any]) -> None:
     async with adapter_of(engine) as adapter:
         ref = await started(adapter, everything_upstream.TOOL, {"topic": "tasks", "ambiguous": True})
-        seen = await until(adapter, ref, asks)
+        seen = await seen_when(adapter, ref, asks)
         [(key, request)] = seen.requests.items()
         field = next(iter(request.params["requestedSchema"]["properties"]))
         answers = request.params["requestedSchema"]["properties"][field]
         choice = (answers.get("enum") or [each["const"] for each in answers.get("oneOf", [])] or ["technical"])[0]
         await adapter.answer(ref, {key: {"action": "accept", "content": {field: choice}}})
-        seen = await until(adapter, ref, has_ended)
+        seen = await seen_when(adapter, ref, has_ended)
         assert seen.status is Status.SUCCEEDED
         assert "tasks" in str(seen.output)
 
@@ -202,11 +177,8 @@ async def _research(engine: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("over_http", [False, True])
 async def test_tasks_of_fastmcp_are_passed_through(tmp_path: Path, over_http: bool) -> None:
     server = fastmcp_upstream.TaskServer(folder=tmp_path)
-    if not over_http:
-        await _builds(server, server.server().engine(fastmcp_upstream.CONFIG))
-        return
-    with server.over_http() as listening:
-        await _builds(server, listening.engine(fastmcp_upstream.CONFIG))
+    with server.over_http() if over_http else nullcontext(server.server()) as place:
+        await _builds(server, place.engine(fastmcp_upstream.CONFIG))
 
 
 async def _builds(server: fastmcp_upstream.TaskServer, engine: Mapping[str, Any]) -> None:
@@ -214,21 +186,21 @@ async def _builds(server: fastmcp_upstream.TaskServer, engine: Mapping[str, Any]
         ref = await started(adapter, "build", {"name": "one"})
         assert (await adapter.describe(ref)).status is Status.RUNNING
         server.finish("one")
-        seen = await until(adapter, ref, has_ended)
+        seen = await seen_when(adapter, ref, has_ended)
         assert (seen.status, seen.output["structuredContent"]) == (Status.SUCCEEDED, {"built": "one"})
 
-        failed = await until(adapter, await started(adapter, "fail", {}, "key-2"), has_ended)
+        failed = await seen_when(adapter, await started(adapter, "fail", {}, "key-2"), has_ended)
         assert failed.status is Status.FAILED
 
         release = await started(adapter, "release", {"version": "1.2"}, "key-3")
-        [key] = (await until(adapter, release, asks)).requests
+        [key] = (await seen_when(adapter, release, asks)).requests
         await adapter.answer(release, {key: {"action": "accept", "content": {"approved": True}}})
-        seen = await until(adapter, release, has_ended)
+        seen = await seen_when(adapter, release, has_ended)
         assert "released 1.2" in str(seen.output)
 
         endless = await started(adapter, "build", {"name": "never"}, "key-4")
         await adapter.cancel(endless)
-        assert (await until(adapter, endless, has_ended)).status is Status.CANCELLED
+        assert (await seen_when(adapter, endless, has_ended)).status is Status.CANCELLED
 
         plain = await started(adapter, "plain", {}, "key-5")
         assert "done" in str((await adapter.describe(plain)).output)

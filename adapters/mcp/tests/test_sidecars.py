@@ -27,6 +27,12 @@ AUTH: Final[Mapping[str, Any]] = {
 }
 YES: Final[Mapping[str, Any]] = {"action": "accept", "content": {"answer": "yes"}}
 INPUT: Final[Mapping[str, Any]] = {"type": "object", "properties": {"text": {"type": "string"}}}
+TOOL: Final[Mapping[str, Any]] = {
+    "workflow": "echo",
+    "input": INPUT,
+    "args": [{"text": "{{text}}"}],
+    "tasks": "required",
+}
 
 
 @asynccontextmanager
@@ -79,10 +85,10 @@ async def test_no_token_of_a_caller_goes_to_a_server(tmp_path: Path, revision: s
     server = jobs(revision)
     async with server.served() as upstream:
         settings = {**SPLIT_TOOLS, "url": upstream, "auth": {"bearer": "of-the-sidecar"}}
-        tools: Mapping[str, Any] = {
-            "it": {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}
-        }
-        async with sidecar_of(tmp_path / "a", settings, tools, AUTH) as url, peer(url, token=CALLERS["alice"]) as alice:
+        async with (
+            sidecar_of(tmp_path / "a", settings, {"it": TOOL}, AUTH) as url,
+            peer(url, token=CALLERS["alice"]) as alice,
+        ):
             task_id = (await alice.call("it", {"text": "hi"})).result["taskId"]
             seen = await alice.until(task_id, "input_required")
             await alice.answer(task_id, **dict.fromkeys(seen["inputRequests"], YES))
@@ -111,25 +117,27 @@ HOSTILE: Final = [
 @pytest.mark.parametrize("value", HOSTILE)
 async def test_an_argument_is_data_whatever_is_written_in_it(tmp_path: Path, value: str) -> None:
     server = jobs(MODERN)
-    async with server.served() as upstream:
-        tools: Mapping[str, Any] = {
-            "it": {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}
-        }
-        async with sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, tools) as url, peer(url) as client:
-            await client.call("it", {"text": value})
+    async with (
+        server.served() as upstream,
+        sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, {"it": TOOL}) as url,
+        peer(url) as client,
+    ):
+        await client.call("it", {"text": value})
     [call] = server.calls("start_job")
     assert call.params["arguments"]["arguments"] == {"text": value}
 
 
 async def test_an_answer_is_data_whatever_is_written_in_it(tmp_path: Path) -> None:
     server = jobs(MODERN)
-    async with server.served() as upstream:
-        tools: Mapping[str, Any] = {"it": {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}}
-        async with sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, tools) as url, peer(url) as client:
-            task_id = (await client.call("it")).result["taskId"]
-            keys = (await client.until(task_id, "input_required"))["inputRequests"]
-            given = {"action": "accept", "content": {"answer": "{{handle}} {{principal}}"}}
-            await client.answer(task_id, **dict.fromkeys(keys, given))
+    async with (
+        server.served() as upstream,
+        sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, {"it": TOOL}) as url,
+        peer(url) as client,
+    ):
+        task_id = (await client.call("it", {"text": "hi"})).result["taskId"]
+        keys = (await client.until(task_id, "input_required"))["inputRequests"]
+        given = {"action": "accept", "content": {"answer": "{{handle}} {{principal}}"}}
+        await client.answer(task_id, **dict.fromkeys(keys, given))
     assert server.calls("answer_job")[-1].params["arguments"] == {
         "job_id": "job-1",
         "answer": "{{handle}} {{principal}}",
@@ -140,18 +148,19 @@ async def test_a_call_of_a_person_is_not_the_start_of_another_though_the_server_
     """A server that answers two people with one id: each has a task of their own, and sees no more than that."""
     server = jobs(MODERN)
     server.replies["start_job"] = structured({"id": "job-1"})
-    async with server.served() as upstream:
-        tools: Mapping[str, Any] = {"it": {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}}
-        async with sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, tools, AUTH) as url:
-            ids: list[str] = []
-            for token in CALLERS.values():
-                async with peer(url, token=token) as client:
-                    ids.append((await client.call("it")).result["taskId"])
-            assert len(set(ids)) == 2
-            async with peer(url, token=CALLERS["bob"]) as bob:
-                assert (await bob.send("tasks/get", {"taskId": ids[0]})).code == -32602
-                assert (await bob.send("tasks/cancel", {"taskId": ids[0]})).code == -32602
-                assert (await bob.answer(ids[0], q=YES)).code == -32602
+    async with (
+        server.served() as upstream,
+        sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, {"it": TOOL}, AUTH) as url,
+    ):
+        ids: list[str] = []
+        for token in CALLERS.values():
+            async with peer(url, token=token) as client:
+                ids.append((await client.call("it", {"text": "hi"})).result["taskId"])
+        assert len(set(ids)) == 2
+        async with peer(url, token=CALLERS["bob"]) as bob:
+            assert (await bob.send("tasks/get", {"taskId": ids[0]})).code == -32602
+            assert (await bob.send("tasks/cancel", {"taskId": ids[0]})).code == -32602
+            assert (await bob.answer(ids[0], q=YES)).code == -32602
     keys = [each.params["arguments"]["key"] for each in server.calls("start_job")]
     assert len(set(keys)) == 2
     assert server.calls("stop_job") == []
@@ -162,26 +171,24 @@ async def test_a_call_of_a_person_is_not_the_start_of_another_though_the_server_
 
 @asynccontextmanager
 async def two_sidecars(
-    folder: Path, server: ScriptedServer, outer: Mapping[str, Any] | None = None
-) -> AsyncGenerator[tuple[Peer, Peer]]:
-    """A client of a sidecar whose upstream is another sidecar, and one of the latter."""
-    tool: Mapping[str, Any] = {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}
+    folder: Path, server: ScriptedServer, outer: Mapping[str, Any] | None = None, look: Mapping[str, Any] | None = None
+) -> AsyncGenerator[Peer]:
+    """A client of a sidecar whose upstream is another sidecar, which adds this to its look."""
+    how = {**SPLIT_TOOLS, "look": {**SPLIT_TOOLS["look"], **(look or {})}}
     async with (
         server.served() as upstream,
-        sidecar_of(folder / "inner", {**SPLIT_TOOLS, "url": upstream}, {"inner": tool}) as inner,
-        sidecar_of(folder / "outer", {"url": inner, **(outer or {})}, {"outer": {**tool, "workflow": "inner"}}) as url,
+        sidecar_of(folder / "inner", {**how, "url": upstream}, {"inner": TOOL}) as inner,
+        sidecar_of(folder / "outer", {"url": inner, **(outer or {})}, {"outer": {**TOOL, "workflow": "inner"}}) as url,
         peer(url) as client,
-        peer(inner) as beside,
     ):
-        yield client, beside
+        yield client
 
 
 async def test_tasks_of_another_sidecar_are_passed_through_with_their_questions(tmp_path: Path) -> None:
     server = jobs(MODERN)
-    async with two_sidecars(tmp_path, server) as (client, _):
+    async with two_sidecars(tmp_path, server) as client:
         task_id = (await client.call("outer", {"text": "hi"})).result["taskId"]
-        seen = await client.until(task_id, "input_required")
-        [(key, question)] = seen["inputRequests"].items()
+        [(key, question)] = (await client.until(task_id, "input_required"))["inputRequests"].items()
         assert question["params"]["message"] == "What?"
 
         def take(_: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -203,15 +210,9 @@ async def test_a_task_of_another_sidecar_is_cancelled_there(tmp_path: Path) -> N
         return structured({})
 
     server.replies["stop_job"] = stop
-    definition = {**SPLIT_TOOLS["look"], "map": {**SPLIT_TOOLS["look"]["map"], "cancelled": "stopped"}}
-    tool: Mapping[str, Any] = {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}
-    async with (
-        server.served() as upstream,
-        sidecar_of(tmp_path / "inner", {**SPLIT_TOOLS, "look": definition, "url": upstream}, {"inner": tool}) as inner,
-        sidecar_of(tmp_path / "outer", {"url": inner}, {"outer": {**tool, "workflow": "inner"}}) as url,
-        peer(url) as client,
-    ):
-        task_id = (await client.call("outer")).result["taskId"]
+    statuses = {"map": {**SPLIT_TOOLS["look"]["map"], "cancelled": "stopped"}}
+    async with two_sidecars(tmp_path, server, look=statuses) as client:
+        task_id = (await client.call("outer", {"text": "hi"})).result["taskId"]
         await client.send("tasks/cancel", {"taskId": task_id})
         assert (await client.until(task_id))["status"] == "cancelled"
         assert len(server.calls("stop_job")) == 1
@@ -219,24 +220,17 @@ async def test_a_task_of_another_sidecar_is_cancelled_there(tmp_path: Path) -> N
 
 async def test_a_task_of_another_sidecar_that_failed_has_failed(tmp_path: Path) -> None:
     server = jobs(MODERN)
-    server.replies["get_job"] = lambda _: structured({"id": "job-1", "state": "broken", "error": "no luck"})
-    look = {**SPLIT_TOOLS["look"], "map": {"failed": "broken"}, "failure": "{{reply.error}}"}
-    tool: Mapping[str, Any] = {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}
-    async with (
-        server.served() as upstream,
-        sidecar_of(tmp_path / "inner", {**SPLIT_TOOLS, "look": look, "url": upstream}, {"inner": tool}) as inner,
-        sidecar_of(tmp_path / "outer", {"url": inner}, {"outer": {**tool, "workflow": "inner"}}) as url,
-        peer(url) as client,
-    ):
-        task_id = (await client.call("outer")).result["taskId"]
-        ended = await client.until(task_id)
+    server.replies["get_job"] = structured({"id": "job-1", "state": "broken", "error": "no luck"})
+    broken = {"map": {"failed": "broken"}, "failure": "{{reply.error}}"}
+    async with two_sidecars(tmp_path, server, look=broken) as client:
+        ended = await client.until((await client.call("outer", {"text": "hi"})).result["taskId"])
         assert "no luck" in json.dumps(ended)
         assert ended["status"] == "failed" or ended["result"]["isError"]
 
 
 async def test_one_key_starts_one_task_in_both_sidecars(tmp_path: Path) -> None:
     server = jobs(MODERN)
-    async with two_sidecars(tmp_path, server, {"starts": "keyed"}) as (client, _):
+    async with two_sidecars(tmp_path, server, {"starts": "keyed"}) as client:
         meta = {"mcp-workflows/idempotencyKey": "order-1-" * 4}
         ids = {(await client.call("outer", {"text": "hi"}, meta=meta)).result["taskId"] for _ in range(3)}
         assert len(ids) == 1

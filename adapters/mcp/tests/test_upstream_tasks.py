@@ -173,20 +173,6 @@ async def test_a_task_that_expired_or_is_unknown_is_not_found(message: str) -> N
             await adapter.answer(ref, {"q": YES})
 
 
-async def test_a_task_that_failed_with_a_json_rpc_error_has_failed() -> None:
-    server = modern()
-    async with server.served() as url, adapter_of({"url": url}) as adapter:
-        ref = await started(adapter, "it")
-        server.replies["tasks/get"] = {
-            "taskId": "t-1",
-            "status": "failed",
-            "error": {"code": -32603, "message": "no luck"},
-        }
-        seen = await adapter.describe(ref)
-        assert seen.failure is not None
-        assert (seen.status, seen.failure.text) == (Status.FAILED, "no luck")
-
-
 async def test_an_answer_that_does_not_fit_is_a_refusal_with_the_words_of_the_server() -> None:
     server = modern()
     async with server.served() as url, adapter_of({"url": url}) as adapter:

@@ -12,9 +12,9 @@ from mcp_workflows.adapter import JSON, Finding
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows.kit.definition import promise_of
 from mcp_workflows.kit.expressions import as_object
+from mcp_workflows_mcp.client import Upstream, hint_for
 from mcp_workflows_mcp.definition import Look, StartCall, ToolCall, ToolsDefinition
 from mcp_workflows_mcp.settings import McpSettings
-from mcp_workflows_mcp.upstream import Upstream, hint_for
 
 _OPTION = re.compile(r"options\.([A-Za-z_]\w*)")
 _OF_REPLY = re.compile(r"\breply\.([A-Za-z_]\w*)")

@@ -15,8 +15,8 @@ import mcp_types as types
 from mcp_workflows.adapter import JSON, Discovered, DraftedEngine, Exposed
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.kit.expressions import as_object
+from mcp_workflows_mcp.client import Connection, Upstream
 from mcp_workflows_mcp.settings import McpSettings
-from mcp_workflows_mcp.upstream import Connection, Upstream
 
 _WORDS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _RUNS: Final = frozenset({"run", "trigger", "launch", "submit", "execute", "build", "start", "dispatch"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mcp_workflows.adapter import JSON, Start
+from mcp_workflows_mcp.client import render_call
 from mcp_workflows_mcp.settings import McpSettings
 from mcp_workflows_mcp.start import order_scope
-from mcp_workflows_mcp.upstream import render_call
 
 
 def preview(settings: McpSettings, start: Start) -> Mapping[str, JSON]:

@@ -6,7 +6,7 @@ looks, and no tool cancels. The key goes along in `conf`, which `list_dag_runs` 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -16,39 +16,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adapters.mcp.tests.upstreams.upstream import StandIn, Upstream, UpstreamOverHttp
+from adapters.mcp.tests.upstreams.upstream import StandIn, Upstream, documented_engine
 from scripts.environments import AIRFLOW_MCP, python_of
 from tests.support.served import serving
 
-CONFIG: Final[Mapping[str, Any]] = {
-    "adapter": "mcp",
-    "command": ["uvx", "astro-airflow-mcp"],
-    "env": {"AIRFLOW_API_URL": "https://airflow.example.com", "AIRFLOW_AUTH_TOKEN": "${TOKEN}"},
-    "starts": "findable",
-    "start": {
-        "tool": "trigger_dag",
-        "args": {"dag_id": "{{workflow}}", "conf": "{{merge(arguments, {mcp_key: key})}}"},
-        "handle": "{{reply.dag_run_id}}",
-        "refused_if": "{{reply.error_type == 'NotFoundError' || contains(not_null(reply.error, ''), 'Client error')}}",
-    },
-    "find": {
-        "tool": "list_dag_runs",
-        "args": {"dag_id": "{{workflow}}", "order_by": "-run_after"},
-        "each": "{{reply.dag_runs}}",
-        "where": "{{item.conf.mcp_key == key}}",
-        "handle": "{{item.dag_run_id}}",
-    },
-    "look": {
-        "tool": "get_dag_run",
-        "args": {"dag_id": "{{workflow}}", "dag_run_id": "{{handle}}"},
-        "id": "{{reply.dag_run_id}}",
-        "gone_if": "{{reply.error_type == 'NotFoundError'}}",
-        "status": "{{reply.state}}",
-        "map": {"running": ["queued", "running"], "succeeded": "success", "failed": "failed"},
-        "output": {"run": "{{reply.dag_run_id}}", "duration": "{{reply.duration}}"},
-        "failure": "{{reply.note}}",
-    },
-}
+CONFIG: Final = documented_engine("airflow")
 DAG: Final = "etl"
 TOKEN: Final = "s3cret-of-airflow"
 NOW: Final = "2026-11-25T08:00:00Z"
@@ -69,16 +41,6 @@ class Airflow(StandIn):
         command = str(python_of("airflow-mcp", AIRFLOW_MCP).with_name("astro-airflow-mcp"))
         return Upstream(command=[command], env={**env, "HOME": str(self._folder)})  # where it keeps settings
 
-    def over_http(self) -> UpstreamOverHttp:
-        """The same over HTTP, not started yet."""
-
-        def listening(port: int) -> Upstream:
-            added = {"MCP_TRANSPORT": "http", "MCP_HOST": "127.0.0.1", "MCP_PORT": str(port)}
-            server = self.server()
-            return Upstream(command=server.command, env={**server.env, **added})
-
-        return UpstreamOverHttp(self._folder, listening)
-
     @property
     def starts(self) -> int:
         """How many runs were started."""
@@ -87,10 +49,6 @@ class Airflow(StandIn):
     def finish(self, run: str) -> None:
         """Let a run succeed."""
         self.runs[run].update(state="success", end_date=NOW, duration=12.5)
-
-    def fail(self, run: str, note: str) -> None:
-        """Let a run fail."""
-        self.runs[run].update(state="failed", end_date=NOW, duration=12.5, note=note)
 
     def app(self) -> Starlette:
         """The API."""

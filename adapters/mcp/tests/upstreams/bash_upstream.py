@@ -6,41 +6,13 @@ keeps what it has started in memory only, and its commands go on when it has end
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from adapters.mcp.tests.upstreams.upstream import Upstream, npm_command
+from adapters.mcp.tests.upstreams.upstream import Upstream, documented_engine, npm_command
 
-CONFIG: Final[Mapping[str, Any]] = {
-    "adapter": "mcp",
-    "command": ["npx", "-y", "bash-command-mcp"],
-    "env": {"OTEL_ENABLED": "false"},
-    "start": {
-        "tool": "run_background",
-        "extract": {"pid": r"^PID: (\d+)"},
-        "handle": "{{reply.pid}}",
-    },
-    "look": {
-        "tool": "tail_background",
-        "args": {"pid": "{{to_number(handle)}}", "lines": 100},
-        "gone_if": "{{starts_with(not_null(error, ''), 'No tracked background process')}}",
-        "extract": {
-            "status": r"^STATUS: (\w+)",
-            "code": r"^EXIT_CODE: (\S+)",
-            "output": r"STDOUT_TAIL:\n([\s\S]*)\n\nSTDERR_TAIL:",
-            "errors": r"STDERR_TAIL:\n([\s\S]*)$",
-        },
-        "status": "{{reply.status == 'exited' && reply.code != '0' && 'failed' || reply.status}}",
-        "map": {"running": "running", "succeeded": "exited", "failed": ["failed", "error"], "cancelled": "killed"},
-        "output": {"text": "{{reply.output}}"},
-        "failure": "{{join(': ', ['exit code', reply.code, reply.errors])}}",
-    },
-    "cancel": {"tool": "kill_background", "args": {"pid": "{{to_number(handle)}}"}},
-}
-_PID: Final = re.compile(r"^PID: (\d+)$", re.MULTILINE)
+CONFIG: Final = documented_engine("shell")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +39,3 @@ class Commands:
         """Return how often the command of this name was started."""
         started = self.folder / f"{name}.started"
         return len(started.read_text().splitlines()) if started.exists() else 0
-
-
-def pids(text: str) -> list[int]:
-    """Return the process ids that a reply names."""
-    return [int(pid) for pid in _PID.findall(text)]

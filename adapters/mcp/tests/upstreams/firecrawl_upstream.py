@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -15,24 +14,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adapters.mcp.tests.upstreams.upstream import StandIn, Upstream, UpstreamOverHttp, npm_command
+from adapters.mcp.tests.upstreams.upstream import StandIn, Upstream, documented_engine, npm_command
 from tests.support.served import serving
 
-CONFIG: Final[Mapping[str, Any]] = {
-    "adapter": "mcp",
-    "command": ["npx", "-y", "firecrawl-mcp"],
-    "env": {"FIRECRAWL_API_KEY": "${FIRECRAWL_API_KEY}"},
-    "start": {"tool": "firecrawl_agent", "handle": "{{reply.id}}"},
-    "look": {
-        "tool": "firecrawl_agent_status",
-        "args": {"id": "{{handle}}"},
-        "gone_if": "{{contains(not_null(error, ''), 'status code 404')}}",
-        "status": "{{reply.status}}",
-        "map": {"running": "processing", "succeeded": "completed", "failed": "failed", "cancelled": "cancelled"},
-        "output": "{{reply.data}}",
-        "failure": "{{reply.error}}",
-    },
-}
+CONFIG: Final = documented_engine("firecrawl")
 KEY: Final = "fc-s3cret"
 EXPIRES: Final = "2026-11-26T00:00:00.000Z"
 
@@ -50,16 +35,6 @@ class Firecrawl(StandIn):
         env = {"FIRECRAWL_API_URL": self.url, "FIRECRAWL_API_KEY": KEY}
         return Upstream(command=npm_command("firecrawl-mcp/dist/index.js"), env=env)
 
-    def over_http(self, folder: Path) -> UpstreamOverHttp:
-        """The same over HTTP, not started yet."""
-
-        def listening(port: int) -> Upstream:
-            added = {"HTTP_STREAMABLE_SERVER": "true", "HOST": "127.0.0.1", "PORT": str(port)}
-            server = self.server()
-            return Upstream(command=server.command, env={**server.env, **added})
-
-        return UpstreamOverHttp(folder, listening)
-
     @property
     def starts(self) -> int:
         """How many agents were started."""
@@ -72,10 +47,6 @@ class Firecrawl(StandIn):
     def fail(self, agent: str, error: str) -> None:
         """Let an agent fail."""
         self._end(agent, status="failed", error=error)
-
-    def forget(self, agent: str) -> None:
-        """Let an agent be unknown, as one is that has expired."""
-        del self._replies_by_id[agent]
 
     def _end(self, agent: str, **reply: Any) -> None:
         self._replies_by_id[agent] = {"success": True, **reply, "expiresAt": EXPIRES}

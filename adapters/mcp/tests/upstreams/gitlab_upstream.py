@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -18,59 +17,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adapters.mcp.tests.upstreams.upstream import StandIn, Upstream, UpstreamOverHttp, npm_command
+from adapters.mcp.tests.upstreams.upstream import StandIn, Upstream, documented_engine, npm_command
 from tests.support.served import serving
 
-CONFIG: Final[Mapping[str, Any]] = {
-    "adapter": "mcp",
-    "command": ["npx", "-y", "@zereight/mcp-gitlab"],
-    "env": {"GITLAB_PERSONAL_ACCESS_TOKEN": "${GITLAB_TOKEN}", "GITLAB_TOOLSETS": "pipelines"},
-    "start": {
-        "tool": "create_pipeline",
-        "args": {"project_id": "{{workflow}}", "ref": "main", "inputs": "{{arguments}}"},
-        "extract": {"id": r"^Created pipeline #(\d+)"},
-        "handle": "{{reply.id}}",
-        "refused_if": "{{contains(not_null(error, ''), 'GitLab API error: 4')}}",
-    },
-    "look": {
-        "tool": "get_pipeline",
-        "args": {"project_id": "{{workflow}}", "pipeline_id": "{{handle}}"},
-        "more": {
-            "manual": {
-                "tool": "list_pipeline_jobs",
-                "args": {"project_id": "{{workflow}}", "pipeline_id": "{{handle}}", "scope": "manual"},
-                "when": "{{reply.status == 'manual'}}",
-            }
-        },
-        "id": "{{reply.id}}",
-        "gone_if": "{{error == 'Pipeline not found'}}",
-        "status": "{{reply.status}}",
-        "map": {
-            "running": ["created", "waiting_for_resource", "preparing", "pending", "running", "scheduled", "manual"],
-            "succeeded": ["success", "skipped"],
-            "failed": "failed",
-            "cancelled": "canceled",
-        },
-        "output": {"url": "{{reply.web_url}}", "sha": "{{reply.sha}}"},
-        "url": "{{reply.web_url}}",
-    },
-    "asks": {
-        "play": {
-            "each": "{{more.manual}}",
-            "key": "{{item.id}}",
-            "message": "Run the manual job {{item.name}}?",
-            "form": {"type": "object", "properties": {}},
-            "send": {"tool": "play_pipeline_job", "args": {"project_id": "{{workflow}}", "job_id": "{{item.id}}"}},
-            "late_if": "{{contains(error, 'Unplayable Job')}}",
-        }
-    },
-    "cancel": {
-        "tool": "cancel_pipeline",
-        "args": {"project_id": "{{workflow}}", "pipeline_id": "{{handle}}"},
-    },
-}
+CONFIG: Final = documented_engine("gitlab")
 TOKEN: Final = "glpat-s3cret"
-CLIENT_TOKEN: Final = "s3cret-of-the-mcp-server"
 PROJECT: Final = "group/shop"
 NOW: Final = "2026-11-25T08:00:00.000Z"
 
@@ -101,18 +52,6 @@ class GitLab(StandIn):
             "GITLAB_TOOLSETS": "pipelines",
         }
         return Upstream(command=npm_command("@zereight/mcp-gitlab/build/index.js"), env=env)
-
-    def over_http(self, folder: Path) -> UpstreamOverHttp:
-        """The same over HTTP, not started yet; a client needs the bearer token `CLIENT_TOKEN`."""
-
-        def listening(port: int) -> Upstream:
-            added = {"STREAMABLE_HTTP": "true", "HOST": "127.0.0.1", "PORT": str(port)}
-            server = self.server()
-            return Upstream(
-                command=server.command, env={**server.env, **added, "STREAMABLE_HTTP_AUTH_TOKEN": CLIENT_TOKEN}
-            )
-
-        return UpstreamOverHttp(folder, listening)
 
     @property
     def starts(self) -> int:

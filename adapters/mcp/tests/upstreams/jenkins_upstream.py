@@ -19,87 +19,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from adapters.mcp.tests.upstreams.upstream import StandIn, Upstream, UpstreamOverHttp
+from adapters.mcp.tests.upstreams.upstream import StandIn, Upstream, documented_engine
 from scripts.environments import MCP_JENKINS, python_of
 from tests.support.served import serving
 
-CONFIG: Final[Mapping[str, Any]] = {
-    "adapter": "mcp",
-    "command": ["uvx", "mcp-jenkins"],
-    "env": {"JENKINS_URL": "https://jenkins.example.com", "JENKINS_USERNAME": "mcp", "JENKINS_PASSWORD": "${TOKEN}"},
-    "start": {
-        "tool": "build_item",
-        "args": {
-            "fullname": "{{workflow}}",
-            "build_type": "buildWithParameters",
-            "data": "{{merge(arguments, {MCP_KEY: key})}}",
-        },
-        "handle": {"item": "{{reply}}", "key": "{{key}}"},
-    },
-    "look": {
-        "tool": "get_build",
-        "args": {"fullname": "{{workflow}}"},
-        "more": {
-            "parameters": {
-                "tool": "get_build_parameters",
-                "args": {"fullname": "{{workflow}}", "number": "{{reply.number}}"},
-            },
-            "inputs": {
-                "tool": "get_pending_inputs",
-                "args": {"fullname": "{{workflow}}", "number": "{{reply.number}}"},
-                "when": "{{reply.building && more.parameters.MCP_KEY == handle.key}}",
-            },
-        },
-        "status": "{{more.parameters.MCP_KEY == handle.key && not_null(reply.result, 'BUILDING') || 'QUEUED'}}",
-        "map": {
-            "running": ["QUEUED", "BUILDING"],
-            "succeeded": ["SUCCESS", "UNSTABLE"],
-            "failed": "FAILURE",
-            "cancelled": ["ABORTED", "NOT_BUILT"],
-        },
-        "output": {"number": "{{reply.number}}", "url": "{{reply.url}}"},
-        "failure": "{{join(' ', ['build', to_string(reply.number), 'failed'])}}",
-        "url": "{{reply.url}}",
-    },
-    "asks": {
-        "input": {
-            "each": "{{more.inputs}}",
-            "key": "{{item.id}}",
-            "message": "{{item.message}}",
-            "form": {"type": "object", "properties": {}},
-            "send": {
-                "tool": "submit_input",
-                "args": {"fullname": "{{workflow}}", "number": "{{reply.number}}", "input_id": "{{item.id}}"},
-            },
-            "decline": {
-                "tool": "submit_input",
-                "args": {
-                    "fullname": "{{workflow}}",
-                    "number": "{{reply.number}}",
-                    "input_id": "{{item.id}}",
-                    "action": "abort",
-                },
-            },
-            "late_if": "{{contains(error, 'No pending input')}}",
-        }
-    },
-    "cancel": {"tool": "stop_build", "args": {"fullname": "{{workflow}}", "number": "{{reply.number}}"}},
-}
+CONFIG: Final = documented_engine("jenkins")
 JOB: Final = "release"
 USER: Final = ("mcp", "s3cret-of-jenkins")
 PIPELINE: Final = "org.jenkinsci.plugins.workflow.job.WorkflowJob"
 RUN: Final = "org.jenkinsci.plugins.workflow.job.WorkflowRun"
 BEGUN: Final = 1795595057562  # ms since 1970
-
-
-@dataclass(kw_only=True)
-class Item:
-    """An item of the queue."""
-
-    id: int
-    parameters: Mapping[str, str]
-    build: int | None = None
-    cancelled: bool = False
 
 
 @dataclass(kw_only=True)
@@ -119,8 +48,6 @@ class Jenkins(StandIn):
 
     def __init__(self, folder: Path) -> None:
         super().__init__({"authorization": f"Basic {b64encode(':'.join(USER).encode()).decode()}"})
-        self.has_executors = True
-        self.items: dict[int, Item] = {}
         self.builds = {1: Build(number=1, item=0, parameters={}, result="SUCCESS")}  # somebody else's
         self._folder = folder
 
@@ -130,28 +57,6 @@ class Jenkins(StandIn):
         env = {"JENKINS_URL": self.url, "JENKINS_USERNAME": user, "JENKINS_PASSWORD": password}
         command = str(python_of("mcp-jenkins", MCP_JENKINS).with_name("mcp-jenkins"))
         return Upstream(command=[command], env={**env, "HOME": str(self._folder)})  # where it keeps its log
-
-    def over_http(self) -> UpstreamOverHttp:
-        """The same over HTTP, not started yet."""
-
-        def listening(port: int) -> Upstream:
-            added = ["--transport", "streamable-http", "--host", "127.0.0.1", "--port", str(port)]
-            server = self.server()
-            return Upstream(command=[*server.command, *added], env=server.env)
-
-        return UpstreamOverHttp(self._folder, listening)
-
-    @property
-    def starts(self) -> int:
-        """How many builds were asked for."""
-        return len(self.items)
-
-    def begin(self, item: int) -> int:
-        """Let an item of the queue become a build; returns its number."""
-        build = Build(number=max(self.builds) + 1, item=item, parameters=self.items[item].parameters)
-        self.builds[build.number] = build
-        self.items[item].build = build.number
-        return build.number
 
     def finish(self, number: int, result: str = "SUCCESS") -> None:
         """Let a build end with this result."""
@@ -168,8 +73,6 @@ class Jenkins(StandIn):
             routes=[
                 Route("/crumbIssuer/api/json", self.endpoint(self.crumb)),
                 Route("/computer/api/json", self.endpoint(self.nodes)),
-                Route("/queue/item/{item:int}/api/json", self.endpoint(self.item)),
-                Route("/queue/cancelItem", self.endpoint(self.cancel_item), methods=["POST"]),
                 Route(f"/job/{JOB}/buildWithParameters", self.endpoint(self.start), methods=["POST"]),
                 Route(f"/job/{JOB}/api/json", self.endpoint(self.job)),
                 Route(f"{build}/api/json", self.endpoint(self.look)),
@@ -188,35 +91,9 @@ class Jenkins(StandIn):
         """Put a build into the queue."""
         async with request.form() as form:
             parameters = {name: str(value) for name, value in form.items()}
-        item = Item(id=7 + len(self.items), parameters=parameters)
-        self.items[item.id] = item
-        if self.has_executors:
-            self.begin(item.id)
-        return Response(status_code=201, headers={"location": f"{self.url}/queue/item/{item.id}/"})
-
-    async def item(self, request: Request) -> Response:
-        """Tell about an item of the queue."""
-        item = self.items.get(request.path_params["item"])
-        if item is None:
-            return _not_found()
-        told: dict[str, Any] = {
-            "actions": [_parameters(item.parameters)],
-            "id": item.id,
-            "inQueueSince": BEGUN,
-            "task": {"_class": PIPELINE, "name": JOB, "url": f"{self.url}/job/{JOB}/"},
-            "url": f"queue/item/{item.id}/",
-        }
-        if item.build is None and not item.cancelled:
-            waiting = {"_class": "hudson.model.Queue$BuildableItem", "why": "Waiting for next available executor"}
-            return JSONResponse({**told, **waiting})
-        left = {"_class": "hudson.model.Queue$LeftItem", "why": None, "cancelled": item.cancelled}
-        executable = None if item.build is None else {"_class": RUN, **self._named(item.build)}
-        return JSONResponse({**told, **left, "executable": executable})
-
-    async def cancel_item(self, request: Request) -> Response:
-        """Take an item out of the queue."""
-        self.items[int(request.query_params["id"])].cancelled = True
-        return Response(status_code=204)
+        number = max(self.builds) + 1
+        self.builds[number] = Build(number=number, item=7 + number, parameters=parameters)
+        return Response(status_code=201, headers={"location": f"{self.url}/queue/item/{7 + number}/"})
 
     async def nodes(self, _: Request) -> Response:
         """Tell what the executors do."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import anyio
 import psutil
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters
-from mcp_types import TextContent
+from ruamel.yaml import YAML
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -22,9 +21,23 @@ from scripts.processes import is_taken
 from tests.support.engine_process import EngineProcess
 
 PACKAGES: Final = Path(__file__).with_name("package.json")
+_EXAMPLES: Final = Path(__file__).parents[4] / "docs" / "mcp-examples.md"
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _Reply: TypeAlias = Callable[[Request, Endpoint], Awaitable[Response]]
+
+
+@cache
+def documented_engines() -> Mapping[str, Mapping[str, Any]]:
+    """Return the engines of docs/mcp-examples.md by name: what the page shows is what is tested."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", _EXAMPLES.read_text(), re.MULTILINE | re.DOTALL)
+    load = YAML(typ="safe").load  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return {name: engine for block in blocks for name, engine in load(block)["engines"].items()}
+
+
+def documented_engine(name: str) -> Mapping[str, Any]:
+    """Return the settings of an example."""
+    return documented_engines()[name]
 
 
 def npm_command(script: str) -> Sequence[str]:
@@ -38,12 +51,6 @@ class Upstream:
 
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def parameters(self) -> StdioServerParameters:
-        """How a client of the SDK starts it."""
-        program, *arguments = self.command
-        return StdioServerParameters(command=program, args=arguments, env=dict(self.env))
 
     def engine(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the settings of an engine that starts it, in place of the command and the variables of `config`."""
@@ -59,34 +66,6 @@ class Upstream:
         except psutil.NoSuchProcess:
             return False
         return told[-len(self.command) :] == list(self.command)  # a script has its interpreter before it
-
-
-async def reply_of(client: Client, tool: str, **arguments: Any) -> str:
-    """Call a tool, and return the one text of its reply; fails the test on an error."""
-    text, is_error = await _called(client, tool, arguments)
-    assert not is_error, text
-    return text
-
-
-async def structured(client: Client, tool: str, **arguments: Any) -> Any:
-    """Call a tool, and return the structured content of its reply; fails the test on an error."""
-    result = await client.call_tool(tool, arguments)
-    assert not result.is_error, result.content
-    return result.structured_content
-
-
-async def error_of(client: Client, tool: str, **arguments: Any) -> str:
-    """Call a tool, and return the text of its error; fails the test if it is none."""
-    text, is_error = await _called(client, tool, arguments)
-    assert is_error, text
-    return text
-
-
-async def _called(client: Client, tool: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    result = await client.call_tool(tool, dict(arguments))
-    [content] = result.content
-    assert isinstance(content, TextContent), content
-    return content.text, bool(result.is_error)
 
 
 class UpstreamOverHttp(EngineProcess):
@@ -159,18 +138,6 @@ class StandIn:
             return _Cut()
 
         self._replies[name].append(after)
-
-    def hold(self, name: str) -> anyio.Event:
-        """Let the next request of this endpoint be carried out, and its reply wait for this event."""
-        released = anyio.Event()
-
-        async def later(request: Request, serve: Endpoint) -> Response:
-            response = await serve(request)
-            await released.wait()
-            return response
-
-        self._replies[name].append(later)
-        return released
 
 
 class _Cut(Response):

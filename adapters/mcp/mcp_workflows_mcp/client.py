@@ -47,7 +47,7 @@ from mcp_workflows.errors import (
 from mcp_workflows.kit.expressions import Scope, as_list, as_object
 from mcp_workflows_mcp.auth import credentials_of
 from mcp_workflows_mcp.definition import ToolCall
-from mcp_workflows_mcp.error_translation import (
+from mcp_workflows_mcp.errors import (
     UNEXPECTED,
     connection_error,
     ends_connection,
@@ -199,7 +199,6 @@ class Upstream:
         self._is_stale = True
         self._listed_at = -math.inf
         self._failures = 0  # attempts to connect in a row
-        self.masked: Final = KNOWN.mask
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[TaskGroup]:
@@ -271,7 +270,7 @@ class Upstream:
             return await answer_elicitation(opened[0], context, params)  # questions come after the handshake
 
         tasks = TasksClient()
-        with _Stderr(self.masked) as stderr:
+        with _Stderr() as stderr:
             try:
                 with anyio.fail_after(_CONNECT_SECONDS) as handshake:
 
@@ -291,7 +290,7 @@ class Upstream:
             except EngineError:
                 raise
             except _BREAKS as error:
-                raise connection_error(error, await stderr.last_line(), self.masked) from None
+                raise connection_error(error, await stderr.last_line()) from None
 
     def _client(self, tasks: TasksClient, answer: ElicitationFnT, stderr: _Stderr, over: anyio.Event) -> Client:
         how = self._settings
@@ -368,29 +367,40 @@ class Upstream:
                     )
                 except MCPError as error:
                     if is_reply(error):
-                        return Reply.of_error(error.code, error.message, self.masked)
+                        return Reply.of_error(error.code, error.message)
                     raise
         if not isinstance(result, types.CallToolResult):
             raise EngineUnavailable(f"{name} did not answer at once: it asks, or became a task", silent=False)
         return self.reply(result, tool, how)
 
+    async def read(self, how: ToolCall, scope: Scope) -> Reply:
+        """Call a tool that changes nothing; without its reply nothing is known.
+
+        Raises:
+            EngineUnavailable: no answer, or the call cannot be made of these values.
+        """
+        try:
+            return await self.call(how, scope)
+        except EngineRefused as error:
+            raise EngineUnavailable(str(error), silent=False) from None
+
     def reply(self, result: types.CallToolResult, tool: types.Tool, how: ToolCall) -> Reply:
         """Return the reply in the result of a tool."""
-        return Reply.of(result, tool.output_schema, how.extract, self.masked)
+        return Reply.of(result, tool.output_schema, how.extract)
 
     @asynccontextmanager
     async def translated(self, *, sent: bool = True) -> AsyncGenerator[None]:
         """Translate errors of a request; note whether the server still answers.
 
         Raises:
-            EngineRefused, EngineUnavailable: see `error_translation`.
+            EngineRefused, EngineUnavailable: see `errors`.
         """
         attempt = self._attempt
         assert attempt is not None, "there is a connection"
         try:
             yield
         except (MCPError, ClientError, ValidationError, RuntimeError, httpx2.TransportError) as error:
-            ours = request_error(error, self.masked, sent=sent)
+            ours = request_error(error, sent=sent)
             is_silent = (isinstance(ours, EngineUnavailable) and ours.silent) or is_no_answer(error)
             self._count(attempt, has_answered=not is_silent)
             is_lost = ends_connection(error) or (self._settings.url is not None and knows_no_session(error))
@@ -539,9 +549,7 @@ class _Watched:
 class _Stderr:
     """The standard error of a program: it is logged, and its last line tells why the program does not start."""
 
-    def __init__(self, masked: Callable[[str], str]) -> None:
-        """`masked` leaves out our credentials."""
-        self._masked = masked
+    def __init__(self) -> None:
         read, write = os.pipe()
         self.file = os.fdopen(write, "w")
         self._lines: deque[str] = deque(maxlen=1)
@@ -557,7 +565,7 @@ class _Stderr:
     def _copy(self, read: int) -> None:
         with os.fdopen(read, "rb") as lines:
             while line := lines.readline(_READ_AT_A_TIME):
-                text = cleaned(self._masked(line.decode("utf-8", "replace")).strip(), _LONGEST_LINE)
+                text = cleaned(KNOWN.mask(line.decode("utf-8", "replace")).strip(), _LONGEST_LINE)
                 if text:
                     self._lines.append(text)
                     logger.debug("a program says: %s", text)

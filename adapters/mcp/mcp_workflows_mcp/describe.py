@@ -1,4 +1,4 @@
-"""A look at an execution by the tools of the definition."""
+"""The state of an execution, by the tools of the definition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mcp_workflows.adapter import JSON, Execution, Status
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError, ResultUnavailable
+from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound, MappingError, ResultUnavailable
 from mcp_workflows.kit.expressions import Scope, lenient, names_in
 from mcp_workflows.kit.reply_reader import (
     AskedQuestion,
@@ -19,16 +19,16 @@ from mcp_workflows.kit.reply_reader import (
     status_of,
     with_questions,
 )
-from mcp_workflows_mcp.definition import Ask, Look, ToolCall, ToolsDefinition
-from mcp_workflows_mcp.error_translation import look_error
+from mcp_workflows_mcp.client import Upstream
+from mcp_workflows_mcp.definition import Ask, Look, ToolsDefinition
+from mcp_workflows_mcp.errors import look_error
 from mcp_workflows_mcp.handle import Handle
 from mcp_workflows_mcp.reply import Reply
-from mcp_workflows_mcp.upstream import Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """The result of a look, and what expressions know by then."""
+class Observation:
+    """The state of an execution, and what expressions know by then."""
 
     execution: Execution
     scope: Scope
@@ -36,7 +36,9 @@ class Seen:
     unmapped: str | None = None  # the word for the status that no map names
 
 
-async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, options: Mapping[str, JSON]) -> Seen:
+async def describe(
+    upstream: Upstream, definition: ToolsDefinition, handle: Handle, options: Mapping[str, JSON]
+) -> Observation:
     """Look once, with all calls that the definition asks for.
 
     Raises:
@@ -47,7 +49,7 @@ async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, 
     if how is None:
         raise EngineUnavailable("the engine's settings have no look any more", silent=False)
     if handle.reply is None:
-        reply = await call_reading_tool(upstream, how, scope)
+        reply = await upstream.read(how, scope)
         if reply.is_error and not names_in([how.status, how.gone_if]) & {"error"}:
             raise look_error(reply)
     else:
@@ -61,7 +63,7 @@ async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, 
         if not handle.is_younger_than(definition.settling.total_seconds()):
             raise ExecutionNotFound(f"the server does not know {handle.shown}")
         seen = Execution(status=Status.RUNNING, message="the server does not show it yet", execution_id=handle.shown)
-        return Seen(execution=seen, scope=scope)
+        return Observation(execution=seen, scope=scope)
     if reply.is_error and "error" not in names_in(how.status):
         raise look_error(reply)
     _check_id(how, handle, scope)
@@ -80,15 +82,7 @@ async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, 
         execution = replace(execution, output=whole[0]) if whole else execution
     questions = open_questions(definition.asks, execution, scope, definition.settling)
     execution = with_questions(execution, questions)
-    return Seen(execution=execution, scope=scope, questions=questions, unmapped=unmapped)
-
-
-async def call_reading_tool(upstream: Upstream, how: ToolCall, scope: Scope) -> Reply:
-    """Call a tool that tells something; a call that cannot be made is an answer that cannot be had."""
-    try:
-        return await upstream.call(how, scope)
-    except EngineRefused as error:
-        raise EngineUnavailable(str(error), silent=False) from None
+    return Observation(execution=execution, scope=scope, questions=questions, unmapped=unmapped)
 
 
 def _is_gone(how: Look, scope: Scope) -> bool:
@@ -130,7 +124,7 @@ async def _with_more(upstream: Upstream, how: Look, scope: Scope, replies: list[
             is_due = False
         if not is_due:
             continue
-        reply = await call_reading_tool(upstream, each, scope)
+        reply = await upstream.read(each, scope)
         if reply.is_error and required:
             raise look_error(reply)
         replies.append(reply)

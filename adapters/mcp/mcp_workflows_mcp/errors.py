@@ -6,8 +6,8 @@ Sources: JSON-RPC 2.0, section 5.1; MCP, tools, error handling.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 
 import anyio
 import httpx2
@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.client import AnswerRejected, TaskNotFound
 from mcp_workflows.client.http import UNREACHED
 from mcp_workflows.client.retries import LOST, OVER
@@ -74,9 +75,6 @@ UNEXPECTED: Final = (
 )
 """Errors of our own making, or of the SDK's, that nothing should lead to."""
 
-Masked: TypeAlias = Callable[[str], str]
-"""Returns a text without our credentials."""
-
 
 def ends_connection(error: BaseException) -> bool:
     """True if the connection is good for nothing any more."""
@@ -101,9 +99,9 @@ def is_reply(error: MCPError) -> bool:
     return not (is_lost or isinstance(error, ClientError) or error.message.startswith(_NOT_LET_IN))
 
 
-def request_error(error: BaseException, masked: Masked, *, sent: bool = True) -> EngineError:
+def request_error(error: BaseException, *, sent: bool = True) -> EngineError:
     """Return what an error of one request means; `sent`: it may have done something."""
-    said = _said(masked(error.message if isinstance(error, MCPError) else str(error)))
+    said = _said(error)
     match error:
         case TaskNotFound():
             return ExecutionNotFound(said)
@@ -132,25 +130,25 @@ def _mcp_error(error: MCPError, said: str, *, sent: bool) -> EngineError:
     return EngineUnavailable(f"it says: {said} ({error.code})", sent=sent, silent=False)
 
 
-def connection_error(error: BaseException, last_line: str, masked: Masked) -> EngineError:
+def connection_error(error: BaseException, last_line: str) -> EngineError:
     """Return what an error of a connection means; `last_line` is what the program said last."""
     match found := bare(error):
         case EngineError():
             return found
         case OAuthFlowError():
-            return EngineRefused(f"auth: no token can be had ({_said(masked(str(found)))})")
+            return EngineRefused(f"auth: no token can be had ({_said(found)})")
         case FileNotFoundError() | PermissionError() | NotADirectoryError():
             return EngineUnavailable(f"its program cannot be started: {found.strerror} (command, cwd)", sent=False)
         case httpx2.TransportError():
             return EngineUnavailable(f"no answer ({type(found).__name__})", sent=False)
         case MCPError() if found.message.startswith(_NOT_LET_IN):
-            return EngineRefused(f"{_said(masked(found.message))} (auth)")
+            return EngineRefused(f"{_said(found)} (auth)")
         case MCPError():
             last = f"; its program said last: {last_line}" if last_line else ""
-            said = _said(masked(found.message))
+            said = _said(found)
             return EngineUnavailable(f"no MCP server answers there ({said}){last}", sent=False)
         case NotLetIn():
-            return EngineRefused(f"{_NOT_LET_IN}: {_said(masked(str(found)))} (auth)")
+            return EngineRefused(f"{_NOT_LET_IN}: {_said(found)} (auth)")
         case TimeoutError():
             last = f"; its program said last: {last_line}" if last_line else ""
             return EngineUnavailable(f"it does not answer the first request{last}", sent=False)
@@ -185,6 +183,7 @@ def holds(condition: str | None, scope: Scope) -> bool:
         raise EngineUnavailable(f"its reply cannot be read: {error}", silent=False) from None
 
 
-def _said(text: str) -> str:
-    lines = text.splitlines()
+def _said(error: BaseException) -> str:
+    """Return the first line of an error's text, without our credentials."""
+    lines = KNOWN.mask(error.message if isinstance(error, MCPError) else str(error)).splitlines()
     return cleaned(lines[0], _LONGEST) if lines else ""
