@@ -35,9 +35,9 @@ from mcp_workflows.adapter import (
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.kit.threads import begin_call
-from mcp_workflows_dbos.error_translation import translated
+from mcp_workflows_dbos.describe import execution_of
+from mcp_workflows_dbos.errors import translated
 from mcp_workflows_dbos.executor import Application, Executor, running, unknown_workflow
-from mcp_workflows_dbos.look import execution_of
 from mcp_workflows_dbos.module import load_module
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
 from mcp_workflows_dbos.settings import DbosOptions, DbosSettings, is_sqlite
@@ -127,16 +127,16 @@ class DbosAdapter:
 
     async def start(self, start: Start) -> str:
         """Start an execution with the key as workflow id; refuse an id of another start. See `Adapter.start`."""
-        executor = self._executor
         arguments = self._arguments(start)
-        if executor is not None and executor.is_running and "queue" not in start.options:
+        here = None if "queue" in start.options else self._executor
+        if here is not None and here.is_running:
             with translated(), _time_limit():
-                await executor.begin(start.workflow, start.key, start.digest, arguments)
-        elif executor is not None and executor.has_other_workflows and "queue" not in start.options:
+                await here.begin(start.workflow, start.key, start.digest, arguments)
+        elif here is not None and here.has_other_workflows:
             problem = "another process runs this application, with other workflows"
             raise EngineUnavailable(problem, sent=False, silent=False)
-        elif executor is not None and executor.refusal is not None and "queue" not in start.options:
-            raise EngineUnavailable(executor.refusal, sent=False, silent=False)
+        elif here is not None and here.refusal is not None:
+            raise EngineUnavailable(here.refusal, sent=False, silent=False)
         else:
             await self._enqueue(start, arguments)
         row = await self._row(start.key)

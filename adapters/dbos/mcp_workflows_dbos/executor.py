@@ -28,7 +28,7 @@ from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.event import listen  # pyright: ignore[reportUnknownVariableType]  # untyped
 
 from mcp_workflows.errors import ConfigError, EngineRefused
-from mcp_workflows_dbos.error_translation import ForeignDatabaseError, problem_of
+from mcp_workflows_dbos.errors import ForeignDatabaseError, problem_of
 from mcp_workflows_dbos.executor_lock import lock_for
 from mcp_workflows_dbos.module import (
     WorkflowFunction,

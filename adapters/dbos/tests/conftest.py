@@ -9,9 +9,9 @@ import pytest
 from adapters.dbos.tests.postgres_server import binaries, postgres
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """The URL of a PostgreSQL server, without a database."""
+    """The URL of a PostgreSQL server, without a database; started once for all tests that ask for it."""
     programs = binaries()
     if programs is None:
         pytest.skip("PostgreSQL is not installed here")

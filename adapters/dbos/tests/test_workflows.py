@@ -11,7 +11,7 @@ import anyio
 import pytest
 from dbos._utils import INTERNAL_QUEUE_NAME
 from mcp_workflows_dbos import DbosAdapter
-from mcp_workflows_dbos.look import execution_of
+from mcp_workflows_dbos.describe import execution_of
 from mcp_workflows_dbos.tables import Row
 
 from adapters.dbos.tests.test_contract import FLOWS, in_process

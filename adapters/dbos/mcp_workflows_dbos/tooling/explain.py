@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from mcp_workflows.adapter import Explanation, rough_duration
+from mcp_workflows_dbos.describe import execution_of
 from mcp_workflows_dbos.executor import Executor
-from mcp_workflows_dbos.look import execution_of
 from mcp_workflows_dbos.tables import Row
 
 _REPEATED: Final = 2  # attempts from which on the reason names their number
