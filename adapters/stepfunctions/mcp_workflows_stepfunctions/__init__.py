@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mcp_workflows_stepfunctions.adapter import StepFunctionsAdapter
-from mcp_workflows_stepfunctions.options import StepFunctionsOptions
-from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
+from mcp_workflows_stepfunctions.settings import StepFunctionsOptions, StepFunctionsSettings
 
 __all__ = ["StepFunctionsAdapter", "StepFunctionsOptions", "StepFunctionsSettings"]

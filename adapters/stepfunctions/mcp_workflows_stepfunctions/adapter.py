@@ -1,4 +1,8 @@
-"""StepFunctionsAdapter: the four verbs, in front of AWS Step Functions in one account and Region."""
+"""StepFunctionsAdapter: the four verbs, in front of AWS Step Functions in one account and Region.
+
+Sources: https://docs.aws.amazon.com/step-functions/latest/apireference/API_SendTaskSuccess.html, API_StopExecution.html
+and API_ListExecutions.html.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
 import anyio
@@ -30,37 +34,35 @@ from mcp_workflows.adapter import (
     Use,
 )
 from mcp_workflows.errors import EngineError, EngineRefused
-from mcp_workflows.kit.bulk_status import Listings
-from mcp_workflows_stepfunctions.answer import send_answers
-from mcp_workflows_stepfunctions.bulk_status import listings
-from mcp_workflows_stepfunctions.cancel import stop_execution
-from mcp_workflows_stepfunctions.client import Client, open_client
-from mcp_workflows_stepfunctions.describe import Console, describe_execution
-from mcp_workflows_stepfunctions.express import ExpressExecutions, is_express
-from mcp_workflows_stepfunctions.gates import GateSettings
+from mcp_workflows.kit.bulk_status import PAGE, ListEntry, ListingRefusedError, Listings, RunningNames
+from mcp_workflows_stepfunctions.arns import ExecutionArn, Machine
+from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError, open_client
+from mcp_workflows_stepfunctions.describe import (
+    CANCELLED,
+    Console,
+    ExpressExecutions,
+    HistoryReader,
+    describe_execution,
+    is_express,
+)
+from mcp_workflows_stepfunctions.errors import DENIED, KMS_REFUSES
+from mcp_workflows_stepfunctions.gates import AnswerCall, GateSettings, answer_calls
 from mcp_workflows_stepfunctions.hints import receive_hints
-from mcp_workflows_stepfunctions.history_reader import HistoryReader
-from mcp_workflows_stepfunctions.machines import Machines
-from mcp_workflows_stepfunctions.names import CANCELLED
-from mcp_workflows_stepfunctions.options import StepFunctionsOptions
-from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
-from mcp_workflows_stepfunctions.start import read_input, start_execution, start_request
-from mcp_workflows_stepfunctions.tooling.adopt import adopt, same_workflow
-from mcp_workflows_stepfunctions.tooling.check import check_engine, check_machine
+from mcp_workflows_stepfunctions.settings import StepFunctionsOptions, StepFunctionsSettings
+from mcp_workflows_stepfunctions.start import Machines, read_input, start_execution, start_request
+from mcp_workflows_stepfunctions.tooling.check import check_engine, check_machine, verify
 from mcp_workflows_stepfunctions.tooling.deployment import FixtureSettings
-from mcp_workflows_stepfunctions.tooling.discover import discover
-from mcp_workflows_stepfunctions.tooling.embed import read_embedded_files
-from mcp_workflows_stepfunctions.tooling.explain import explain
-from mcp_workflows_stepfunctions.tooling.explain_gates import explain_gates
-from mcp_workflows_stepfunctions.tooling.expose import TaggedMachines
+from mcp_workflows_stepfunctions.tooling.discover import TaggedMachines, adopt, discover, same_workflow
+from mcp_workflows_stepfunctions.tooling.explain import explain, explain_gates
 from mcp_workflows_stepfunctions.tooling.fixtures import NOTICE, fixtures
 from mcp_workflows_stepfunctions.tooling.iam import permissions
-from mcp_workflows_stepfunctions.tooling.preview import preview
-from mcp_workflows_stepfunctions.tooling.replay import replay
-from mcp_workflows_stepfunctions.tooling.verify import verify
+from mcp_workflows_stepfunctions.tooling.offline import preview, read_embedded_files, replay
 
 NO_ROLE: Final = "source_identity needs assume_role of the engine: a session of that role carries it"
 CANCELLED_BY_US: Final = "cancelled through mcp-workflows"
+MAX_CAUSE: Final = 32_768  # characters, of StopExecution
+_ANSWERED: Final = "TaskTimedOut"  # AWS knows the token; its task was answered, timed out or was stopped
+_CLOSED: Final = frozenset({_ANSWERED, "TaskDoesNotExist", "InvalidToken"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,28 +161,64 @@ class StepFunctionsAdapter:
         return await describe_execution(opened.client, opened.reader, opened.console, ref)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Send answers with the task tokens in the history; see `Adapter.answer`."""
+        """Send answers with the task tokens in the history, and ignore those to questions that are not open.
+
+        Raises:
+            EngineRefused: an answer is too large, or the engine does not know the token of an open question.
+        """
         opened = self._opened
         if is_express(ref.handle):
             opened.express.describe(ref)  # it asks nothing
-        else:
-            await send_answers(opened.client, opened.reader, ref, responses)
+            return
+        for delivery in answer_calls(await opened.reader.read(ref.handle, ref.gates), ref.gates, responses):
+            if not await _send(opened.client, delivery):
+                await self._retry_other_token(ref, delivery, responses)
+
+    async def _retry_other_token(self, ref: Ref, delivery: AnswerCall, responses: Mapping[str, JSON]) -> None:
+        """Send an answer with the token that the definition points to, if the question is still open.
+
+        The engine does not know a token if the question was answered, timed out or was stopped meanwhile, or if another
+        value in the parameters has the name of a task token.
+        """
+        opened = self._opened
+        history = await opened.reader.read(ref.handle, ref.gates)  # it was read before the call
+        waiting = history.waiting.get(int(delivery.key))
+        if waiting is None or history.ended:
+            return
+        if ref.gates:
+            await opened.reader.locate(ref.handle, history)
+        again = answer_calls(history, ref.gates, {delivery.key: responses[delivery.key]})
+        other = next((each for each in again if each != delivery), None)
+        if other is None or not await _send(opened.client, other):
+            raise EngineRefused(
+                f"Step Functions does not know the task token that was found in state {waiting.state}: "
+                "check where the state puts it (for a gate: when.token)"
+            )
 
     async def cancel(self, ref: Ref) -> None:
         """Call StopExecution, which takes effect at once; an Express execution cannot be stopped."""
-        opened = self._opened
         if is_express(ref.handle):
-            opened.express.describe(ref)
+            self._opened.express.describe(ref)
         else:
-            caller = StepFunctionsOptions.read(ref.options).caller
-            await stop_execution(opened.client, ref.handle, CANCELLED, CANCELLED_BY_US, caller=caller)
+            await self._stop(ref, CANCELLED_BY_US)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
         """Cancel with another reason: Step Functions has no gentler way to stop; see `Terminates.terminate`."""
         if is_express(ref.handle):
             raise EngineRefused("an Express execution cannot be stopped: it ends within 5 minutes")
-        caller = StepFunctionsOptions.read(ref.options).caller
-        await stop_execution(self._opened.client, ref.handle, CANCELLED, reason, caller=caller)
+        await self._stop(ref, reason)
+
+    async def _stop(self, ref: Ref, reason: str) -> None:
+        """Stop an execution in any state; an ended one stays as it is.
+
+        The reason of an encrypted execution is encrypted, too. Without permission for that, it is stopped without one.
+        """
+        client, caller = self._opened.client, StepFunctionsOptions.read(ref.options).caller
+        why = {"error": CANCELLED, "cause": reason[:MAX_CAUSE]}
+        try:
+            await client.call("stop_execution", known=KMS_REFUSES, caller=caller, executionArn=ref.handle, **why)
+        except ExpectedCodeError:
+            await client.call("stop_execution", caller=caller, executionArn=ref.handle)
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
         """Return the StartExecution that `start` would send; see `Previews.preview`."""
@@ -308,3 +346,35 @@ class StepFunctionsAdapter:
         if self._entered is None:
             raise RuntimeError("enter the adapter first: async with StepFunctionsAdapter(settings) as adapter")
         return self._entered
+
+
+async def _send(client: Client, delivery: AnswerCall) -> bool:
+    """Make the call; return False if the engine does not know the token, or not any more."""
+    try:
+        await client.call(delivery.operation, known=_CLOSED, **delivery.params)
+    except ExpectedCodeError as answered:
+        return answered.code == _ANSWERED
+    return True
+
+
+def listings(client: Client) -> Listings:
+    """Return the lists of running executions by state machine, for a cheap look at many executions."""
+
+    async def running(machine: str) -> RunningNames:
+        params: dict[str, Any] = {"stateMachineArn": machine, "statusFilter": "RUNNING", "maxResults": PAGE}
+        try:
+            rows = await client.pages("list_executions", "executions", known={DENIED}, **params)
+        except ExpectedCodeError:
+            raise ListingRefusedError("states:ListExecutions is not allowed") from None
+        return RunningNames.in_pages({str(row["executionArn"]) for row in rows})
+
+    def listed(handle: str) -> ListEntry | None:
+        try:
+            found = ExecutionArn.parse(handle)
+        except EngineRefused:
+            return None
+        if found.express or found.label:  # they appear in no list
+            return None
+        return ListEntry(workflow=Machine(place=found.place, name=found.machine).arn, name=handle)
+
+    return Listings(running, listed, lambda: client.refill("list_executions"))

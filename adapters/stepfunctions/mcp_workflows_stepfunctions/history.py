@@ -7,17 +7,16 @@ Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_Histo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from mcp_workflows.adapter import JSON, MAX_STEPS, ExecutionStep, Progress, Status
-from mcp_workflows_stepfunctions.definition import WAITS_FOR_TOKEN
-from mcp_workflows_stepfunctions.history_scopes import Kind, Scope, StateSequence
-from mcp_workflows_stepfunctions.mcp_input import Question, find_question, read_parameters
-from mcp_workflows_stepfunctions.token_places import TokenPlace
+from mcp_workflows_stepfunctions.definition import WAITS_FOR_TOKEN, TokenPlace
+from mcp_workflows_stepfunctions.questions import Question, find_question, read_parameters
 
 Event = Mapping[str, Any]  # Any: an event of boto3, or of an export
 
@@ -321,3 +320,69 @@ def _index(details: Mapping[str, Any]) -> int:
 
 def _details(event: Event, name: str) -> Mapping[str, Any]:
     return event.get(name) or {}
+
+
+class Kind(StrEnum):
+    """The kinds of scopes, named as in event types."""
+
+    EXECUTION = "Execution"
+    PARALLEL = "ParallelState"
+    MAP = "MapState"
+    ITERATION = "MapIteration"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Scope:
+    """The execution, one pass of a Parallel or a Map, or one iteration of a Map: its end is the end of all in it."""
+
+    kind: Kind
+    name: str | None = None  # of the state; an iteration has its Map's
+    outer: Scope | None = None  # the scope around it
+    owner: StateSequence | None = None  # of a Parallel or Map: the sequence that contains it
+    ended: bool = False
+    sequences: list[StateSequence] = field(default_factory=list["StateSequence"], repr=False)
+    inner: dict[int, Scope] = field(default_factory=dict[int, "Scope"], repr=False)  # by the event that started it
+    iterations: dict[int, Scope] = field(default_factory=dict[int, "Scope"], repr=False)  # of a Map, by index
+    total: int | None = None  # items of a Map, if the history has the number
+    done: set[int] = field(default_factory=set[int], repr=False)  # indexes of the iterations that succeeded
+
+    @property
+    def ancestry(self) -> Iterator[Scope]:
+        """This scope and those around it, from the inside out."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.outer
+
+    @property
+    def has_ended(self) -> bool:
+        """True if nothing in it can wait any more."""
+        return any(scope.ended for scope in self.ancestry)
+
+    def walk(self) -> Iterator[Scope]:
+        """Return this scope and all in it."""
+        yield self
+        for scope in (*self.inner.values(), *self.iterations.values()):
+            yield from scope.walk()
+
+    @property
+    def all_sequences(self) -> Iterator[StateSequence]:
+        """The sequences in it, at any depth."""
+        return (sequence for scope in self.walk() for sequence in scope.sequences)
+
+    def running(self, kind: Kind) -> Scope | None:
+        """Return the innermost scope of this kind around or at this one that has not ended."""
+        return next((scope for scope in self.ancestry if scope.kind is kind and not scope.ended), None)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StateSequence:
+    """One sequence of states, and its present state."""
+
+    scope: Scope
+    state: str | None = None  # the present state, or the last one
+    kind: str = ""  # of the present state, as in event types: TaskState, ParallelState
+    entered: int | None = None  # the event with which the present state was entered
+    has_failed: bool = False  # the last try of the present state
+    wait: int | None = None  # the event of its open wait for a task token
+    ids: list[int] = field(default_factory=list[int], repr=False)  # the ids of its events that later ones may name

@@ -1,109 +1,186 @@
-"""The questions of an execution and the calls that answer them: its own questions, and the gates of its tool."""
+"""The question in the parameters of a state that waits for a task token: `{"mcpInput": ..., "taskToken": ...}`.
+
+It may be anywhere in the parameters, also inside text that is JSON, such as a message in a message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, cast
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
 
-from mcp_workflows.adapter import JSON, Gate, InputRequest
-from mcp_workflows_stepfunctions.gates import GateRule, read_gate_answer, read_rules
-from mcp_workflows_stepfunctions.history import History, TokenWait
-from mcp_workflows_stepfunctions.mcp_input import Question
-from mcp_workflows_stepfunctions.payloads import payload
+from mcp_workflows.adapter import JSON, InputRequest
 
-SUCCESS: Final = "send_task_success"
-FAILURE: Final = "send_task_failure"
-_ACCEPT: Final = "accept"
+MCP_INPUT: Final = "mcpInput"  # in the parameters of a `.waitForTaskToken` state: the question, beside the token
+TASK_TOKEN: Final = "taskToken"  # noqa: S105  # beside it: the name of a field, no password
+ELICIT: Final = "elicitation/create"
+MAX_TOKEN: Final = 2_048  # characters
+_DEEPEST: Final = 40  # nested objects and lists that are searched
+_SECRET: Final = 20  # characters; a shorter token is not AWS's, and may be part of any word
+_HIDDEN: Final = "[task token]"
+_SMALL: Final = 8_192  # characters of parameters that are kept as they are
+_FORM_TYPES: Final = ("string", "number", "integer", "boolean", "array")
+
+_Object = Mapping[str, Any]  # Any: JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerCall:
-    """One answer, as a call of the API."""
+class McpInput:
+    """The `mcpInput` of a state, valid or not, and the token beside it."""
 
-    key: str
-    operation: str
-    params: Mapping[str, str] = field(repr=False)  # with the task token
-
-
-def requests(history: History, gates: Mapping[str, Gate]) -> Mapping[str, InputRequest]:
-    """Return the open questions. The key of each is the id of its event, which is never used again."""
-    return {
-        str(event): question.request
-        for event, question in _open_questions(history, gates)
-        if question.request is not None
-    }
+    question: JSON
+    token: str | None = field(repr=False)  # None: no token beside the question
 
 
-def problems(history: History, gates: Mapping[str, Gate]) -> Sequence[str]:
-    """Return the problems of questions that cannot be asked, for the author of the machine or the configuration."""
-    found = (question.problem for _, question in _open_questions(history, gates))
-    return [*dict.fromkeys([*read_rules(gates)[1], *(text for text in found if text is not None)])]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The question of a waiting state, or the problem with it; both None if it asks no person."""
+
+    request: InputRequest | None = None
+    token: str | None = field(default=None, repr=False)
+    problem: str | None = None
 
 
-def answer_calls(history: History, gates: Mapping[str, Gate], responses: Mapping[str, JSON]) -> Sequence[AnswerCall]:
-    """Return the calls that answer open questions; ignore responses to others.
+class MalformedQuestionError(ValueError):
+    """A problem of a question, in words for the author of the state machine."""
+
+
+def find_question(parameters: JSON, state: str) -> Question:
+    """Return the question in the parameters of a state, if there is one; this takes a while for large ones."""
+    found = find_mcp_input(parameters)
+    if found is None:
+        return Question()
+    if found.token is None:
+        return Question(problem=f"state {state} asks with {MCP_INPUT}, but has no {TASK_TOKEN} beside it")
+    try:
+        return Question(request=read_question(_without(found.token, opened(found.question))), token=found.token)
+    except MalformedQuestionError as error:
+        return Question(problem=f"state {state} asks with a malformed {MCP_INPUT}: {error}")
+
+
+def _without(token: str, value: JSON, depth: int = 0) -> JSON:
+    """Remove the token from a question: the author may have put it into the text, and no client may have it."""
+    if depth > _DEEPEST:
+        raise MalformedQuestionError("it is nested too deeply")
+    if isinstance(value, str):
+        return value.replace(token, _HIDDEN) if len(token) >= _SECRET else value
+    if isinstance(value, dict):
+        return {_without(token, k): _without(token, v, depth + 1) for k, v in cast("_Object", value).items()}
+    if isinstance(value, list):
+        return [_without(token, item, depth + 1) for item in cast("list[object]", value)]
+    return value
+
+
+def find_mcp_input(parameters: JSON) -> McpInput | None:
+    """Return the first `mcpInput`, depth first, preferably one with a token; None without any."""
+    found = [_envelope(each) for each in objects(parameters) if MCP_INPUT in each]
+    return next((each for each in found if each.token), found[0] if found else None)
+
+
+def _envelope(found: _Object) -> McpInput:
+    token = found.get(TASK_TOKEN)
+    return McpInput(question=found[MCP_INPUT], token=token if is_token(token) else None)
+
+
+def is_token(value: object) -> bool:
+    """Return True if the value can be a task token."""
+    return isinstance(value, str) and 0 < len(value) <= MAX_TOKEN
+
+
+def objects(value: JSON, depth: int = 0) -> Iterator[_Object]:
+    """Return all objects in a value, depth first, also those in texts."""
+    if depth > _DEEPEST:
+        return
+    value = opened(value)
+    if isinstance(value, dict):
+        yield cast("_Object", value)
+        for item in cast("_Object", value).values():
+            yield from objects(item, depth + 1)
+    elif isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from objects(item, depth + 1)
+
+
+def opened(value: JSON) -> JSON:
+    """Return the object or list that a text contains as JSON; any other value as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def read_parameters(text: JSON) -> JSON:
+    """Return the parameters of an event, with objects and lists instead of texts that contain them as JSON.
+
+    In large parameters, long texts that cannot be a token become null: parameters are kept as long as the state waits.
+    """
+    large = isinstance(text, str) and len(text) > _SMALL
+    return _mapped(text, _short if large else opened)
+
+
+def _short(value: JSON) -> JSON:
+    value = opened(value)
+    return None if isinstance(value, str) and len(value) > MAX_TOKEN else value
+
+
+def _mapped(value: JSON, change: Callable[[JSON], JSON], depth: int = 0) -> JSON:
+    """Return the value with each part changed, from the outside in; questions stay as they are."""
+    value = change(value)
+    if depth > _DEEPEST:
+        return None
+    if isinstance(value, dict):
+        items = cast("_Object", value).items()
+        return {key: item if key == MCP_INPUT else _mapped(item, change, depth + 1) for key, item in items}
+    if isinstance(value, list):
+        return [_mapped(item, change, depth + 1) for item in cast("list[object]", value)]
+    return value
+
+
+def read_question(question: JSON) -> InputRequest:
+    """Return the question of an `mcpInput`: `{method, params}`, or in short `{message, requestedSchema}`.
 
     Raises:
-        EngineRefused: an answer is too large, or a gate does not say how to send it.
+        MalformedQuestionError: no client could show it.
     """
-    open_now = {str(event): question for event, question in _open_questions(history, gates)}
-    return [
-        _answer_call(key, open_now[key], gates, cast("Mapping[str, JSON]", response))
-        for key, response in responses.items()
-        if key in open_now and open_now[key].token is not None and isinstance(response, Mapping)
-    ]
+    question = opened(question)
+    if not isinstance(question, dict):
+        raise MalformedQuestionError("it is not an object")
+    found = cast("_Object", question)
+    if not found.keys() & {"method", "params"}:
+        return InputRequest(method=ELICIT, params=_params(found))
+    if found.get("method", ELICIT) != ELICIT:
+        raise MalformedQuestionError(f"its method is not {ELICIT}")
+    params = found.get("params")
+    if not isinstance(params, dict):
+        raise MalformedQuestionError("its params are not an object")
+    return InputRequest(method=ELICIT, params=_params(cast("_Object", params)))
 
 
-def _open_questions(history: History, gates: Mapping[str, Gate]) -> Iterator[tuple[int, Question]]:
-    rules, _ = read_rules(gates)
-    for event, waiting in history.waiting.items():
-        rule = rules.get(waiting.state)
-        yield event, waiting.question if rule is None else _gate_question(history, waiting, rule)
+def _params(params: _Object) -> _Object:
+    message = params.get("message")
+    if not isinstance(message, str) or not message.strip():
+        raise MalformedQuestionError("it has no message")
+    if params.get("mode", "form") != "form":
+        raise MalformedQuestionError("its mode is not form")
+    schema = _form(params.get("requestedSchema", {}))
+    return {**params, "mode": "form", "message": message, "requestedSchema": schema}
 
 
-def needs_definition(history: History, gates: Mapping[str, Gate]) -> bool:
-    """Return True if a gate is open whose token has no known name, so that only the definition can locate it."""
-    rules, _ = read_rules(gates)
-    found = ((waiting, rules.get(waiting.state)) for waiting in history.waiting.values())
-    return any(rule and rule.when.token is None and rule.token(waiting.parameters) is None for waiting, rule in found)
-
-
-def _gate_question(history: History, waiting: TokenWait, rule: GateRule) -> Question:
-    places = None if history.token_places is None else history.token_places.get(waiting.state, ())
-    token = rule.token(waiting.parameters, places or ())
-    # an exported history comes without the definition
-    exported = rule.when.token is None and places is None and history.unread is None
-    if token is not None or exported:
-        return Question(request=replace(rule.request, gate=rule.name), token=token)
-    if rule.when.token is not None:
-        where = f"there is no task token at {rule.when.token}"
-    else:
-        reason = history.unread or "the definition puts it into no field of its own"
-        where = f"nothing in them is named like a task token, and {reason}; say where it is in when.token"
-    return Question(problem=f"gate {rule.name}: the parameters of state {waiting.state} were read, and {where}")
-
-
-def _answer_call(key: str, question: Question, gates: Mapping[str, Gate], response: Mapping[str, JSON]) -> AnswerCall:
-    token, gate = question.token or "", question.request.gate if question.request else None
-    if gate is None:
-        return _success(key, token, _answer(response))
-    action = response.get("action")
-    written = gates[gate].send if action == _ACCEPT else gates[gate].decline
-    sending = read_gate_answer(gate, response.get("send"), written)
-    if sending.succeeds:
-        return _success(key, token, sending.output)
-    failing = {"error": sending.error or "", **({} if sending.cause is None else {"cause": sending.cause})}
-    return AnswerCall(key=key, operation=FAILURE, params={"taskToken": token, **failing})
-
-
-def _answer(response: Mapping[str, JSON]) -> JSON:
-    """Return the answer of a person as the state gets it: content is empty unless the person accepted."""
-    action, content = response.get("action"), response.get("content")
-    return {"action": action, "content": content if action == _ACCEPT and content is not None else {}}
-
-
-def _success(key: str, token: str, output: JSON) -> AnswerCall:
-    return AnswerCall(
-        key=key, operation=SUCCESS, params={"taskToken": token, "output": payload(output, "answer", "make it shorter")}
-    )
+def _form(schema: JSON) -> _Object:
+    """Return the schema of a form; without one, that of a form without fields: accept or decline."""
+    if not isinstance(schema, dict) or cast("_Object", schema).get("type", "object") != "object":
+        raise MalformedQuestionError("its requestedSchema is not the schema of an object")
+    found = cast("_Object", schema)
+    properties = found.get("properties", {})
+    if not isinstance(properties, dict):
+        raise MalformedQuestionError("properties of its requestedSchema are not an object")
+    for name, rules in cast("_Object", properties).items():
+        if not isinstance(rules, dict) or cast("_Object", rules).get("type") not in _FORM_TYPES:
+            raise MalformedQuestionError(f"property {name!r} must have one type of {', '.join(_FORM_TYPES)}")
+    required = found.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in cast("list[object]", required)):
+        raise MalformedQuestionError("required of its requestedSchema is not a list of names")
+    return {"type": "object", **found, "properties": properties}

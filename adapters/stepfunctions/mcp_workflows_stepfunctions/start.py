@@ -1,4 +1,4 @@
-"""Start once per key: the name of the execution is the key, so Step Functions dedupes.
+"""The state machines that tools name, and their starts: the name of an execution is the key, so AWS dedupes.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_StartExecution.html
 """
@@ -10,18 +10,117 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
+from weakref import WeakValueDictionary
+
+import anyio
 
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, StartConflict
-from mcp_workflows_stepfunctions.arns import Machine
+from mcp_workflows_stepfunctions.arns import Machine, Place, is_machine_arn, machine_by_name, parse_machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
-from mcp_workflows_stepfunctions.payloads import canonical, payload
 
+EXPRESS: Final = "EXPRESS"
+_UNKNOWN_ACCOUNT: Final = "ACCOUNT"
+MAX_PAYLOAD: Final = 262_144  # bytes (UTF-8) of an input, an output, an answer
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")  # CloudWatch does not show names with other characters
 _EXISTS = "ExecutionAlreadyExists"
 _GONE = "ExecutionDoesNotExist"
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+class Machines:
+    """Machines by workflow. The type of each is asked for once: it cannot change unless the machine is replaced."""
+
+    def __init__(self, client: Client, account: str | None) -> None:
+        self._client = client
+        self._account = account
+        self._types: dict[str, str] = {}  # by unqualified ARN
+        self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    async def find(self, workflow: str) -> Machine:
+        """Return the machine that a tool names by ARN, or by its name in the engine's account and Region.
+
+        Raises:
+            EngineRefused: the name is not valid, or the machine is in another Region or account.
+            EngineUnavailable: the account cannot be found out now.
+        """
+        if is_machine_arn(workflow):
+            return self._by_arn(workflow)
+        return machine_by_name(workflow, await self._client.place())
+
+    def find_offline(self, workflow: str) -> Machine:
+        """Return the machine without any call; the account of a name may stay open.
+
+        Raises:
+            EngineRefused: see `find`.
+        """
+        if is_machine_arn(workflow):
+            return self._by_arn(workflow)
+        place = Place(
+            partition=self._client.partition, region=self._client.region, account=self._account or _UNKNOWN_ACCOUNT
+        )
+        return machine_by_name(workflow, place)
+
+    async def find_startable(self, workflow: str, *, express: bool) -> Machine:
+        """Return the machine that a tool names, after a check of its type.
+
+        Raises:
+            EngineRefused: it does not exist, is elsewhere, or has the other type.
+            EngineUnavailable: it cannot be looked up now; nothing was started.
+        """
+        try:
+            machine = await self.find(workflow)
+            await self.check_type(machine, express=express)
+        except EngineUnavailable as error:
+            raise EngineUnavailable(str(error), sent=False, throttled=error.throttled) from None
+        return machine
+
+    async def check_type(self, machine: Machine, *, express: bool) -> None:
+        """Check that the machine has the type that its tool says.
+
+        Raises:
+            EngineRefused: it has the other type, or does not exist.
+            EngineUnavailable: no answer.
+        """
+        found = await self.machine_type(machine)
+        if (found == EXPRESS) is express:
+            return
+        if express:
+            raise EngineRefused(f"{machine.name} is a Standard state machine: leave out express: true", final=True)
+        raise EngineRefused(
+            f"{machine.name} is an Express state machine, whose executions can be no tasks: set express: true, "
+            "or start it from a Standard one (see: mcp-workflows docs stepfunctions#express)",
+            final=True,
+        )
+
+    async def machine_type(self, machine: Machine) -> str:
+        """Return STANDARD or EXPRESS, by one DescribeStateMachine per process."""
+        arn = machine.unqualified
+        async with self._locks.setdefault(arn, anyio.Lock()):
+            if arn not in self._types:
+                found = await self._client.call(
+                    "describe_state_machine", stateMachineArn=arn, includedData="METADATA_ONLY"
+                )
+                self._types[arn] = str(found["type"])
+        return self._types[arn]
+
+    def forget(self, machine: Machine) -> None:
+        """Ask for the type again next time: the machine may have been replaced."""
+        self._types.pop(machine.unqualified, None)
+
+    def _by_arn(self, arn: str) -> Machine:
+        machine, client = parse_machine(arn), self._client
+        place = machine.place
+        if (place.region, place.partition) != (client.region, client.partition):
+            where, ours, remedy = place.region, client.region, "give the other Region an engine of its own"
+        elif self._account not in (None, place.account):
+            where, ours = f"account {place.account}", self._account
+            remedy = "give the other account an engine of its own, with assume_role"
+        else:
+            return machine
+        text = f"the state machine is in {where}, this engine is set up for {ours}: {remedy}"
+        raise EngineRefused(text, final=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,3 +214,30 @@ def _xray(traceparent: str | None) -> str | None:
         return None
     trace, parent, flags = found.groups()
     return f"Root=1-{trace[:8]}-{trace[8:]};Parent={parent};Sampled={int(flags, 16) & 1}"
+
+
+def payload(value: JSON, what: str, if_larger: str) -> str:
+    """Return the text to send. `what` names it, and `if_larger` gives a remedy, both for messages.
+
+    Raises:
+        EngineRefused: it cannot be written as JSON, or is too large.
+    """
+    text = canonical(value, what)
+    if (size := len(text.encode())) > MAX_PAYLOAD:
+        message = f"the {what} is {size} bytes of JSON, Step Functions takes {MAX_PAYLOAD}: {if_larger}"
+        raise EngineRefused(message, final=True)
+    return text
+
+
+def canonical(value: JSON, what: str) -> str:
+    """Return the same text for the same JSON value.
+
+    Raises:
+        EngineRefused: it contains NaN or half a surrogate pair.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (ValueError, RecursionError):
+        raise EngineRefused(f"the {what} cannot be written as JSON", final=True) from None
+    return text

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from mcp_workflows_stepfunctions.gates import answer_calls, requests
 from mcp_workflows_stepfunctions.history import History
-from mcp_workflows_stepfunctions.mcp_input import find_mcp_input
-from mcp_workflows_stepfunctions.questions import answer_calls, requests
+from mcp_workflows_stepfunctions.questions import find_mcp_input
 
 from mcp_workflows.adapter import Gate
 from tests.support.stepfunctions_engine import StepFunctions

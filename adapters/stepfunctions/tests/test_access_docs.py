@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mcp_workflows_stepfunctions.client import open_client
 from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings
-from mcp_workflows_stepfunctions.tooling.expose import read_comment
+from mcp_workflows_stepfunctions.tooling.discover import read_comment
 from mcp_workflows_stepfunctions.tooling.iam import caller_policy, permissions
 
 from mcp_workflows.adapter import Use

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mcp_workflows_stepfunctions.arns import ExecutionArn, Place, machine_by_name, parse_machine
 from mcp_workflows_stepfunctions.describe import Console
-from mcp_workflows_stepfunctions.tooling.adopt import same_workflow
+from mcp_workflows_stepfunctions.tooling.discover import same_workflow
 
 from mcp_workflows.errors import EngineRefused
 

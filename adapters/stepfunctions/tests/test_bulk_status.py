@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_workflows_stepfunctions.bulk_status import listings
+from mcp_workflows_stepfunctions.adapter import listings
 from mcp_workflows_stepfunctions.client import open_client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 

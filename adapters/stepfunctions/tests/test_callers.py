@@ -12,7 +12,7 @@ import pytest
 from botocore.credentials import Credentials
 from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSettings
 from mcp_workflows_stepfunctions.credentials import MAX_SESSIONS, CallerCredentials, acting_as
-from mcp_workflows_stepfunctions.options import StepFunctionsOptions
+from mcp_workflows_stepfunctions.settings import StepFunctionsOptions
 from pydantic import ValidationError
 
 from adapters.stepfunctions.tests import machines

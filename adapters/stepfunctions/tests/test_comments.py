@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from mcp_workflows_stepfunctions.tooling.expose import ToolComment, read_comment
+from mcp_workflows_stepfunctions.tooling.discover import ToolComment, read_comment
 
 SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from mcp_workflows_stepfunctions import StepFunctionsAdapter, names
+from mcp_workflows_stepfunctions import StepFunctionsAdapter, describe, questions
+from mcp_workflows_stepfunctions.describe import read_failure
+from mcp_workflows_stepfunctions.gates import requests
 from mcp_workflows_stepfunctions.history import History
-from mcp_workflows_stepfunctions.outcome import read_failure
-from mcp_workflows_stepfunctions.questions import requests
-from mcp_workflows_stepfunctions.tooling.embed import FILES, read_embedded_files
+from mcp_workflows_stepfunctions.tooling.offline import FILES, read_embedded_files
 
 from adapters.stepfunctions.tests.executions import Run, Runs
 from mcp_workflows.adapter import Embeds
@@ -75,7 +75,7 @@ def test_the_page_shows_the_files_as_they_are() -> None:
 
 
 def test_the_page_has_the_names_of_the_contract() -> None:
-    for name in (names.MCP_INPUT, names.TASK_TOKEN, names.CANCELLED, names.PROTOCOL_ERROR):
+    for name in (questions.MCP_INPUT, questions.TASK_TOKEN, describe.CANCELLED, describe.PROTOCOL_ERROR):
         assert f"`{name}`" in PAGE
 
 

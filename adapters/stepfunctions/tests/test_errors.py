@@ -16,8 +16,7 @@ import anyio
 import pytest
 from botocore import exceptions as boto
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError, open_client
-from mcp_workflows_stepfunctions.error_table import CODES, EXCEPTIONS, OPERATION_CODES
-from mcp_workflows_stepfunctions.error_translation import ApiCall, is_foreign, translate
+from mcp_workflows_stepfunctions.errors import CODES, EXCEPTIONS, OPERATION_CODES, ApiCall, is_foreign, translate
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
 from adapters.stepfunctions.tests.injecting import HANG, LOST, Answer, Injecting, error, injecting, sts_error, wait_for

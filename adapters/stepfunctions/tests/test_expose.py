@@ -12,8 +12,8 @@ import pytest
 from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_clients
 from mcp_workflows_stepfunctions.client import Client, open_client
 from mcp_workflows_stepfunctions.settings import Discover, StepFunctionsSettings
-from mcp_workflows_stepfunctions.tooling import expose
-from mcp_workflows_stepfunctions.tooling.expose import MAX_NAME, TaggedMachines, tool_name
+from mcp_workflows_stepfunctions.tooling import discover as expose
+from mcp_workflows_stepfunctions.tooling.discover import MAX_NAME, TaggedMachines, tool_name
 
 from adapters.stepfunctions.tests.refusing import refusing
 from adapters.stepfunctions.tests.scene import settings

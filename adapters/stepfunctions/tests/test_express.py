@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
-from mcp_workflows_stepfunctions.options import StepFunctionsOptions
+from mcp_workflows_stepfunctions.settings import StepFunctionsOptions
 from pydantic import ValidationError
 
 from adapters.stepfunctions.tests import machines, scene

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mcp_workflows_stepfunctions.questions import requests
-from mcp_workflows_stepfunctions.tooling.replay import replay
+from mcp_workflows_stepfunctions.gates import requests
+from mcp_workflows_stepfunctions.tooling.offline import replay
 
 from adapters.stepfunctions.tests.executions import Runs
 from adapters.stepfunctions.tests.machines import asking, one_state

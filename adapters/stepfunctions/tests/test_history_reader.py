@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
-from mcp_workflows_stepfunctions import history_reader
+from mcp_workflows_stepfunctions import describe
 from mcp_workflows_stepfunctions.client import Client
-from mcp_workflows_stepfunctions.history_reader import HistoryReader
+from mcp_workflows_stepfunctions.describe import HistoryReader
 
 pytestmark = pytest.mark.anyio
 
@@ -58,5 +58,5 @@ async def test_an_event_that_does_not_show_yet_is_waited_for(
     assert (await histories.read("a")).last_id == 6
     shown.ids = [8, 6, 5, 4, 3, 2, 1]
     assert (await histories.read("a")).last_id == 6
-    monkeypatch.setattr(history_reader, "_LATE_EVENT_SECONDS", -1.0)  # it has been long enough
+    monkeypatch.setattr(describe, "_LATE_EVENT_SECONDS", -1.0)  # it has been long enough
     assert (await histories.read("a")).last_id == 8

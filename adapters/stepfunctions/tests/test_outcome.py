@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from mcp_workflows_stepfunctions.outcome import describe_stop, read_failure
+from mcp_workflows_stepfunctions.describe import describe_stop, read_failure
 
 from mcp_workflows.adapter import Failure
 

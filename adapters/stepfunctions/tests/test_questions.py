@@ -7,12 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from mcp_workflows_stepfunctions.gates import GateSettings, find_token, gate_state
+from mcp_workflows_stepfunctions.definition import TokenPlace
+from mcp_workflows_stepfunctions.gates import (
+    AnswerCall,
+    GateSettings,
+    answer_calls,
+    find_token,
+    gate_state,
+    problems,
+    requests,
+)
 from mcp_workflows_stepfunctions.history import History
-from mcp_workflows_stepfunctions.mcp_input import find_mcp_input, read_parameters
-from mcp_workflows_stepfunctions.names import MAX_PAYLOAD
-from mcp_workflows_stepfunctions.questions import AnswerCall, answer_calls, problems, requests
-from mcp_workflows_stepfunctions.token_places import TokenPlace
+from mcp_workflows_stepfunctions.questions import find_mcp_input, read_parameters
+from mcp_workflows_stepfunctions.start import MAX_PAYLOAD
 from pydantic import ValidationError
 
 from adapters.stepfunctions.tests.events import ENVELOPE, FORM, TOKEN, Telling

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mcp_workflows_stepfunctions.quota import DEFAULTS, limits
+from mcp_workflows_stepfunctions.client import DEFAULTS, limits
 from mcp_workflows_stepfunctions.settings import Quota
 
 from mcp_workflows.kit.token_bucket import UNLIMITED, Bucket, BucketLimits, Buckets, QuotaKey

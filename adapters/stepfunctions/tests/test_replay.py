@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
-from mcp_workflows_stepfunctions.tooling.replay import replay
+from mcp_workflows_stepfunctions.tooling.offline import replay
 
 from adapters.stepfunctions.tests.events import ENVELOPE, TOKEN, Telling
 from mcp_workflows.adapter import Failure, Gate, InputRequest, Replays, Status

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pytest
-from mcp_workflows_stepfunctions.tooling.embed import FILES, read_embedded_files
+from mcp_workflows_stepfunctions.tooling.offline import FILES, read_embedded_files
 
 from adapters.stepfunctions.tests.executions import Run
 from mcp_workflows.sidecar.config.load import load_config

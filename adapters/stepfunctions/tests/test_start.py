@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
 from mcp_workflows_stepfunctions.arns import parse_machine
-from mcp_workflows_stepfunctions.names import MAX_PAYLOAD
-from mcp_workflows_stepfunctions.start import execution_name, read_input, start_request
+from mcp_workflows_stepfunctions.start import MAX_PAYLOAD, execution_name, read_input, start_request
 
 from adapters.stepfunctions.tests import machines, scene
 from mcp_workflows.adapter import JSON, Ref, Start, Status

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
-from mcp_workflows_stepfunctions.token_places import TokenPlace, token_places
+from mcp_workflows_stepfunctions.definition import TokenPlace, token_places
 
 from adapters.stepfunctions.tests.looks import until, until_ended
 from adapters.stepfunctions.tests.machines import one_state

@@ -1,17 +1,21 @@
-"""Checks that a workflow could run now: Step Functions answers, and the machine exists and has the right type."""
+"""Checks that a workflow could run now, and that its definition fits the gates of the tool."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Final, cast
 
-from mcp_workflows.adapter import Finding
+from mcp_workflows.adapter import JSON, Finding, closest
 from mcp_workflows.errors import EngineError
 from mcp_workflows_stepfunctions.arns import Machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
-from mcp_workflows_stepfunctions.machines import Machines
-from mcp_workflows_stepfunctions.names import DENIED
-from mcp_workflows_stepfunctions.options import StepFunctionsOptions
-from mcp_workflows_stepfunctions.settings import Events
+from mcp_workflows_stepfunctions.definition import State, states
+from mcp_workflows_stepfunctions.errors import DENIED, KMS_REFUSES
+from mcp_workflows_stepfunctions.gates import gate_state, gate_token, points_to
+from mcp_workflows_stepfunctions.questions import MCP_INPUT, TASK_TOKEN
+from mcp_workflows_stepfunctions.settings import Events, StepFunctionsOptions
+from mcp_workflows_stepfunctions.start import Machines
 
 _ANSWERS: Final = frozenset({DENIED, "ResourceNotFound", "StateMachineDoesNotExist"})
 
@@ -65,3 +69,127 @@ async def _check_qualified(client: Client, machine: Machine) -> Finding:
             return Finding(ok=None, text=f"{machine.name} is there; nobody may look whether its {word} is")
         return Finding(ok=False, text=f"{machine.name} has no {word} {machine.qualifier}")
     return Finding(ok=True, text=f"{machine.name} is there, with its {word} {machine.qualifier}")
+
+
+_SLIP: Final = 0.85  # the similarity above which two names of errors are taken for one
+
+
+async def verify(
+    client: Client, machine: Machine, options: StepFunctionsOptions, gates: Mapping[str, Mapping[str, JSON]]
+) -> Sequence[Finding]:
+    """Return the findings; a missing state is a problem, a definition that cannot be read is not."""
+    findings: list[Finding] = []
+    try:
+        for there in await definitions(client, machine):
+            findings += [*_gates(there, gates), *_errors(there, gates), *_questions(there, options, gates)]
+    except ExpectedCodeError:
+        return [Finding(ok=None, text="its states could not be verified: the definition is encrypted")]
+    except EngineError as error:
+        return [Finding(ok=None, text=f"its states could not be verified: {error}")]
+    return [finding for number, finding in enumerate(findings) if finding not in findings[:number]]
+
+
+async def definitions(client: Client, machine: Machine) -> Sequence[Mapping[str, State]]:
+    """Return the states of each definition that a start may run: an alias may stand for two versions.
+
+    Raises:
+        ExpectedCodeError: the definition is encrypted, and the key may not be used.
+        EngineError: it cannot be read.
+    """
+    found = [
+        await client.call("describe_state_machine", known=KMS_REFUSES, stateMachineArn=arn)
+        for arn in await _started(client, machine)
+    ]
+    return [states(str(each.get("definition", ""))) for each in found]
+
+
+async def _started(client: Client, machine: Machine) -> Sequence[str]:
+    """Return the ARNs that a start runs: the machine or version, or the present versions of an alias."""
+    if machine.qualifier is None or machine.qualifier.isdigit():
+        return [machine.arn]
+    found = await client.call("describe_state_machine_alias", stateMachineAliasArn=machine.arn)
+    return [str(route["stateMachineVersionArn"]) for route in found["routingConfiguration"]]
+
+
+def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) -> Iterator[Finding]:
+    first: dict[str, str] = {}
+    for gate, words in gates.items():
+        name = gate_state(words.get("when"))
+        state = there.get(name)
+        if first.setdefault(name, gate) != gate:
+            text = f"gates.{gate}.when: state {name!r} is asked about by gate {first[name]} already"
+            yield Finding(ok=False, text=text, hint="leave one of the two out")
+            continue
+        if state is None:
+            meant = closest(name, there)
+            hint = f"did you mean {meant!r}?" if meant else f"its states: {', '.join(there)}"
+            yield Finding(ok=False, text=f"gates.{gate}.when: there is no state {name!r}", hint=hint)
+        elif not state.waits_for_token:
+            yield Finding(
+                ok=False,
+                text=f"gates.{gate}.when: state {name!r} does not wait for a task token",
+                hint="its Resource must end in .waitForTaskToken: nothing else can be answered from outside",
+            )
+        else:
+            yield from _token(f"gates.{gate}.when", state, gate_token(words.get("when")))
+
+
+def _token(where: str, state: State, written: str | None) -> Iterator[Finding]:
+    """Check that the task token of a state can be found in the parameters it sends."""
+    places = state.token_places
+    fields = [place for place in places if place.readable and not place.is_embedded]
+    put = f"put it into a field of its own among what the state sends: {_own_field(state)}"
+    if not places:
+        yield Finding(ok=False, text=f"{where}: state {state.name!r} sends its task token to nobody", hint=put)
+    elif written is None and not any(place.readable for place in places):
+        text = f"{where}: the task token of state {state.name!r} is in an expression that it cannot be read back from"
+        yield Finding(ok=False, text=text, hint=put)
+    elif written is not None and fields and not any(points_to(written, place, state.sent) for place in fields):
+        text = f"{where}.token: {written} is not where state {state.name!r} has its task token"
+        yield Finding(ok=False, text=text, hint=f"write token: {fields[0].expression}, or leave it out")
+
+
+def _own_field(state: State) -> str:
+    """Return the task token in a field of its own, in the language of this state."""
+    if state.jsonata:
+        return f'"{TASK_TOKEN}": "{{% $states.context.Task.Token %}}"'
+    return f'"{TASK_TOKEN}.$": "$$.Task.Token"'
+
+
+def _errors(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) -> Iterator[Finding]:
+    """Find errors of gates that differ a little from those that the state catches; others may be meant to fail it."""
+    for gate, words in gates.items():
+        state = there.get(gate_state(words.get("when")))
+        for part in ("send", "decline"):
+            sending = words.get(part)
+            error = cast("Mapping[str, JSON]", sending).get("error") if isinstance(sending, Mapping) else None
+            if state is None or not isinstance(error, str) or error in state.caught or "{{" in error:
+                continue
+            if meant := get_close_matches(error, state.caught, n=1, cutoff=_SLIP):
+                where = f"gates.{gate}.{part}.error"
+                text = f"{where}: state {state.name!r} catches no error {error!r}; did you mean {meant[0]!r}?"
+                yield Finding(ok=False, text=text, hint=f"correct {where}, or the Catch of the state")
+
+
+def _questions(
+    there: Mapping[str, State], options: StepFunctionsOptions, gates: Mapping[str, Mapping[str, JSON]]
+) -> Iterator[Finding]:
+    gated = {gate_state(words.get("when")) for words in gates.values()}
+    for state in there.values():
+        beside = (not place.readable or place.path[-1:] == (TASK_TOKEN,) for place in state.token_places)
+        if state.asks and state.name not in gated and not any(beside):
+            hint = f"write {_own_field(state)} beside {MCP_INPUT}"
+            text = f"state {state.name!r} asks with {MCP_INPUT}, but has no {TASK_TOKEN} beside it: nobody can answer"
+            yield Finding(ok=False, text=text, hint=hint)
+    asking = [state for state in there.values() if state.asks or (state.waits_for_token and state.name in gated)]
+    if asking and not options.history:
+        names = ", ".join(state.name for state in asking)
+        yield Finding(
+            ok=False,
+            text=f"{names}: people are asked, and with history: false nobody sees it",
+            hint="leave history out",
+        )
+    if unbounded := [state.name for state in asking if not state.bounded]:
+        yield Finding(
+            ok=True, text=f"{', '.join(unbounded)} has no TimeoutSeconds: nobody's answer is waited for a year long"
+        )

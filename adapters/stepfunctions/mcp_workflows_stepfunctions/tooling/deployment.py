@@ -28,6 +28,39 @@ PREFIX: Final = "mcp-workflows-verify"
 
 Definition = Mapping[str, Any]  # Any: JSON
 
+LARGEST: Final = 262_144  # bytes
+FORM: Final = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+
+
+def machine_of(name: str, state: Mapping[str, Any], **more: Any) -> Definition:
+    """Return a machine of one state. Any: JSON."""
+    return {"StartAt": name, "States": {name: {**state, "End": True}}, **more}
+
+
+def asking(message: str) -> Definition:
+    """Return a machine that asks a person."""
+    question = {"message": message, "requestedSchema": FORM}
+    detail = {"taskToken.$": "$$.Task.Token", "executionArn.$": "$$.Execution.Id", "mcpInput": question}
+    entry = {"Source": "mcp.workflows", "DetailType": "MCP Input Request", "Detail": detail}
+    resource = "arn:aws:states:::events:putEvents.waitForTaskToken"
+    state = {"Type": "Task", "Resource": resource, "Parameters": {"Entries": [entry]}, "TimeoutSeconds": 300}
+    return machine_of("Ask", state)
+
+
+ECHO: Final = machine_of("Echo", {"Type": "Pass"})
+SLEEP: Final = machine_of("Sleep", {"Type": "Wait", "Seconds": 3600})
+FAIL: Final[Definition] = {
+    "StartAt": "Charge",
+    "States": {"Charge": {"Type": "Fail", "Error": "CardDeclined", "Cause": "the card was declined"}},
+}
+ASK: Final = asking("Ship it?")
+FAILING_BRANCH: Final[Definition] = {
+    "StartAt": "Pause",
+    "States": {"Pause": {"Type": "Wait", "Seconds": 2, "Next": "No"}, "No": {"Type": "Fail", "Error": "No"}},
+}
+BRANCHES: Final = machine_of("Both", {"Type": "Parallel", "Branches": [ASK, FAILING_BRANCH]})
+ASKS_TWO: Final = machine_of("Both", {"Type": "Parallel", "Branches": [ASK, asking("Really?")]})
+
 
 class FixtureSettings(BaseModel):
     """Settings of `verify` for the state machines that it deploys."""

@@ -1,26 +1,36 @@
-"""All state machines and how often they ran lately, for a draft of tools.
+"""What is there already: machines and how often they ran, machines tagged to be tools, executions to adopt.
 
-ListExecutions has a small quota of the whole account (5/s, in most Regions 2/s): only some machines are counted.
+ListExecutions has a small quota of the whole account (5/s, in most Regions 2/s): only some machines are counted. The
+Tagging API lists a whole account in pages of 100. Without permission for it there is no fallback to
+ListTagsForResource: that is one call per machine, of a quota of 1/s that the whole account shares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from mcp_workflows.adapter import JSON, Discovered
-from mcp_workflows.errors import EngineUnavailable
+import anyio
+
+from mcp_workflows.adapter import JSON, Discovered, Exposed, Ref
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows_stepfunctions.arns import ExecutionArn, Place, is_machine_arn, parse_machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
-from mcp_workflows_stepfunctions.machines import EXPRESS
-from mcp_workflows_stepfunctions.names import DENIED
+from mcp_workflows_stepfunctions.errors import DENIED
+from mcp_workflows_stepfunctions.settings import Discover
+from mcp_workflows_stepfunctions.start import EXPRESS
 
 MOST: Final = 5_000  # machines
 PAGE: Final = 1000  # machines of one call
 COUNTED: Final = 25  # machines, the newest
 LATEST: Final = 100  # executions per machine
 
-_AS_EXPRESS: Final[Mapping[str, JSON]] = {"express": True, "tasks": "forbidden"}  # the options of its tool
 _UNCOUNTABLE: Final = frozenset({DENIED, "StateMachineDoesNotExist", "StateMachineTypeNotSupported"})
 
 
@@ -32,7 +42,7 @@ async def discover(client: Client) -> Sequence[Discovered]:
     """
     rows = await client.pages("list_state_machines", "stateMachines", limit=MOST, maxResults=PAGE)
     standard = [row for row in rows if row["type"] != EXPRESS]  # Express executions cannot be listed
-    standard.sort(key=_created, reverse=True)
+    standard.sort(key=lambda row: row["creationDate"], reverse=True)
     starts = {str(row["stateMachineArn"]): await _starts(client, row) for row in standard[:COUNTED]}
     found = [_discovered(row, starts.get(str(row["stateMachineArn"]), ())) for row in rows]
     return sorted(found, key=lambda each: (-each.executions, each.workflow))
@@ -52,12 +62,239 @@ async def _starts(client: Client, row: Mapping[str, Any]) -> Sequence[datetime]:
 def _discovered(row: Mapping[str, Any], starts: Sequence[datetime]) -> Discovered:
     return Discovered(
         workflow=str(row["name"]),
-        options=_AS_EXPRESS if row["type"] == EXPRESS else {},
+        options={"express": True, "tasks": "forbidden"} if row["type"] == EXPRESS else {},
         last_seen=max(starts, default=None),
         executions=len(starts),
     )
 
 
-def _created(row: Mapping[str, Any]) -> datetime:
-    created: datetime = row["creationDate"]
-    return created
+async def adopt(client: Client, execution_id: str) -> Ref:
+    """Return the execution with this ARN, running or ended.
+
+    Raises:
+        ExecutionNotFound: it does not exist.
+        EngineRefused: it is no execution ARN, it is of another Region or account, or it is an Express one.
+    """
+    named = ExecutionArn.parse(execution_id.strip())
+    if named.express:
+        raise EngineRefused("an Express execution cannot be looked up, so it can be no task", final=True)
+    if named.place.region != client.region:
+        raise ExecutionNotFound(f"this engine is set up for {client.region}, the execution is in {named.place.region}")
+    if client.account not in (None, named.place.account):
+        raise ExecutionNotFound("this engine is set up for another account than that of the execution")
+    found = await client.call("describe_execution", executionArn=execution_id.strip())
+    workflow = found.get("stateMachineAliasArn") or found.get("stateMachineVersionArn") or found["stateMachineArn"]
+    return Ref(workflow=str(workflow), handle=str(found["executionArn"]))
+
+
+def same_workflow(written: str, found: str) -> bool:
+    """Return True if `found` is the machine that `written` names, by ARN or by name, with a version or alias or not.
+
+    A machine named without a version or alias stands for all of them.
+    """
+    try:
+        (mine, qualifier, place), (its, its_qualifier, its_place) = _parts(written), _parts(found)
+    except EngineRefused:
+        return False
+    return mine == its and qualifier in (None, its_qualifier) and (place is None or its_place in (None, place))
+
+
+def _parts(workflow: str) -> tuple[str, str | None, Place | None]:
+    """Return the name, the qualifier and the place of a machine; a name alone has no place."""
+    if is_machine_arn(workflow):
+        machine = parse_machine(workflow)
+        return machine.name, machine.qualifier, machine.place
+    name, _, qualifier = workflow.partition(":")
+    return name, qualifier or None, None
+
+
+MAX_NAME: Final = 64
+TAGGED_PAGE: Final = 100  # machines of one answer of the Tagging API
+_GONE: Final = frozenset({"StateMachineDoesNotExist", "StateMachineDeleting"})
+_ENCRYPTED: Final = frozenset({"KmsAccessDeniedException", "KmsInvalidStateException"})
+_DENIED: Final = frozenset({DENIED, "AccessDenied"})
+_DESCRIBE: Final = "describe_state_machine"
+_TRIES: Final = 5  # of one description, when the quota is used up
+_FASTEST: Final = 20.0  # descriptions per second, where no quota is known
+_SHARE: Final = 0.2  # of the quota, for descriptions that are known and may have changed
+
+_log = logging.getLogger(__name__)
+
+
+class TaggedMachines:
+    """The tagged machines. Each is described once, and a few of them again each time, as the quota allows."""
+
+    def __init__(self, client: Client, discover: Discover | None) -> None:
+        self._client = client
+        self._discover = discover
+        self._known: dict[str, Exposed | None] = {}  # by ARN, the oldest description first
+        self._logged: set[str] = set()
+
+    async def exposed(self) -> Sequence[Exposed]:
+        """Return all machines tagged now, by name; see `Exposes.exposed`.
+
+        Raises:
+            EngineRefused: there is no permission to read tags.
+            EngineUnavailable: tags cannot be read now.
+        """
+        if self._discover is None:
+            return []
+        tagged = dict.fromkeys([arn async for arn in self._tagged(self._discover)])
+        self._known = {arn: self._known[arn] for arn in self._known if arn in tagged}
+        again = list(self._known)[: self._affordable(self._discover)]
+        for arn in (arn for arn in tagged if arn not in self._known):
+            self._known[arn] = await self._look(arn)
+        await self._refresh(again)
+        return sorted((each for each in self._known.values() if each), key=lambda each: (each.name, each.source))
+
+    async def _tagged(self, discover: Discover) -> AsyncIterator[str]:
+        """Return the ARNs of the machines with the tag, without versions and aliases, which inherit it."""
+        key, value = discover.key_and_value
+        page: dict[str, Any] = {
+            "TagFilters": [{"Key": key, "Values": [value]}],
+            "ResourceTypeFilters": ["states:stateMachine"],
+            "ResourcesPerPage": TAGGED_PAGE,
+        }
+        while True:
+            found = await self._client.tagging("get_resources", **page)
+            for row in cast("Sequence[Mapping[str, Any]]", found.get("ResourceTagMappingList", ())):
+                tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags", ())}
+                if tags.get(key) == value and _is_machine(str(row["ResourceARN"])):  # it may be a local engine
+                    yield str(row["ResourceARN"])
+            if not found.get("PaginationToken"):  # the last page has an empty one
+                return
+            page["PaginationToken"] = found["PaginationToken"]
+
+    def _affordable(self, discover: Discover) -> int:
+        """Return the number of known machines that may be described again this time."""
+        refill = min(self._client.refill(_DESCRIBE), _FASTEST)
+        return max(1, int(refill * discover.every.total_seconds() * _SHARE))
+
+    async def _refresh(self, arns: Sequence[str]) -> None:
+        """Describe machines again, and keep the old description of each while there is no answer."""
+        for arn in arns:
+            try:
+                found = await self._look(arn)
+            except EngineUnavailable:
+                return
+            self._known.pop(arn)
+            self._known[arn] = found  # now the newest
+
+    async def _look(self, arn: str) -> Exposed | None:
+        """Return the tool of a machine, or None if it is gone or its owner has to act first (see the log)."""
+        try:
+            return self._read(arn, await self._describe(arn))
+        except ExpectedCodeError as answered:
+            code = answered.code
+        if code in _ENCRYPTED:
+            self._log(arn, "is encrypted, and kms:Decrypt is not allowed: it is offered without description and schema")
+            try:
+                return self._read(arn, await self._describe(arn, includedData="METADATA_ONLY"))
+            except ExpectedCodeError as answered:
+                code = answered.code
+        if code not in _GONE:
+            self._log(arn, "is not offered: allow states:DescribeStateMachine on it")
+        return None
+
+    async def _describe(self, arn: str, **more: str) -> Mapping[str, Any]:
+        known = _GONE | _DENIED | _ENCRYPTED
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._client.call(_DESCRIBE, known=known, stateMachineArn=arn, **more)
+            except EngineUnavailable as error:
+                if error.sent:
+                    raise
+            await anyio.sleep(1 / self._client.refill(_DESCRIBE))
+        return await self._client.call(_DESCRIBE, known=known, stateMachineArn=arn, **more)
+
+    def _read(self, arn: str, found: Mapping[str, Any]) -> Exposed | None:
+        if found.get("status") == "DELETING":
+            return None
+        comment = read_comment(found.get("definition"))
+        if comment.problems:
+            self._log(arn, f"is not offered: its Comment is wrong, {'; '.join(comment.problems)}")
+            return None
+        options: dict[str, JSON] = {"express": True} if found["type"] == EXPRESS else {}
+        return Exposed(
+            name=comment.name or tool_name(str(found["name"])),
+            workflow=arn,
+            source=arn,
+            title=comment.title,
+            description=comment.description,
+            input=comment.input,
+            options=options,
+        )
+
+    def _log(self, arn: str, what: str) -> None:
+        """Log a line once: the machine is found again every few minutes."""
+        line = f"state machine {arn} {what}"
+        if line not in self._logged:
+            self._logged.add(line)
+            _log.warning("%s", line)
+
+
+def tool_name(machine: str) -> str:
+    """Return the tool name of a machine; a name that is too long ends in a hash, so that no two become one."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", machine)
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[: MAX_NAME - 9]}_{hashlib.sha256(machine.encode()).hexdigest()[:8]}"
+
+
+def _is_machine(arn: str) -> bool:
+    try:
+        return parse_machine(arn).qualifier is None
+    except EngineRefused:
+        return False
+
+
+LONGEST: Final = 10_000  # characters of a text: all clients and models get it with every list of tools
+_LONG: Final = f"is longer than {LONGEST} characters"
+OPEN: Final[Mapping[str, JSON]] = {"type": "object"}  # takes any arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolComment:
+    """The description of a tool in the `Comment` of a definition; `problems` are its mistakes, for its author.
+
+    Plain text is the description. A JSON object can have `description`, `title`, `name` and `inputSchema`, at its top
+    or under `mcp`, where other readers of the comment are not affected.
+    """
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    input: Mapping[str, JSON] = field(default_factory=lambda: dict(OPEN))
+    problems: tuple[str, ...] = ()
+
+
+def read_comment(definition: object) -> ToolComment:
+    """Return the tool in the comment of a definition (JSON text); an empty one without a comment."""
+    comment = _object(definition).get("Comment")
+    if not isinstance(comment, str) or not comment.strip():
+        return ToolComment()
+    content = _object(comment)
+    return _comment_of(content or {"description": comment.strip()})
+
+
+def _comment_of(content: Mapping[str, Any]) -> ToolComment:
+    inner: object = content.get("mcp")
+    merged: Mapping[str, Any] = {**content, **cast("dict[str, Any]", inner)} if isinstance(inner, dict) else content
+    texts = {key: merged[key] for key in ("name", "title", "description") if merged.get(key) is not None}
+    schema = merged.get("inputSchema", OPEN)
+    problems = [f"{key} is no text" for key, value in texts.items() if not isinstance(value, str)]
+    problems += [f"{key} {_LONG}" for key, value in texts.items() if isinstance(value, str) and len(value) > LONGEST]
+    if not isinstance(schema, dict):
+        problems.append("inputSchema is no JSON Schema of an object")
+    if problems:
+        return ToolComment(problems=tuple(problems))
+    return ToolComment(**texts, input=cast("Mapping[str, JSON]", schema))
+
+
+def _object(text: object) -> Mapping[str, Any]:  # Any: any JSON value
+    """Return the JSON object in a text, or an empty one."""
+    try:
+        value = json.loads(text) if isinstance(text, str) and text.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        return {}
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}

@@ -13,7 +13,7 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import urlsplit
@@ -21,138 +21,60 @@ from urllib.parse import urlsplit
 from mcp_workflows.adapter import JSON, Use
 from mcp_workflows_stepfunctions.arns import REGION, Machine, Place
 from mcp_workflows_stepfunctions.client import Client
-from mcp_workflows_stepfunctions.machines import Machines
 from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings
+from mcp_workflows_stepfunctions.start import Machines
 
 ALL: Final = "*"
 
 _TAGGED_MACHINES: Final = (
-    "states:DescribeStateMachine",
-    "states:ListExecutions",
-    "states:StartExecution",
-    "states:StartSyncExecution",
+    *("states:DescribeStateMachine", "states:ListExecutions"),
+    *("states:StartExecution", "states:StartSyncExecution"),
 )
 _TAGGED_EXECUTIONS: Final = ("states:DescribeExecution", "states:GetExecutionHistory", "states:StopExecution")
 _REGION = re.compile(rf"(?:^|\.)(?P<region>{REGION})\.")  # a label of a host
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolUse:
-    """The use of a tool with its machine, and the permissions that follow."""
-
-    use: Use
-    machine: Machine
-
-    @property
-    def express(self) -> bool:
-        return self.use.options.get("express") is True
-
-    @property
-    def standard(self) -> bool:
-        return not self.express
-
-    @property
-    def starts(self) -> bool:
-        return self.standard and not self.use.watches
-
-    @property
-    def runs(self) -> bool:
-        return self.express and not self.use.watches
-
-    @property
-    def cancels(self) -> bool:
-        return self.standard and self.use.cancels
-
-    @property
-    def reads(self) -> bool:
-        return self.standard and self.use.options.get("history") is not False
-
-    @property
-    def locates(self) -> bool:
-        """True if a definition may be needed to find a task token."""
-        return self.reads and any(not _says_where(gate.get("when")) for gate in self.use.gates.values())
-
-    @property
-    def answers(self) -> bool:
-        return self.reads and self.use.answers
-
-    @property
-    def fails(self) -> bool:
-        """True if an answer at a gate makes its state fail."""
-        words = (gate.get(word) for gate in self.use.gates.values() for word in ("send", "decline"))
-        return self.answers and any(_fails(word) for word in words)
-
-    @property
-    def aliased(self) -> bool:
-        return self.machine.qualifier is not None and not self.machine.qualifier.isdigit()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """An action that some uses need, on resources of one kind."""
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An action that the use of a tool may need, on one resource; a `qualifier` narrows it to a version or alias."""
 
     sid: str
     action: str
-    on: Callable[[Machine], str]
-    to: Callable[[ToolUse], bool]
-    qualified: bool = False  # only for the version or alias that is used
+    needed: bool
+    resource: str
+    qualifier: str | None = None
 
 
-def _says_where(when: JSON) -> bool:
-    """Return True if a gate's `when` has the place of the task token."""
-    return isinstance(when, Mapping) and cast("Mapping[str, JSON]", when).get("token") is not None
+def _needs(use: Use, machine: Machine) -> Sequence[Need]:
+    """Return what the use of a tool may need, always the same actions in the same order."""
+    itself, runs, version = machine.unqualified, machine.execution(ALL), machine.qualifier
+    express = use.options.get("express") is True
+    standard, starts = not express, not use.watches
+    reads = standard and use.options.get("history") is not False
+    answers = reads and use.answers
+    locates = reads and any(_field(gate.get("when"), "token") is None for gate in use.gates.values())
+    sent = [gate.get(word) for gate in use.gates.values() for word in ("send", "decline")]
+    fails = answers and any(_field(word, "error") is not None for word in sent)
+    aliased = version is not None and not version.isdigit()
+    return (
+        Need("Describe", "states:DescribeStateMachine", True, itself),
+        Need("DescribeAlias", "states:DescribeStateMachineAlias", aliased, itself, version),
+        Need("Start", "states:StartExecution", standard and starts, itself, version),
+        Need("RunExpress", "states:StartSyncExecution", express and starts, itself, version),
+        Need("List", "states:ListExecutions", standard, itself),
+        Need("Look", "states:DescribeExecution", standard, runs),
+        Need("Read", "states:GetExecutionHistory", reads, runs),
+        Need("Locate", "states:DescribeStateMachineForExecution", locates, runs),
+        Need("Stop", "states:StopExecution", standard and use.cancels, runs),
+        Need("Answer", "states:SendTaskSuccess", answers, itself),
+        Need("Decline", "states:SendTaskFailure", fails, itself),
+    )
 
 
-def _fails(word: JSON) -> bool:
-    """Return True if a gate's `send` or `decline` is an error."""
-    return isinstance(word, Mapping) and cast("Mapping[str, JSON]", word).get("error") is not None
-
-
-def _machine(machine: Machine) -> str:
-    return machine.unqualified
-
-
-def _executions(machine: Machine) -> str:
-    return machine.execution(ALL)
-
-
-GRANTS: Final[Sequence[Grant]] = (
-    Grant(sid="Describe", action="states:DescribeStateMachine", on=_machine, to=lambda _: True),
-    Grant(
-        sid="DescribeAlias",
-        action="states:DescribeStateMachineAlias",
-        on=_machine,
-        to=lambda needed: needed.aliased,
-        qualified=True,
-    ),
-    Grant(
-        sid="Start",
-        action="states:StartExecution",
-        on=_machine,
-        to=lambda needed: needed.starts,
-        qualified=True,
-    ),
-    Grant(
-        sid="RunExpress",
-        action="states:StartSyncExecution",
-        on=_machine,
-        to=lambda needed: needed.runs,
-        qualified=True,
-    ),
-    Grant(sid="List", action="states:ListExecutions", on=_machine, to=lambda needed: needed.standard),
-    Grant(sid="Look", action="states:DescribeExecution", on=_executions, to=lambda needed: needed.standard),
-    Grant(sid="Read", action="states:GetExecutionHistory", on=_executions, to=lambda needed: needed.reads),
-    Grant(
-        sid="Locate",
-        action="states:DescribeStateMachineForExecution",
-        on=_executions,
-        to=lambda needed: needed.locates,
-    ),
-    Grant(sid="Stop", action="states:StopExecution", on=_executions, to=lambda needed: needed.cancels),
-    Grant(sid="Answer", action="states:SendTaskSuccess", on=_machine, to=lambda needed: needed.answers),
-    Grant(sid="Decline", action="states:SendTaskFailure", on=_machine, to=lambda needed: needed.fails),
-)
+def _field(settings: JSON, name: str) -> JSON:
+    """Return a field of a part of a gate, which may be a text."""
+    return cast("Mapping[str, JSON]", settings).get(name) if isinstance(settings, Mapping) else None
 
 
 async def permissions(client: Client, settings: StepFunctionsSettings, uses: Sequence[Use]) -> Mapping[str, JSON]:
@@ -165,26 +87,23 @@ async def permissions(client: Client, settings: StepFunctionsSettings, uses: Seq
         EngineUnavailable: the account cannot be found out.
     """
     machines = Machines(client, settings.known_account)
-    needed = [ToolUse(use=use, machine=await machines.find(use.workflow)) for use in uses]
+    needed = [_needs(use, await machines.find(use.workflow)) for use in uses]
     allowed = list(_for_uses(needed))
     if settings.events is not None:
-        allowed.append(_for_queue(queue_arn(settings.events.queue_url, client.region, client.partition)))
+        queue = queue_arn(settings.events.queue_url, client.region, client.partition)
+        actions = ("sqs:DeleteMessage", "sqs:ReceiveMessage")
+        allowed.append(Permission(sid="ReceiveEvents", actions=actions, resources=frozenset({queue})))
     if settings.discover is not None:
         allowed.extend(_for_tagged(await client.place(), *settings.discover.key_and_value))
     policy = policy_document(allowed)
     if (size := len(json.dumps(policy, separators=(",", ":")))) > LARGEST:
         _log.warning("this policy has %d characters, IAM takes %d: split it, one for some of the tools", size, LARGEST)
     if settings.assume_role is not None:
-        _log.warning(
-            "this policy is for %s; who assumes that role needs another: %s",
-            settings.assume_role.arn,
-            json.dumps(caller_policy(settings.assume_role, callers=_name_callers(uses))),
-        )
+        callers = any(use.options.get("source_identity") is not None for use in uses)
+        policy_of_caller = json.dumps(caller_policy(settings.assume_role, callers=callers))
+        text = "this policy is for %s; who assumes that role needs another: %s"
+        _log.warning(text, settings.assume_role.arn, policy_of_caller)
     return policy
-
-
-def _name_callers(uses: Sequence[Use]) -> bool:
-    return any(use.options.get("source_identity") is not None for use in uses)
 
 
 def caller_policy(role: AssumeRole, *, callers: bool = False) -> Mapping[str, JSON]:
@@ -201,26 +120,21 @@ def queue_arn(url: str, region: str, partition: str) -> str:
     return f"arn:{partition}:sqs:{host['region'] if host else region}:{account}:{name}"
 
 
-def _for_uses(needed: Sequence[ToolUse]) -> Iterator[Permission]:
-    for grant in GRANTS:
-        entitled = [each.machine for each in needed if grant.to(each)]
-        whole = frozenset(grant.on(each) for each in entitled if not (grant.qualified and each.qualifier))
-        if whole:
-            yield Permission(sid=grant.sid, actions=(grant.action,), resources=whole)
+def _for_uses(needed: Iterable[Sequence[Need]]) -> Iterator[Permission]:
+    """Permit each action on the machines that any use needs whole, and narrowed by qualifier on the others."""
+    for of_all_uses in zip(*needed, strict=True):
+        wanted = [need for need in of_all_uses if need.needed]
+        whole = frozenset(need.resource for need in wanted if not need.qualifier)
         narrow: dict[str, set[str]] = defaultdict(set)
-        for machine in entitled:
-            if grant.on(machine) not in whole:
-                narrow[str(machine.qualifier)].add(grant.on(machine))
+        for need in wanted:
+            if need.resource not in whole:
+                narrow[str(need.qualifier)].add(need.resource)
+        sid, actions = of_all_uses[0].sid, (of_all_uses[0].action,)
+        if whole:
+            yield Permission(sid=sid, actions=actions, resources=whole)
         for qualifier in sorted(narrow):
-            key = "states:StateMachineQualifier"
-            condition = {"ForAnyValue:StringEquals": {key: [qualifier]}}
-            resources = frozenset(narrow[qualifier])
-            yield Permission(sid=grant.sid, actions=(grant.action,), resources=resources, condition=condition)
-
-
-def _for_queue(arn: str) -> Permission:
-    actions = ("sqs:DeleteMessage", "sqs:ReceiveMessage")
-    return Permission(sid="ReceiveEvents", actions=actions, resources=frozenset({arn}))
+            condition = {"ForAnyValue:StringEquals": {"states:StateMachineQualifier": [qualifier]}}
+            yield Permission(sid=sid, actions=actions, resources=frozenset(narrow[qualifier]), condition=condition)
 
 
 def _for_tagged(place: Place, key: str, value: str) -> Iterator[Permission]:

@@ -1,19 +1,47 @@
-"""Each status of an execution that clients would have seen, from its exported history alone.
-
-History, questions and gates are read by the same code as in a look.
-"""
+"""Answers that need no engine: states to copy, the request of a start, and the replay of an exported history."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import resources
 from typing import Any, Final, cast
 
-from mcp_workflows.adapter import JSON, Execution, Gate, Replayed
+from mcp_workflows.adapter import JSON, Gate, Replayed, Start
 from mcp_workflows.errors import ConfigError
 from mcp_workflows_stepfunctions.describe import ended_execution, running_execution
 from mcp_workflows_stepfunctions.gates import read_rules
 from mcp_workflows_stepfunctions.history import Event, History
+from mcp_workflows_stepfunctions.settings import StepFunctionsOptions
+from mcp_workflows_stepfunctions.start import Machines, read_input, start_request
+
+FILES: Final[Mapping[str, str]] = {
+    "asl": "ask.asl.json",
+    "asl-jsonata": "ask-jsonata.asl.json",
+    "asl-sqs": "ask-sqs.asl.json",
+    "asl-sqs-jsonata": "ask-sqs-jsonata.asl.json",
+    "asl-lambda": "ask-lambda.asl.json",
+    "asl-lambda-jsonata": "ask-lambda-jsonata.asl.json",
+}
+
+
+def read_embedded_files() -> Mapping[str, str]:
+    """Return the text of each file, by language."""
+    folder = resources.files("mcp_workflows_stepfunctions") / "embedded"
+    return {language: (folder / name).read_text("utf-8") for language, name in FILES.items()}
+
+
+def preview(start: Start, machines: Machines) -> Mapping[str, JSON]:
+    """Return the request as JSON, with the input not yet as text; an account known only to AWS is left open.
+
+    Raises:
+        EngineRefused: it would be refused before anything is sent.
+    """
+    ready = start_request(start, machines.find_offline(start.workflow), read_input(start.arguments))
+    operation = "StartSyncExecution" if StepFunctionsOptions.read(start.options).express else "StartExecution"
+    return {"operation": operation, **ready.params, "input": json.loads(ready.input)}
+
 
 EXPORT: Final = "export one with: aws stepfunctions get-execution-history --execution-arn ARN > history.json"
 _DETAILS: Final = "EventDetails"
@@ -57,21 +85,17 @@ def _changes(events: Sequence[Event], gates: Mapping[str, Gate]) -> Iterator[Rep
     history, last = History(), None
     for event in events:
         history.feed([event])
-        seen = _seen(history, event, gates)
-        told = replace(seen, steps=())  # the message names the state, too
-        if told != last:
+        kind = str(event["type"])
+        if (status := _ENDS.get(kind)) is None:
+            seen = running_execution(history, gates)
+        else:
+            seen = ended_execution(status, event.get(f"{kind[0].lower()}{kind[1:]}{_DETAILS}") or {})
+        shown = replace(seen, steps=())  # the message names the state, too
+        if shown != last:
             yield Replayed(event=str(event["id"]), execution=seen)
         if seen.terminal:
             return
-        last = told
-
-
-def _seen(history: History, event: Event, gates: Mapping[str, Gate]) -> Execution:
-    kind = str(event["type"])
-    status = _ENDS.get(kind)
-    if status is None:
-        return running_execution(history, gates)
-    return ended_execution(status, event.get(f"{kind[0].lower()}{kind[1:]}{_DETAILS}") or {})
+        last = shown
 
 
 _ENDS: Final[Mapping[str, str]] = {
