@@ -40,7 +40,7 @@ from mcp_workflows_stepfunctions.credentials import (
     LazyCredentials,
     role_credentials,
 )
-from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings
+from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
 CONNECT_TIMEOUT: Final = 3.0  # seconds
 ATTEMPTS: Final = 3
@@ -98,24 +98,17 @@ def open_boto3_clients(settings: StepFunctionsSettings) -> Boto3Clients:
     try:
         return _clients(settings)
     except NoRegionError:
-        raise ConfigError(_no_region()) from None
+        ignored = "; AWS_REGION is set, but boto3 does not read it" if os.environ.get("AWS_REGION") else ""
+        text = f"no Region: set region of this engine, or AWS_DEFAULT_REGION, or one in the profile{ignored}"
+        raise ConfigError(text) from None
     except ProfileNotFound as error:
-        raise ConfigError(_no_profile(settings, str(error))) from None
+        where = "profile of this engine" if settings.profile else "AWS_PROFILE"
+        there = ", ".join(botocore.session.Session().available_profiles) or "none"
+        raise ConfigError(f"{where}: {error}; there are: {there}") from None
     except InvalidRegionError:
         raise ConfigError("what AWS_DEFAULT_REGION or the profile names is no Region: set region, eu-west-1") from None
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"boto3's own configuration: {_SECRETS.sub('***@', str(error))}") from None
-
-
-def _no_region() -> str:
-    ignored = "; AWS_REGION is set, but boto3 does not read it" if os.environ.get("AWS_REGION") else ""
-    return f"no Region: set region of this engine, or AWS_DEFAULT_REGION, or one in the profile{ignored}"
-
-
-def _no_profile(settings: StepFunctionsSettings, words: str) -> str:
-    where = "profile of this engine" if settings.profile else "AWS_PROFILE"
-    there = ", ".join(botocore.session.Session().available_profiles) or "none"
-    return f"{where}: {words}; there are: {there}"
 
 
 def _clients(settings: StepFunctionsSettings) -> Boto3Clients:
@@ -123,7 +116,15 @@ def _clients(settings: StepFunctionsSettings) -> Boto3Clients:
     core.register_component("data_loader", _models(core.get_config_variable("data_path")))
     session = boto3.Session(botocore_session=core, profile_name=settings.profile, region_name=settings.region)
     own = LazyCredentials(core.get_component("credential_provider"))
-    used = _of_role(settings.assume_role, own, _sts(settings, core)) if settings.assume_role else own
+    used = own
+    if (
+        role := settings.assume_role
+    ):  # a session of the role for all, and one for each caller given by `source_identity`
+        endpoint, config = _endpoint(settings, "sts"), _config(settings, attempts=2)
+        sts = partial(core.create_client, region_name=settings.region, endpoint_url=endpoint, config=config)
+        used = CallerCredentials(
+            role_credentials(role, own, sts), lambda caller: role_credentials(role.on_behalf_of(caller), own, sts)
+        )
     core.register_component("credential_provider", FixedCredentials(credentials=used))
     make = partial(_client, session, settings)
     states = make("stepfunctions", _config(settings))
@@ -142,23 +143,6 @@ def _clients(settings: StepFunctionsSettings) -> Boto3Clients:
     )
 
 
-def _of_role(role: AssumeRole, own: LazyCredentials, make: Callable[..., Any]) -> CallerCredentials:  # Any: a client
-    """Return credentials with a session of the role for all, and one for each caller given by a `source_identity`."""
-    return CallerCredentials(
-        role_credentials(role, own, make), lambda caller: role_credentials(role.on_behalf_of(caller), own, make)
-    )
-
-
-def _sts(settings: StepFunctionsSettings, core: Any) -> Callable[..., Any]:  # Any: botocore's Session, a client
-    """Return a function that makes STS clients with the credentials it is given, for assuming a role."""
-    return partial(
-        core.create_client,
-        region_name=settings.region,
-        endpoint_url=_endpoint(settings, "sts"),
-        config=_config(settings, attempts=2),
-    )
-
-
 def _sync(make: Callable[..., Any], host: str) -> Any:  # Any: see Clients
     """Make the client for StartSyncExecution, for which AWS has a separate host: `sync-states...`.
 
@@ -166,7 +150,7 @@ def _sync(make: Callable[..., Any], host: str) -> Any:  # Any: see Clients
     be used for it.
     Source: https://docs.aws.amazon.com/step-functions/latest/dg/vpc-endpoints.html
     """
-    plain = _plain(SYNC_TIMEOUT, SYNC_CONNECTIONS)
+    plain = _options(SYNC_TIMEOUT, SYNC_CONNECTIONS)
     if _VPC_HOST.search(host):
         return make("stepfunctions", Config(**plain, ignore_configured_endpoint_urls=True), endpoint_url=None)
     return make("stepfunctions", Config(**plain, inject_host_prefix=bool(_OWN_HOST.match(host))))
@@ -181,7 +165,7 @@ def _models(path: str | None) -> Any:  # Any: botocore's Loader
 def _queue(settings: StepFunctionsSettings, make: Callable[..., Any]) -> Any:  # Any: see Clients
     """Make the client of the queue; its URL names the Region, or a host that is not AWS's."""
     url = urlsplit(settings.events.queue_url if settings.events else "")
-    config = Config(**_plain(QUEUE_TIMEOUT, QUEUE_CONNECTIONS))
+    config = Config(**_options(QUEUE_TIMEOUT, QUEUE_CONNECTIONS))
     if found := _QUEUE_REGION.match(url.hostname or ""):
         return make("sqs", config, region_name=found["new"] or found["old"])
     return make("sqs", config, endpoint_url=f"{url.scheme}://{url.netloc}")
@@ -213,23 +197,17 @@ def attempt_seconds(timeout_seconds: float) -> float:
 
 def _config(settings: StepFunctionsSettings, attempts: int = ATTEMPTS) -> Config:
     read = attempt_seconds(settings.timeout_seconds)
-    return Config(
-        connect_timeout=min(CONNECT_TIMEOUT, read),
-        read_timeout=read,
-        max_pool_connections=settings.max_connections,
-        retries={"mode": "standard", "total_max_attempts": attempts},
-        tcp_keepalive=True,
-        user_agent_extra="mcp-workflows",
-    )
+    return Config(**_options(read, settings.max_connections, attempts))
 
 
-def _plain(read_timeout: float, connections: int) -> Mapping[str, Any]:
-    """Return options of a long call that is never retried. Any: as Config takes them."""
+def _options(
+    read_timeout: float, connections: int, attempts: int = 1
+) -> Mapping[str, Any]:  # Any: as Config takes them
     return {
-        "connect_timeout": CONNECT_TIMEOUT,
+        "connect_timeout": min(CONNECT_TIMEOUT, read_timeout),
         "read_timeout": read_timeout,
         "max_pool_connections": connections,
-        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "retries": {"mode": "standard", "total_max_attempts": attempts},
         "tcp_keepalive": True,
         "user_agent_extra": "mcp-workflows",
     }

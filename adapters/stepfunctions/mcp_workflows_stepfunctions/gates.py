@@ -165,13 +165,16 @@ def _text(value: JSON) -> JSON:
 
 def gate_state(when: JSON) -> str:
     """Return the name of the state in a `when`, unchecked."""
-    found = cast("Mapping[str, JSON]", when).get("state") if isinstance(when, dict) else when
-    return found if isinstance(found, str) else ""
+    return _text_in(_long(when), "state") or ""
 
 
 def gate_token(when: JSON) -> str | None:
     """Return the JMESPath of the token in a `when`, unchecked, or None."""
-    found = cast("Mapping[str, JSON]", when).get("token") if isinstance(when, dict) else None
+    return _text_in(when, "token")
+
+
+def _text_in(when: object, name: str) -> str | None:
+    found = cast("Mapping[str, object]", when).get(name) if isinstance(when, dict) else None
     return found if isinstance(found, str) else None
 
 
@@ -189,27 +192,14 @@ def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Seque
     wrong: list[str] = []
     for name, gate in gates.items():
         try:
-            rule = _rule(name, gate)
-        except EngineRefused as error:
-            wrong.append(str(error))
+            when = WaitingState.model_validate(_long(gate.when))
+        except ValidationError as error:
+            wrong.append(f"gate {name}: {_complaint(error, 'when')}")
         else:
-            wrong += _taken(rule, rules)
-            rules.setdefault(rule.when.state, rule)
+            if first := rules.get(when.state):
+                wrong.append(f"gate {name}: state {when.state} is asked about by gate {first.name} already")
+            rules.setdefault(when.state, GateRule(name=name, when=when, request=gate.request))
     return rules, wrong
-
-
-def _taken(rule: GateRule, rules: Mapping[str, GateRule]) -> Iterator[str]:
-    first = rules.get(rule.when.state)
-    if first is not None:
-        yield f"gate {rule.name}: state {rule.when.state} is asked about by gate {first.name} already"
-
-
-def _rule(name: str, gate: Gate) -> GateRule:
-    try:
-        when = WaitingState.model_validate(_long(gate.when))
-    except ValidationError as error:
-        raise EngineRefused(f"gate {name}: {_complaint(error, 'when')}") from None
-    return GateRule(name=name, when=when, request=gate.request)
 
 
 def read_gate_answer(name: str, send: JSON, written: JSON) -> GateAnswer:

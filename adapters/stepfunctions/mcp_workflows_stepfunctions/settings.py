@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON, read_options
@@ -23,6 +23,7 @@ _ROLE = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>\d{12}):role/[\w+=,.@/-]{1,
 _EXTERNAL_ID = re.compile(r"[\w+=,.@:/-]{2,1224}", re.ASCII)
 SESSION: Final = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)  # a source identity, the name of a session
 _QUEUE = re.compile(r"/\d{12}/[A-Za-z0-9_-]{1,80}(\.fifo)?")
+_NO_QUEUE: Final = "write the URL of an SQS queue: https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
 _TAG = re.compile(r"(?P<key>[^=]{1,128})=(?P<value>.{0,256})")
 _SHORTEST_SESSION, _LONGEST_SESSION = timedelta(minutes=15), timedelta(hours=12)
 _SECRETS: Final = frozenset(
@@ -44,13 +45,32 @@ Account = Annotated[
 ]
 
 
-def _a_url(url: str | None) -> str | None:
-    parts = urlsplit(url or "https://aws")
+def _matching(pattern: re.Pattern[str], message: str) -> AfterValidator:
+    return _checked(lambda text: pattern.fullmatch(text) is not None, message)
+
+
+def _checked(is_valid: Callable[[Any], object], message: str) -> AfterValidator:  # Any: a value of the field's type
+    def check(value: Any) -> Any:
+        if not is_valid(value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+def _url(url: str) -> str:
+    parts = urlsplit(url or "https://aws")  # an empty one stands for AWS's own
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or parts.port == 0:
         raise ValueError("write a URL: http://localhost:4566")
     if "@" in parts.netloc:
         raise ValueError("no credentials in a URL")
-    return url.rstrip("/") if url else url
+    return url.rstrip("/")
+
+
+_Url = Annotated[str, AfterValidator(_url)]
+_ExternalId = Annotated[str, _matching(_EXTERNAL_ID, "2 to 1224 letters, digits or any of _+=,.@:/-")]
+_Tag = Annotated[str, _matching(_TAG, "write KEY=VALUE: mcp:expose=true")]
+_SessionName = Annotated[str, _matching(SESSION, "2 to 64 letters, digits or any of _+=,.@-")]
 
 
 class AssumeRole(BaseModel):
@@ -58,43 +78,23 @@ class AssumeRole(BaseModel):
 
     model_config = _MODEL
 
-    arn: str = Field(description="The role, arn:aws:iam::ACCOUNT:role/NAME.")
-    external_id: str | None = Field(default=None, description="What the role's trust policy asks for; no secret.")
-    source_identity: str | None = Field(default=None, description="Who it is for, in CloudTrail. 2 to 64 characters.")
-    session_name: str = Field(default="mcp-workflows", description="The session's name, in CloudTrail too.")
-    duration: Duration = Field(
+    arn: Annotated[str, _matching(_ROLE, "write the ARN of a role: arn:aws:iam::123456789012:role/NAME")] = Field(
+        description="The role, arn:aws:iam::ACCOUNT:role/NAME."
+    )
+    external_id: _ExternalId | None = Field(
+        default=None, description="What the role's trust policy asks for; no secret."
+    )
+    source_identity: _SessionName | None = Field(
+        default=None, description="Who it is for, in CloudTrail. 2 to 64 characters."
+    )
+    session_name: _SessionName = Field(default="mcp-workflows", description="The session's name, in CloudTrail too.")
+    duration: Annotated[
+        Duration, _checked(lambda length: _SHORTEST_SESSION <= length <= _LONGEST_SESSION, "15m to 12h")
+    ] = Field(
         default=timedelta(hours=1),
         description="How long a session lasts, 15m to 12h; it is renewed in time. "
         "More than 1h needs the role's consent, and is not possible from another role.",
     )
-
-    @field_validator("arn")
-    @classmethod
-    def _arn_is_of_a_role(cls, arn: str) -> str:
-        if not _ROLE.fullmatch(arn):
-            raise ValueError("write the ARN of a role: arn:aws:iam::123456789012:role/NAME")
-        return arn
-
-    @field_validator("external_id")
-    @classmethod
-    def _external_id_is_one(cls, external_id: str | None) -> str | None:
-        if external_id is not None and not _EXTERNAL_ID.fullmatch(external_id):
-            raise ValueError("2 to 1224 letters, digits or any of _+=,.@:/-")
-        return external_id
-
-    @field_validator("source_identity", "session_name")
-    @classmethod
-    def _name_is_one(cls, name: str | None) -> str | None:
-        if name is not None and not SESSION.fullmatch(name):
-            raise ValueError("2 to 64 letters, digits or any of _+=,.@-")
-        return name
-
-    @field_validator("duration")
-    @classmethod
-    def _duration_is_allowed(cls, duration: timedelta) -> timedelta:
-        if not _SHORTEST_SESSION <= duration <= _LONGEST_SESSION:
-            raise ValueError("15m to 12h")
-        return duration
 
     def on_behalf_of(self, caller: str) -> Self:
         """Return the role for one caller, whose name CloudTrail shows."""
@@ -136,15 +136,13 @@ class Events(BaseModel):
 
     model_config = _MODEL
 
-    queue_url: str = Field(description="The SQS queue, https://sqs.REGION.amazonaws.com/ACCOUNT/NAME.")
-
-    @field_validator("queue_url")
-    @classmethod
-    def _queue_url_is_one(cls, url: str) -> str:
-        if not url.startswith(("https://", "http://")) or not _QUEUE.fullmatch(urlsplit(url).path):
-            raise ValueError("write the URL of an SQS queue: https://sqs.REGION.amazonaws.com/ACCOUNT/NAME")
-        _a_url(url)
-        return url
+    queue_url: Annotated[
+        str,
+        _checked(
+            lambda url: url.startswith(("https://", "http://")) and _QUEUE.fullmatch(urlsplit(str(url)).path), _NO_QUEUE
+        ),
+        _checked(_url, ""),
+    ] = Field(description="The SQS queue, https://sqs.REGION.amazonaws.com/ACCOUNT/NAME.")
 
 
 class Discover(BaseModel):
@@ -152,15 +150,8 @@ class Discover(BaseModel):
 
     model_config = _MODEL
 
-    tag: str = Field(default="mcp:expose=true", description="The tag, KEY=VALUE.")
+    tag: _Tag = Field(default="mcp:expose=true", description="The tag, KEY=VALUE.")
     every: Duration = Field(default=timedelta(minutes=5), description="How often they are looked for.")
-
-    @field_validator("tag")
-    @classmethod
-    def _tag_is_key_and_value(cls, tag: str) -> str:
-        if not _TAG.fullmatch(tag):
-            raise ValueError("write KEY=VALUE: mcp:expose=true")
-        return tag
 
     @property
     def key_and_value(self) -> tuple[str, str]:
@@ -178,9 +169,11 @@ class StepFunctionsSettings(BaseModel):
 
     model_config = _MODEL
 
-    region: str | None = Field(default=None, description="The Region. Default: AWS_DEFAULT_REGION, or the profile's.")
+    region: Annotated[str, _matching(_REGION, "write a Region: eu-west-1")] | None = Field(
+        default=None, description="The Region. Default: AWS_DEFAULT_REGION, or the profile's."
+    )
     profile: str | None = Field(default=None, min_length=1, description="A profile of AWS's configuration files.")
-    endpoint_url: str | None = Field(
+    endpoint_url: _Url | None = Field(
         default=None,
         description="Where the API is: a VPC endpoint of Step Functions, or another engine that is called for "
         "all of AWS's services. Default: AWS's own, or AWS_ENDPOINT_URL_SFN, AWS_ENDPOINT_URL.",
@@ -194,7 +187,7 @@ class StepFunctionsSettings(BaseModel):
     )
     events: Events | None = Field(default=None, description="A queue of EventBridge's status events, as hints.")
     discover: Discover | None = Field(default=None, description="Offer tagged state machines as tools. Default: none.")
-    console_url: str | None = Field(
+    console_url: _Url | None = Field(
         default=None, description="Where the console is, for links. Default: AWS's, of the Region."
     )
     timeout_seconds: float = Field(default=8, ge=1, le=600, description="Longest total time of any call, in seconds.")
@@ -210,18 +203,6 @@ class StepFunctionsSettings(BaseModel):
                 "AWS_SECRET_ACCESS_KEY in the environment"
             )
         return values  # pyright: ignore[reportUnknownVariableType]
-
-    @field_validator("region")
-    @classmethod
-    def _region_is_one(cls, region: str | None) -> str | None:
-        if region is not None and not _REGION.fullmatch(region):
-            raise ValueError("write a Region: eu-west-1")
-        return region
-
-    @field_validator("endpoint_url", "console_url")
-    @classmethod
-    def _url_is_one(cls, url: str | None) -> str | None:
-        return _a_url(url)
 
     @model_validator(mode="after")
     def _the_role_is_of_the_account(self) -> Self:

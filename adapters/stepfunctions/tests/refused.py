@@ -33,159 +33,121 @@ POLICY = " because no identity-based policy allows the states:StartExecution act
 RULE = "Member must have length less than or equal to 262144"
 TOO_LONG = f"1 validation error detected: Value '{INPUT}' at 'input' failed to satisfy constraint: {RULE}"
 
-TABLE: list[tuple[Asking, Answer, type[EngineError], bool | None, str]] = [
+Row: TypeAlias = tuple[Asking, Answer, type[EngineError], bool | None, str]
+
+
+def refused(call: Asking, answer: Answer, words: str, *, final: bool = False) -> Row:
+    return (call, answer, EngineRefused, final, words)
+
+
+def unavailable(call: Asking, answer: Answer, words: str) -> Row:
+    return (call, answer, EngineUnavailable, True, words)
+
+
+TABLE: list[Row] = [
     # the input itself: final
-    (
+    refused(
         START,
         error("InvalidExecutionInput", f"Invalid State Machine Execution Input: '{INPUT}'"),
-        EngineRefused,
-        True,
         "no JSON, or over 256 KiB",
+        final=True,
     ),
-    (START, error("ValidationException", TOO_LONG), EngineRefused, True, rf"\(input: {RULE}\)"),
-    (START, error("InvalidName", "Invalid Name: 'o 1'"), EngineRefused, True, "name of the execution"),
-    (ANSWER, error("InvalidOutput", f"Invalid Output: '{INPUT}'"), EngineRefused, True, "answer is no JSON"),
-    (
+    refused(START, error("ValidationException", TOO_LONG), rf"\(input: {RULE}\)", final=True),
+    refused(START, error("InvalidName", "Invalid Name: 'o 1'"), "name of the execution", final=True),
+    refused(ANSWER, error("InvalidOutput", f"Invalid Output: '{INPUT}'"), "answer is no JSON", final=True),
+    refused(
         ANSWER,
         error("ValidationException", f"Value '{TOKEN}' at 'taskToken' failed to satisfy constraint: Member too long"),
-        EngineRefused,
-        True,
         "taskToken: Member too long",
+        final=True,
     ),
     # what is asked for
-    (
+    refused(
         START,
         error("StateMachineDoesNotExist", f"State Machine Does Not Exist: '{MACHINE}'"),
-        EngineRefused,
-        False,
         f"no state machine {MACHINE}$",
     ),
-    (START, error("StateMachineDeleting"), EngineRefused, False, "orders is being deleted"),
-    (
-        START,
-        error("StateMachineTypeNotSupported"),
-        EngineRefused,
-        False,
-        "states:StartExecution is not possible .*Express",
-    ),
-    (START, error("InvalidArn", "Invalid Arn"), EngineRefused, False, "is no ARN that states:StartExecution takes"),
+    refused(START, error("StateMachineDeleting"), "orders is being deleted"),
+    refused(START, error("StateMachineTypeNotSupported"), "states:StartExecution is not possible .*Express"),
+    refused(START, error("InvalidArn", "Invalid Arn"), "is no ARN that states:StartExecution takes"),
     (DESCRIBE, error("InvalidArn", "Invalid Arn"), ExecutionNotFound, None, "is no execution"),
     (DESCRIBE, error("ExecutionDoesNotExist"), ExecutionNotFound, None, "no such execution"),
-    (
+    refused(
         ("describe_execution", {"executionArn": ELSEWHERE}),
         error("InvalidArn"),
-        EngineRefused,
-        False,
         "is in us-east-1, and this engine is set up for eu-west-1: check region",
     ),
-    (
-        ("describe_execution", {"executionArn": ELSEWHERE}),
-        error("ExecutionDoesNotExist"),
-        EngineRefused,
-        False,
-        "is in us-east-1",
+    refused(("describe_execution", {"executionArn": ELSEWHERE}), error("ExecutionDoesNotExist"), "is in us-east-1"),
+    refused(
+        ("describe_execution", {"executionArn": FOREIGN}), error("ExecutionDoesNotExist"), "is in account 210987654321"
     ),
-    (
-        ("describe_execution", {"executionArn": FOREIGN}),
-        error("ExecutionDoesNotExist"),
-        EngineRefused,
-        False,
-        "is in account 210987654321",
-    ),
-    (ANSWER, error("TaskTimedOut", f"Task Timed Out: '{TOKEN}'"), EngineRefused, False, "not open any more"),
-    (ANSWER, error("InvalidToken", f"Invalid Token: '{TOKEN}'"), EngineRefused, False, "not open any more"),
+    refused(ANSWER, error("TaskTimedOut", f"Task Timed Out: '{TOKEN}'"), "not open any more"),
+    refused(ANSWER, error("InvalidToken", f"Invalid Token: '{TOKEN}'"), "not open any more"),
     # limits
-    (START, error("ExecutionLimitExceeded"), EngineUnavailable, True, "too many executions are open"),
+    unavailable(START, error("ExecutionLimitExceeded"), "too many executions are open"),
     # who we are
-    (
+    refused(
         START,
         error("AccessDeniedException", no("states:StartExecution", MACHINE, POLICY)),
-        EngineRefused,
-        False,
         f"no permission: states:StartExecution on {MACHINE} is not allowed",
     ),
-    (
-        DESCRIBE,
-        error("AccessDeniedException", "Access denied"),
-        EngineRefused,
-        False,
-        f"states:DescribeExecution on {EXECUTION} is not",
+    refused(
+        DESCRIBE, error("AccessDeniedException", "Access denied"), f"states:DescribeExecution on {EXECUTION} is not"
     ),
-    (
+    refused(
         DESCRIBE,
         error("AccessDeniedException", no("kms:Decrypt", "arn:aws:kms:eu-west-1:123456789012:key/k")),
-        EngineRefused,
-        False,
         "kms:Decrypt on arn:aws:kms:eu-west-1:123456789012:key/k is not",
     ),
-    (
+    refused(
         START,
         error("ExpiredTokenException", "The security token included in the request is expired"),
-        EngineRefused,
-        False,
         "credentials have expired: renew them",
     ),
-    (
+    refused(
         START,
         error("UnrecognizedClientException", "The security token included in the request is invalid."),
-        EngineRefused,
-        False,
         "does not know our access key",
     ),
-    (
+    refused(
         START,
         error("InvalidSignatureException", "The request signature we calculated does not match"),
-        EngineRefused,
-        False,
         "secret access key is wrong",
     ),
-    (
+    refused(
         START,
         error("InvalidSignatureException", "Signature expired: 20260101T000000Z is now earlier than"),
-        EngineRefused,
-        False,
         "clock of this machine is wrong",
     ),
-    (
+    refused(
         START,
         error("InvalidSignatureException", "Credential should be scoped to a valid region, not 'us-east-1'. "),
-        EngineRefused,
-        False,
         "check region and endpoint_url",
     ),
-    (START, error("IncompleteSignature"), EngineRefused, False, "signature"),
-    (START, error("OptInRequired", status=403), EngineRefused, False, "opt in to the Region"),
+    refused(START, error("IncompleteSignature"), "signature"),
+    refused(START, error("OptInRequired", status=403), "opt in to the Region"),
     # encryption
-    (DESCRIBE, error("KmsAccessDeniedException"), EngineRefused, False, "kms:Decrypt"),
-    (DESCRIBE, error("KmsInvalidStateException"), EngineRefused, False, "key that encrypts it is disabled"),
+    refused(DESCRIBE, error("KmsAccessDeniedException"), "kms:Decrypt"),
+    refused(DESCRIBE, error("KmsInvalidStateException"), "key that encrypts it is disabled"),
     # AWS itself
-    (DESCRIBE, error("InternalFailure", status=500), EngineUnavailable, True, "AWS has an internal error"),
-    (DESCRIBE, error("ServiceUnavailable", status=503), EngineUnavailable, True, "internal error, or is overloaded"),
-    (DESCRIBE, error("SomethingNew", status=502), EngineUnavailable, True, "internal error, or is overloaded"),
-    (DESCRIBE, LOST, EngineUnavailable, True, "the connection to http://127.0.0.1:\\d+ was lost"),
+    unavailable(DESCRIBE, error("InternalFailure", status=500), "AWS has an internal error"),
+    unavailable(DESCRIBE, error("ServiceUnavailable", status=503), "internal error, or is overloaded"),
+    unavailable(DESCRIBE, error("SomethingNew", status=502), "internal error, or is overloaded"),
+    unavailable(DESCRIBE, LOST, "the connection to http://127.0.0.1:\\d+ was lost"),
     # something else
-    (
-        DESCRIBE,
-        error("SomethingNew", f"about {INPUT}"),
-        EngineRefused,
-        False,
-        r"refuses states:DescribeExecution \(SomethingNew\)",
-    ),
-    (
+    refused(DESCRIBE, error("SomethingNew", f"about {INPUT}"), r"refuses states:DescribeExecution \(SomethingNew\)"),
+    refused(
         DESCRIBE,
         Answer(status=400, body="<html>The plain HTTP request was sent to HTTPS port</html>"),
-        EngineRefused,
-        False,
         r"is not this API \(HTTP 400\): check endpoint_url",
     ),
-    (DESCRIBE, Answer(status=404, body="not here"), EngineRefused, False, r"is not this API \(HTTP 404\)"),
-    (DESCRIBE, Answer(body="<html>welcome</html>"), EngineUnavailable, True, "is not this API"),
-    (("describe_execution", {}), Answer(), EngineRefused, True, r"not valid \(executionArn\)"),
-    (
+    refused(DESCRIBE, Answer(status=404, body="not here"), r"is not this API \(HTTP 404\)"),
+    unavailable(DESCRIBE, Answer(body="<html>welcome</html>"), "is not this API"),
+    refused(("describe_execution", {}), Answer(), r"not valid \(executionArn\)", final=True),
+    refused(
         ("start_execution", {"stateMachineArn": MACHINE, "input": {"card": "hush"}}),
         Answer(),
-        EngineRefused,
-        True,
         r"not valid \(input\)",
+        final=True,
     ),
 ]

@@ -8,55 +8,18 @@ import pytest
 
 from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.configured import (
-    KEY,
     YES,
     asked,
     called,
     client_of,
     configured,
-    executions,
-    types,
 )
 from adapters.stepfunctions.tests.injecting import error, injecting
-from adapters.stepfunctions.tests.losing import losing
 from adapters.stepfunctions.tests.stubbed import MACHINE, execution, play
 from tests.support.served import told
 from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_a_start_whose_reply_was_lost_is_one_execution(stepfunctions: StepFunctions, tmp_path: Path) -> None:
-    machine = stepfunctions.machine(machines.ECHO)
-    async with losing(stepfunctions.port) as wire:
-        config = configured(tmp_path, wire.url, {"it": {"workflow": machine}})
-        async with client_of(config) as client:
-            with wire.replies_to("StartExecution"):
-                task_id = await called(client, meta=KEY)
-                assert (await client.get(task_id))["status"] == "working"
-                assert wire.lost > 0
-                assert len(executions(stepfunctions, machine)) == 1
-            assert await called(client, meta=KEY) == task_id
-            assert (await client.until(task_id))["status"] == "completed"
-    assert len(executions(stepfunctions, machine)) == 1
-
-
-async def test_an_answer_whose_reply_was_lost_can_be_sent_again_and_counts_once(
-    stepfunctions: StepFunctions, tmp_path: Path
-) -> None:
-    machine = stepfunctions.machine(machines.ASKS)
-    async with losing(stepfunctions.port) as wire:
-        config = configured(tmp_path, wire.url, {"it": {"workflow": machine}})
-        async with client_of(config) as client:
-            task_id = await called(client)
-            key, _ = await asked(client, task_id)
-            with wire.replies_to("SendTaskSuccess"):
-                error = (await client.answer(task_id, **{key: YES})).error
-                assert "try again" in error["message"]
-            assert (await client.answer(task_id, **{key: YES})).result["resultType"] == "complete"
-            assert (await client.until(task_id))["result"]["structuredContent"] == YES
-    [execution] = executions(stepfunctions, machine)
-    assert types(stepfunctions, execution).count("TaskSucceeded") == 1
 
 
 async def test_an_engine_that_freezes_and_then_is_gone_ends_no_task(

@@ -36,21 +36,6 @@ async def test_a_sidecar_killed_while_it_creates_loses_nothing_and_starts_nothin
     assert len(executions(stepfunctions, machine)) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["row", "start", "bind", "reply"])
-async def test_a_task_nobody_knows_of_is_healed_by_the_next_sidecar(
-    stepfunctions: StepFunctions, tmp_path: Path, step: str
-) -> None:
-    machine = stepfunctions.machine(SHORT)
-    config = configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})
-    await killed_while_creating(config, step)
-    with sidecar(config), anyio.fail_after(20):
-        while not executions(stepfunctions, machine):
-            await anyio.sleep(0.05)
-        await anyio.sleep(0.5)  # one too many must have the time to show
-    assert len(executions(stepfunctions, machine)) == 1
-
-
 async def test_an_answer_that_was_taken_by_the_engine_before_the_sidecar_died_can_be_sent_again(
     stepfunctions: StepFunctions, tmp_path: Path
 ) -> None:
@@ -95,21 +80,3 @@ async def test_two_replicas_start_once_and_a_question_outlives_the_one_that_is_k
             await second.answer(ids[0], **{key: YES})
             assert (await second.until(ids[0]))["status"] == "completed"
     assert len(executions(stepfunctions, machine)) == 1
-
-
-@pytest.mark.slow
-async def test_two_replicas_share_their_answers(stepfunctions: StepFunctions, tmp_path: Path) -> None:
-    machine = stepfunctions.machine(machines.ASKS_TWO)
-    config = configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})
-    with sidecar(config) as one, sidecar(config) as two:
-        async with peer(one.url) as first, peer(two.url) as second:
-            task_id = await called(first)
-            with anyio.fail_after(20):
-                while len(open_questions := (await second.get(task_id)).get("inputRequests", {})) < 2:
-                    await anyio.sleep(0.05)
-            mine, other = open_questions
-            await second.answer(task_id, **{mine: YES})
-            assert set((await first.get(task_id))["inputRequests"]) == {other}
-            await first.answer(task_id, **{other: YES})
-            assert (await second.until(task_id))["status"] == "completed"
-            assert (await first.get(task_id)) == (await second.get(task_id))

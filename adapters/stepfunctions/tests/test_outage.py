@@ -10,9 +10,9 @@ import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSettings
 
 from adapters.stepfunctions.tests.injecting import LOST, Answer, Injecting, error, injecting
-from adapters.stepfunctions.tests.refused import ACCOUNT, EXECUTION, MACHINE, REGION, no
-from mcp_workflows.adapter import Ref, Start, Status
-from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable, ExecutionNotFound
+from adapters.stepfunctions.tests.refused import ACCOUNT, EXECUTION, MACHINE, REGION
+from mcp_workflows.adapter import Ref, Start
+from mcp_workflows.errors import ConfigError, EngineUnavailable
 from scripts.processes import free_port
 
 pytestmark = pytest.mark.anyio
@@ -65,42 +65,6 @@ async def test_a_start_whose_outcome_nobody_knows_is_healed_by_starting_again(
     assert caught.value.sent is True
     server.tell("StartExecution", error("ExecutionAlreadyExists"))
     assert await adapter.start(start()) == EXECUTION
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind", "words"),
-    [
-        (error("AccessDeniedException", no("states:StartExecution", "m")), EngineRefused, "states:StartExecution on m"),
-        (error("StateMachineDoesNotExist"), EngineRefused, f"no state machine {MACHINE}"),
-        (error("ExecutionLimitExceeded"), EngineUnavailable, "too many executions"),
-        (error("ExpiredTokenException"), EngineRefused, "expired"),
-        (error("InternalFailure", status=500), EngineUnavailable, "internal error"),
-    ],
-)
-async def test_a_start_that_aws_refuses_says_why(
-    adapter: StepFunctionsAdapter, server: Injecting, answer: Answer, kind: type[Exception], words: str
-) -> None:
-    server.tell("StartExecution", answer)
-    with pytest.raises(kind, match=words):
-        await adapter.start(start())
-
-
-@pytest.mark.parametrize(
-    ("operation", "answer", "kind", "words"),
-    [
-        ("GetExecutionHistory", error("AccessDeniedException", "no"), EngineRefused, "states:GetExecutionHistory on"),
-        ("DescribeExecution", error("KmsAccessDeniedException"), EngineRefused, "kms:Decrypt"),
-        ("DescribeExecution", error("ExecutionDoesNotExist"), ExecutionNotFound, "retention"),
-        ("DescribeExecution", error("ServiceUnavailable", status=503), EngineUnavailable, "overloaded"),
-    ],
-)
-async def test_a_look_that_aws_refuses_is_no_status(
-    adapter: StepFunctionsAdapter, server: Injecting, operation: str, answer: Answer, kind: type[Exception], words: str
-) -> None:
-    assert (await adapter.describe(REF)).status is Status.RUNNING
-    server.tell(operation, answer)
-    with pytest.raises(kind, match=words):
-        await adapter.describe(REF)
 
 
 async def test_an_engine_that_is_not_there_is_found_out_by_the_first_call() -> None:

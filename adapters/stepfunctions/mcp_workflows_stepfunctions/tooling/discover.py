@@ -1,4 +1,4 @@
-"""What is there already: machines and how often they ran, machines tagged to be tools, executions to adopt.
+"""Machines and how often they ran, machines that are tagged to be tools, and executions to adopt.
 
 ListExecutions has a small quota of the whole account (5/s, in most Regions 2/s): only some machines are counted. The
 Tagging API lists a whole account in pages of 100. Without permission for it there is no fallback to
