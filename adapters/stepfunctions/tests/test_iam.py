@@ -18,24 +18,25 @@ from mcp_workflows.errors import EngineRefused
 
 STATES = "arn:aws:states:eu-west-1:123456789012"
 MACHINES, EXECUTIONS = f"{STATES}:stateMachine", f"{STATES}:execution"
+
+
+def allow(sid: str, actions: Sequence[str], resources: Sequence[str], condition: Any = None) -> Mapping[str, Any]:
+    """Return a statement of the policy."""
+    statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return statement if condition is None else {**statement, "Condition": condition}
+
+
 ALL_OF_A_TOOL = [
-    {
-        "Sid": "DescribeStartListAnswer",
-        "Effect": "Allow",
-        "Action": [
-            "states:DescribeStateMachine",
-            "states:ListExecutions",
-            "states:SendTaskSuccess",
-            "states:StartExecution",
-        ],
-        "Resource": [f"{MACHINES}:orders"],
-    },
-    {
-        "Sid": "LookReadStop",
-        "Effect": "Allow",
-        "Action": ["states:DescribeExecution", "states:GetExecutionHistory", "states:StopExecution"],
-        "Resource": [f"{EXECUTIONS}:orders:*"],
-    },
+    allow(
+        "DescribeStartListAnswer",
+        ["states:DescribeStateMachine", "states:ListExecutions", "states:SendTaskSuccess", "states:StartExecution"],
+        [f"{MACHINES}:orders"],
+    ),
+    allow(
+        "LookReadStop",
+        ["states:DescribeExecution", "states:GetExecutionHistory", "states:StopExecution"],
+        [f"{EXECUTIONS}:orders:*"],
+    ),
 ]
 
 
@@ -63,29 +64,18 @@ async def test_a_tool_needs_its_machine_its_executions_and_to_answer(workflow: s
 
 async def test_a_tool_that_only_watches_may_only_look() -> None:
     assert await policy([use("orders", watches=True, answers=False, cancels=False)]) == [
-        {
-            "Sid": "DescribeList",
-            "Effect": "Allow",
-            "Action": ["states:DescribeStateMachine", "states:ListExecutions"],
-            "Resource": [f"{MACHINES}:orders"],
-        },
-        {
-            "Sid": "LookRead",
-            "Effect": "Allow",
-            "Action": ["states:DescribeExecution", "states:GetExecutionHistory"],
-            "Resource": [f"{EXECUTIONS}:orders:*"],
-        },
+        allow("DescribeList", ["states:DescribeStateMachine", "states:ListExecutions"], [f"{MACHINES}:orders"]),
+        allow("LookRead", ["states:DescribeExecution", "states:GetExecutionHistory"], [f"{EXECUTIONS}:orders:*"]),
     ]
 
 
 async def test_an_express_tool_may_only_run_its_machine() -> None:
     assert await policy([use("quotes", options={"express": True}), use("prices", options={"express": True})]) == [
-        {
-            "Sid": "DescribeRunExpress",
-            "Effect": "Allow",
-            "Action": ["states:DescribeStateMachine", "states:StartSyncExecution"],
-            "Resource": [f"{MACHINES}:prices", f"{MACHINES}:quotes"],
-        }
+        allow(
+            "DescribeRunExpress",
+            ["states:DescribeStateMachine", "states:StartSyncExecution"],
+            [f"{MACHINES}:prices", f"{MACHINES}:quotes"],
+        )
     ]
 
 
@@ -102,20 +92,18 @@ async def test_a_version_or_alias_is_the_machine_under_a_condition() -> None:
     found = await policy([*uses, use("bills:PROD", answers=False)])
     qualified = [each for each in found if "Condition" in each]
     assert qualified == [
-        {
-            "Sid": "DescribeAliasStart",
-            "Effect": "Allow",
-            "Action": ["states:DescribeStateMachineAlias", "states:StartExecution"],
-            "Resource": [f"{MACHINES}:bills", f"{MACHINES}:orders"],
-            "Condition": {"ForAnyValue:StringEquals": {"states:StateMachineQualifier": ["PROD"]}},
-        },
-        {
-            "Sid": "Start",
-            "Effect": "Allow",
-            "Action": ["states:StartExecution"],
-            "Resource": [f"{MACHINES}:orders"],
-            "Condition": {"ForAnyValue:StringEquals": {"states:StateMachineQualifier": ["3"]}},
-        },
+        allow(
+            "DescribeAliasStart",
+            ["states:DescribeStateMachineAlias", "states:StartExecution"],
+            [f"{MACHINES}:bills", f"{MACHINES}:orders"],
+            {"ForAnyValue:StringEquals": {"states:StateMachineQualifier": ["PROD"]}},
+        ),
+        allow(
+            "Start",
+            ["states:StartExecution"],
+            [f"{MACHINES}:orders"],
+            {"ForAnyValue:StringEquals": {"states:StateMachineQualifier": ["3"]}},
+        ),
     ]
     assert [each["Sid"] for each in found if "Condition" not in each] == ["DescribeList", "LookReadStop"]
 
@@ -141,39 +129,36 @@ async def test_failing_a_state_is_allowed_only_if_a_gate_does_it(gates: Any, fai
 async def test_a_queue_of_events_may_be_read() -> None:
     url = "https://sqs.eu-central-1.amazonaws.com/999999999999/mcp-events"
     assert (await policy([], events={"queue_url": url})) == [
-        {
-            "Sid": "ReceiveEvents",
-            "Effect": "Allow",
-            "Action": ["sqs:DeleteMessage", "sqs:ReceiveMessage"],
-            "Resource": ["arn:aws:sqs:eu-central-1:999999999999:mcp-events"],
-        }
+        allow(
+            "ReceiveEvents",
+            ["sqs:DeleteMessage", "sqs:ReceiveMessage"],
+            ["arn:aws:sqs:eu-central-1:999999999999:mcp-events"],
+        )
     ]
 
 
 async def test_tagged_machines_may_be_used_by_their_tag() -> None:
     tagged = {"StringEquals": {"aws:ResourceTag/mcp:expose": "true"}}
     assert await policy([], discover={}) == [
-        {"Sid": "FindTagged", "Effect": "Allow", "Action": ["tag:GetResources"], "Resource": ["*"]},
-        {
-            "Sid": "Tagged",
-            "Effect": "Allow",
-            "Action": [
+        allow("FindTagged", ["tag:GetResources"], ["*"]),
+        allow(
+            "Tagged",
+            [
                 "states:DescribeStateMachine",
                 "states:ListExecutions",
                 "states:StartExecution",
                 "states:StartSyncExecution",
             ],
-            "Resource": [f"{MACHINES}:*"],
-            "Condition": tagged,
-        },
-        {
-            "Sid": "TaggedExecutions",
-            "Effect": "Allow",
-            "Action": ["states:DescribeExecution", "states:GetExecutionHistory", "states:StopExecution"],
-            "Resource": [f"{EXECUTIONS}:*:*"],
-            "Condition": tagged,
-        },
-        {"Sid": "Answer", "Effect": "Allow", "Action": ["states:SendTaskSuccess"], "Resource": [f"{MACHINES}:*"]},
+            [f"{MACHINES}:*"],
+            tagged,
+        ),
+        allow(
+            "TaggedExecutions",
+            ["states:DescribeExecution", "states:GetExecutionHistory", "states:StopExecution"],
+            [f"{EXECUTIONS}:*:*"],
+            tagged,
+        ),
+        allow("Answer", ["states:SendTaskSuccess"], [f"{MACHINES}:*"]),
     ]
 
 
