@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.support.configured import KEY, YES, asked, by_flags, called, client_of, operating, written
 from tests.support.stepfunctions_engine import REGION, StepFunctions
 
-__all__ = ["KEY", "YES", "asked", "by_flags", "called", "client_of", "configured", "executions", "operating", "types"]
+__all__ = [
+    "KEY",
+    "PACE",
+    "YES",
+    "asked",
+    "by_flags",
+    "called",
+    "client_of",
+    "configured",
+    "executions",
+    "operating",
+    "types",
+]
+
+PACE: Final = {"pollIntervalMs": 0}  # in place of the interval of a task, which depends on the load
 
 
 def configured(

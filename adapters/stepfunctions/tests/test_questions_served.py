@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.configured import (
+    PACE,
     YES,
     asked,
     by_flags,
@@ -110,7 +111,7 @@ async def test_an_answer_after_a_cancellation_changes_nothing(stepfunctions: Ste
         await acknowledged(client, task_id, **{key: YES})
         ended = await client.until(task_id)
         await acknowledged(client, task_id, **{key: YES})
-        assert await client.get(task_id) == ended
+        assert {**await client.get(task_id), **PACE} == {**ended, **PACE}
     assert (ended["status"], "cancelled through mcp-workflows" in ended["statusMessage"]) == ("cancelled", True)
     [execution] = executions(stepfunctions, machine)
     assert stepfunctions.ended(execution)["error"] == "Mcp.Cancelled"
@@ -222,12 +223,12 @@ async def test_a_redrive_ends_no_task_anew_and_is_seen_by_who_watches(
         again, _ = await asked(client, watched[0])
         assert again != key
         assert (await asked(client, watched[1]))[0] == again
-        assert await client.get(task_id) == ended
+        assert {**await client.get(task_id), **PACE} == {**ended, **PACE}
         refused = (await client.call("another", wanted)).result
         assert (refused["isError"], "shows no execution" in refused["content"][0]["text"]) == (True, True)
         await acknowledged(client, watched[0], **{again: YES})
         assert [(await client.until(each))["result"]["structuredContent"] for each in watched] == [YES, YES]
-        assert await client.get(task_id) == ended
+        assert {**await client.get(task_id), **PACE} == {**ended, **PACE}
 
 
 async def test_an_execution_started_by_hand_is_watched_and_not_touched(
