@@ -1,4 +1,4 @@
-"""Settings of a Google Workflows engine; for one tool see `options`."""
+"""Settings of a Google Workflows engine, and the options of one tool on it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from mcp_workflows import Duration
-from mcp_workflows.adapter import JSON, Trusted
-from mcp_workflows_google.names import LOCATION, PROJECT, WORKFLOW
+from mcp_workflows.adapter import JSON, Trusted, read_options
+from mcp_workflows_google.resources import LOCATION, PROJECT, WORKFLOW
 
 _MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -287,3 +287,24 @@ class GoogleSettings(BaseModel):
             audience=self.inbound.audience,
             accounts=frozenset(self.inbound.accounts),
         )
+
+
+class GoogleOptions(BaseModel):
+    """Options of one tool on Google Cloud Workflows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    progress: bool = Field(
+        default=True,
+        description="Whether a look at a running execution reads the step it is in (view FULL, which brings argument "
+        "and result along). `false`: only whether it runs, until it has ended. A tool with gates reads it anyway.",
+    )
+
+    @classmethod
+    def read(cls, options: Mapping[str, JSON]) -> Self:
+        """Validate the options of a start, which are stored with its task.
+
+        Raises:
+            EngineRefused: they are invalid.
+        """
+        return read_options(cls, options)

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_google.client import Client, open_client
-from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.check import check_engine, check_workflow
 from mcp_workflows_google.tooling.embed import add_subworkflows

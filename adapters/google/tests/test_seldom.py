@@ -13,7 +13,7 @@ import pytest
 from google.cloud import workflows_v1 as wf
 from google.cloud.workflows import executions_v1 as ev
 from mcp_workflows_google.client import Client, open_client
-from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import Discover
 from mcp_workflows_google.tooling.check import check_engine, check_workflow
 from mcp_workflows_google.tooling.explain import explain

@@ -7,7 +7,7 @@ from dataclasses import replace
 from mcp_workflows.adapter import Ref
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 from mcp_workflows_google.client import Client
-from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
+from mcp_workflows_google.resources import ExecutionName, Place, WorkflowName
 
 _ANY = Place(project="", location="")  # matches a workflow without a place
 

@@ -8,8 +8,8 @@ from typing import Final
 from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.client import Client
-from mcp_workflows_google.error_table import PermissionDenied
-from mcp_workflows_google.names import WorkflowName
+from mcp_workflows_google.errors import PermissionDenied
+from mcp_workflows_google.resources import WorkflowName
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.expose import ACTIVE
 

@@ -27,9 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.testing.laws import until_found
-from mcp_workflows_google.channels import workflows_host
+from mcp_workflows_google.connections import rest_url, workflows_host
 from mcp_workflows_google.credentials import load, refreshed
-from mcp_workflows_google.rest import rest_url
 from mcp_workflows_google.settings import GOOGLE, GoogleSettings
 
 PREFIX: Final = "mcp-workflows-verify"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mcp_workflows.adapter import Discovered
 from mcp_workflows_google.client import Client
-from mcp_workflows_google.names import WorkflowName
+from mcp_workflows_google.resources import WorkflowName
 
 
 async def discover(client: Client) -> Sequence[Discovered]:

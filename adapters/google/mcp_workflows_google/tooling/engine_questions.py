@@ -22,7 +22,7 @@ from google.cloud.workflows.executions_v1 import Execution
 
 from mcp_workflows.adapter import Observation
 from mcp_workflows.testing.laws import NotTried, until_found
-from mcp_workflows_google.names import KEY_LABEL as KEY
+from mcp_workflows_google.resources import KEY_LABEL as KEY
 from mcp_workflows_google.tooling.deployment import PREFIX, Deployment, answer, seconds
 
 LARGEST: Final = 32 * 1024  # bytes of an argument

@@ -9,9 +9,8 @@ from typing import Final
 from mcp_workflows.adapter import Execution, Explanation, Gate, Status, rough_duration
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.client import Client
-from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.outcome import calls_us
-from mcp_workflows_google.resources import Callback, ExecutionResource
+from mcp_workflows_google.resources import Callback, ExecutionName, ExecutionResource
 from mcp_workflows_google.tooling.explain_gates import explain_gates
 
 ACTIVE: Final = 1  # of Execution.State

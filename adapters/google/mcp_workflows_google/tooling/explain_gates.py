@@ -9,8 +9,7 @@ from mcp_workflows.errors import EngineError
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.gates import GateRule, read_rules
 from mcp_workflows_google.input_requests import problems
-from mcp_workflows_google.names import WorkflowName
-from mcp_workflows_google.resources import Callback, ExecutionResource
+from mcp_workflows_google.resources import Callback, ExecutionResource, WorkflowName
 from mcp_workflows_google.tooling.definition import Definition, read_definition
 from mcp_workflows_google.tooling.verify import place_problem, wait_problem
 

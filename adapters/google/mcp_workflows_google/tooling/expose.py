@@ -14,8 +14,7 @@ from mcp_workflows.adapter import JSON, Exposed
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import EngineError, EngineRefused
 from mcp_workflows_google.client import Client
-from mcp_workflows_google.names import Place, WorkflowName
-from mcp_workflows_google.resources import WorkflowResource
+from mcp_workflows_google.resources import Place, WorkflowName, WorkflowResource
 from mcp_workflows_google.settings import Discover
 from mcp_workflows_google.tooling.definition import read_definition
 from mcp_workflows_google.tooling.draft import draft

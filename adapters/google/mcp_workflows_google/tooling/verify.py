@@ -10,9 +10,8 @@ from mcp_workflows.adapter import JSON, Finding, closest
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.gates import gate_step
-from mcp_workflows_google.names import WorkflowName
 from mcp_workflows_google.outcome import RETRY_ROUTINE
-from mcp_workflows_google.resources import WorkflowResource
+from mcp_workflows_google.resources import WorkflowName, WorkflowResource
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.definition import AWAITS, Definition, Routine, read_definition
 from mcp_workflows_google.tooling.draft import draft
