@@ -41,16 +41,12 @@ from mcp_workflows_google.questions import receive_claim, receive_question
 from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import GoogleOptions, GoogleSettings
 from mcp_workflows_google.start import KeySearch, build_request, preview
-from mcp_workflows_google.tooling.adopt import adopt, same_workflow
-from mcp_workflows_google.tooling.check import check_engine, check_workflow
+from mcp_workflows_google.tooling.check import check_engine, check_workflow, permissions, verify
 from mcp_workflows_google.tooling.deployment import FixtureSettings
-from mcp_workflows_google.tooling.discover import discover
+from mcp_workflows_google.tooling.discover import LabelledWorkflows, adopt, discover, same_workflow
 from mcp_workflows_google.tooling.embed import embedded_files
 from mcp_workflows_google.tooling.explain import explain
-from mcp_workflows_google.tooling.expose import LabelledWorkflows
 from mcp_workflows_google.tooling.fixtures import NOTICE, fixtures
-from mcp_workflows_google.tooling.iam import permissions
-from mcp_workflows_google.tooling.verify import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -302,11 +302,6 @@ class Client:
         """The base URL of the Executions API: `https://workflowexecutions.googleapis.com`."""
         return rest_url(self._settings)
 
-    @property
-    def endpoint(self) -> str:
-        """The address of the Executions API."""
-        return self._clients.endpoints[EXECUTIONS]
-
     def refill(self, api: str) -> float:
         """Return the calls per second that the quota of this API allows this process now; infinite without a quota."""
         return self._caller.bucket(api).refill

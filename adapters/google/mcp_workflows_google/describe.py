@@ -16,14 +16,7 @@ from mcp_workflows.kit.bulk_status import ListEntry, Listings, RunningNames, gen
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.input_requests import is_at_gate, open_requests, problems, with_questions
 from mcp_workflows_google.notes import ExecutionNotes, ExecutionRecord, is_unconfirmed, utc_now
-from mcp_workflows_google.outcome import (
-    UNAVAILABLE,
-    ended_execution,
-    redact,
-    running_execution,
-    shorten,
-    status_of,
-)
+from mcp_workflows_google.outcome import UNAVAILABLE, ended_execution, redact, running_execution, shorten, status_of
 from mcp_workflows_google.resources import (
     KEY_LABEL,
     Callback,
@@ -42,7 +35,7 @@ _RUNNING: Final = ("ACTIVE", "QUEUED")
 
 def console_page(settings: GoogleSettings, execution: ExecutionName) -> str | None:
     """Return the URL of an execution's page in the console; None for a local engine, which has no console."""
-    root = settings.console_url or (None if settings.emulator else GOOGLE_CONSOLE)
+    root = (settings.console_url or "").rstrip("/") or (None if settings.emulator else GOOGLE_CONSOLE)
     if root is None:
         return None
     workflow = execution.workflow

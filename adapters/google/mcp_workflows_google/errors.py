@@ -78,39 +78,23 @@ _TOKEN: Final = refused_row(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusRows:
-    """The rows of one gRPC status, by the kind of call."""
-
-    of_workflow: ErrorRow  # create, read
-    of_execution: ErrorRow  # describe, cancel, send
-
-    def row(self, kind: CallKind) -> ErrorRow:
-        """Return the row for this kind of call."""
-        return self.of_workflow if kind in {CallKind.CREATE, CallKind.READ} else self.of_execution
-
-
-def _always(row: ErrorRow) -> StatusRows:
-    return StatusRows(of_workflow=row, of_execution=row)
-
-
-STATUSES: Final[Mapping[str, StatusRows]] = {
-    "CANCELLED": _always(unavailable_row("the call was broken off")),
-    "UNKNOWN": _always(_DOWN),
-    "INVALID_ARGUMENT": _always(_INVALID),
-    "DEADLINE_EXCEEDED": _always(_LATE),
-    "NOT_FOUND": StatusRows(of_workflow=_NO_WORKFLOW, of_execution=_NO_EXECUTION),
-    "ALREADY_EXISTS": _always(refused_row("{resource} exists already")),
-    "PERMISSION_DENIED": _always(_DENIED),
-    "RESOURCE_EXHAUSTED": _always(_THROTTLED),
-    "FAILED_PRECONDITION": _always(_STATE),
-    "ABORTED": _always(unavailable_row("somebody else changed it at the same time")),
-    "OUT_OF_RANGE": _always(_INVALID),
-    "UNIMPLEMENTED": _always(NOT_IT),
-    "INTERNAL": _always(_DOWN),
-    "UNAVAILABLE": _always(_DOWN),
-    "DATA_LOSS": _always(_DOWN),
-    "UNAUTHENTICATED": _always(_TOKEN),
+STATUSES: Final[Mapping[str, ErrorRow]] = {
+    "CANCELLED": unavailable_row("the call was broken off"),
+    "UNKNOWN": _DOWN,
+    "INVALID_ARGUMENT": _INVALID,
+    "DEADLINE_EXCEEDED": _LATE,
+    "NOT_FOUND": _NO_WORKFLOW,  # of an execution: `_NO_EXECUTION`
+    "ALREADY_EXISTS": refused_row("{resource} exists already"),
+    "PERMISSION_DENIED": _DENIED,
+    "RESOURCE_EXHAUSTED": _THROTTLED,
+    "FAILED_PRECONDITION": _STATE,
+    "ABORTED": unavailable_row("somebody else changed it at the same time"),
+    "OUT_OF_RANGE": _INVALID,
+    "UNIMPLEMENTED": NOT_IT,
+    "INTERNAL": _DOWN,
+    "UNAVAILABLE": _DOWN,
+    "DATA_LOSS": _DOWN,
+    "UNAUTHENTICATED": _TOKEN,
 }
 """Rows by gRPC status. `Client.cancel` treats FAILED_PRECONDITION as success: the execution has ended."""
 
@@ -190,10 +174,10 @@ MESSAGE_SIGNS: Final[tuple[MessageSign, ...]] = (
     MessageSign(sign="Misformatted domain name", row=_NO_HOST),
     MessageSign(sign="http1.x server", row=NOT_IT),
     MessageSign(sign="Expected SETTINGS frame", row=NOT_IT),
-    MessageSign(sign="errors resolving", row=_UNRESOLVED),
-    MessageSign(sign="DNS resolution failed", row=_UNRESOLVED),
-    MessageSign(sign="name resolution", row=_UNRESOLVED),
-    MessageSign(sign="Name or service not known", row=_UNRESOLVED),
+    *(
+        MessageSign(sign=sign, row=_UNRESOLVED)
+        for sign in ("errors resolving", "DNS resolution failed", "name resolution", "Name or service not known")
+    ),
     MessageSign(
         sign="Connection refused",
         row=unavailable_row("cannot connect to {endpoint}: connection refused{running}", sent=False),
@@ -329,8 +313,11 @@ def is_transient(reply: ErrorReply, context: CallContext) -> bool:
 
 
 def _row(reply: ErrorReply, context: CallContext) -> ErrorRow:
-    told = REASONS.get(reply.reason) or _signed(reply, context)
-    return told or STATUSES.get(reply.status, STATUSES["UNKNOWN"]).row(context.kind)
+    if (told := REASONS.get(reply.reason) or _signed(reply, context)) is not None:
+        return told
+    if reply.status == "NOT_FOUND" and context.kind not in {CallKind.CREATE, CallKind.READ}:
+        return _NO_EXECUTION
+    return STATUSES.get(reply.status, STATUSES["UNKNOWN"])
 
 
 def _signed(reply: ErrorReply, context: CallContext) -> ErrorRow | None:

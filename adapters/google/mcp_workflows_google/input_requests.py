@@ -21,13 +21,7 @@ from mcp_workflows_google.connections import DeliveryOutcome
 from mcp_workflows_google.gates import WITH_BODY, GateRule, read_gate_answer, read_rules
 from mcp_workflows_google.notes import ExecutionNotes, ExecutionRecord, is_unconfirmed
 from mcp_workflows_google.questions import METHOD, Question, check_callback, listed_callback, read_question
-from mcp_workflows_google.resources import (
-    Callback,
-    ExecutionName,
-    ExecutionResource,
-    awaited_ids,
-    unanswered_ids,
-)
+from mcp_workflows_google.resources import Callback, ExecutionName, ExecutionResource, awaited_ids, unanswered_ids
 
 _ACCEPT: Final = "accept"
 
@@ -43,18 +37,6 @@ class AnswerCall:
     body: JSON = field(repr=False)  # None for methods without a body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenGate:
-    """A gate that the execution waits at."""
-
-    rule: GateRule
-    callback: Callback
-
-    @property
-    def key(self) -> str:
-        return f"{self.rule.name}/{self.callback.id}"
-
-
 def open_requests(
     questions: Mapping[str, JSON],
     resource: ExecutionResource | None,
@@ -66,7 +48,7 @@ def open_requests(
     """Return the open input requests by key; `questions` are the recorded ones by callback."""
     own = {callback: question.request for callback, question in _open_questions(questions, now)}
     opened, _ = _gates(questions, resource, callbacks, gates)
-    return own | {each.key: replace(each.rule.request, gate=each.rule.name) for each in opened}
+    return own | {key: replace(rule.request, gate=rule.name) for key, (rule, _) in opened.items()}
 
 
 def with_questions(execution: Execution, questions: Mapping[str, JSON], *, now: datetime | None = None) -> Execution:
@@ -104,16 +86,16 @@ def _gates(
     resource: ExecutionResource | None,
     callbacks: Sequence[Callback],
     gates: Mapping[str, Gate],
-) -> tuple[Sequence[_OpenGate], Sequence[str]]:
-    """Return the gates that the execution waits at, and the problems of gates that it may wait at.
+) -> tuple[Mapping[str, tuple[GateRule, Callback]], Sequence[str]]:
+    """Return the gates that the execution waits at, by key, and the problems of gates that it may wait at.
 
     A gate is offered only if exactly one callback can be the one of its step, and that callback no other gate's.
     """
     if resource is None or not gates:
-        return (), ()
+        return {}, ()
     here = [rule for rule in read_rules(gates)[0].values() if rule.when.matches(resource.steps)]
     waiting = [each for each in callbacks if each.waiters and not each.payloads and each.id not in questions]
-    opened: list[_OpenGate] = []
+    opened: dict[str, tuple[GateRule, Callback]] = {}
     wrong: list[str] = []
     for rule in here:
         mine = [each for each in waiting if rule.when.may_wait_for(each)]
@@ -130,7 +112,7 @@ def _gates(
         elif (complaint := _wrong_method(rule, mine[0], gates[rule.name])) is not None:
             wrong.append(complaint)
         else:
-            opened.append(_OpenGate(rule=rule, callback=mine[0]))
+            opened[f"{rule.name}/{mine[0].id}"] = rule, mine[0]
     return opened, wrong
 
 
@@ -161,7 +143,7 @@ def answer_calls(
     Raises:
         EngineRefused: the gate does not define such an answer.
     """
-    opened = {each.key: each for each in _gates(questions, resource, callbacks, gates)[0]}
+    opened, _ = _gates(questions, resource, callbacks, gates)
     found: list[AnswerCall] = []
     for key, response in responses.items():
         if not isinstance(response, Mapping):
@@ -173,7 +155,7 @@ def answer_calls(
             body: JSON = {"action": given.get("action"), "content": content or {}}
             found.append(AnswerCall(key=key, callback=key, url=question.url, method=METHOD, body=body))
         elif key in opened:
-            rule, callback = opened[key].rule, opened[key].callback
+            rule, callback = opened[key]
             path = listed_callback(callback.name, name, rest_url=rest_url)
             if path is not None:
                 written = gates[rule.name].send if accepted else gates[rule.name].decline

@@ -233,8 +233,10 @@ def running_execution(resource: ExecutionResource) -> Execution:
     words = _STATE_WORDS.get(resource.state)
     if words is None and resource.state not in STATES:
         words = f"in a state that this version does not know ({resource.state})"
-    if words is None:
-        return Execution(status=Status.RUNNING, message=describe_steps(resource.steps), steps=_steps(resource.steps))
+    if words is None:  # Google does not tell the steps that have ended
+        own = dict.fromkeys(_name(each) for each in resource.steps if each.routine not in _OURS)
+        steps = tuple(ExecutionStep(name=name, status=Status.RUNNING) for name in own)
+        return Execution(status=Status.RUNNING, message=describe_steps(resource.steps), steps=steps)
     message = f"{words}: {shorten(redact(resource.state_error))}" if resource.state_error else words
     return Execution(status=Status.RUNNING, message=message)
 
@@ -249,8 +251,11 @@ _STATE_WORDS: Final[Mapping[int, str]] = {
 def describe_steps(steps: Sequence[Step]) -> str | None:
     """Return a short text with the current steps; those of `main` by their names alone."""
     own = [each for each in steps if each.routine not in _OURS]
+    if not own and steps:
+        first = steps[0]
+        return _OURS[RETRY_ROUTINE if first.routine == ELICIT_ROUTINE and calls_us(first) else first.routine]
     if not own:
-        return next((_describe_own_step(each) for each in steps), None)
+        return None
     names = [*dict.fromkeys(_name(each) for each in own)]
     shown, more = names[:_MOST_STEPS], len(names) - _MOST_STEPS
     return shorten(", ".join(shown)) + (f" and {more} more" if more > 0 else "")
@@ -260,19 +265,9 @@ def _name(step: Step) -> str:
     return step.step if step.routine == "main" else f"{step.step} in {step.routine}"
 
 
-def _steps(steps: Sequence[Step]) -> tuple[ExecutionStep, ...]:
-    """Return the steps that run now: Google does not tell those that have ended."""
-    own = (each for each in steps if each.routine not in _OURS)
-    return tuple(ExecutionStep(name=name, status=Status.RUNNING) for name in dict.fromkeys(map(_name, own)))
-
-
 def calls_us(step: Step) -> bool:
     """Return whether a step belongs to our subworkflows and calls the MCP server, or waits to do so again."""
     return step.routine == RETRY_ROUTINE or (step.routine in _OURS and step.step in _CALLING_US)
-
-
-def _describe_own_step(step: Step) -> str:
-    return _OURS[RETRY_ROUTINE if step.routine == ELICIT_ROUTINE and calls_us(step) else step.routine]
 
 
 def read_failure(payload: str | None, context: str | None) -> Failure:

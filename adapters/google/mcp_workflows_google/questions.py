@@ -24,14 +24,7 @@ from mcp_workflows.kit.change_hints import ChangeHints
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.notes import ExecutionNotes, utc_now
 from mcp_workflows_google.outcome import redact, redact_json, status_of
-from mcp_workflows_google.resources import (
-    CALLBACK,
-    KEY_LABEL,
-    ExecutionName,
-    ExecutionResource,
-    Place,
-    WorkflowName,
-)
+from mcp_workflows_google.resources import CALLBACK, KEY_LABEL, ExecutionName, ExecutionResource, Place, WorkflowName
 
 ELICIT: Final = "elicitation/create"
 METHOD: Final = "POST"  # of the callbacks that `mcp_elicit` opens

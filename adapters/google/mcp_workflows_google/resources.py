@@ -232,7 +232,7 @@ def read_workflow(row: Workflow) -> WorkflowResource:
     """Read a message of the official client."""
     return WorkflowResource(
         name=row.name,
-        state=_state(row),
+        state=int(_plain(row).state),  # proto-plus would warn each time about an unknown one
         description=row.description,
         labels=dict(row.labels),
         revision=row.revision_id,
@@ -256,11 +256,6 @@ def read_callback(row: Any) -> Callback | None:  # Any: JSON
         waiters=_number(fields.get("waiters")),
         payloads=len(payloads) if isinstance(payloads, list) else 0,  # pyright: ignore[reportUnknownArgumentType]
     )
-
-
-def _state(row: Any) -> int:  # Any: a message of proto-plus
-    """Return the number of the state: proto-plus would warn each time about an unknown one."""
-    return int(_plain(row).state)
 
 
 def _plain(row: Any) -> Any:

@@ -11,7 +11,7 @@ from mcp_workflows_google.describe import console_page
 from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.start import preview
-from mcp_workflows_google.tooling.iam import permissions
+from mcp_workflows_google.tooling.check import permissions
 
 from mcp_workflows.adapter import Start, Use
 from mcp_workflows.errors import EngineRefused

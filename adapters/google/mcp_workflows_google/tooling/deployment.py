@@ -8,7 +8,6 @@ All of it blocks, and runs in a thread. A cancelled run ends with the next look.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -190,10 +189,3 @@ def answer(call: Callable[[], object]) -> str:
     except GoogleAPICallError as error:
         return code(error)
     return "accepted"
-
-
-def seconds(call: Callable[[], object]) -> float:
-    """Return how long a call takes."""
-    began = time.monotonic()
-    call()
-    return time.monotonic() - began
