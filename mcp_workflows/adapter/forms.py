@@ -94,7 +94,7 @@ def _use_bounds(field: dict[str, Any]) -> None:
         if isinstance(field.get(other), int) and word not in field:
             field[word] = field.pop(other) + step
     values: list[Any] = field.get("enum") or [None]  # Any: JSON
-    if all(type(each) is int for each in values) and sorted(values) == list(range(min(values), max(values) + 1)):
+    if all(type(each) is int for each in values) and len({*values}) == len(values) == max(values) - min(values) + 1:
         field |= {"minimum": min(values), "maximum": max(values)}
         del field["enum"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mcp_workflows_google.adapter import GoogleAdapter
-from mcp_workflows_google.options import GoogleOptions
-from mcp_workflows_google.settings import GoogleSettings
+from mcp_workflows_google.settings import GoogleOptions, GoogleSettings
 
 __all__ = ["GoogleAdapter", "GoogleOptions", "GoogleSettings"]

@@ -32,30 +32,21 @@ from mcp_workflows.adapter import (
 from mcp_workflows.errors import EngineError, EngineRefused
 from mcp_workflows.kit.bulk_status import Listings
 from mcp_workflows.kit.change_hints import ChangeHints
-from mcp_workflows_google.answer import answer
-from mcp_workflows_google.bulk_status import describe_many, listings
 from mcp_workflows_google.client import Client, open_client
-from mcp_workflows_google.describe import Console, describe_execution
-from mcp_workflows_google.find import KeySearch, find
+from mcp_workflows_google.describe import describe_execution, describe_many, listings
 from mcp_workflows_google.gates import GateSettings
-from mcp_workflows_google.inbound import receive_claim, receive_question
-from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.input_requests import answer
 from mcp_workflows_google.notes import EmptyNotes, ExecutionNotes
-from mcp_workflows_google.options import GoogleOptions
-from mcp_workflows_google.projects import Projects
-from mcp_workflows_google.settings import GoogleSettings
-from mcp_workflows_google.start import build_request
-from mcp_workflows_google.tooling.adopt import adopt, same_workflow
-from mcp_workflows_google.tooling.check import check_engine, check_workflow
+from mcp_workflows_google.questions import receive_claim, receive_question
+from mcp_workflows_google.resources import ExecutionName
+from mcp_workflows_google.settings import GoogleOptions, GoogleSettings
+from mcp_workflows_google.start import KeySearch, build_request, preview
+from mcp_workflows_google.tooling.check import check_engine, check_workflow, permissions, verify
 from mcp_workflows_google.tooling.deployment import FixtureSettings
-from mcp_workflows_google.tooling.discover import discover
+from mcp_workflows_google.tooling.discover import LabelledWorkflows, adopt, discover, same_workflow
 from mcp_workflows_google.tooling.embed import embedded_files
 from mcp_workflows_google.tooling.explain import explain
-from mcp_workflows_google.tooling.expose import LabelledWorkflows
 from mcp_workflows_google.tooling.fixtures import NOTICE, fixtures
-from mcp_workflows_google.tooling.iam import permissions
-from mcp_workflows_google.tooling.preview import preview
-from mcp_workflows_google.tooling.verify import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +54,9 @@ class _Session:
     """The client and what depends on it, from entering the adapter to leaving it; no durable state."""
 
     client: Client
-    console: Console
     labelled_workflows: LabelledWorkflows
     key_search: KeySearch
     listings: Listings
-    projects: Projects
 
 
 class GoogleAdapter:
@@ -111,11 +100,9 @@ class GoogleAdapter:
             client = await stack.enter_async_context(open_client(self._settings))
             self._entered = _Session(
                 client=client,
-                console=Console.of(self._settings),
                 labelled_workflows=LabelledWorkflows(client, self._settings.discover),
                 key_search=KeySearch(client),
                 listings=listings(client),
-                projects=Projects(client),
             )
             self._stack = stack.pop_all()
         return self
@@ -143,8 +130,7 @@ class GoogleAdapter:
 
     async def find(self, start: Start) -> str | None:
         """Find an execution by the label of its key; see `Finds.find`."""
-        session = self._session
-        found = await find(session.client, session.key_search, self._notes, session.projects, start)
+        found = await self._session.key_search.find(start, self._notes)
         if found is not None:
             self._register(found)
         return found
@@ -155,16 +141,13 @@ class GoogleAdapter:
 
     async def describe(self, ref: Ref) -> Execution:
         """Call GetExecution and add the open questions from the notes; see `Adapter.describe`."""
-        session = self._session
+        client = self._session.client
         self._hints.register(ExecutionName.parse(ref.handle).note_prefix, ref.handle)
-        return await describe_execution(
-            session.client, self._notes, session.projects, session.console, ref, grace=self._settings.grace
-        )
+        return await describe_execution(client, self._notes, self._settings, ref)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Send answers to the callbacks that wait for them; see `Adapter.answer`."""
-        session = self._session
-        await answer(session.client, self._notes, session.projects, ref, responses)
+        await answer(self._session.client, self._notes, ref, responses)
 
     async def cancel(self, ref: Ref) -> None:
         """Call CancelExecution, which takes effect at once."""
@@ -198,7 +181,7 @@ class GoogleAdapter:
         return await receive_question(self._session.client, self._notes, self._hints, body)
 
     async def _receive_claim(self, body: JSON, account: str) -> JSON:
-        return await receive_claim(self._session.client, self._notes, self._session.projects, body)
+        return await receive_claim(self._session.client, self._notes, body)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """Return the executions that still run, by ListExecutions, with their questions; see `Sweeps.describe_many`."""

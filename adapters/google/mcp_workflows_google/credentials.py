@@ -79,32 +79,26 @@ class _FileError(ValueError):
     """The file contains no credentials."""
 
 
-def _file_credentials(path: str) -> LoadedCredentials:
-    info: Any = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    kind = str(info.get("type")) if isinstance(info, Mapping) else ""
-    if kind not in _FILES:
-        raise _FileError(f"{path} is no file of credentials: its type must be one of {', '.join(_FILES)}")
-    return LoadedCredentials(credentials=_FILES[kind](info), project=info.get("project_id"))
-
-
-def _default_credentials() -> LoadedCredentials:
-    credentials, project = google.auth.default(scopes=[SCOPE], request=_BoundedRequest())
-    return LoadedCredentials(credentials=credentials, project=project)
-
-
 def load(settings: GoogleSettings) -> LoadedCredentials:
     """Load the credentials of these settings; this blocks.
 
     Raises:
         GoogleAuthError, OSError, ValueError: there are none.
     """
-    known = _file_credentials(settings.credentials_file) if settings.credentials_file else _default_credentials()
-    if settings.impersonate is None:
-        return known
-    acting = impersonated_credentials.Credentials(
-        source_credentials=known.credentials, target_principal=settings.impersonate, target_scopes=[SCOPE]
-    )
-    return LoadedCredentials(credentials=acting, project=known.project)
+    credentials: Any  # as in `LoadedCredentials`
+    if path := settings.credentials_file:
+        info: Any = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        kind = str(info.get("type")) if isinstance(info, Mapping) else ""
+        if kind not in _FILES:
+            raise _FileError(f"{path} is no file of credentials: its type must be one of {', '.join(_FILES)}")
+        credentials, project = _FILES[kind](info), info.get("project_id")
+    else:
+        credentials, project = google.auth.default(scopes=[SCOPE], request=_BoundedRequest())
+    if settings.impersonate is not None:
+        credentials = impersonated_credentials.Credentials(
+            source_credentials=credentials, target_principal=settings.impersonate, target_scopes=[SCOPE]
+        )
+    return LoadedCredentials(credentials=credentials, project=project)
 
 
 class Credentials:
@@ -211,8 +205,11 @@ def credentials_error(error: Exception, settings: GoogleSettings) -> EngineRefus
     """Translate one of `AUTH_ERRORS`. Its own text is not used: it may contain a reply of a token server."""
     if _is_network(error):
         return EngineUnavailable("cannot get an access token: Google's token server cannot be reached", sent=False)
-    if settings.credentials_file and isinstance(error, OSError | ValueError):
-        return EngineRefused(_about_file(error, settings.credentials_file))
+    if isinstance(error, _FileError):
+        return EngineRefused(str(error))
+    if (path := settings.credentials_file) and isinstance(error, OSError | ValueError):
+        why = f": {error.strerror}" if isinstance(error, OSError) else " is no file of credentials"
+        return EngineRefused(f"credentials_file: {path}{why}")
     if isinstance(error, auth.DefaultCredentialsError | OSError | ValueError):
         return EngineRefused(f"found no Google credentials: {_REMEDY}")
     if settings.impersonate and "impersonated" in str(error):
@@ -228,11 +225,3 @@ def _is_network(error: BaseException) -> bool:
     """Return whether the token server did not answer, so that the credentials may be valid."""
     causes = [error, error.__cause__, *error.args]
     return any(isinstance(each, auth.TransportError) for each in causes) or bool(getattr(error, "retryable", False))
-
-
-def _about_file(error: Exception, path: str) -> str:
-    if isinstance(error, _FileError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"credentials_file: {path}: {error.strerror}"
-    return f"credentials_file: {path} is no file of credentials"

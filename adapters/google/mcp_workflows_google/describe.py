@@ -1,83 +1,76 @@
-"""The state of one execution, from GetExecution and the notes on its questions.
+"""The state of executions: of one, from GetExecution and the notes on its questions, and of many, from ListExecutions.
 
-Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/get
+Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
-from mcp_workflows.adapter import TERMINAL, Execution, Failure, Gate, Ref, Status
-from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, Gate, Ref, Status
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.kit.bulk_status import ListEntry, Listings, RunningNames, gently
 from mcp_workflows_google.client import Client
-from mcp_workflows_google.input_requests import is_at_gate, open_requests, problems
-from mcp_workflows_google.names import KEY_LABEL, ExecutionName
+from mcp_workflows_google.input_requests import is_at_gate, open_requests, problems, with_questions
 from mcp_workflows_google.notes import ExecutionNotes, ExecutionRecord, is_unconfirmed, utc_now
-from mcp_workflows_google.options import GoogleOptions
-from mcp_workflows_google.outcome import UNAVAILABLE, ended_execution, running_execution, status_of
-from mcp_workflows_google.projects import Projects
-from mcp_workflows_google.redaction import redact, shorten
-from mcp_workflows_google.resources import Callback, ExecutionResource, awaited_ids
-from mcp_workflows_google.settings import GoogleSettings
+from mcp_workflows_google.outcome import UNAVAILABLE, ended_execution, redact, running_execution, shorten, status_of
+from mcp_workflows_google.resources import (
+    KEY_LABEL,
+    Callback,
+    ExecutionName,
+    ExecutionResource,
+    Place,
+    WorkflowName,
+    awaited_ids,
+    note_prefix_of,
+)
+from mcp_workflows_google.settings import GoogleOptions, GoogleSettings
 
 GOOGLE_CONSOLE: Final = "https://console.cloud.google.com"
+_RUNNING: Final = ("ACTIVE", "QUEUED")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Console:
-    """Links to the Google Cloud console; `root` is None if there is no console, as for a local engine."""
-
-    root: str | None
-
-    @classmethod
-    def of(cls, settings: GoogleSettings) -> Console:
-        """Return the console of the settings; by default Google's, and none for a local engine."""
-        return cls(root=settings.console_url or (None if settings.emulator else GOOGLE_CONSOLE))
-
-    def page(self, execution: ExecutionName) -> str | None:
-        """Return the URL of an execution's page."""
-        if self.root is None:
-            return None
-        workflow = execution.workflow
-        of_workflow = f"{self.root}/workflows/workflow/{workflow.place.location}/{workflow.workflow}"
-        project = quote(workflow.place.project, safe="")
-        return f"{of_workflow}/execution/{execution.execution}/summary?project={project}"
+def console_page(settings: GoogleSettings, execution: ExecutionName) -> str | None:
+    """Return the URL of an execution's page in the console; None for a local engine, which has no console."""
+    root = (settings.console_url or "").rstrip("/") or (None if settings.emulator else GOOGLE_CONSOLE)
+    if root is None:
+        return None
+    workflow = execution.workflow
+    path = f"workflow/{workflow.place.location}/{workflow.workflow}/execution/{execution.execution}/summary"
+    return f"{root}/workflows/{path}?project={quote(workflow.place.project, safe='')}"
 
 
-async def describe_execution(
-    client: Client, notes: ExecutionNotes, projects: Projects, console: Console, ref: Ref, *, grace: timedelta
-) -> Execution:
-    """Describe an execution with one call; with two if it has ended and the first view was BASIC."""
+async def describe_execution(client: Client, notes: ExecutionNotes, settings: GoogleSettings, ref: Ref) -> Execution:
+    """Describe an execution with one call; with two if it has ended and the first view was BASIC.
+
+    If it has lost the claim of its key, the execution that holds the claim is described.
+
+    Raises:
+        ExecutionNotFound: Google does not know it.
+        EngineUnavailable: Google does not answer, or cannot show the execution now.
+    """
     record = await notes.read(ref.handle)
     full = bool(ref.gates) or GoogleOptions.read(ref.options).progress
     resource = await client.get(record.name, full=full)
-    if not full and status_of(resource.state) in TERMINAL:
+    has_ended = status_of(resource.state) in TERMINAL
+    if has_ended and not full:
         resource = await client.get(record.name, full=True)
-    if status_of(resource.state) in TERMINAL and await _has_lost_claim(notes, projects, record.name, resource):
-        return await describe_execution(
-            client, notes, projects, console, ref, grace=grace
-        )  # the execution that holds the claim
-    found = await _unreadable(notes, record, resource, grace) if resource.state == UNAVAILABLE else None
+    key = resource.labels.get(KEY_LABEL)
+    claimed = await client.claim_key(record.name, key) if has_ended and key is not None else None
+    if claimed is not None and await notes.record_lost_claim(claimed, record.name):
+        return await describe_execution(client, notes, settings, ref)
     if record.unavailable and resource.state != UNAVAILABLE:
         await notes.clear_unavailable(record.name)
-    if found is None:
-        found = (
-            ended_execution(resource)
-            if status_of(resource.state) in TERMINAL
-            else await _running(client, record, resource, ref.gates)
-        )
-    return replace(found, execution_id=resource.name, url=console.page(record.name))
-
-
-async def _has_lost_claim(
-    notes: ExecutionNotes, projects: Projects, name: ExecutionName, resource: ExecutionResource
-) -> bool:
-    key = resource.labels.get(KEY_LABEL)
-    return key is not None and await notes.record_lost_claim(await projects.claim_key(name, key), name)
+    if resource.state == UNAVAILABLE:
+        found = await _unreadable(notes, record, resource, settings)
+    elif has_ended:
+        found = ended_execution(resource)
+    else:
+        found = await _running(client, record, resource, ref.gates)
+    return replace(found, execution_id=resource.name, url=console_page(settings, record.name))
 
 
 async def _running(
@@ -88,16 +81,16 @@ async def _running(
     callbacks: Sequence[Callback] = await client.callbacks(record.name) if listed else ()
     over = doubted - awaited_ids(callbacks)
     questions = {callback: question for callback, question in record.questions.items() if callback not in over}
-    found, now = running_execution(resource), utc_now()
-    asked = open_requests(questions, resource, callbacks, gates, now=now)
-    if asked:
-        return replace(found, status=Status.INPUT_REQUIRED, requests=asked)
-    told = problems(questions, resource, callbacks, gates)
-    return replace(found, message="; ".join(told)) if told else found
+    found = running_execution(resource)
+    requests = open_requests(questions, resource, callbacks, gates, now=utc_now())
+    if requests:
+        return replace(found, status=Status.INPUT_REQUIRED, requests=requests)
+    wrong = problems(questions, resource, callbacks, gates)
+    return replace(found, message="; ".join(wrong)) if wrong else found
 
 
 async def _unreadable(
-    notes: ExecutionNotes, record: ExecutionRecord, resource: ExecutionResource, grace: timedelta
+    notes: ExecutionNotes, record: ExecutionRecord, resource: ExecutionResource, settings: GoogleSettings
 ) -> Execution:
     """Treat an execution with unreadable data as running: a revoked encryption key may be restored.
 
@@ -105,7 +98,47 @@ async def _unreadable(
         EngineUnavailable: the data has been unreadable for less than the grace period.
     """
     since, why = await notes.unavailable_since(record.name), shorten(redact(resource.state_error)) or "no reason given"
-    if utc_now() - since < grace:
+    if utc_now() - since < settings.grace:
         raise EngineUnavailable(f"Google cannot show the execution now (UNAVAILABLE: {why})", silent=False)
     text = f"Google has not shown the execution since {since:%Y-%m-%d %H:%M} UTC: its outcome is not known ({why})"
     return Execution(status=Status.FAILED, failure=Failure(text=text, kind="Unavailable"))
+
+
+def listings(client: Client) -> Listings:
+    """Return the running executions by workflow, one list for each state: `OR` is not documented."""
+
+    async def running(workflow: str) -> RunningNames:
+        named = WorkflowName.parse(workflow, Place(project="", location=""))
+        lists = [await client.executions(named, only=f'state="{state}"') for state in _RUNNING]
+        return RunningNames.in_pages({note_prefix_of(row.name) for rows in lists async for row in gently(rows)})
+
+    def entry(handle: str) -> ListEntry | None:
+        try:
+            found = ExecutionName.parse(handle)
+        except EngineRefused:
+            return None
+        return ListEntry(workflow=found.workflow.name, name=found.note_prefix)
+
+    return Listings(running, entry, lambda: client.refill("list_executions") / len(_RUNNING))
+
+
+async def describe_many(known: Listings, notes: ExecutionNotes, refs: Sequence[Ref]) -> Mapping[str, Execution]:
+    """Return the executions that still run, by handle, with their questions; see `Sweeps.describe_many`.
+
+    Executions with an answer that may not have arrived are left out: only `describe` can tell their open questions.
+
+    Raises:
+        EngineUnavailable: Google does not answer.
+    """
+    found = dict(await known.describe_many(refs))
+    prefixes = {handle: note_prefix_of(handle) async for handle in gently(found)}
+    asked: dict[str, Mapping[str, JSON]] = {}
+    for workflow in {prefix[: prefix.rindex("/", 0, -1) + 1] for prefix in prefixes.values()}:
+        asked.update(await notes.questions_under(workflow))
+    async for handle in gently([handle for handle, prefix in prefixes.items() if prefix in asked]):
+        questions = asked[prefixes[handle]]
+        if any(is_unconfirmed(each) for each in questions.values()):
+            del found[handle]
+        else:
+            found[handle] = with_questions(found[handle], questions)
+    return found

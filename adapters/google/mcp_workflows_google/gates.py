@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, cast
@@ -121,28 +121,16 @@ def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Seque
     wrong: list[str] = []
     for name, gate in gates.items():
         try:
-            rule = _rule(name, gate)
-        except EngineRefused as error:
-            wrong.append(str(error))
+            when = WaitingStep.model_validate(_as_mapping(gate.when))
+        except ValidationError as error:
+            wrong.append(f"gate {name}: {_problem(error, 'when')}")
+            continue
+        first = next((rule for rule in rules.values() if rule.when == when), None)
+        if first is None:
+            rules[name] = GateRule(name=name, when=when, request=gate.request)
         else:
-            taken = list(_taken(rule, rules))
-            wrong += taken
-            rules |= {} if taken else {name: rule}
+            wrong.append(f"gate {name}: step {when.step} is asked about by gate {first.name} already")
     return rules, wrong
-
-
-def _taken(rule: GateRule, rules: Mapping[str, GateRule]) -> Iterator[str]:
-    for first in rules.values():
-        if first.when == rule.when:
-            yield f"gate {rule.name}: step {rule.when.step} is asked about by gate {first.name} already"
-
-
-def _rule(name: str, gate: Gate) -> GateRule:
-    try:
-        when = WaitingStep.model_validate(_as_mapping(gate.when))
-    except ValidationError as error:
-        raise EngineRefused(f"gate {name}: {_problem(error, 'when')}") from None
-    return GateRule(name=name, when=when, request=gate.request)
 
 
 def read_gate_answer(name: str, send: JSON, written: JSON, method: str) -> JSON:

@@ -1,7 +1,7 @@
 """Durable notes on executions: questions, claims of keys, and the start of unavailability.
 
 Keys: `LOCATION/WORKFLOW/EXECUTION/ask/CALLBACK`, `.../lost`, `.../unavailable`, and `claim/CLAIMED`, where CLAIMED
-comes from `Projects.claim_key`. The project has two names, an id and a number, so no other key contains it.
+comes from `Client.claim_key`. The project has two names, an id and a number, so no other key contains it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
 from mcp_workflows.adapter import JSON, Notes
-from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.resources import ExecutionName
 
 LONGEST: Final = timedelta(days=366)  # an execution may run for a year
 REPEATED: Final = timedelta(days=1)  # a workflow may repeat a question; `mcp_elicit` gives up within two hours

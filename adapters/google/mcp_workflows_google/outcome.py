@@ -1,6 +1,7 @@
 """Results, errors and progress of executions, as text for people.
 
-HTTP headers and bodies and the URLs of callbacks are left out: clients must not see them.
+A workflow may raise any text or map; Google's own errors are maps with `tags` and a `message`. HTTP headers and
+bodies and the URLs of callbacks are left out: clients must not see them.
 
 Source: https://cloud.google.com/workflows/docs/reference/syntax/error-types
 """
@@ -10,12 +11,171 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
 
-from mcp_workflows.adapter import Execution, ExecutionStep, Failure, Status
-from mcp_workflows_google.error_payload import ErrorText, read_payload
-from mcp_workflows_google.redaction import redact, shorten
+from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Failure, Status
+from mcp_workflows.adapter.redaction import mask
 from mcp_workflows_google.resources import ExecutionResource, Step
+
+PROTOCOL_ERROR: Final = "mcp_error"  # `raise: {mcp_error: {code, message, data}}`
+_LARGEST_CODE: Final = 2**31 - 1  # the largest that clients in other languages can read
+_DEEPEST: Final = 4  # levels of nested errors: of a branch, of a child execution, a text that is JSON
+_MESSAGES: Final = ("message", "error", "reason", "detail", "description")
+_SECRET: Final = frozenset({"headers", "body", "auth", "authorization", "request", "response", "query"})
+
+_Object = Mapping[str, Any]  # Any: JSON
+
+
+LONGEST: Final = 500  # characters of a text of unknown content
+_WORD: Final = re.compile(r"[^\s\"'<>]+")  # a word that may contain a URL; matching takes linear time
+_CALLBACK: Final = re.compile(r"/executions/[^/]+/callbacks?/")
+
+
+def redact(text: str | None) -> str:
+    """Replace callback URLs and credentials in a text."""
+    return mask(_WORD.sub(lambda word: "[callback URL]" if _CALLBACK.search(word[0]) else word[0], text or ""))
+
+
+def redact_json(value: JSON) -> JSON:
+    """Redact all texts and names in JSON."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {redact(name): redact_json(item) for name, item in cast("_Object", value).items()}
+    if isinstance(value, list):
+        return [redact_json(item) for item in cast("list[object]", value)]
+    return value
+
+
+def shorten(text: str) -> str:
+    """Truncate a long text."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorText:
+    """An error as text; `own` is true if the workflow chose the words."""
+
+    text: str = ""
+    kind: str | None = None
+    own: bool = True
+    protocol: Failure | None = None  # the JSON-RPC error that the workflow asks for
+
+
+def read_payload(payload: str | None) -> ErrorText:
+    """Read the payload of an error."""
+    return ErrorText() if payload is None else _read_value(_read(payload), 0)
+
+
+def _read(text: str) -> JSON:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _read_value(value: JSON, depth: int) -> ErrorText:
+    if isinstance(value, str):
+        inner = _read(value) if value.lstrip().startswith("{") and depth < _DEEPEST else None
+        return _read_value(inner, depth + 1) if isinstance(inner, dict) else ErrorText(text=redact(value).strip())
+    if not isinstance(value, dict):
+        return ErrorText() if value is None else ErrorText(text=shorten(redact(_dump(value))))
+    found = cast("_Object", value)
+    if (protocol := _protocol(found.get(PROTOCOL_ERROR))) is not None:
+        return ErrorText(protocol=protocol)
+    nested = (_branches(found, depth) or _child(found, depth)) if depth < _DEEPEST else None
+    return nested or _of_map(found)
+
+
+def _protocol(found: JSON) -> Failure | None:
+    """Return the JSON-RPC error that the workflow asks for; None without an integer code."""
+    if not isinstance(found, dict):
+        return None
+    error = cast("_Object", found)
+    code, message = error.get("code"), error.get("message")
+    if not isinstance(code, int) or isinstance(code, bool) or abs(code) > _LARGEST_CODE:
+        return None
+    text = redact(message).strip() if isinstance(message, str) else ""
+    try:
+        data = redact_json(error.get("data"))
+    except RecursionError:
+        data = None  # nested too deeply for any client
+    return Failure(text=text or PROTOCOL_ERROR, kind=PROTOCOL_ERROR, code=code, data=data)
+
+
+def _of_map(found: _Object) -> ErrorText:
+    """Read the message and the code of a map; without a message, dump all fields that cannot hold secrets."""
+    tags = _texts(found.get("tags"))
+    kind, code = next((redact(shorten(tag)) for tag in tags), None), found.get("code")
+    texts = (found.get(name) for name in _MESSAGES)
+    text = next((redact(text).strip() for text in texts if isinstance(text, str) and text.strip()), "")
+    if not text:
+        left = _without_secrets(found)
+        text = shorten(redact(_dump(left))) if left else ""
+    words = _joined(kind, text, None if code == text else code)
+    if kind is None and isinstance(code, str) and code:
+        kind = redact(shorten(code))
+    return ErrorText(text=words, kind=kind, own=not tags)
+
+
+def _joined(kind: str | None, text: str, code: JSON) -> str:
+    """Join kind, message and code, without repetitions."""
+    words = text if not kind or text == kind or text.startswith(f"{kind}:") else f"{kind}: {text}" if text else kind
+    known = isinstance(code, int | str) and not isinstance(code, bool) and str(code)
+    return f"{words} (code {redact(shorten(str(code)))})" if known and words and str(code) not in words else words
+
+
+def _without_secrets(value: JSON, depth: int = 0) -> JSON:
+    if isinstance(value, dict):
+        items = cast("_Object", value).items()
+        kept = {name: item for name, item in items if str(name).lower() not in _SECRET | {"tags"}}
+        return {name: _without_secrets(item, depth + 1) for name, item in kept.items()} if depth < _DEEPEST else {}
+    if isinstance(value, list):
+        return [_without_secrets(item, depth + 1) for item in cast("list[object]", value)] if depth < _DEEPEST else []
+    return value
+
+
+def _texts(value: JSON) -> Sequence[str]:
+    return [each for each in cast("list[object]", value) if isinstance(each, str)] if isinstance(value, list) else ()
+
+
+def _dump(value: JSON) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _branches(found: _Object, depth: int) -> ErrorText | None:
+    """Read an error of parallel branches.
+
+    Source: https://cloud.google.com/workflows/docs/reference/syntax/parallel-steps, exceptions.
+    """
+    several = found.get("branches")
+    every: Sequence[JSON] = cast("list[object]", several) if isinstance(several, list) else ()
+    failed = [cast("_Object", each) for each in every if isinstance(each, dict)]
+    if not failed or "UnhandledBranchError" not in _texts(found.get("tags")):
+        return None
+    more = {1: "", 2: ", and 1 more"}.get(len(failed), f", and {len(failed) - 1} more")
+    return _inside(failed[0].get("error"), "a branch failed", more, depth)
+
+
+def _child(found: _Object, depth: int) -> ErrorText | None:
+    """Read an error of the connector `workflowexecutions.executions.run`, which contains the child execution."""
+    child = found.get("operation")
+    if not isinstance(child, dict) or "OperationError" not in _texts(found.get("tags")):
+        return None
+    return _inside(cast("_Object", child).get("error"), "a child execution failed", "", depth)
+
+
+def _inside(error: JSON, what: str, more: str, depth: int) -> ErrorText | None:
+    payload = cast("_Object", error).get("payload") if isinstance(error, dict) else None
+    inner = _read_value(_read(payload) if isinstance(payload, str) else payload, depth + 1)
+    if inner.protocol is not None:
+        return inner
+    return replace(inner, text=f"{what}: {inner.text}{more}") if inner.text else None
+
 
 STATES: Final[Mapping[int, Status]] = {
     0: Status.RUNNING,  # STATE_UNSPECIFIED
@@ -54,9 +214,16 @@ def ended_execution(resource: ExecutionResource) -> Execution:
     """Return the outcome of an execution that has ended, read with the view FULL."""
     match status_of(resource.state):
         case Status.SUCCEEDED:
-            return _succeeded(resource.result)
+            try:
+                output = json.loads(resource.result) if resource.result else None  # the workflow returned nothing
+            except (ValueError, RecursionError) as error:
+                what = "is nested too deeply" if isinstance(error, RecursionError) else "is no JSON"
+                why = Failure(text=f"the execution succeeded, but its result {what}", kind="UndecodableResult")
+                return Execution(status=Status.FAILED, failure=why)
+            return Execution(status=Status.SUCCEEDED, output=output)
         case Status.CANCELLED:
-            return Execution(status=Status.CANCELLED, message=_cancelled(resource))
+            reason = read_payload(resource.payload).text
+            return Execution(status=Status.CANCELLED, message=f"cancelled: {reason}" if reason else "cancelled")
         case _:
             return Execution(status=Status.FAILED, failure=read_failure(resource.payload, resource.context))
 
@@ -66,8 +233,10 @@ def running_execution(resource: ExecutionResource) -> Execution:
     words = _STATE_WORDS.get(resource.state)
     if words is None and resource.state not in STATES:
         words = f"in a state that this version does not know ({resource.state})"
-    if words is None:
-        return Execution(status=Status.RUNNING, message=describe_steps(resource.steps), steps=_steps(resource.steps))
+    if words is None:  # Google does not tell the steps that have ended
+        own = dict.fromkeys(_name(each) for each in resource.steps if each.routine not in _OURS)
+        steps = tuple(ExecutionStep(name=name, status=Status.RUNNING) for name in own)
+        return Execution(status=Status.RUNNING, message=describe_steps(resource.steps), steps=steps)
     message = f"{words}: {shorten(redact(resource.state_error))}" if resource.state_error else words
     return Execution(status=Status.RUNNING, message=message)
 
@@ -82,8 +251,11 @@ _STATE_WORDS: Final[Mapping[int, str]] = {
 def describe_steps(steps: Sequence[Step]) -> str | None:
     """Return a short text with the current steps; those of `main` by their names alone."""
     own = [each for each in steps if each.routine not in _OURS]
+    if not own and steps:
+        first = steps[0]
+        return _OURS[RETRY_ROUTINE if first.routine == ELICIT_ROUTINE and calls_us(first) else first.routine]
     if not own:
-        return next((_describe_own_step(each) for each in steps), None)
+        return None
     names = [*dict.fromkeys(_name(each) for each in own)]
     shown, more = names[:_MOST_STEPS], len(names) - _MOST_STEPS
     return shorten(", ".join(shown)) + (f" and {more} more" if more > 0 else "")
@@ -93,56 +265,24 @@ def _name(step: Step) -> str:
     return step.step if step.routine == "main" else f"{step.step} in {step.routine}"
 
 
-def _steps(steps: Sequence[Step]) -> tuple[ExecutionStep, ...]:
-    """Return the steps that run now: Google does not tell those that have ended."""
-    own = (each for each in steps if each.routine not in _OURS)
-    return tuple(ExecutionStep(name=name, status=Status.RUNNING) for name in dict.fromkeys(map(_name, own)))
-
-
 def calls_us(step: Step) -> bool:
     """Return whether a step belongs to our subworkflows and calls the MCP server, or waits to do so again."""
     return step.routine == RETRY_ROUTINE or (step.routine in _OURS and step.step in _CALLING_US)
 
 
-def _describe_own_step(step: Step) -> str:
-    return _OURS[RETRY_ROUTINE if step.routine == ELICIT_ROUTINE and calls_us(step) else step.routine]
-
-
 def read_failure(payload: str | None, context: str | None) -> Failure:
-    """Return the reason of a failure; payload and context may be missing."""
-    found = read_payload(payload)
+    """Return the reason of a failure, with the step that failed unless the workflow itself chose the words.
+
+    Payload and context may be missing.
+    """
+    found, place = read_payload(payload), _CONTEXT.search(context or "")
     if found.protocol is not None:
         return found.protocol
     text = found.text or redact(shorten((context or "").strip().partition("\n")[0])) or _NOTHING_SAID
-    return Failure(text=_with_step(text, found, context), kind=found.kind)
-
-
-def _with_step(text: str, found: ErrorText, context: str | None) -> str:
-    """Append the step that failed, unless the workflow itself chose the words."""
-    where = _where(context)
-    if (what := _NOT_CALLED.get(where or "")) is not None:
-        return f"{what} ({text}): that server's log, or `mcp-workflows check`, says why"
-    told = where is None or where in text or bool(found.own and found.text)
-    return text if told else f"{text} ({where})"
-
-
-def _where(context: str | None) -> str | None:
-    found = _CONTEXT.search(context or "")
-    return None if found is None else f'in step "{found["step"]}", routine "{found["routine"]}"'
-
-
-def _cancelled(resource: ExecutionResource) -> str:
-    found = read_payload(resource.payload)
-    return f"cancelled: {found.text}" if found.text else "cancelled"
-
-
-def _succeeded(result: str) -> Execution:
-    """Return a success with the result as JSON; an empty result means that the workflow returned nothing."""
-    if not result:
-        return Execution(status=Status.SUCCEEDED, output=None)
-    try:
-        return Execution(status=Status.SUCCEEDED, output=json.loads(result))
-    except (ValueError, RecursionError) as error:
-        what = "is nested too deeply" if isinstance(error, RecursionError) else "is no JSON"
-        why = Failure(text=f"the execution succeeded, but its result {what}", kind="UndecodableResult")
-        return Execution(status=Status.FAILED, failure=why)
+    if place is not None:
+        where = f'in step "{place["step"]}", routine "{place["routine"]}"'
+        if (what := _NOT_CALLED.get(where)) is not None:
+            text = f"{what} ({text}): that server's log, or `mcp-workflows check`, says why"
+        elif where not in text and not (found.own and found.text):
+            text = f"{text} ({where})"
+    return Failure(text=text, kind=found.kind)

@@ -1,7 +1,15 @@
-"""Questions that `mcp_elicit` posts, and their form in the notes: see `mcp-workflows docs google-contract`."""
+"""Questions that workflows post by `mcp_elicit`, with a callback URL for the answer, and claims of keys by `mcp_claim`.
+
+The contract with workflows is `mcp-workflows docs google-contract`. The callback URL is not trusted, because our OAuth
+token goes there.
+
+Source: https://cloud.google.com/workflows/docs/creating-callback-endpoints
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,17 +17,92 @@ from typing import Annotated, Any, Final, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from mcp_workflows.adapter import JSON, InputRequest
-from mcp_workflows.errors import EngineRefused
-from mcp_workflows_google.forms import MalformedFormError, read_form
-from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
-from mcp_workflows_google.redaction import redact, redact_json
+from mcp_workflows.adapter import JSON, TERMINAL, InputRequest
+from mcp_workflows.adapter.forms import read_form
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows.kit.change_hints import ChangeHints
+from mcp_workflows_google.client import Client
+from mcp_workflows_google.notes import ExecutionNotes, utc_now
+from mcp_workflows_google.outcome import redact, redact_json, status_of
+from mcp_workflows_google.resources import CALLBACK, KEY_LABEL, ExecutionName, ExecutionResource, Place, WorkflowName
 
 ELICIT: Final = "elicitation/create"
+METHOD: Final = "POST"  # of the callbacks that `mcp_elicit` opens
 MAX_MESSAGE: Final = 16_384  # characters
 MAX_KEY: Final = 256
 MAX_WAIT: Final = 366 * 24 * 3600  # seconds: no execution runs for longer than a year
-METHOD: Final = "POST"  # of the callbacks that `mcp_elicit` opens
+MAX_SCHEMA: Final = 32_768  # bytes of it as JSON
+MAX_FIELDS: Final = 100
+MAX_URL: Final = 2_048  # characters
+MOST_OPEN: Final = 100  # open questions of one execution
+GLOBAL: Final = "https://workflowexecutions.googleapis.com"
+_THIS_MACHINE: Final = ("http://127.0.0.1", "http://localhost")
+_URL: Final = re.compile(
+    rf"(?P<origin>https?://[a-z0-9.-]+(?::[0-9]{{1,5}})?)/v1/(?P<execution>projects/[A-Za-z0-9._:/-]+)"
+    rf"/callbacks?/(?P<id>{CALLBACK})",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallbackPath:
+    """A callback of an execution, and the project in its URL."""
+
+    project: str  # from the URL; the caller checks that it is the execution's project
+    id: str
+    url: str = field(repr=False)
+
+
+def check_callback(url: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath:
+    """Return the callback of a URL that is one of this execution, at Google or at the emulator.
+
+    `rest_url` is the base URL of the API from the engine's settings, and is trusted. The project is not checked,
+    because it has an id and a number.
+
+    Raises:
+        EngineRefused: it is not such a URL; the message does not contain it.
+    """
+    found = _URL.fullmatch(url) if len(url) <= MAX_URL else None
+    if found is None:
+        raise EngineRefused("callback_url is not the URL of a callback, as events.create_callback_endpoint makes them")
+    emulator = rest_url.startswith("http://")
+    if emulator:
+        host, _, port = rest_url.rpartition(":")  # this machine has two names
+        origins = {f"{name}:{port}" for name in _THIS_MACHINE} if host in _THIS_MACHINE else {rest_url}
+    else:
+        location = execution.workflow.place.location
+        origins = {GLOBAL, f"https://workflowexecutions.{location}.rep.googleapis.com", rest_url}
+    if found["origin"] not in origins:
+        raise EngineRefused(f"callback_url does not lead to {'the emulator' if emulator else 'Google'}")
+    name = _parsed(found["execution"])
+    if name is None or name.note_prefix != execution.note_prefix:
+        raise EngineRefused("callback_url is a callback of another execution")
+    known = url.replace(found["origin"], rest_url, 1) if emulator else url
+    return CallbackPath(project=name.workflow.place.project, id=found["id"], url=known)
+
+
+def listed_callback(name: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath | None:
+    """Return the callback that `callbacks.list` names `.../callback/ID`; None if it is not this execution's.
+
+    The form of the URL is documented; that its id is the one of the name is not.
+
+    Source:
+    https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions.callbacks/sendHttpCallback
+    """
+    parent, _, identifier = name.rpartition("/")
+    found = _parsed(parent.removesuffix("/callback").removesuffix("/callbacks"))
+    if found is None or found.note_prefix != execution.note_prefix or not re.fullmatch(CALLBACK, identifier, re.ASCII):
+        return None
+    project = execution.workflow.place.project
+    url = f"{rest_url}/v1/{found.in_project(project).name}/callbacks/{identifier}"
+    return CallbackPath(project=project, id=identifier, url=url)
+
+
+def _parsed(text: str) -> ExecutionName | None:
+    try:
+        return ExecutionName.parse(text)
+    except EngineRefused:
+        return None
 
 
 def _as_text(value: object) -> object:
@@ -68,7 +151,7 @@ class PostedClaim(BaseModel):
 class PostedQuestion(PostedClaim):
     """Body of `mcp_elicit`: a question, and the callback URL for its answer."""
 
-    callback_url: str = Field(repr=False, min_length=1, max_length=2_048)
+    callback_url: str = Field(repr=False, min_length=1, max_length=MAX_URL)
     message: str = Field(max_length=MAX_MESSAGE)
     requested_schema: Any = Field(default=None, validate_default=True)  # Any: JSON; checked below
     key: str | None = Field(default=None, max_length=MAX_KEY)
@@ -84,10 +167,26 @@ class PostedQuestion(PostedClaim):
     @field_validator("requested_schema")
     @classmethod
     def _is_form(cls, schema: Any) -> Any:  # Any: JSON
+        """Return the form of a schema; without one, a form without fields, to accept or decline."""
+        given: Any = {} if schema is None else schema
+        form: dict[str, Any] = {"type": "object", "properties": {}, **given} if isinstance(given, Mapping) else {}
+        is_object = form.get("type") == "object" and isinstance(form.get("properties"), Mapping)
+        if not is_object or not isinstance(form.get("required", []), list):
+            raise ValueError("it is not the schema of an object: {type: object, properties: {...}}")
         try:
-            return read_form(schema)
-        except MalformedFormError as error:
-            raise ValueError(str(error)) from None
+            size = len(json.dumps(form, ensure_ascii=False).encode("utf-8", "replace"))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        count = len(form["properties"])
+        if size > MAX_SCHEMA or count > MAX_FIELDS:
+            raise ValueError(f"it has {count} fields in {size} bytes; at most {MAX_FIELDS} in {MAX_SCHEMA} are taken")
+        try:
+            form = read_form(form)
+        except (AttributeError, TypeError):  # a keyword has a value of another type than JSON Schema defines
+            raise ValueError("it is no JSON Schema") from None
+        if missing := [name for name in form.get("required", ()) if str(name) not in form["properties"]]:
+            raise ValueError(f"required names {missing[0]!r}, which is none of its properties")
+        return form
 
     def question(self, now: datetime) -> Mapping[str, JSON]:
         """Return the note of the question; its texts do not contain the callback URL, which clients must not see."""
@@ -137,3 +236,56 @@ def read_question(value: JSON) -> Question | None:
         return None
     request, answered = InputRequest(method=ELICIT, params=params), found.get("answered") is True
     return Question(request=request, url=url, expires=expires, answered=answered)
+
+
+async def receive_question(client: Client, notes: ExecutionNotes, hints: ChangeHints, body: JSON) -> JSON:
+    """Store a question before the workflow gets a reply; repeating it changes nothing.
+
+    The question may arrive before our CreateExecution call returns, so it is stored by the name of the execution.
+    Google confirms that the execution exists; otherwise any permitted account could fill the store. The project of the
+    callback is checked before an answer is sent: see `Client.is_in_project`.
+
+    Raises:
+        EngineRefused: it is no valid question, its callback is not one of this execution, the execution has ended, or
+            it has too many open questions.
+        EngineUnavailable: it could not be stored, or Google does not show the execution yet: the workflow tries
+            again.
+    """
+    asked, now = PostedQuestion.read(body), utc_now()
+    name = asked.execution_name(await client.place())
+    callback = check_callback(asked.callback_url, name, rest_url=client.rest_url)
+    known = await notes.questions(name)
+    if callback.id not in known:
+        # each `describe` reads all open questions, and people see them all
+        if sum(each.open(now) for each in map(read_question, known.values()) if each is not None) >= MOST_OPEN:
+            raise EngineRefused(f"this execution has {MOST_OPEN} open questions, and no more are taken")
+        if status_of((await _shown(client, name, full=False)).state) in TERMINAL:
+            raise EngineRefused("this execution has ended: it can ask nothing")
+    await notes.add_question(name, callback.id, asked.question(utc_now()), until=asked.until(utc_now()))
+    hints.notify_by_name(name.note_prefix)
+    return {"kept": True}
+
+
+async def receive_claim(client: Client, notes: ExecutionNotes, body: JSON) -> JSON:
+    """Return whether this execution may go on: true for the first of its key, and for executions without a key.
+
+    The key comes from the labels that Google has of the execution, so that no execution can claim the key of another.
+
+    Raises:
+        EngineRefused: the request does not name an execution.
+        EngineUnavailable: Google does not show the execution yet, or cannot be reached: the workflow tries again.
+    """
+    name = PostedClaim.read(body).execution_name(await client.place())
+    resource = await _shown(client, name, full=True)
+    key = resource.labels.get(KEY_LABEL)
+    if key is None:
+        return {"claimed": True}
+    holder = await notes.claim(await client.claim_key(name, key), ExecutionName.parse(resource.name))
+    return {"claimed": holder.note_prefix == name.note_prefix}
+
+
+async def _shown(client: Client, name: ExecutionName, *, full: bool) -> ExecutionResource:
+    try:
+        return await client.get(name, full=full)
+    except ExecutionNotFound as error:
+        raise EngineUnavailable(str(error)) from None

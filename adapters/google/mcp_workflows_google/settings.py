@@ -1,4 +1,4 @@
-"""Settings of a Google Workflows engine; for one tool see `options`."""
+"""Settings of a Google Workflows engine, and the options of one tool on it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,19 @@ from datetime import timedelta
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from mcp_workflows import Duration
-from mcp_workflows.adapter import JSON, Trusted
-from mcp_workflows_google.names import LOCATION, PROJECT, WORKFLOW
+from mcp_workflows.adapter import JSON, Trusted, read_options
+from mcp_workflows_google.resources import LOCATION, PROJECT, WORKFLOW
 
 _MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 GOOGLE: Final = "workflowexecutions.googleapis.com"  # the Executions API, for gRPC and REST
 DEMO: Final = "demo"  # the default project of a local engine
 
-_PROJECT = re.compile(PROJECT, re.ASCII)
-_LOCATION = re.compile(LOCATION, re.ASCII)
-_WORKFLOW = re.compile(WORKFLOW, re.ASCII)
 _HOST: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})(?:\.[A-Za-z0-9][A-Za-z0-9-]{0,62})*|\[[0-9a-fA-F:]+\])"
 _ENDPOINT = re.compile(rf"{_HOST}(?::(?P<port>[0-9]{{1,5}}))?", re.ASCII)
-_EMAIL = re.compile(r"[a-z0-9._-]{1,128}@[a-z0-9.-]{1,128}\.[a-z]{2,}", re.ASCII)
-_LABEL = re.compile(r"(?P<key>[a-z][a-z0-9_-]{0,62})=(?P<value>[a-z0-9_-]{0,63})", re.ASCII)
 _MOST_PORT: Final = 65535
 _SETTLING: Final = 3  # timeouts: of a delayed call, of the call itself, and of the delay of the list
 _THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -34,19 +29,47 @@ _SECRETS: Final = frozenset(
 )
 
 
-def _project(written: object) -> object:
+def _written_as(pattern: str, remedy: str) -> AfterValidator:
+    """Return the validator of a text with this pattern; the remedy is the message for any other text."""
+    compiled = re.compile(pattern, re.ASCII)
+
+    def check(text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise ValueError(remedy)
+        return text
+
+    return AfterValidator(check)
+
+
+def _url(example: str) -> AfterValidator:
+    """Return the validator of a URL without user and fragment."""
+
+    def check(url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.fragment or "@" in parts.netloc:
+            raise ValueError(f"write a URL: {example}")
+        return url
+
+    return AfterValidator(check)
+
+
+def _as_text(written: object) -> object:
     """Accept a project number that YAML reads as a number."""
     return str(written) if isinstance(written, int) and not isinstance(written, bool) else written
 
 
-Project = Annotated[str, BeforeValidator(_project, json_schema_input_type=str | int)]
-
-
-def _https(url: str, example: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.fragment or "@" in parts.netloc:
-        raise ValueError(f"write a URL: {example}")
-    return url
+Project = Annotated[
+    str,
+    BeforeValidator(_as_text, json_schema_input_type=str | int),
+    _written_as(PROJECT, "write a project's id or number: shop-prod"),
+]
+Email = Annotated[
+    str,
+    _written_as(
+        r"[a-z0-9._-]{1,128}@[a-z0-9.-]{1,128}\.[a-z]{2,}",
+        "write the email of a service account: NAME@PROJECT.iam.gserviceaccount.com",
+    ),
+]
 
 
 def _endpoint(written: str, example: str) -> str:
@@ -66,20 +89,16 @@ class Inbound(BaseModel):
 
     model_config = _MODEL
 
-    audience: str = Field(description="What their tokens are for: the URL of this server, as the workflows know it.")
-    accounts: tuple[str, ...] = Field(min_length=1, description="The service accounts that the workflows run as.")
-    issuer: str | None = Field(default=None, description="Who issues the tokens. Default: https://accounts.google.com.")
-    keys_url: str | None = Field(default=None, description="Where its keys are. Default: Google's.")
-
-    @field_validator("audience")
-    @classmethod
-    def _audience_is_a_url(cls, audience: str) -> str:
-        return _https(audience, "https://tasks.example.com")
-
-    @field_validator("issuer", "keys_url")
-    @classmethod
-    def _url_is_one(cls, url: str | None) -> str | None:
-        return url if url is None else _https(url, "https://accounts.google.com")
+    audience: Annotated[str, _url("https://tasks.example.com")] = Field(
+        description="What their tokens are for: the URL of this server, as the workflows know it."
+    )
+    accounts: tuple[Email, ...] = Field(min_length=1, description="The service accounts that the workflows run as.")
+    issuer: Annotated[str, _url("https://accounts.google.com")] | None = Field(
+        default=None, description="Who issues the tokens. Default: https://accounts.google.com."
+    )
+    keys_url: Annotated[str, _url("https://accounts.google.com")] | None = Field(
+        default=None, description="Where its keys are. Default: Google's."
+    )
 
     @field_validator("keys_url")
     @classmethod
@@ -88,19 +107,6 @@ class Inbound(BaseModel):
         if parts.scheme == "http" and parts.hostname not in _THIS_MACHINE:
             raise ValueError("write https://: whoever is on the way could put in keys of their own, and sign with them")
         return url
-
-    @field_validator("accounts")
-    @classmethod
-    def _accounts_are_emails(cls, accounts: tuple[str, ...]) -> tuple[str, ...]:
-        for account in accounts:
-            _email(account)
-        return accounts
-
-
-def _email(account: str) -> str:
-    if not _EMAIL.fullmatch(account):
-        raise ValueError("write the email of a service account: NAME@PROJECT.iam.gserviceaccount.com")
-    return account
 
 
 class Quota(BaseModel):
@@ -125,25 +131,24 @@ class Discover(BaseModel):
 
     model_config = _MODEL
 
-    label: str = Field(default="mcp-tool=true", description="The label, KEY=VALUE.")
+    label: Annotated[
+        str,
+        _written_as(
+            r"[a-z][a-z0-9_-]{0,62}=[a-z0-9_-]{0,63}",
+            "write KEY=VALUE, of lower case letters, digits, _ and -: mcp-tool=true",
+        ),
+    ] = Field(default="mcp-tool=true", description="The label, KEY=VALUE.")
     every: Duration = Field(default=timedelta(minutes=5), description="How often they are looked for.")
     schemas: Mapping[str, Mapping[str, JSON]] = Field(
         default_factory=dict[str, Mapping[str, JSON]],
         description="By workflow: the JSON Schema (an object) of its arguments. Default: any object.",
     )
 
-    @field_validator("label")
-    @classmethod
-    def _label_is_key_and_value(cls, label: str) -> str:
-        if not _LABEL.fullmatch(label):
-            raise ValueError("write KEY=VALUE, of lower case letters, digits, _ and -: mcp-tool=true")
-        return label
-
     @field_validator("schemas")
     @classmethod
     def _schemas_are_of_workflows(cls, schemas: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, Mapping[str, JSON]]:
         for workflow, schema in schemas.items():
-            if not _WORKFLOW.fullmatch(workflow):
+            if not re.fullmatch(WORKFLOW, workflow, re.ASCII):
                 raise ValueError(f"{workflow!r} is no name of a workflow")
             if schema.get("type") != "object":
                 raise ValueError(f"{workflow}: the schema of arguments is one of an object: type: object")
@@ -168,14 +173,16 @@ class GoogleSettings(BaseModel):
     project: Project | None = Field(
         default=None, description="The project, its id or number. Default: GOOGLE_CLOUD_PROJECT, or the credentials'."
     )
-    location: str = Field(description="The location: europe-west1.")
+    location: Annotated[str, _written_as(LOCATION, "write a location: europe-west1")] = Field(
+        description="The location: europe-west1."
+    )
     credentials_file: str | None = Field(
         default=None,
         min_length=1,
         description="A file of credentials: of a service account, or of workload identity federation. "
         "Default: application default credentials.",
     )
-    impersonate: str | None = Field(default=None, description="A service account to act as, its email.")
+    impersonate: Email | None = Field(default=None, description="A service account to act as, its email.")
     endpoint: str | None = Field(
         default=None,
         description="Where the Executions API is, HOST or HOST:PORT: a regional or a private endpoint "
@@ -202,7 +209,7 @@ class GoogleSettings(BaseModel):
         default=None, description="How much of Google's quotas to use. Default: half of them, of a local engine all."
     )
     discover: Discover | None = Field(default=None, description="Offer labelled workflows as tools. Default: none.")
-    console_url: str | None = Field(
+    console_url: Annotated[str, _url("https://console.cloud.google.com")] | None = Field(
         default=None, description="Where the console is, for links. Default: https://console.cloud.google.com."
     )
     timeout_seconds: float = Field(default=8, ge=1, le=600, description="Longest total time of any call, in seconds.")
@@ -218,25 +225,6 @@ class GoogleSettings(BaseModel):
                 "GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`"
             )
         return values  # pyright: ignore[reportUnknownVariableType]
-
-    @field_validator("project")
-    @classmethod
-    def _project_is_one(cls, project: str | None) -> str | None:
-        if project is not None and not _PROJECT.fullmatch(project):
-            raise ValueError("write a project's id or number: shop-prod")
-        return project
-
-    @field_validator("location")
-    @classmethod
-    def _location_is_one(cls, location: str) -> str:
-        if not _LOCATION.fullmatch(location):
-            raise ValueError("write a location: europe-west1")
-        return location
-
-    @field_validator("impersonate")
-    @classmethod
-    def _impersonate_is_an_email(cls, account: str | None) -> str | None:
-        return account if account is None else _email(account)
 
     @field_validator("endpoint")
     @classmethod
@@ -260,11 +248,6 @@ class GoogleSettings(BaseModel):
             raise ValueError("write HOST:PORT: 127.0.0.1:8790")
         return emulator
 
-    @field_validator("console_url")
-    @classmethod
-    def _console_is_a_url(cls, url: str | None) -> str | None:
-        return url if url is None else _https(url, "https://console.cloud.google.com").rstrip("/")
-
     @model_validator(mode="after")
     def _an_emulator_is_not_google(self) -> Self:
         both = [name for name in ("endpoint", "credentials_file", "impersonate") if getattr(self, name) is not None]
@@ -287,3 +270,24 @@ class GoogleSettings(BaseModel):
             audience=self.inbound.audience,
             accounts=frozenset(self.inbound.accounts),
         )
+
+
+class GoogleOptions(BaseModel):
+    """Options of one tool on Google Cloud Workflows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    progress: bool = Field(
+        default=True,
+        description="Whether a look at a running execution reads the step it is in (view FULL, which brings argument "
+        "and result along). `false`: only whether it runs, until it has ended. A tool with gates reads it anyway.",
+    )
+
+    @classmethod
+    def read(cls, options: Mapping[str, JSON]) -> Self:
+        """Validate the options of a start, which are stored with its task.
+
+        Raises:
+            EngineRefused: they are invalid.
+        """
+        return read_options(cls, options)

@@ -1,7 +1,12 @@
-"""The CreateExecution request, labelled with the key. Google does not deduplicate, so it is never sent twice.
+"""Starts by CreateExecution, labelled with the key, and the search for executions by that label.
+
+Google does not deduplicate, so a start is never sent twice. Google's list may lag behind, and its filter on labels is
+not documented: the labels of each row are checked here, and until the filter has returned one of our executions, all
+executions since the start are read. The oldest counts; later ones are cancelled.
 
 Source:
 https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/create
+https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/list
 """
 
 from __future__ import annotations
@@ -11,26 +16,34 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
 from mcp_workflows.adapter import JSON, Start
-from mcp_workflows.errors import EngineRefused
-from mcp_workflows_google.names import (
+from mcp_workflows.errors import EngineRefused, StartConflict
+from mcp_workflows_google.client import Client
+from mcp_workflows_google.notes import ExecutionNotes
+from mcp_workflows_google.resources import (
     KEY_LABEL,
     MORE_LABEL,
     OWNER_LABEL,
     TOOL_LABEL,
     TRACE_LABEL,
+    ExecutionName,
+    ExecutionResource,
     Place,
     WorkflowName,
     label,
 )
+from mcp_workflows_google.settings import DEMO, GoogleSettings
 
 MAX_ARGUMENT: Final = 32 * 1024  # bytes of UTF-8
+CLOCKS_DIFFER: Final = timedelta(minutes=5)  # the largest difference between Google's clock and ours
 _LABEL: Final = re.compile(r"[a-z0-9_-]{1,63}")
 _KNOWN: Final = frozenset({"tool", "owner", "principal", "issuer", "client", "traceparent", "tracestate", "baggage"})
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_LABEL: Final = re.compile(r"[^a-z0-9_-]")
+_LAST: Final = datetime.max.replace(tzinfo=UTC)  # queued executions have no start time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +61,21 @@ def build_request(start: Start, place: Place) -> StartRequest:
     Raises:
         EngineRefused: the name of the workflow or the argument is invalid.
     """
-    return StartRequest(
-        workflow=WorkflowName.parse(start.workflow, place),
-        argument=encode_argument(start.arguments),
-        labels=labels(start),
-    )
+    workflow = WorkflowName.parse(start.workflow, place)
+    return StartRequest(workflow=workflow, argument=encode_argument(start.arguments), labels=labels(start))
+
+
+def preview(start: Start, settings: GoogleSettings) -> Mapping[str, JSON]:
+    """Return the request as JSON, the argument not encoded; a project that only the credentials name is a placeholder.
+
+    Raises:
+        EngineRefused: the start would be refused before anything is sent.
+    """
+    project = settings.project or (DEMO if settings.emulator else "unknown-project")
+    ready = build_request(start, Place(project=project, location=settings.location))
+    parent = ready.workflow.name.replace("projects/unknown-project/", "projects/PROJECT/", 1)
+    execution: dict[str, JSON] = {"labels": dict(ready.labels), "argument": json.loads(ready.argument)}
+    return {"operation": "CreateExecution", "parent": parent, "execution": execution}
 
 
 def labels(start: Start) -> Mapping[str, str]:
@@ -86,14 +109,9 @@ def encode_argument(arguments: JSON) -> str:
     positional = cast("Sequence[JSON]", arguments) if isinstance(arguments, list) else [arguments]
     if len(positional) > 1:
         raise EngineRefused("a workflow takes one argument: write send: {...} instead of a list in args", final=True)
+    value: JSON = positional[0] if positional else {}
     try:
-        text = json.dumps(
-            positional[0] if positional else {},
-            ensure_ascii=False,
-            allow_nan=False,
-            sort_keys=True,
-            separators=(",", ":"),
-        )
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
         size = len(text.encode())
     except (ValueError, TypeError, RecursionError) as error:  # half a surrogate pair is a ValueError too
         raise EngineRefused(f"the argument is no JSON that can be sent ({type(error).__name__})", final=True) from None
@@ -104,3 +122,64 @@ def encode_argument(arguments: JSON) -> str:
             final=True,
         )
     return text
+
+
+class KeySearch:
+    """Search for the execution of a key; remembers whether Google's filter on labels works."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._filter_works = False
+
+    async def find(self, start: Start, notes: ExecutionNotes) -> str | None:
+        """Return the handle of the execution of this key; see `Finds.find`.
+
+        The execution that holds the claim of the key is returned, even if it is not the oldest. If none holds it, the
+        oldest gets the claim before the others are cancelled, so that none of them claims it in between.
+
+        Raises:
+            StartConflict: the execution has another argument.
+            EngineRefused, EngineUnavailable: Google's list cannot be read, or a duplicate could not be cancelled.
+        """
+        wanted, key = build_request(start, await self._client.place()), label(start.key)
+        found = await self._executions(wanted.workflow, key, start.created - CLOCKS_DIFFER)
+        if not found:
+            return await notes.claim_holder(f"{wanted.workflow.name}/{key}")
+        if not _is_same(found[0].argument, wanted.argument):
+            raise StartConflict("the key belongs to an execution with another argument")
+        names = [ExecutionName.parse(each.name) for each in found]
+        holder = names[0]
+        if len(names) > 1:
+            listed = ExecutionName(workflow=wanted.workflow, execution=holder.execution)  # in the project of the list
+            holder = await notes.claim(await self._client.claim_key(listed, key), holder)
+        for other in names:
+            if other.note_prefix != holder.note_prefix:
+                await self._client.cancel(other)
+        return holder.name
+
+    async def _executions(self, workflow: WorkflowName, key: str, since: datetime) -> Sequence[ExecutionResource]:
+        """Return the executions of this key since a time, the oldest first."""
+        ours: Sequence[ExecutionResource] = ()
+        try:
+            only = f'labels.{KEY_LABEL}="{key}"'
+            ours = _with_key(await self._client.executions(workflow, only=only, full=True, since=since), key)
+        except EngineRefused:
+            if self._filter_works:
+                raise  # otherwise Google does not accept the filter
+        self._filter_works = self._filter_works or bool(ours)
+        if self._filter_works:
+            return ours
+        return _with_key(await self._client.executions(workflow, full=True, since=since), key)
+
+
+def _with_key(found: Sequence[ExecutionResource], key: str) -> Sequence[ExecutionResource]:
+    ours = {each.name: each for each in found if each.labels.get(KEY_LABEL) == key}
+    return sorted(ours.values(), key=lambda each: (each.start_time or _LAST, each.name))
+
+
+def _is_same(found: str, wanted: str) -> bool:
+    """Return whether two texts are the same JSON: Google may format it differently; older versions sent no `{}`."""
+    try:
+        return bool(json.loads(found or "{}") == json.loads(wanted))
+    except ValueError:
+        return found == wanted

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.questions import PostedQuestion
-from mcp_workflows_google.resources import Callback, ExecutionResource, Step
+from mcp_workflows_google.resources import Callback, ExecutionName, ExecutionResource, Step
 
 NAME: Final = "projects/shop-123/locations/europe-west1/workflows/refund/executions/e-1"
 EXECUTION: Final = ExecutionName.parse(NAME)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mcp_workflows_google.callback import check_callback, listed_callback
-from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.questions import check_callback, listed_callback
+from mcp_workflows_google.resources import ExecutionName
 
 from adapters.google.tests.tell import EXECUTION, GOOGLE, NAME, url
 from mcp_workflows.errors import EngineRefused

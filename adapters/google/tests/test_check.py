@@ -8,12 +8,11 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_google.client import Client, open_client
-from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import GoogleSettings
-from mcp_workflows_google.tooling.check import check_engine, check_workflow
+from mcp_workflows_google.tooling.check import check_engine, check_workflow, service_account_email, verify
 from mcp_workflows_google.tooling.embed import add_subworkflows
 from mcp_workflows_google.tooling.explain import explain
-from mcp_workflows_google.tooling.verify import service_account_email, verify
 
 from adapters.google.tests.test_expose import READS, settings
 from mcp_workflows.adapter import Execution, Failure, Finding, Status

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from mcp_workflows_google import GoogleAdapter, GoogleSettings
-from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.resources import ExecutionName
 
 from adapters.google.tests import flows
 from adapters.google.tests.scene import adapter as adapter_of

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from google.cloud.workflows import executions_v1
 from mcp_workflows_google import GoogleAdapter
-from mcp_workflows_google.names import ExecutionName, note_prefix_of
+from mcp_workflows_google.resources import ExecutionName, note_prefix_of
 
 from adapters.google.tests.injecting import Injecting, Reply
 from adapters.google.tests.stubbed import adapter, notes, running_stub, settings, start, stub

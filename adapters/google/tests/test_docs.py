@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from mcp_workflows_google import GoogleAdapter
 from mcp_workflows_google.settings import GoogleSettings
+from mcp_workflows_google.tooling.check import permissions
 from mcp_workflows_google.tooling.definition import parse_definition
 from mcp_workflows_google.tooling.embed import add_subworkflows
-from mcp_workflows_google.tooling.iam import permissions
 
 from mcp_workflows.adapter import Use
 from mcp_workflows.sidecar.config.load import load_config

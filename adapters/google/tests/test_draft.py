@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from mcp_workflows_google.tooling.definition import parse_definition
-from mcp_workflows_google.tooling.draft import draft, read_fields
+from mcp_workflows_google.tooling.definition import draft, parse_definition, read_fields
 
 ORDERS = """
 main:

@@ -16,9 +16,9 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute
 from google.cloud.workflows import executions_v1 as ev
 from mcp_workflows_google.client import Client, open_client
-from mcp_workflows_google.error_table import REASONS, RETRYABLE, STATUSES, PermissionDenied
-from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
-from mcp_workflows_google.rest import DeliveryOutcome
+from mcp_workflows_google.connections import DeliveryOutcome
+from mcp_workflows_google.errors import REASONS, RETRYABLE, STATUSES, PermissionDenied
+from mcp_workflows_google.resources import ExecutionName, Place, WorkflowName
 from mcp_workflows_google.settings import GoogleSettings
 
 from adapters.google.tests.injecting import CUT, HANG, LOST, Fault, Injecting, Reply, injecting
@@ -196,7 +196,7 @@ async def test_a_call_without_an_answer_ends_in_time_though_grpc_has_not_ended_i
     server: Injecting, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     """As after a stall of the machine, when all time is over at once."""
-    monkeypatch.setattr("mcp_workflows_google.api_calls._GRACE", -0.9)
+    monkeypatch.setattr("mcp_workflows_google.client._GRACE", -0.9)
     server.tell(verb, HANG)
     async with open_client(settings(server, 1)) as calls:
         assert kind(await outcome(VERBS[verb](calls))) == UNSURE

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.settings import GoogleSettings
-from mcp_workflows_google.tooling.discover import discover
-from mcp_workflows_google.tooling.expose import LabelledWorkflows
+from mcp_workflows_google.tooling.discover import LabelledWorkflows, discover
 
 from mcp_workflows.errors import EngineUnavailable
 from scripts.processes import free_port

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import anyio
 import pytest
-from google.cloud import workflows_v1
 from mcp_workflows_google.tooling.embed import add_subworkflows
 
 from adapters.google.tests.configured import asked, client_of, configured, executions
@@ -182,23 +181,6 @@ async def test_cancelling_a_task_whose_execution_has_lost_cancels_the_one_that_g
     assert fenced.charged_by() == []
 
 
-async def test_a_cancellation_that_hit_only_the_tasks_own_execution_shows_that_the_duplicate_goes_on(
-    fenced: Fenced,
-) -> None:
-    async with fenced.client() as client:
-        task_id, first = await fenced.begun(client, asks=True)
-        second = fenced.duplicate(first)
-        await fenced.go(second)
-        await fenced.at(second, "wait_for_answer")
-        await client.send("tasks/cancel", {"taskId": task_id})  # it has not claimed: nobody knows of the other
-        await asked(client, task_id)
-        await client.send("tasks/cancel", {"taskId": task_id})
-        assert (await client.until(task_id))["status"] == "cancelled"
-        await fenced.ends(first, second)
-    assert [fenced.engine.seen(name).state.name for name in (first, second)] == ["CANCELLED"] * 2
-    assert fenced.charged_by() == []
-
-
 async def test_executions_that_claim_while_the_sidecar_is_down_charge_once_it_is_back_and_once(fenced: Fenced) -> None:
     async with fenced.client() as client:
         task_id, first = await fenced.begun(client)
@@ -212,22 +194,3 @@ async def test_executions_that_claim_while_the_sidecar_is_down_charge_once_it_is
         ends = await fenced.ends(first, second)
     assert fenced.charged_by() == [done["by"]]
     assert sorted(ends, key=str) == [done, {"lost": True}]
-
-
-async def test_replicas_agree_on_who_goes_on(google_engine: GoogleEngine, tmp_path: Path, shop: Listener) -> None:
-    ports = free_port(), free_port()
-    workflow = google_engine.deploy("fenced", add_subworkflows(HELD), env=environment(ports[0]))
-    config = configured(tmp_path, google_engine.address, {"it": {"workflow": workflow}})
-    here = Fenced(engine=google_engine, shop=shop, workflow=workflow, config=config, port=ports[0])
-    async with here.client() as one, client_of(config, port=ports[1]) as other:
-        task_id, first = await here.begun(one)
-        moved = workflows_v1.Workflow(name=workflow, user_env_vars=dict(environment(ports[1])))
-        update: Any = google_engine.workflows()  # Any: its methods are typed in part only
-        update.update_workflow(workflow=moved, update_mask={"paths": ["user_env_vars"]}).result(timeout=60)
-        names = [first, *(here.duplicate(first) for _ in range(3))]
-        await here.go(*names)
-        done = (await other.until(task_id))["result"]["structuredContent"]
-        assert (await one.until(task_id))["result"]["structuredContent"] == done
-        ends = await here.ends(*names)
-    assert here.charged_by() == [done["by"]]
-    assert sorted(ends, key=str) == [done, *[{"lost": True}] * 3]

@@ -6,7 +6,7 @@ import pytest
 from google.cloud.workflows import executions_v1
 from mcp_workflows_google import GoogleAdapter
 
-from adapters.google.tests.injecting import CUT, LOST, Fault, Injecting
+from adapters.google.tests.injecting import Fault, Injecting
 from adapters.google.tests.stubbed import BEGAN, PLACE, adapter, notes, running_stub, start, stub, told
 from mcp_workflows.adapter import Ref, Start, Status
 from mcp_workflows.errors import EngineUnavailable, StartConflict
@@ -22,19 +22,6 @@ State = executions_v1.Execution.State
 async def test_a_key_that_was_never_started_is_not_found(adapter: GoogleAdapter) -> None:
     await adapter.start(start("another"))
     assert await adapter.find(start()) is None
-
-
-@pytest.mark.parametrize("fault", [LOST, CUT, Fault(code="DEADLINE_EXCEEDED", work=True)], ids=["lost", "cut", "late"])
-async def test_a_create_whose_reply_was_lost_is_found_and_was_sent_once(
-    stub: Injecting, adapter: GoogleAdapter, fault: Fault
-) -> None:
-    assert await adapter.find(start()) is None
-    stub.tell("CreateExecution", fault)
-    with pytest.raises(EngineUnavailable) as unavailable:
-        await adapter.start(start())
-    assert unavailable.value.sent
-    assert await adapter.find(start()) in stub.executions
-    assert stub.count("CreateExecution") == 1
 
 
 async def test_the_oldest_counts_and_later_ones_are_cancelled(stub: Injecting, adapter: GoogleAdapter) -> None:

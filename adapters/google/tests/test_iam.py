@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from mcp_workflows_google.describe import Console
-from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.describe import console_page
+from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import GoogleSettings
-from mcp_workflows_google.tooling.iam import permissions
-from mcp_workflows_google.tooling.preview import preview
+from mcp_workflows_google.start import preview
+from mcp_workflows_google.tooling.check import permissions
 
 from mcp_workflows.adapter import Start, Use
 from mcp_workflows.errors import EngineRefused
@@ -63,13 +63,13 @@ def test_who_impersonates_is_told_what_its_caller_needs(caplog: pytest.LogCaptur
     ],
 )
 def test_the_page_of_an_execution_is_in_the_console(more: dict[str, Any], root: str) -> None:
-    page = Console.of(settings(**more)).page(ExecutionName.parse(EXECUTION))
+    page = console_page(settings(**more), ExecutionName.parse(EXECUTION))
     path = "workflows/workflow/europe-west1/fulfil_order/execution/0a1b-2c/summary?project=123456"
     assert page == f"{root}/{path}"
 
 
 def test_a_local_engine_has_no_console() -> None:
-    assert Console.of(settings(emulator="127.0.0.1:8790")).page(ExecutionName.parse(EXECUTION)) is None
+    assert console_page(settings(emulator="127.0.0.1:8790"), ExecutionName.parse(EXECUTION)) is None
 
 
 def start(arguments: Any, workflow: str = "fulfil_order") -> Start:

@@ -40,21 +40,6 @@ async def test_a_sidecar_killed_while_it_creates_loses_nothing_and_starts_nothin
     assert len(executions(google_engine, workflow)) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["row", "start", "bind", "reply"])
-async def test_a_task_nobody_knows_of_is_healed_by_the_next_sidecar(
-    google_engine: GoogleEngine, tmp_path: Path, step: str
-) -> None:
-    workflow = google_engine.deploy("nap", flows.NAP)
-    config = configured(tmp_path, google_engine.address, {"it": {"workflow": workflow}}, **SETTLING)
-    await killed_while_creating(config, step)
-    with sidecar(config), anyio.fail_after(30):
-        while not executions(google_engine, workflow):
-            await anyio.sleep(0.05)
-        await anyio.sleep(4)  # one too many must have the time to show
-    assert len(executions(google_engine, workflow)) == 1
-
-
 async def test_an_answer_that_arrived_before_the_sidecar_died_is_not_sent_again(
     google_engine: GoogleEngine, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from adapters.google.tests import flows
 from adapters.google.tests.configured import YES, asked, called, client_of, configured, executions
-from adapters.google.tests.elsewhere import cancel, deliver
+from adapters.google.tests.elsewhere import deliver
 from adapters.google.tests.scene import environment
 from mcp_workflows import TasksClient
 from mcp_workflows.sidecar.cli.app import app
@@ -34,22 +34,6 @@ NO: Final = {"action": "decline"}
 DISMISSED: Final = {"action": "cancel"}
 WORDS: Final = {"action": "accept", "content": {"answer": 'j\u00e4 \u2603 "quoted" ${args} \u2028 \U0001f600'}}
 ANSWERED: Final = {**YES, "timed_out": False}
-
-EXPIRES: Final = add_subworkflows("""
-main:
-  params: [args]
-  steps:
-    - now:
-        call: mcp_elicit
-        args: {message: "Now?", timeout: 1}
-        result: first
-    - later:
-        call: mcp_elicit
-        args: {message: "Later?"}
-        result: second
-    - done:
-        return: ["${first}", "${second}"]
-""")
 
 HELD: Final = add_subworkflows("""
 main:
@@ -68,38 +52,6 @@ main:
         result: answer
     - done:
         return: ${answer}
-""")
-
-
-MANY: Final = add_subworkflows("""
-main:
-  params: [args]
-  steps:
-    - prepare:
-        assign:
-          - answers: {}
-    - all:
-        parallel:
-          shared: [answers]
-          for:
-            value: number
-            range: [1, 12]
-            steps:
-              - ask:
-                  call: mcp_elicit
-                  args:
-                    message: ${"Number " + string(number) + "?"}
-                    requested_schema:
-                      type: object
-                      properties:
-                        n: {type: integer}
-                      required: [n]
-                  result: answer
-              - keep:
-                  assign:
-                    - answers[string(number)]: ${answer.content.n}
-    - done:
-        return: ${answers}
 """)
 
 
@@ -123,14 +75,6 @@ async def all_asked(client: Peer, task_id: str, count: int = 2) -> Mapping[str, 
     return {question["params"]["message"]: key for key, question in found.items()}
 
 
-async def next_asked(client: Peer, task_id: str, before: str) -> str:
-    """The key of the one question that is open, once it is another."""
-    with anyio.fail_after(20):
-        while (keys := {*(await client.get(task_id)).get("inputRequests", {})} - {before}) == set():
-            await anyio.sleep(0.02)
-    return keys.pop()
-
-
 async def acknowledged(client: Peer, task_id: str, **responses: Any) -> None:
     assert (await client.answer(task_id, **responses)).result["resultType"] == "complete"
 
@@ -151,49 +95,6 @@ async def test_what_a_person_does_is_what_the_workflow_gets(google_engine: Googl
             assert done == {"content": {}, **response, "timed_out": False}
 
 
-async def test_two_questions_are_answered_one_by_one_declined_and_answered_again_in_vain(
-    google_engine: GoogleEngine, tmp_path: Path
-) -> None:
-    async with tool_of(google_engine, tmp_path, flows.ASKS_TWO) as (client, _):
-        task_id = await called(client)
-        keys = await all_asked(client, task_id)
-        first, second = keys["Ship it?"], keys["Really?"]
-        for wrong in ({"action": "accept", "content": {"answer": 1}}, {"action": "accept"}, {"action": "maybe"}):
-            assert (await client.answer(task_id, **{first: wrong})).error["data"]["key"] == first
-        assert set((await client.get(task_id))["inputRequests"]) == {first, second}
-        await acknowledged(client, task_id, **{first: YES})
-        assert set((await client.get(task_id))["inputRequests"]) == {second}
-        await acknowledged(client, task_id, **{first: NO, "999": YES})
-        assert (await client.get(task_id))["status"] == "input_required"
-        await acknowledged(client, task_id, **{second: NO})
-        assert (await client.until(task_id))["result"]["structuredContent"] == {"asked": 2}
-
-
-async def test_each_of_many_questions_gets_its_own_answer(google_engine: GoogleEngine, tmp_path: Path) -> None:
-    async with tool_of(google_engine, tmp_path, MANY) as (client, _):
-        task_id = await called(client)
-        keys = await all_asked(client, task_id, 12)
-        numbers = {str(n): {"action": "accept", "content": {"n": n * n}} for n in range(1, 13)}
-        await acknowledged(client, task_id, **{keys[f"Number {n}?"]: response for n, response in numbers.items()})
-        done = (await client.until(task_id))["result"]["structuredContent"]
-    assert done == {str(n): n * n for n in range(1, 13)}
-
-
-async def test_a_question_that_nobody_answers_in_time_goes_and_the_workflow_goes_on(
-    google_engine: GoogleEngine, tmp_path: Path
-) -> None:
-    async with tool_of(google_engine, tmp_path, EXPIRES) as (client, _):
-        task_id = await called(client)
-        late, _ = await asked(client, task_id)
-        key = await next_asked(client, task_id, late)
-        await acknowledged(client, task_id, **{late: YES})
-        assert set((await client.get(task_id))["inputRequests"]) == {key}
-        await acknowledged(client, task_id, **{key: {"action": "accept", "content": {}}})
-        first, second = (await client.until(task_id))["result"]["structuredContent"]["result"]
-    assert first == {"action": "cancel", "content": {}, "timed_out": True}
-    assert second == {"action": "accept", "content": {}, "timed_out": False}
-
-
 async def test_an_answer_after_a_cancellation_changes_nothing(google_engine: GoogleEngine, tmp_path: Path) -> None:
     async with tool_of(google_engine, tmp_path) as (client, workflow):
         task_id = await called(client)
@@ -206,18 +107,6 @@ async def test_an_answer_after_a_cancellation_changes_nothing(google_engine: Goo
     assert ended["status"] == "cancelled"
     [execution] = executions(google_engine, workflow)
     assert google_engine.ended(execution).state.name == "CANCELLED"
-
-
-async def test_an_execution_that_somebody_cancels_asks_nothing_any_more(
-    google_engine: GoogleEngine, tmp_path: Path
-) -> None:
-    async with tool_of(google_engine, tmp_path) as (client, workflow):
-        task_id = await called(client)
-        key, _ = await asked(client, task_id)
-        cancel(google_engine, executions(google_engine, workflow)[0])
-        await acknowledged(client, task_id, **{key: YES})
-        ended = await client.until(task_id)
-    assert (ended["status"], "inputRequests" in ended) == ("cancelled", False)
 
 
 async def test_the_sdks_client_puts_the_questions_to_its_person(google_engine: GoogleEngine, tmp_path: Path) -> None:
@@ -295,23 +184,6 @@ async def test_a_question_asked_while_the_sidecar_is_down_is_there_when_it_is_ba
         key, _ = await asked(client, task_id)
         await acknowledged(client, task_id, **{key: YES})
         assert (await client.until(task_id))["result"]["structuredContent"] == ANSWERED
-
-
-async def test_what_was_asked_at_one_replica_is_answered_at_the_other(
-    google_engine: GoogleEngine, tmp_path: Path
-) -> None:
-    port = free_port()
-    workflow = google_engine.deploy("asks", flows.ASKS_TWO, env=environment(port))
-    config = configured(tmp_path, google_engine.address, {"it": {"workflow": workflow}})
-    async with client_of(config, port=port) as told, client_of(config) as other:
-        task_id = await called(other)
-        keys = await all_asked(other, task_id)
-        assert await all_asked(told, task_id) == keys
-        first, second = keys["Ship it?"], keys["Really?"]
-        await acknowledged(other, task_id, **{first: YES})
-        assert set((await told.get(task_id))["inputRequests"]) == {second}
-        await acknowledged(told, task_id, **{second: YES})
-        assert (await other.until(task_id))["result"]["structuredContent"] == {"asked": 2}
 
 
 async def test_of_two_answers_at_once_one_counts_and_neither_is_an_error(

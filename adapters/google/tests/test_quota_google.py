@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from math import inf
 
 import pytest
-from mcp_workflows_google.client import Client, open_client
-from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
-from mcp_workflows_google.quota import PER_MINUTE, limits
+from mcp_workflows_google.client import PER_MINUTE, Client, limits, open_client
+from mcp_workflows_google.resources import ExecutionName, Place, WorkflowName
 from mcp_workflows_google.settings import GoogleSettings, Quota
 
 from adapters.google.tests.injecting import Fault, Injecting, injecting
@@ -84,19 +83,19 @@ async def test_each_page_takes_a_token(server: Injecting) -> None:
     calls = Client(settings(server, share=1, list_executions=1200), Buckets(clock=lambda: 0.0))  # nothing comes in
     for _ in range(101):
         await calls.create(ORDERS, "{}", {})
-    before = calls._edge.bucket("list_executions").spare  # pyright: ignore[reportPrivateUsage]
+    before = calls._caller.bucket("list_executions").spare  # pyright: ignore[reportPrivateUsage]
     await calls.executions(ORDERS, full=True)
-    assert before - calls._edge.bucket("list_executions").spare == 3  # pyright: ignore[reportPrivateUsage]
+    assert before - calls._caller.bucket("list_executions").spare == 3  # pyright: ignore[reportPrivateUsage]
     await calls.close()
 
 
 async def test_attempts_beyond_the_first_are_paid_for(server: Injecting) -> None:
     calls = Client(settings(server, share=1, get_execution=600), Buckets(clock=lambda: 0.0))
     made = await calls.create(ORDERS, "{}", {})
-    before = calls._edge.bucket("get_execution").spare  # pyright: ignore[reportPrivateUsage]
+    before = calls._caller.bucket("get_execution").spare  # pyright: ignore[reportPrivateUsage]
     server.tell("GetExecution", Fault(code="INTERNAL"), Fault(code="INTERNAL"))
     await calls.get(ExecutionName.parse(made.name), full=False)
-    spent = before - calls._edge.bucket("get_execution").spare  # pyright: ignore[reportPrivateUsage]
+    spent = before - calls._caller.bucket("get_execution").spare  # pyright: ignore[reportPrivateUsage]
     assert server.count("GetExecution") == 3
     assert spent == 3
     await calls.close()

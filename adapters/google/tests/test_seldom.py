@@ -13,12 +13,11 @@ import pytest
 from google.cloud import workflows_v1 as wf
 from google.cloud.workflows import executions_v1 as ev
 from mcp_workflows_google.client import Client, open_client
-from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import Discover
-from mcp_workflows_google.tooling.check import check_engine, check_workflow
+from mcp_workflows_google.tooling.check import check_engine, check_workflow, verify
+from mcp_workflows_google.tooling.discover import LabelledWorkflows
 from mcp_workflows_google.tooling.explain import explain
-from mcp_workflows_google.tooling.expose import LabelledWorkflows
-from mcp_workflows_google.tooling.verify import verify
 
 from adapters.google.tests.injecting import Fault, Injecting, Reply
 from adapters.google.tests.stubbed import running_stub, settings, stub
@@ -81,7 +80,7 @@ async def test_what_is_not_active_is_not_offered_and_the_log_says_so_once(
 ) -> None:
     lost, _ = unavailable(stub), deployed(stub, "fine")
     exposing = LabelledWorkflows(calls, Discover())
-    with caplog.at_level(logging.WARNING, "mcp_workflows_google.tooling.expose"):
+    with caplog.at_level(logging.WARNING, "mcp_workflows_google.tooling.discover"):
         assert [[each.name for each in await exposing.exposed()] for _ in range(2)] == [["fine"], ["fine"]]
     assert caplog.text.count(f"{lost} is not offered: it is not ACTIVE") == 1
 
@@ -90,7 +89,7 @@ async def test_what_is_no_workflow_is_not_offered(
     stub: Injecting, calls: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     deployed(stub, "a/../b")
-    with caplog.at_level(logging.WARNING, "mcp_workflows_google.tooling.expose"):
+    with caplog.at_level(logging.WARNING, "mcp_workflows_google.tooling.discover"):
         assert await LabelledWorkflows(calls, Discover()).exposed() == []
     assert "that is no name of a workflow" in caplog.text
 

@@ -16,10 +16,10 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from mcp_workflows_google.channels import workflows_host
 from mcp_workflows_google.client import Client, open_client
+from mcp_workflows_google.connections import workflows_host
 from mcp_workflows_google.credentials import Credentials
-from mcp_workflows_google.names import Place, WorkflowName
+from mcp_workflows_google.resources import Place, WorkflowName
 from mcp_workflows_google.settings import GoogleSettings
 
 from adapters.google.tests.injecting import Injecting, Reply, injecting
@@ -254,7 +254,7 @@ def test_the_workflows_api_is_beside_the_executions_api(executions: str, workflo
 LOOPS = """
 import sys, threading, anyio
 from mcp_workflows_google.client import open_client
-from mcp_workflows_google.names import Place, WorkflowName
+from mcp_workflows_google.resources import Place, WorkflowName
 from mcp_workflows_google.settings import GoogleSettings
 
 async def look():

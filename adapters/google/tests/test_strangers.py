@@ -8,11 +8,11 @@ from typing import Any, Final
 import pytest
 from google.cloud.workflows import executions_v1
 from mcp_workflows_google import GoogleAdapter
-from mcp_workflows_google.api_calls import ApiCaller
-from mcp_workflows_google.channels import GrpcClients
+from mcp_workflows_google.client import ApiCaller
+from mcp_workflows_google.connections import GrpcClients
 from mcp_workflows_google.credentials import Credentials
-from mcp_workflows_google.inbound import MOST_OPEN
 from mcp_workflows_google.outcome import ended_execution, read_failure, running_execution
+from mcp_workflows_google.questions import MOST_OPEN
 from mcp_workflows_google.resources import ExecutionResource, Step
 from mcp_workflows_google.settings import Inbound
 from mcp_workflows_google.tooling.definition import parse_definition
@@ -135,7 +135,7 @@ def test_names_that_others_chose_are_cut_short_and_say_no_secret() -> None:
     )
     payload = json.dumps({"tags": ["T" * 10_000], "message": "no"})
     assert len(read_failure(payload, None).kind or "") < 1_000
-    assert read_failure(json.dumps({"code": "Bearer s3cret", "message": "no"}), None).kind == "[token]"
+    assert read_failure(json.dumps({"code": "Bearer s3cret", "message": "no"}), None).kind == "Bearer ***"
 
 
 def test_a_source_that_doubles_with_each_line_is_not_read() -> None:

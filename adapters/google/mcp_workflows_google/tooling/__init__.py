@@ -1,1 +1,1 @@
-"""Tools for operators and authors: adopt, check, discover, draft, embed, explain, expose, iam, preview and verify."""
+"""Tools for operators and authors: check, definition, discover, embed, explain and fixtures."""

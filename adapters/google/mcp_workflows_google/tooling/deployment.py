@@ -8,7 +8,6 @@ All of it blocks, and runs in a thread. A cancelled run ends with the next look.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,9 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.testing.laws import until_found
-from mcp_workflows_google.channels import workflows_host
+from mcp_workflows_google.connections import rest_url, workflows_host
 from mcp_workflows_google.credentials import load, refreshed
-from mcp_workflows_google.rest import rest_url
 from mcp_workflows_google.settings import GOOGLE, GoogleSettings
 
 PREFIX: Final = "mcp-workflows-verify"
@@ -191,10 +189,3 @@ def answer(call: Callable[[], object]) -> str:
     except GoogleAPICallError as error:
         return code(error)
     return "accepted"
-
-
-def seconds(call: Callable[[], object]) -> float:
-    """Return how long a call takes."""
-    began = time.monotonic()
-    call()
-    return time.monotonic() - began

@@ -1,18 +1,29 @@
-"""Explanation of an execution's state for operators: its steps and callbacks."""
+"""Explanation of an execution's state for operators: its steps, its callbacks and why its gates are closed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from mcp_workflows.adapter import Execution, Explanation, Gate, Status, rough_duration
+from mcp_workflows.adapter import (
+    Execution,
+    ExplainedGate,
+    Explanation,
+    Gate,
+    GateState,
+    Status,
+    open_gates,
+    rough_duration,
+)
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.client import Client
-from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.gates import GateRule, read_rules
+from mcp_workflows_google.input_requests import problems
 from mcp_workflows_google.outcome import calls_us
-from mcp_workflows_google.resources import Callback, ExecutionResource
-from mcp_workflows_google.tooling.explain_gates import explain_gates
+from mcp_workflows_google.resources import Callback, ExecutionName, ExecutionResource, WorkflowName
+from mcp_workflows_google.tooling.check import place_problem, wait_problem
+from mcp_workflows_google.tooling.definition import Definition, read_definition
 
 ACTIVE: Final = 1  # of Execution.State
 UNAVAILABLE: Final = 5
@@ -43,25 +54,44 @@ async def explain(
         why = execution.failure.text if execution.failure else execution.message
         return Explanation(reason=f"it has ended: {execution.status}" + (f", {why}" if why else ""))
     resource = await client.get(name, full=True)
-    callbacks, trouble = await _callbacks(client, name) if resource.state == ACTIVE else ((), None)
+    callbacks: Sequence[Callback] = ()
+    trouble = None  # the error of listing the callbacks
+    if resource.state == ACTIVE:
+        try:
+            callbacks = await client.callbacks(name)
+        except EngineError as error:
+            trouble = str(error)
+    states = dict(open_gates(execution.requests))
+    if gates and not states.keys() >= gates.keys():
+        rules, _ = read_rules(gates)
+        wrong = problems({}, resource, callbacks, gates)
+        read = await _definition(client, name.workflow)
+        for gate in gates.keys() - states.keys():
+            said = [text.removeprefix(f"gate {gate}: ") for text in wrong if text.startswith(f"gate {gate}: ")]
+            closed = ExplainedGate.closed("; ".join(said)) if said else None
+            states[gate] = closed or _closed_gate(rules[gate], resource, callbacks, trouble, read)
+        states = {gate: states[gate] for gate in gates}
     reason, advice = _reason(execution, resource, callbacks)
-    states = await explain_gates(client, name.workflow, resource, callbacks, trouble, execution, gates or {})
     return Explanation(reason=reason, facts=dict(_facts(resource, callbacks, trouble)), advice=advice, gates=states)
 
 
-async def _callbacks(client: Client, name: ExecutionName) -> tuple[Sequence[Callback], str | None]:
-    """Return the open callbacks, or the error that prevented it."""
+async def _definition(client: Client, workflow: WorkflowName) -> Definition | None:
+    """Return the definition of the deployed workflow; None if it cannot be read."""
     try:
-        return await client.callbacks(name), None
-    except EngineError as error:
-        return (), str(error)
+        return await read_definition((await client.workflow(workflow)).source)
+    except EngineError:
+        return None
 
 
 def _reason(execution: Execution, resource: ExecutionResource, callbacks: Sequence[Callback]) -> Reason:
     if execution.status is Status.INPUT_REQUIRED:
         return f"it waits for an answer{_at(resource)}", _ANSWER
-    if tell := _STATE_REASONS.get(resource.state):
-        return tell(resource)
+    if resource.state == QUEUED:
+        return _BACKLOG
+    if resource.state == UNAVAILABLE:
+        why = f": {resource.state_error}" if resource.state_error else ""
+        key = "give the Workflows service agent access to the key it is encrypted with"
+        return f"Google cannot show it now{why}", key
     if resource.state != ACTIVE:
         return f"its state is one that is not known yet ({resource.state})", "see it in the console, and tell us"
     if any(callback.waiters for callback in callbacks):
@@ -71,17 +101,6 @@ def _reason(execution: Execution, resource: ExecutionResource, callbacks: Sequen
     if resource.steps and all(calls_us(step) for step in resource.steps):
         return "it calls the MCP server (mcp_elicit, mcp_claim), and tries again until that takes the call", _REACHED
     return (f"it is{_at(resource)}" if resource.steps else "no step of it is told yet"), None
-
-
-def _unavailable(resource: ExecutionResource) -> Reason:
-    why = f": {resource.state_error}" if resource.state_error else ""
-    return f"Google cannot show it now{why}", "give the Workflows service agent access to the key it is encrypted with"
-
-
-_STATE_REASONS: Final[Mapping[int, Callable[[ExecutionResource], Reason]]] = {
-    QUEUED: lambda _: _BACKLOG,
-    UNAVAILABLE: _unavailable,
-}
 
 
 def _facts(
@@ -104,3 +123,35 @@ def _facts(
 def _at(resource: ExecutionResource) -> str:
     steps = ", ".join(f"{step.routine}/{step.step}" for step in resource.steps)
     return f" at step {steps}" if steps else ""
+
+
+def _closed_gate(
+    rule: GateRule,
+    resource: ExecutionResource,
+    callbacks: Sequence[Callback],
+    trouble: str | None,
+    read: Definition | None,
+) -> ExplainedGate:
+    """Return the reason why a gate is not open, as far as Google shows it."""
+    when = rule.when
+    if not when.matches(resource.steps):
+        if read is not None and (wrong := place_problem(read, when.routine, when.step)):
+            return ExplainedGate.closed(f"in the workflow {'; '.join(wrong)}")
+        if read is not None and (wrong_step := wait_problem(read, when.routine, when.step)):
+            return ExplainedGate.closed(wrong_step)
+        steps = ", ".join(f"{step.routine}/{step.step}" for step in resource.steps)
+        now = f"the execution is at {steps}" if steps else "no step of the execution is told yet"
+        return ExplainedGate.closed(
+            f"{now}; step {when.step} was not reached, or is over: Google does not tell which steps were"
+        )
+    if trouble is not None:
+        return ExplainedGate(state=GateState.UNKNOWN, why=f"its callbacks could not be told: {trouble}")
+    mine = [callback for callback in callbacks if when.may_wait_for(callback)]
+    if mine and all(callback.payloads for callback in mine):
+        return ExplainedGate.closed(f"answered already: step {when.step} has not taken the request yet")
+    if callbacks and not mine:
+        methods = ", ".join(sorted({callback.method for callback in callbacks}))
+        return ExplainedGate.closed(
+            f"step {when.step} waits for no callback of method {when.method}; there are: {methods}"
+        )
+    return ExplainedGate.closed(f"step {when.step} waits for no callback now")
