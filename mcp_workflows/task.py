@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, Gate, InputRequest, Status, asked
 
@@ -39,14 +41,14 @@ class Task:
     engine: str
     workflow: str
     key: str  # one key, one execution: see `Start.key`
-    arguments: JSON  # as the engine gets them; kept until it is bound, so that a start can be repaired
+    input: Annotated[JSON, Field(alias="arguments")]  # of the workflow; kept until it is started; alias: in stores
     created: datetime
     updated: datetime  # the last change of status, message, progress or questions
     expires: datetime | None  # created + ttl; None: never
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the tool's, frozen at the start
     context: Mapping[str, str] = field(default_factory=dict[str, str])
     gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])  # the tool's, frozen at the start
-    given: JSON = None  # the tool's arguments, kept while gates may need them
+    arguments: Annotated[JSON, Field(alias="given")] = None  # of the tool, kept while gates may need them
     max_result: int
     output_schema: Mapping[str, JSON] | None = None
     idempotency_key: str | None = None  # as the client sent it; unique per owner and tool
@@ -186,7 +188,7 @@ def bind(task: Task, handle: str, at: datetime) -> Task:
     if task.handle is not None or task.tombstone:
         return task
     execution = task.execution if task.execution != STARTING else Execution(status=Status.RUNNING)
-    return _touched(task, at, handle=handle, execution=execution, arguments=None)
+    return _touched(task, at, handle=handle, execution=execution, input=None)
 
 
 def observe(task: Task, execution: Execution, at: datetime) -> Task:
@@ -282,7 +284,7 @@ def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -
     if task.attempts > 1 and not final:
         return replace(task, attempts=task.attempts - 1)
     closed = observe(task, Execution(status=Status.FAILED, failure=failure), at)
-    return replace(closed, idempotency_key=None, arguments=None)
+    return replace(closed, idempotency_key=None, input=None)
 
 
 def retract(task: Task) -> Task:
@@ -299,7 +301,7 @@ def mark_outcome_unknown(task: Task, failure: Failure, at: datetime) -> Task:
     """End it with an unknown outcome. Its idempotency key stays, or it could start again."""
     if task.handle is not None or task.ended:
         return task
-    return replace(observe(task, Execution(status=Status.FAILED, failure=failure), at), arguments=None)
+    return replace(observe(task, Execution(status=Status.FAILED, failure=failure), at), input=None)
 
 
 def release(task: Task, now: datetime) -> Task:
@@ -317,12 +319,12 @@ def expire(task: Task) -> Task:
     return replace(
         task,
         tombstone=True,
-        arguments=None,
+        input=None,
         execution=STARTING,
         options={},
         context={},
         gates={},
-        given=None,
+        arguments=None,
         output_schema=None,
         answered=frozenset(),
         asked_keys=frozenset(),

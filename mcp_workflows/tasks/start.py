@@ -67,7 +67,7 @@ def order_of(task: Task) -> Start:
     """Return the order to start, or to search for."""
     return Start(
         workflow=task.workflow,
-        arguments=task.arguments,
+        arguments=task.input,
         key=task.key,
         created=task.created,
         options=task.options,

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_workflows.access import LOCAL
 from mcp_workflows.adapter import Execution, InputRequest, Status
-from mcp_workflows.tasks.answer import rendered_response
+from mcp_workflows.tasks.executions import rendered_response
 from mcp_workflows.testing import make_task
 
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from mcp_workflows import Fallback, TaskSupport, Tool
-from mcp_workflows.tasks.wait import CARD_WAIT, time_left
+from mcp_workflows.tasks.service import CARD_WAIT, time_left
 from mcp_workflows.tools.hosts import LONGEST_WAIT
 from mcp_workflows.wire.commands import Call
 
