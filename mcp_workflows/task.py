@@ -33,7 +33,7 @@ LONGEST_PAUSE = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One row: the map from a task id to an execution, and the last look at it."""
+    """One row: the map from a task id to an execution, and the state when it was last observed."""
 
     id: str
     owner: str
@@ -60,13 +60,13 @@ class Task:
     execution: Execution = STARTING
     ended: datetime | None = None
     answered: frozenset[str] = frozenset()  # keys of questions an answer was accepted for
-    asked_keys: frozenset[str] = frozenset()  # keys of the questions that looks have shown, at most two
+    asked_keys: frozenset[str] = frozenset()  # keys of the questions that were ever observed, at most two
     cancel_requested: datetime | None = None
     cancel_delivered: bool = False  # the engine has taken it
-    cancelled: datetime | None = None  # a client of 2025-11-25 was told so: in that revision it has ended, for ever
+    cancelled: datetime | None = None  # a client of 2025-11-25 was notified: in that revision it has ended, for ever
     guarded: bool = False  # its tool named rules when it was created: see access.policy
     grace: float | None = None  # seconds after its engine took a cancellation until it is terminated; None: never
-    terminated: datetime | None = None  # the engine was told to end it without asking it
+    terminated: datetime | None = None  # the engine was ordered to end it without asking it
     cancel_on_expiry: bool = False  # its execution is cancelled when its time to live is over
     not_before: datetime | None = None  # until then maintenance leaves it alone, even if a step is due
     may_answer: bool = True  # False: its questions are for somebody else
@@ -101,7 +101,7 @@ class Task:
     def due(self) -> datetime | None:
         """The time at which maintenance must act on it: deliver a cancellation, terminate; None: it need not.
 
-        A task that is not bound yet is healed first.
+        A task that is not started yet is recovered first.
         """
         owed = self.owed
         return owed if owed is None or self.not_before is None else max(owed, self.not_before)
@@ -192,7 +192,7 @@ def bind(task: Task, handle: str, at: datetime) -> Task:
 
 
 def observe(task: Task, execution: Execution, at: datetime) -> Task:
-    """Take in one look: the first terminal outcome stays, and `updated` moves only with visible changes."""
+    """Take over an observed execution: the first terminal outcome stays, and only visible changes move `updated`."""
     if task.tombstone or execution.status not in LIFECYCLE[task.execution.status] or execution == task.execution:
         return task
     ended = at if execution.status in TERMINAL else None
@@ -213,8 +213,8 @@ def request_cancel(task: Task, at: datetime) -> Task:
     return _touched(task, at, cancel_requested=at, not_before=at + DELIVERING)
 
 
-def tell_cancelled(task: Task, at: datetime) -> Task:
-    """Note the request, and that the client was told that it is cancelled: final in the client's revision."""
+def mark_cancelled(task: Task, at: datetime) -> Task:
+    """Note the request, and that the client was notified that it is cancelled: final in the client's revision."""
     if task.ended or task.cancelled:
         return task
     return _touched(request_cancel(task, at), at, cancelled=at)
@@ -229,7 +229,7 @@ def deliver_cancel(task: Task, at: datetime) -> Task:
 
 
 def mark_terminated(task: Task, at: datetime) -> Task:
-    """Note that the engine was told to terminate it; a later look shows when it has ended."""
+    """Note that the engine was ordered to terminate it; a later poll shows when it has ended."""
     if task.terminated or task.ended or task.tombstone:
         return task
     return _touched(task, at, terminated=at, not_before=None)

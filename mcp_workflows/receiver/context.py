@@ -24,7 +24,6 @@ from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.adapter import JSON, Execution, Progress
 from mcp_workflows.errors import RequestError
 from mcp_workflows.receiver.tool_list import Viewer
-from mcp_workflows.receiver.v2025_11_25.session import session_of
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath, object_of
@@ -61,12 +60,11 @@ class Callers:
         client = request.scope.get("client")  # host and port
         return ANONYMOUS if client is None else _stranger(client[0])
 
-    def viewer(self, ctx: Context) -> Viewer:
-        """Return the caller as a viewer of the tool list."""
+    def viewer(self, ctx: Context, *, augmented: bool) -> Viewer:
+        """Return the caller as a viewer of the tool list; `augmented`: it has asked for a task in this session."""
         identified = self.principal(ctx).identified
         if is_modern(ctx):
             return Viewer(identified=identified, takes_tasks=client_of(ctx).takes_tasks, shows_cards=shows_cards(ctx))
-        augmented = session_of(ctx).augmented
         return Viewer(
             identified=identified, takes_tasks=augmented, in_core=is_in_core(ctx), shows_cards=shows_cards(ctx)
         )

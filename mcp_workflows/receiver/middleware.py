@@ -46,7 +46,7 @@ from mcp_workflows.receiver.task_tools.calls import TaskToolCalls, outcome_in_te
 from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
 from mcp_workflows.receiver.task_view.page import page_at, with_apps
 from mcp_workflows.receiver.tool_list import Offer, Viewer
-from mcp_workflows.receiver.v2025_11_25.session import connection_of
+from mcp_workflows.receiver.v2025_11_25.session import connection_of, session_of
 from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms, asks_urls
 from mcp_workflows.tasks.results import limit_result, read_of
 from mcp_workflows.tasks.service import TaskService
@@ -193,7 +193,8 @@ class Middleware:
 
     async def _viewer(self, ctx: Context) -> Viewer:
         """Return the viewer of a tool list, with the tools that the rules allow."""
-        viewer, service = self.callers.viewer(ctx), self.offer.service
+        augmented = not is_modern(ctx) and session_of(ctx).augmented
+        viewer, service = self.callers.viewer(ctx, augmented=augmented), self.offer.service
         if service is None:
             return viewer
         principal, rules = self.callers.principal(ctx), service.authorization

@@ -27,7 +27,7 @@ from mcp_workflows.wire.commands import TaskView
 
 logger = logging.getLogger(__name__)
 
-RECHECK_SECONDS: Final = 60.0  # between two looks at the token of an open stream; it may have been revoked
+RECHECK_SECONDS: Final = 60.0  # between two checks of the token of an open stream; it may have been revoked
 
 T = TypeVar("T")
 

@@ -102,7 +102,7 @@ def watched_arguments(tool: Tool, execution_id: str, arguments: Mapping[str, JSO
 
 
 def _task_of(adopted: AdoptionRequest, identity: str, now: datetime) -> Task:
-    """Return a row that is bound from the start, so that nothing is ever started for it."""
+    """Return a row that has its handle from the start, so that nothing is ever started for it."""
     tool, ref, owner = adopted.tool, adopted.ref, adopted.owner
     task_id = secrets.token_hex(20)
     frozen = tool.model_dump(mode="json", include=set(_FROZEN))

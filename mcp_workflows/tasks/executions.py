@@ -53,10 +53,10 @@ from mcp_workflows.task import (
     accept,
     deliver_cancel,
     identify,
+    mark_cancelled,
     mark_terminated,
     observe,
     request_cancel,
-    tell_cancelled,
 )
 from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
@@ -572,7 +572,7 @@ class Executions:
         Raises:
             RequestError: the request cannot be stored.
         """
-        change = tell_cancelled if is_final else request_cancel
+        change = mark_cancelled if is_final else request_cancel
         try:
             task = await changed(self._store, task, lambda stored: change(stored, self.clock()))
         except StoreError as error:

@@ -32,7 +32,7 @@ from tests.support.served import peer, site
 
 pytestmark = pytest.mark.anyio
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "clients-without-tasks.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "clients-without-tasks.md"
 DECLARED: Mapping[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 ELICITS: Mapping[str, Any] = {"elicitation": {"form": {}}}
 YES: Mapping[str, Any] = {"answer": "yes"}

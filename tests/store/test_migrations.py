@@ -44,7 +44,7 @@ def old_file(path: Path, version: int, *tasks: Task) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {version}")
         for task in tasks:
-            known = stored.dump_json(task, exclude=set(YOUNGER_FIELDS)).decode()
+            known = stored.dump_json(task, exclude=set(YOUNGER_FIELDS), by_alias=True).decode()
             values = (*Rows().searched(task)[:OLD_COLUMNS], known)
             columns = [column[1] for column in connection.execute("PRAGMA table_info(tasks)")][: len(values)]
             marks = ", ".join("?" * len(values))

@@ -30,12 +30,12 @@ from mcp_workflows.task import (
     bind,
     deliver_cancel,
     expire,
+    mark_cancelled,
     mark_terminated,
     observe,
     postpone,
     request_cancel,
     set_back,
-    tell_cancelled,
 )
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.maintenance import EVERY, ClockCheck
@@ -668,7 +668,7 @@ DUE: Mapping[str, tuple[Task, datetime | None]] = {
     "it is to be cancelled when it expires": (replace(BOUND, cancel_on_expiry=True), NOON + DAY),
     "it never expires": (replace(BOUND, cancel_on_expiry=True, expires=None), None),
     "it was asked, and whoever asked delivers it": (request_cancel(BOUND, NOON), NOON + DELIVERING),
-    "it was told to be cancelled": (tell_cancelled(BOUND, NOON), NOON + DELIVERING),
+    "it was told to be cancelled": (mark_cancelled(BOUND, NOON), NOON + DELIVERING),
     "it is not bound": (request_cancel(make_task(), NOON), None),
     "it was delivered": (deliver_cancel(request_cancel(BOUND, NOON), LATER), None),
     "it was delivered, and has a grace": (deliver_cancel(request_cancel(GRACE, NOON), LATER), LATER + seconds(30)),
@@ -684,7 +684,7 @@ def test_when_the_housekeeping_has_something_to_do(case: str) -> None:
     assert task.due == due
 
 
-@pytest.mark.parametrize("change", [request_cancel, tell_cancelled, mark_terminated, postpone])
+@pytest.mark.parametrize("change", [request_cancel, mark_cancelled, mark_terminated, postpone])
 @pytest.mark.parametrize("case", ["it has ended", "it is a tombstone"])
 def test_what_is_over_is_not_cancelled_any_more(change: Callable[[Task, datetime], Task], case: str) -> None:
     task, _ = DUE[case]

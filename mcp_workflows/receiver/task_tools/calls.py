@@ -73,7 +73,7 @@ class TaskToolCalls:
             return tool_error(f"{task_tool.name}: {error.message}")
 
     async def status(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Return the status after a look."""
+        """Return the status after a poll."""
         return self._render(await self._look(arguments["taskId"]))
 
     async def wait(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
