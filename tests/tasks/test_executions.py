@@ -1,4 +1,4 @@
-"""The repository with the engine in memory: never twice, never lost, one look for all."""
+"""The service and its executions with the engine in memory: never twice, never lost, one poll for all."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows import Fallback, Tool
-from mcp_workflows.access import ANONYMOUS, Principal
-from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
+from mcp_workflows import Fallback, TaskSupport, Tool
+from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
+from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Ref, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, RequestError
 from mcp_workflows.receiver.task_tools.calls import outcome_in_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task, observe
-from mcp_workflows.tasks.executions import SETTLING, Executions
-from mcp_workflows.tasks.service import TaskService
+from mcp_workflows.tasks.executions import SETTLING, Executions, rendered_response
+from mcp_workflows.tasks.service import CARD_WAIT, TaskService, time_left
+from mcp_workflows.testing import make_task
+from mcp_workflows.tools.hosts import LONGEST_WAIT
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Listen, TaskView, Update
 from tests.support.served import memory_tools
 
@@ -667,3 +669,52 @@ async def test_an_adapter_that_breaks_the_contract_takes_nothing_with_it(
                 seen = await get(service, task.task_id)
                 assert seen.status is Status.RUNNING
                 assert "its adapter failed (KeyError)" in str(seen.message)
+
+
+# --- responses of people, as adapters get them
+
+
+@pytest.mark.parametrize("action", ["accept", "decline", "cancel"])
+@pytest.mark.parametrize("declinable", [None, True, False])
+async def test_a_question_that_is_put_aside_stays_open_unless_the_workflow_asks_by_itself(
+    action: str, declinable: bool | None
+) -> None:
+    params: dict[str, Any] = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
+    request = InputRequest(method="elicitation/create", params=params, declinable=declinable)
+    task = make_task(execution=Execution(status=Status.INPUT_REQUIRED, requests={"q": request}))
+    stays_open = action == "cancel" and declinable is not None
+    sent = rendered_response(task, "q", {"action": action}, LOCAL)
+    assert sent == (None if stays_open else {"action": action})
+
+
+# --- the time that a call waits for its workflow
+
+WAITING = Tool(name="order", engine="memory", workflow="order")
+PLAIN_CALL = Call(tool="order", arguments={}, takes_tasks=False, takes_questions=True, host="cursor-vscode")
+
+
+async def test_the_time_since_the_request_arrived_counts() -> None:
+    """A slow start must not be followed by the whole wait: the host would have given up."""
+    left = time_left(WAITING, replace(PLAIN_CALL, began=anyio.current_time() - 10))
+    assert left is not None
+    assert timedelta() < left <= timedelta(seconds=35)
+    assert time_left(WAITING, replace(PLAIN_CALL, began=anyio.current_time() - 60)) == timedelta()
+
+
+async def test_a_person_gets_time_to_answer_even_in_an_unknown_host() -> None:
+    assert time_left(WAITING, replace(PLAIN_CALL, host=None)) == timedelta(seconds=4)
+    assert time_left(WAITING, replace(PLAIN_CALL, host=None, asked=True)) == LONGEST_WAIT
+
+
+@pytest.mark.parametrize(
+    ("settings", "card", "left"),
+    [
+        ({"wait": timedelta(minutes=2)}, False, timedelta(minutes=2)),
+        ({"wait": timedelta(minutes=2)}, True, CARD_WAIT),
+        ({}, True, CARD_WAIT),
+        ({"fallback": Fallback.WAIT}, False, None),
+        ({"tasks": TaskSupport.FORBIDDEN}, False, None),
+    ],
+)
+async def test_the_tool_has_the_last_word(settings: dict[str, object], card: bool, left: timedelta | None) -> None:
+    assert time_left(WAITING.model_copy(update=settings), replace(PLAIN_CALL, shows_card=card)) == left
