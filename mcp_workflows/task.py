@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, Gate, InputRequest, Status, asked
 
@@ -31,7 +33,7 @@ LONGEST_PAUSE = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One row: the map from a task id to an execution, and the last look at it."""
+    """One row: the map from a task id to an execution, and the state when it was last observed."""
 
     id: str
     owner: str
@@ -39,14 +41,14 @@ class Task:
     engine: str
     workflow: str
     key: str  # one key, one execution: see `Start.key`
-    arguments: JSON  # as the engine gets them; kept until it is bound, so that a start can be repaired
+    input: Annotated[JSON, Field(alias="arguments")]  # of the workflow; kept until it is started; alias: in stores
     created: datetime
     updated: datetime  # the last change of status, message, progress or questions
     expires: datetime | None  # created + ttl; None: never
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the tool's, frozen at the start
     context: Mapping[str, str] = field(default_factory=dict[str, str])
     gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])  # the tool's, frozen at the start
-    given: JSON = None  # the tool's arguments, kept while gates may need them
+    arguments: Annotated[JSON, Field(alias="given")] = None  # of the tool, kept while gates may need them
     max_result: int
     output_schema: Mapping[str, JSON] | None = None
     idempotency_key: str | None = None  # as the client sent it; unique per owner and tool
@@ -58,13 +60,13 @@ class Task:
     execution: Execution = STARTING
     ended: datetime | None = None
     answered: frozenset[str] = frozenset()  # keys of questions an answer was accepted for
-    asked_keys: frozenset[str] = frozenset()  # keys of the questions that looks have shown, at most two
+    asked_keys: frozenset[str] = frozenset()  # keys of the questions that were ever observed, at most two
     cancel_requested: datetime | None = None
     cancel_delivered: bool = False  # the engine has taken it
-    cancelled: datetime | None = None  # a client of 2025-11-25 was told so: in that revision it has ended, for ever
+    cancelled: datetime | None = None  # a client of 2025-11-25 was notified: in that revision it has ended, for ever
     guarded: bool = False  # its tool named rules when it was created: see access.policy
     grace: float | None = None  # seconds after its engine took a cancellation until it is terminated; None: never
-    terminated: datetime | None = None  # the engine was told to end it without asking it
+    terminated: datetime | None = None  # the engine was ordered to end it without asking it
     cancel_on_expiry: bool = False  # its execution is cancelled when its time to live is over
     not_before: datetime | None = None  # until then maintenance leaves it alone, even if a step is due
     may_answer: bool = True  # False: its questions are for somebody else
@@ -99,7 +101,7 @@ class Task:
     def due(self) -> datetime | None:
         """The time at which maintenance must act on it: deliver a cancellation, terminate; None: it need not.
 
-        A task that is not bound yet is healed first.
+        A task that is not started yet is recovered first.
         """
         owed = self.owed
         return owed if owed is None or self.not_before is None else max(owed, self.not_before)
@@ -186,11 +188,11 @@ def bind(task: Task, handle: str, at: datetime) -> Task:
     if task.handle is not None or task.tombstone:
         return task
     execution = task.execution if task.execution != STARTING else Execution(status=Status.RUNNING)
-    return _touched(task, at, handle=handle, execution=execution, arguments=None)
+    return _touched(task, at, handle=handle, execution=execution, input=None)
 
 
 def observe(task: Task, execution: Execution, at: datetime) -> Task:
-    """Take in one look: the first terminal outcome stays, and `updated` moves only with visible changes."""
+    """Take over an observed execution: the first terminal outcome stays, and only visible changes move `updated`."""
     if task.tombstone or execution.status not in LIFECYCLE[task.execution.status] or execution == task.execution:
         return task
     ended = at if execution.status in TERMINAL else None
@@ -211,8 +213,8 @@ def request_cancel(task: Task, at: datetime) -> Task:
     return _touched(task, at, cancel_requested=at, not_before=at + DELIVERING)
 
 
-def tell_cancelled(task: Task, at: datetime) -> Task:
-    """Note the request, and that the client was told that it is cancelled: final in the client's revision."""
+def mark_cancelled(task: Task, at: datetime) -> Task:
+    """Note the request, and that the client was notified that it is cancelled: final in the client's revision."""
     if task.ended or task.cancelled:
         return task
     return _touched(request_cancel(task, at), at, cancelled=at)
@@ -227,7 +229,7 @@ def deliver_cancel(task: Task, at: datetime) -> Task:
 
 
 def mark_terminated(task: Task, at: datetime) -> Task:
-    """Note that the engine was told to terminate it; a later look shows when it has ended."""
+    """Note that the engine was ordered to terminate it; a later poll shows when it has ended."""
     if task.terminated or task.ended or task.tombstone:
         return task
     return _touched(task, at, terminated=at, not_before=None)
@@ -282,7 +284,7 @@ def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -
     if task.attempts > 1 and not final:
         return replace(task, attempts=task.attempts - 1)
     closed = observe(task, Execution(status=Status.FAILED, failure=failure), at)
-    return replace(closed, idempotency_key=None, arguments=None)
+    return replace(closed, idempotency_key=None, input=None)
 
 
 def retract(task: Task) -> Task:
@@ -299,7 +301,7 @@ def mark_outcome_unknown(task: Task, failure: Failure, at: datetime) -> Task:
     """End it with an unknown outcome. Its idempotency key stays, or it could start again."""
     if task.handle is not None or task.ended:
         return task
-    return replace(observe(task, Execution(status=Status.FAILED, failure=failure), at), arguments=None)
+    return replace(observe(task, Execution(status=Status.FAILED, failure=failure), at), input=None)
 
 
 def release(task: Task, now: datetime) -> Task:
@@ -317,12 +319,12 @@ def expire(task: Task) -> Task:
     return replace(
         task,
         tombstone=True,
-        arguments=None,
+        input=None,
         execution=STARTING,
         options={},
         context={},
         gates={},
-        given=None,
+        arguments=None,
         output_schema=None,
         answered=frozenset(),
         asked_keys=frozenset(),

@@ -33,7 +33,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.sidecar.cli.serve import collect_rarely
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.repository import TaskRepository
+from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
@@ -124,9 +124,9 @@ async def service(folder: Path, stub: Stub, polling: PollingPolicy) -> AsyncGene
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/load-{os.getpid()}.db"))
         engines = await stack.enter_async_context(Engines({"stub": stub}))
-        repository = TaskRepository(store=store, engines=engines, retention=RETENTION, polling=polling)
+        executions = Executions(store=store, engines=engines, retention=RETENTION, polling=polling)
         yield TaskService(
-            tools={tool.name: tool}, repository=await stack.enter_async_context(repository), retention=RETENTION
+            tools={tool.name: tool}, executions=await stack.enter_async_context(executions), retention=RETENTION
         )
 
 
@@ -135,7 +135,7 @@ async def create(there: TaskService, count: int) -> list[str]:
     call = Call(tool="order", arguments={"sku": "A1"}, takes_tasks=True, takes_questions=True)
     ids: list[str] = []
     for _ in range(count):
-        outcome = await there.calls.call(call, ANONYMOUS, _quiet)
+        outcome = await there.call(call, ANONYMOUS, _quiet)
         assert isinstance(outcome, Created)
         ids.append(outcome.task.task_id)
     return ids

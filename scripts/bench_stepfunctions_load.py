@@ -27,9 +27,10 @@ from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Status
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.repository import TaskRepository, utc_now
+from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
+from mcp_workflows.units import utc_now
 from mcp_workflows.wire.commands import TaskView
 from scripts.bench_rounds import lags, pin, spread
 from scripts.bench_stepfunctions_account import ACCOUNT, PARKED, REGION, STEP
@@ -82,8 +83,8 @@ async def service(folder: Path, there: Adapter, tasks: Sequence[Task]) -> AsyncG
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/load-{os.getpid()}.db"))
         await _fill(store, tasks)
         engines = await stack.enter_async_context(Engines({ENGINE: there}))
-        repository = await stack.enter_async_context(TaskRepository(store=store, engines=engines, retention=RETENTION))
-        yield TaskService(tools={tool.name: tool}, repository=repository, retention=RETENTION)
+        executions = await stack.enter_async_context(Executions(store=store, engines=engines, retention=RETENTION))
+        yield TaskService(tools={tool.name: tool}, executions=executions, retention=RETENTION)
 
 
 async def _fill(store: Store, tasks: Sequence[Task]) -> None:
@@ -101,7 +102,7 @@ def known(handle: str, name: str) -> Task:
         engine=ENGINE,
         workflow=PARKED,
         key=name,
-        arguments=None,
+        input=None,
         created=now - timedelta(minutes=10),
         updated=now - timedelta(minutes=9),
         expires=None,

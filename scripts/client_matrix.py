@@ -78,7 +78,7 @@ HANDED: Mapping[str, str] = {
     "error": "error",
     "required": "error",
 }
-"""What every client sees that knows no tasks: a handle where it takes longer, and the companion tools from there."""
+"""What every client sees that knows no tasks: a handle where it takes longer, and the task tools from there."""
 
 
 ENGINES: Mapping[str, str] = {

@@ -213,7 +213,7 @@ def test_what_is_known_to_be_started_or_over_needs_no_acknowledgement() -> None:
 
 def test_binding_keeps_the_handle_and_lets_the_arguments_go() -> None:
     task = bind(make_task(), "first", NOON)
-    assert (task.handle, task.arguments, task.execution.status) == ("first", None, Status.RUNNING)
+    assert (task.handle, task.input, task.execution.status) == ("first", None, Status.RUNNING)
     assert task.execution.message != STARTING.message
 
 
@@ -230,7 +230,7 @@ def test_binding_keeps_what_was_seen_before() -> None:
 def test_a_refused_start_ends_the_task_and_frees_its_key() -> None:
     task = refuse(make_task(idempotency_key="once"), Failure(text="no such workflow"), LATER)
     assert (task.execution.status, task.ended, task.updated) == (Status.FAILED, LATER, LATER)
-    assert (task.idempotency_key, task.arguments) == (None, None)
+    assert (task.idempotency_key, task.input) == (None, None)
     assert task.execution.failure == Failure(text="no such workflow")
 
 
@@ -281,7 +281,7 @@ def test_burying_keeps_the_key_and_lets_the_content_go() -> None:
     task = expire(observe(private, LOOKS[Status.SUCCEEDED], NOON))
     assert (task.id, task.owner, task.tool, task.key) == (private.id, private.owner, private.tool, private.key)
     assert (task.tombstone, task.idempotency_key, task.fingerprint) == (True, "once", private.fingerprint)
-    assert (task.arguments, task.options, task.context, task.execution.output) == (None, {}, {}, None)
+    assert (task.input, task.options, task.context, task.execution.output) == (None, {}, {}, None)
 
 
 @pytest.mark.parametrize(

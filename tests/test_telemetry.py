@@ -236,7 +236,7 @@ async def test_requests_are_timed_by_closed_sets_of_labels_only(client: Peer, la
     assert list(point.explicit_bounds) == [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300]
 
 
-async def test_companion_tools_are_told_by_their_names(client: Peer, lab: Lab) -> None:
+async def test_task_tools_are_told_by_their_names(client: Peer, lab: Lab) -> None:
     await client.call("task_status", {"taskId": await created(client)})
     tools = {value for _, key, value in lab.attributes() if key == "gen_ai.tool.name"}
     assert tools == {"forever", "task_status"}

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
+import anyio
 import mcp_types as types
+from mcp.server.connection import Connection
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver import MCPServer
 from mcp.server.request_state import RequestStateBoundary
+from mcp.server.subscriptions import SubscriptionBus, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp_types import jsonrpc
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_workflows.access import LOCAL, Authorizer, Principal
 from mcp_workflows.access.audit import Audit, silent
@@ -19,12 +26,12 @@ from mcp_workflows.adapter import Adapter
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.receiver.companions.definitions import clashes
-from mcp_workflows.receiver.context import Callers, Context
+from mcp_workflows.receiver.context import AnyServer, Callers, Context
 from mcp_workflows.receiver.disconnect import DisconnectMiddleware
-from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.log_limits import limit_lines
-from mcp_workflows.receiver.tool_changes import Changes
+from mcp_workflows.receiver.middleware import plain
+from mcp_workflows.receiver.task_tools.definitions import clashes
+from mcp_workflows.receiver.v2025_11_25.session import connection_of
 from mcp_workflows.receiver.workflows import Workflows
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import Store, open_store
@@ -36,6 +43,9 @@ from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 __all__ = ["RETENTION", "AnyServer", "Changes", "DisconnectMiddleware", "Workflows", "attach", "swap"]
 
 RETENTION = timedelta(days=90)
+_NOTIFY_TIMEOUT = 5.0  # seconds for a client that does not read
+
+logger = logging.getLogger(__name__)
 
 
 def attach(
@@ -166,3 +176,45 @@ def _serve_lists(server: AnyServer) -> bool:
         server.add_request_handler("resources/templates/list", types.PaginatedRequestParams, empty.templates)
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, empty.read)
     return not own
+
+
+class Changes:
+    """Middleware that keeps the connections of older clients; `tools_changed` notifies all clients."""
+
+    def __init__(self, bus: SubscriptionBus) -> None:
+        self._bus = bus
+        self._older: set[Connection] = set()
+
+    async def serve(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Declare the capability to older clients, and keep their connections until they close."""
+        result = await call_next(ctx)
+        if ctx.method == "notifications/initialized" and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            self._remember(connection_of(ctx))
+        return _with_capability(result) if ctx.method == "initialize" else result
+
+    async def tools_changed(self) -> None:
+        """Send `notifications/tools/list_changed` to all clients that want it, with a short timeout for each."""
+        await self._bus.publish(ToolsListChanged())
+        async with anyio.create_task_group() as group:
+            for connection in list(self._older):
+                group.start_soon(_notify, connection)
+
+    def _remember(self, connection: Connection) -> None:
+        if connection not in self._older:
+            self._older.add(connection)
+            connection.exit_stack.callback(self._older.discard, connection)
+
+
+async def _notify(connection: Connection) -> None:
+    with anyio.move_on_after(_NOTIFY_TIMEOUT) as waiting:
+        await connection.send_tool_list_changed()
+    if waiting.cancelled_caught:
+        logger.warning("a client does not read: it was not notified that the tools have changed")
+
+
+def _with_capability(result: HandlerResult) -> HandlerResult:
+    """Return the answer to `initialize` with `capabilities.tools.listChanged` (spec 2025-11-25: server/tools)."""
+    found = plain(result)
+    capabilities: dict[str, Any] = found.get("capabilities", {})
+    tools: dict[str, Any] = capabilities.get("tools", {})
+    return {**found, "capabilities": {**capabilities, "tools": {**tools, "listChanged": True}}}

@@ -1,9 +1,9 @@
-"""The context of a request: its principal, the capabilities of its client, and the view of the tool list."""
+"""The context of a request: its principal, the capabilities of its client, its view of the tool list, its progress."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -12,6 +12,8 @@ from mcp.server.apps import client_supports_apps
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken, principal_components
 from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value, validate_mcp_param_headers
 from pydantic import Field, PrivateAttr
 from starlette.requests import Request
@@ -19,10 +21,9 @@ from starlette.requests import Request
 from mcp_workflows.access import ANONYMOUS, Principal, is_loopback, owner_id
 from mcp_workflows.access.authn.identity import Identity, moment
 from mcp_workflows.access.authn.settings import Owner
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, Execution, Progress
 from mcp_workflows.errors import RequestError
 from mcp_workflows.receiver.tool_list import Viewer
-from mcp_workflows.receiver.v2025_11_25.session import session_of
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath, object_of
@@ -30,7 +31,11 @@ from mcp_workflows.wire.params import KEY_PATHS, KeyPath, object_of
 _NAME_HEADER: Final = MCP_NAME_HEADER.encode()
 _PASSED_ON: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})  # headers that proxies add
 
+_RISE: Final = 0.001  # progress must rise with each notification, also when only the message changed
+
+AnyServer: TypeAlias = Server[Any] | MCPServer[Any]  # Any: the lifespan is the user's
 Context: TypeAlias = ServerRequestContext[Any, Any]  # Any: the lifespan and the transport are the user's
+Send: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]  # a value, its total, a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +60,11 @@ class Callers:
         client = request.scope.get("client")  # host and port
         return ANONYMOUS if client is None else _stranger(client[0])
 
-    def viewer(self, ctx: Context) -> Viewer:
-        """Return the caller as a viewer of the tool list."""
+    def viewer(self, ctx: Context, *, augmented: bool) -> Viewer:
+        """Return the caller as a viewer of the tool list; `augmented`: it has asked for a task in this session."""
         identified = self.principal(ctx).identified
         if is_modern(ctx):
             return Viewer(identified=identified, takes_tasks=client_of(ctx).takes_tasks, shows_cards=shows_cards(ctx))
-        augmented = session_of(ctx).augmented
         return Viewer(
             identified=identified, takes_tasks=augmented, in_core=is_in_core(ctx), shows_cards=shows_cards(ctx)
         )
@@ -189,3 +193,24 @@ def _from_here(request: Request) -> bool:
 def _of_this_machine(address: str) -> bool:
     """Return True for loopback addresses; cached, as each poll of a single user needs it."""
     return is_loopback(address)
+
+
+class ProgressReports:
+    """Progress of a call, on the token that came with it; it rises with each notification (spec: progress)."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._last: float | None = None
+
+    async def report(self, execution: Execution) -> None:
+        """Send the progress of an execution, until it ends."""
+        if not execution.terminal:
+            await self.send(execution.message, execution.progress)
+
+    async def send(self, message: str | None, progress: Progress | None) -> None:
+        """Send a message and a progress, if there is either."""
+        if not (message or progress):
+            return
+        value = progress.value if progress else 0.0
+        self._last = value if self._last is None else max(value, self._last + _RISE)
+        await self._send(self._last, progress.total if progress else None, message)

@@ -26,7 +26,7 @@ from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.access.rate_limits import RateLimits, whose_meter
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import LimitReached
-from mcp_workflows.receiver.envelope import AnyServer
+from mcp_workflows.receiver.context import AnyServer
 from mcp_workflows.receiver.subscriptions import while_admitted
 from mcp_workflows.tools.sizes import has_more_values
 

@@ -109,9 +109,9 @@ LIMITED: Final = frozenset(
         "engines.polling.watch",
         "engines.polling.poller",
         "engines.registry",
+        "receiver.attach",
         "receiver.middleware",
         "receiver.subscriptions",
-        "receiver.tool_changes",
         "receiver.v2025_11_25.elicitation",
         "receiver.v2025_11_25.session",
         "receiver.webhooks",
@@ -121,10 +121,9 @@ LIMITED: Final = frozenset(
         "store.sqlite.key_value",
         "store.sqlite.rows",
         "tasks.adopt",
-        "tasks.authorization",
-        "tasks.cancel",
-        "tasks.look",
+        "tasks.executions",
         "tasks.maintenance",
+        "tasks.service",
         "tasks.start",
     )
 )

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
+import anyio
 import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import jsonrpc
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.rate_limits import RateLimits
+from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
-from mcp_workflows.receiver.card.page import page_at, with_apps
-from mcp_workflows.receiver.companions.definitions import Companion, Name
-from mcp_workflows.receiver.companions.handlers import Companions
-from mcp_workflows.receiver.companions.text import outcome_in_text
 from mcp_workflows.receiver.context import (
+    AnyServer,
     Callers,
     Context,
+    ProgressReports,
     check_param_headers,
     client_of,
     host_of,
@@ -37,22 +40,59 @@ from mcp_workflows.receiver.context import (
     name_of,
     shows_cards,
 )
-from mcp_workflows.receiver.current_call import CurrentCall, as_current_call, current_call
 from mcp_workflows.receiver.disconnect import note_retry_after, until_disconnected
-from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
-from mcp_workflows.receiver.subscriptions import ProgressReports, TaskSubscription, while_admitted
+from mcp_workflows.receiver.subscriptions import TaskSubscription, while_admitted
+from mcp_workflows.receiver.task_tools.calls import TaskToolCalls, outcome_in_text
+from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
+from mcp_workflows.receiver.task_view.page import page_at, with_apps
 from mcp_workflows.receiver.tool_list import Offer, Viewer
-from mcp_workflows.receiver.v2025_11_25.session import connection_of
+from mcp_workflows.receiver.v2025_11_25.session import connection_of, session_of
 from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms, asks_urls
 from mcp_workflows.tasks.results import limit_result, read_of
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.hosts import call_wait
 from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
-from mcp_workflows.wire.commands import Cancel, Created, Finished, Get, Outcome, Update
+from mcp_workflows.wire.commands import CallOutcome, Cancel, Created, Finished, Get, Outcome, Update
 from mcp_workflows.wire.params import mapping_of
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CurrentCall:
+    """The tools at the time of the call, and its `requestState` in plain text, incoming and then outgoing.
+
+    While a tool function of the server runs, also its context, and the outcome if it handed over.
+    """
+
+    offer: Offer
+    principal: Principal
+    request_state: str | None = None
+    service: TaskService | None = None  # None: there is no tool of ours that the caller may call
+    began: float = field(default_factory=anyio.current_time)  # on the event loop's clock
+    ctx: Context | None = None
+    has_handed_over: bool = False
+    outcome: CallOutcome | None = None
+
+
+_call: ContextVar[CurrentCall] = ContextVar("mcp_workflows_call")
+
+
+def current_call() -> CurrentCall | None:
+    """Return the current call, if there is one."""
+    return _call.get(None)
+
+
+@contextmanager
+def as_current_call(call: CurrentCall) -> Generator[None]:
+    """Make this the current call of the body."""
+    token = _call.set(call)
+    try:
+        yield
+    finally:
+        _call.reset(token)
 
 
 class Middleware:
@@ -86,10 +126,10 @@ class Middleware:
         This part stands before the server's own boundary, whose key may be local to its process, and hides our state
         from it.
         """
-        if ctx.method != "tools/call" or self.boundary is None:
+        if ctx.method != "tools/call" or self.boundary is None or self.offer.service is None:
             return await call_next(ctx)
         state = await self._current(ctx)
-        if not state.is_offered:  # treated as unknown: an error about its state would show that the tool exists
+        if state.service is None:  # treated as unknown: an error about its state would show that the tool exists
             with as_current_call(state):
                 return await call_next(ctx)
 
@@ -107,7 +147,8 @@ class Middleware:
     async def serve(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Serve our methods and pass on the rest; each error that leaves here is fit for a client."""
         method = self._methods.get(ctx.method)
-        if ctx.request_id is None or method is None or not _is_greeted(ctx):
+        is_greeted = ctx.protocol_version == wire.PROTOCOL_VERSION or _is_greeted(ctx)
+        if ctx.request_id is None or method is None or not is_greeted:
             return await call_next(ctx)
         try:
             return await method(ctx, call_next)
@@ -152,22 +193,23 @@ class Middleware:
 
     async def _viewer(self, ctx: Context) -> Viewer:
         """Return the viewer of a tool list, with the tools that the rules allow."""
-        viewer, service = self.callers.viewer(ctx), self.offer.service
+        augmented = not is_modern(ctx) and session_of(ctx).augmented
+        viewer, service = self.callers.viewer(ctx, augmented=augmented), self.offer.service
         if service is None:
             return viewer
         principal, rules = self.callers.principal(ctx), service.authorization
-        return replace(viewer, offered=await rules.offered(principal), approves=bool(rules.beyond(principal)))
+        return replace(viewer, offered=await rules.offered(principal), approves=bool(rules.shared_tools(principal)))
 
     async def _call(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         state = current_call() or await self._current(ctx)
-        if not state.is_offered:
-            if companion := state.offer.companion(name_of(ctx), shows_cards=shows_cards(ctx)):
-                return await self._companion(ctx, state, companion)
+        if state.service is None:
+            if task_tool := state.offer.task_tool(name_of(ctx), shows_cards=shows_cards(ctx)):
+                return await self._call_task_tool(ctx, state, task_tool)
             return await self._call_own(ctx, call_next, state)
-        if not is_modern(ctx):
-            return await self._call_2025(ctx, state)
+        if ctx.protocol_version != wire.PROTOCOL_VERSION:
+            return await self._call_2025(ctx, state, state.service)
         check_param_headers(ctx, state.offer.tools[str(name_of(ctx))])
-        params = ctx.params or {}
+        report, params = ProgressReports(ctx.session.report_progress).report, ctx.params or {}
         call = wire.parse_call(params, wire.client_of(params), self.callers.key_paths)
         card = Card.OFF if call.takes_tasks else state.offer.card_of(call.tool, shows_cards=shows_cards(ctx))
         call = replace(
@@ -177,8 +219,7 @@ class Middleware:
             host=None if call.takes_tasks else host_of(ctx),  # it counts for calls that wait
             began=state.began,
         )
-        report = ProgressReports(ctx.session.report_progress).report
-        outcome = await state.offer.task_service.calls.call(call, state.principal, report)
+        outcome = await state.service.call(call, state.principal, report)
         rendered = wire.render(outcome_in_text(outcome, card))
         state.request_state = rendered.get("requestState")
         return self._envelope.around(ctx, rendered)
@@ -186,10 +227,10 @@ class Middleware:
     async def _current(self, ctx: Context) -> CurrentCall:
         """Begin `tools/call`. If the caller may not call our tool of this name, the server treats it as unknown."""
         name, offer, principal = name_of(ctx), self.offer, self.callers.principal(ctx)
-        offered = offer.shows(name)
-        if offered and offer.service is not None:
-            offered = await offer.service.authorization.offers(str(name), principal)
-        return CurrentCall(offer=offer, principal=principal, is_offered=offered)
+        service = offer.task_service if offer.shows(name) else None
+        if service is not None and not await service.authorization.offers(str(name), principal):
+            service = None
+        return CurrentCall(offer=offer, principal=principal, service=service)
 
     async def _call_own(self, ctx: Context, call_next: CallNext, state: CurrentCall) -> HandlerResult:
         """`tools/call` of a tool of the server itself, whose function may hand over to one of our workflows."""
@@ -204,14 +245,14 @@ class Middleware:
             return result
         return self._envelope.around(ctx, _render(ctx, outcome_in_text(state.outcome)))
 
-    async def _companion(self, ctx: Context, state: CurrentCall, companion: Companion) -> HandlerResult:
-        """`tools/call` of a companion tool, which makes no tasks itself."""
+    async def _call_task_tool(self, ctx: Context, state: CurrentCall, task_tool: TaskTool) -> HandlerResult:
+        """`tools/call` of a task tool, which makes no tasks itself."""
         _refuse_task(ctx)
         principal = state.principal
-        served = Companions(
+        served = TaskToolCalls(
             service=state.offer.task_service,
             principal=principal,
-            tell=ProgressReports(ctx.session.report_progress).tell,
+            notify=ProgressReports(ctx.session.report_progress).send,
             until=state.began + call_wait(host_of(ctx)).total_seconds(),
             final=is_in_core(ctx),
             card_of=partial(state.offer.card_of, shows_cards=shows_cards(ctx)),
@@ -220,13 +261,13 @@ class Middleware:
         arguments = mapping_of(ctx.params or {}, "arguments", default={})
         try:
             self._meters.count_poll(principal)
-            with self._meters.listening(principal) if companion.name is Name.WAIT else nullcontext():
-                result = await served.call(companion, arguments)
+            with self._meters.listening(principal) if task_tool.name is Name.WAIT else nullcontext():
+                result = await served.call(task_tool, arguments)
         except LimitReached as reached:
             result = limit_result(reached)
         return self._envelope.around(ctx, _render(ctx, Finished(result=result)))
 
-    async def _call_2025(self, ctx: Context, state: CurrentCall) -> HandlerResult:
+    async def _call_2025(self, ctx: Context, state: CurrentCall, service: TaskService) -> HandlerResult:
         """`tools/call` of 2025-11-25 and before; only 2025-11-25 can ask for a task."""
         offer, principal = state.offer, state.principal
         call = in_core.parse_call(
@@ -239,7 +280,7 @@ class Middleware:
         tool = offer.tools[call.tool]
         card = offer.card_of(tool.name, shows_cards=shows_cards(ctx))
         call = replace(call, shows_card=card is not Card.OFF, host=host_of(ctx), began=state.began)
-        tasks = self._tasks_2025(offer)
+        tasks = self._tasks_2025(service)
         serve = partial(tasks.call, ctx, call, principal, tool)
         outcome = await until_disconnected(ctx, serve, needed=tool.cancel_on_disconnect)
         if isinstance(outcome, Created):
@@ -247,39 +288,35 @@ class Middleware:
         return in_core.render(outcome_in_text(outcome, card), wants_task=call.wants_task)
 
     async def _task_request(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        if is_in_core(ctx):
-            method = METHODS.get(ctx.method)
+        if ctx.protocol_version != wire.PROTOCOL_VERSION:
+            method = METHODS.get(ctx.method) if is_in_core(ctx) else None
             if method is None:
                 return await call_next(ctx)
             principal = self.callers.principal(ctx)
             self._meters.count_poll(principal)
             with self._meters.listening(principal) if method is InCoreTasks.result else nullcontext():
-                return await method(self._tasks_2025(self.offer), ctx, ctx.params or {}, principal)
-        if not is_modern(ctx):
-            return await call_next(ctx)
+                return await method(self._tasks_2025(self.offer.task_service), ctx, ctx.params or {}, principal)
         if ctx.method in wire.REMOVED_METHODS:
             raise MCPError(jsonrpc.METHOD_NOT_FOUND, "Method not found", ctx.method)
-        params = ctx.params or {}
+        principal, header, params = self.callers.principal(ctx), name_header(ctx), ctx.params or {}
         client = wire.client_of(params)
         command = wire.parse_task_request(ctx.method, params, client)
-        wire.check_name_header(name_header(ctx), command.task_id, strict=self._strict(ctx))
-        principal = self.callers.principal(ctx)
+        is_strict = self._strict_headers and ctx.request is not None
+        wire.check_name_header(header, command.task_id, strict=is_strict)
         self._meters.count_poll(principal)
-        outcome = await self._do(command, principal)
-        return self._envelope.around(ctx, wire.render(outcome, takes_urls=client.takes_urls))
-
-    async def _do(self, command: Get | Update | Cancel, principal: Principal) -> Outcome:
+        service = self.offer.task_service
         match command:
             case Get():
-                return await self.offer.task_service.get(command, principal)
+                outcome = await service.get(command, principal)
             case Update():
-                return await self.offer.task_service.update(command, principal)
+                outcome = await service.update(command, principal)
             case Cancel():
-                return await self.offer.task_service.cancel(command, principal)
+                outcome = await service.cancel(command, principal)
+        return self._envelope.around(ctx, wire.render(outcome, takes_urls=client.takes_urls))
 
-    def _tasks_2025(self, offer: Offer) -> InCoreTasks:
-        assert self.group is not None, "the offer is entered, and so is this"
-        return InCoreTasks(offer.task_service, self.group)
+    def _tasks_2025(self, service: TaskService) -> InCoreTasks:
+        assert self.group is not None, "the service is there, and so is this"
+        return InCoreTasks(service, self.group)
 
     async def _read(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         uri = (ctx.params or {}).get("uri")
@@ -311,13 +348,10 @@ class Middleware:
             return types.SubscriptionsListenResult(_meta={SUBSCRIPTION_ID_META_KEY: ctx.request_id})
         return result
 
-    def _strict(self, ctx: Context) -> bool:
-        return self._strict_headers and ctx.request is not None
-
 
 def _is_greeted(ctx: Context) -> bool:
-    """Return True if the handshake is over, in the revisions that have one."""
-    return is_modern(ctx) or ctx.method == "initialize" or connection_of(ctx).initialize_accepted
+    """Return True if the handshake of 2025-11-25 and before is over, or begins."""
+    return ctx.method == "initialize" or connection_of(ctx).initialize_accepted
 
 
 def _refuse_task(ctx: Context) -> None:
@@ -329,3 +363,45 @@ def _refuse_task(ctx: Context) -> None:
 
 def _render(ctx: Context, outcome: Outcome) -> dict[str, Any]:
     return wire.render(outcome) if is_modern(ctx) else in_core.render(outcome)
+
+
+def plain(result: HandlerResult) -> dict[str, Any]:
+    """Return a handler's result as a dict for the wire."""
+    if isinstance(result, BaseModel):
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return dict(result or {})
+
+
+class Envelope:
+    """The envelope of results that do not pass through the SDK's own."""
+
+    def __init__(self, server: AnyServer) -> None:
+        self._server = server
+
+    def around(self, ctx: Context, result: dict[str, Any]) -> dict[str, Any]:
+        """Return the result with the server's information in 2026-07-28, and unchanged in older revisions."""
+        if not is_modern(ctx):
+            return result
+        meta: Mapping[str, JSON] = result.get("_meta", {})
+        return {**result, "_meta": {types.SERVER_INFO_META_KEY: self._stamp(), **meta}}
+
+    def _stamp(self) -> Mapping[str, JSON]:
+        """Return a copy of the server's information, as callers may add to it."""
+        info = self._server_info
+        return deepcopy(info) if "icons" in info else dict(info)  # no other value is nested
+
+    @cached_property
+    def _server_info(self) -> Mapping[str, JSON]:
+        """The server's information, in the SDK's form; it never changes, so it is rendered once."""
+        server = self._server
+        if isinstance(server, Server):
+            return server.server_info_stamp
+        found = types.Implementation(
+            name=server.name,
+            version=server.version or "",
+            title=server.title,
+            description=server.description,
+            website_url=server.website_url,
+            icons=server.icons,
+        )
+        return found.model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -1,4 +1,4 @@
-"""Notifications on a request's stream: progress of a waiting call, and changes of subscribed tasks.
+"""Changes of subscribed tasks, on the stream of a request.
 
 A stream that only its client would end, ends with its token.
 """
@@ -18,7 +18,6 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.session import ServerSession
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import Execution, Progress
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.service import TaskService
@@ -28,33 +27,9 @@ from mcp_workflows.wire.commands import TaskView
 
 logger = logging.getLogger(__name__)
 
-_RISE = 0.001  # progress must rise with each notification, also when only the message changed
-RECHECK_SECONDS: Final = 60.0  # between two looks at the token of an open stream; it may have been revoked
+RECHECK_SECONDS: Final = 60.0  # between two checks of the token of an open stream; it may have been revoked
 
 T = TypeVar("T")
-
-Send = Callable[[float, float | None, str | None], Awaitable[None]]  # a value, its total, a message
-
-
-class ProgressReports:
-    """Progress of a call, on the token that came with it; it rises with each notification (spec: progress)."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._last: float | None = None
-
-    async def report(self, execution: Execution) -> None:
-        """Send the progress of an execution, until it ends."""
-        if not execution.terminal:
-            await self.tell(execution.message, execution.progress)
-
-    async def tell(self, message: str | None, progress: Progress | None) -> None:
-        """Send a message and a progress, if there is either."""
-        if not (message or progress):
-            return
-        value = progress.value if progress else 0.0
-        self._last = value if self._last is None else max(value, self._last + _RISE)
-        await self._send(self._last, progress.total if progress else None, message)
 
 
 class _TaskNotification(types.Notification[dict[str, Any], str]):

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_workflows.errors import INTERNAL_ERROR, RequestError
-from mcp_workflows.receiver.card.page import page_uri
-from mcp_workflows.receiver.companions.definitions import (
+from mcp_workflows.receiver.task_tools.definitions import (
     DECISIONS,
     FOR_APPROVERS,
     FOR_CARDS,
     FOR_OWN,
-    Companion,
     Name,
-    companion,
-    companions,
+    TaskTool,
     offered,
+    task_tool,
+    task_tools,
 )
+from mcp_workflows.receiver.task_view.page import page_uri
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Card, Kind, TaskSupport, Tool
 
@@ -50,7 +50,7 @@ class Offer:
 
     @property
     def hands_over(self) -> bool:
-        """True if a client without tasks may get a task id in text, and then needs the companion tools."""
+        """True if a client without tasks may get a task id in text, and then needs the task tools."""
         return any(tool.hands_over for tool in self.tools.values())
 
     @property
@@ -66,7 +66,7 @@ class Offer:
     def card_of(self, name: str, *, shows_cards: bool) -> Card:
         """Return the card of this tool's tasks, which is `off` for a client that shows no cards.
 
-        With `answers_only` for one tool the cards of all tools have it, because the companion tools are the same.
+        With `answers_only` for one tool the cards of all tools have it, because the task tools are the same.
         """
         tool = self.tools.get(name) if shows_cards else None
         card = tool.effective_card if tool and tool.listed else Card.OFF
@@ -87,42 +87,42 @@ class Offer:
         """Return True if clients can call a tool of that name."""
         return isinstance(name, str) and name in self.tools and self.tools[name].listed
 
-    def companion(self, name: object, *, shows_cards: bool = False) -> Companion | None:
-        """Return the companion tool of that name; if there are any, each caller may call them, listed or not.
+    def task_tool(self, name: object, *, shows_cards: bool = False) -> TaskTool | None:
+        """Return the task tool of that name; if there are any, each caller may call them, listed or not.
 
         Only clients that show cards may call `task_find`.
         """
-        found = companion(name)
+        found = task_tool(name)
         if found is None or not offered(self.tools.values(), my_tasks=self.my_tasks):
             return None
         return None if found.name is Name.FIND and not (shows_cards and self.has_cards) else found
 
     def listed(self, viewer: Viewer) -> Sequence[Mapping[str, Any]]:  # Any: any JSON value
-        """Return the tools for `tools/list` of this client, with the companion tools that it may need."""
+        """Return the tools for `tools/list` of this client, with the task tools that it may need."""
         theirs = self.tools if viewer.offered is None else viewer.offered
         shown = (tool for name, tool in self.tools.items() if tool.listed and name in theirs)
         cards = viewer.shows_cards and self.has_cards
         ours = [_listed(tool, viewer, cards=cards) for tool in shown if viewer.identified or tool.kind is Kind.START]
-        names = self.companions(viewer)
-        return [*ours, *(self._companion(each, viewer, cards=cards) for each in companions() if each.name in names)]
+        names = self.task_tools(viewer)
+        return [*ours, *(self._task_tool(each, viewer, cards=cards) for each in task_tools() if each.name in names)]
 
-    def _companion(self, companion: Companion, viewer: Viewer, *, cards: bool) -> dict[str, Any]:
-        """Return a companion tool for `tools/list`, with its visibility if this client gets cards.
+    def _task_tool(self, task_tool: TaskTool, viewer: Viewer, *, cards: bool) -> dict[str, Any]:
+        """Return a task tool for `tools/list`, with its visibility if this client gets cards.
 
         It never names the page: hosts make a new card for each call of a tool with a page.
         """
         if not cards:
-            return dict(companion.listed)
-        is_persons = companion.name in DECISIONS and self.has_answers_only
-        model = [] if is_persons or companion.name not in self._for_model(viewer) else ["model"]
-        app = ["app"] if companion.name in FOR_CARDS else []
-        return {**companion.listed, "_meta": {"ui": {"visibility": [*model, *app]}}}
+            return dict(task_tool.listed)
+        is_persons = task_tool.name in DECISIONS and self.has_answers_only
+        model = [] if is_persons or task_tool.name not in self._for_model(viewer) else ["model"]
+        app = ["app"] if task_tool.name in FOR_CARDS else []
+        return {**task_tool.listed, "_meta": {"ui": {"visibility": [*model, *app]}}}
 
-    def companions(self, viewer: Viewer) -> frozenset[str]:
-        """Return the names of the companion tools that the model or the cards of this client may need."""
+    def task_tools(self, viewer: Viewer) -> frozenset[str]:
+        """Return the names of the task tools that the model or the cards of this client may need."""
         wanted = self._for_model(viewer) | (FOR_CARDS if viewer.shows_cards and self.has_cards else frozenset[Name]())
         return frozenset(
-            each.name for each in companions() if each.name in wanted and (viewer.identified or not each.lists)
+            each.name for each in task_tools() if each.name in wanted and (viewer.identified or not each.lists)
         )
 
     def _for_model(self, viewer: Viewer) -> frozenset[Name]:

@@ -1,21 +1,27 @@
-"""The workflows on a server: their lifetime, their tools, and the functions for the server's own code."""
+"""The workflows on a server: their lifetime, their tools and metrics, and the functions for the server's own code."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import anyio
 import mcp_types as types
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.mcpserver import MCPServer
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
 from mcp_types import jsonrpc
+from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
+from opentelemetry import trace
+from pydantic import ValidationError
 
 from mcp_workflows.access import Authorizer
 from mcp_workflows.access.audit import Audit, counting, silent
@@ -26,25 +32,22 @@ from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines, described
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
-from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, TAKEN, offered
-from mcp_workflows.receiver.context import Callers, client_of, host_of
-from mcp_workflows.receiver.current_call import current_call
-from mcp_workflows.receiver.envelope import AnyServer
+from mcp_workflows.receiver.context import AnyServer, Callers, Context, ProgressReports, client_of, host_of, name_of
 from mcp_workflows.receiver.http_limits import limit_requests
-from mcp_workflows.receiver.metrics import RequestMetrics
-from mcp_workflows.receiver.middleware import Middleware
-from mcp_workflows.receiver.subscriptions import ProgressReports
+from mcp_workflows.receiver.middleware import Middleware, current_call
+from mcp_workflows.receiver.task_tools.definitions import TAKEN, TASK_TOOL_NAMES, offered
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.webhooks import Webhooks, addresses
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import engine_key
-from mcp_workflows.tasks.authorization import Authorization
+from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.gauges import TaskGauges
 from mcp_workflows.tasks.maintenance import RetentionRound, retention_rounds
-from mcp_workflows.tasks.repository import TaskRepository
-from mcp_workflows.tasks.service import TaskService
+from mcp_workflows.tasks.service import NOT_FOUND, Authorization, TaskService
+from mcp_workflows.telemetry import TOOL, Telemetry
 from mcp_workflows.tools.tool import Tool
+from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire import v2026_07_28 as wire
 
 LONGEST_LOOK = 120.0  # seconds for all marked workflows of an engine: page by page, within its quotas
@@ -87,7 +90,7 @@ class Workflows:
         self._authorization = Authorization(tools, authorizer=authorizer, audit=self._counted)
         self._gauges: TaskGauges | None = None
         self._stack = AsyncExitStack()
-        self._repository: TaskRepository | None = None
+        self._executions: Executions | None = None
         self.inbound = Webhooks(lambda: self._engines if self.alive else None)  # ASGI, to be mounted at `/engines`
         self._limits, self._meters = limits, RateLimits(limits, audit=self._counted)
         offer = Offer(tools=tools, my_tasks=my_tasks)
@@ -101,7 +104,7 @@ class Workflows:
             security = RequestStateSecurity(keys=[await store.secret(_SEALING_KEY)], ttl=DIALOGUE_SECONDS)
             self.middleware.boundary = RequestStateBoundary(security, default_audience=self._server.name)
             engines = await stack.enter_async_context(self._engines)
-            repository = TaskRepository(
+            executions = Executions(
                 store=store,
                 engines=engines,
                 retention=self._retention,
@@ -109,7 +112,7 @@ class Workflows:
                 limits=self._limits,
                 audit=self._audit,
             )
-            self._repository = await stack.enter_async_context(repository)
+            self._executions = await stack.enter_async_context(executions)
             group = self.middleware.group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
             self._gauges = TaskGauges(self._store, self._engines, self._telemetry)
@@ -171,13 +174,13 @@ class Workflows:
         )
 
     def _new_offer(self, tools: Mapping[str, Tool]) -> Offer:
-        repository = self._repository
+        executions = self._executions
         service: TaskService | None = None
-        if repository is not None:
+        if executions is not None:
             self._authorization.use(tools)
             service = TaskService(
                 tools=tools,
-                repository=repository,
+                executions=executions,
                 retention=self._retention,
                 authorization=self._authorization,
                 audit=self._audit,
@@ -188,8 +191,8 @@ class Workflows:
 
     def stop(self) -> None:
         """End all waiting calls, so that the server can stop at once; the workflows go on."""
-        if self._repository is not None:
-            self._repository.stop()
+        if self._executions is not None:
+            self._executions.stop()
 
     @property
     def audit(self) -> Audit:
@@ -284,7 +287,7 @@ class Workflows:
         call = replace(parsed, takes_questions=False, host=host_of(state.ctx), began=state.began)
         report, state.has_handed_over = ProgressReports(state.ctx.session.report_progress).report, True
         try:
-            state.outcome = await state.offer.task_service.calls.call(call, state.principal, report)
+            state.outcome = await state.offer.task_service.call(call, state.principal, report)
         except WorkflowsError:
             state.has_handed_over = False
             raise
@@ -296,5 +299,82 @@ class Workflows:
         own = {tool.name for tool in await self._server.list_tools()}
         if taken := own & tools.keys():
             raise ConfigError(f"the server has tools of its own named {', '.join(sorted(taken))}: rename one of each")
-        if offered(tools.values(), my_tasks=self._my_tasks) and (taken := own & COMPANION_NAMES):
+        if offered(tools.values(), my_tasks=self._my_tasks) and (taken := own & TASK_TOOL_NAMES):
             raise ConfigError(f"the server has a tool of its own named {', '.join(sorted(taken))}: {TAKEN}")
+
+
+_OTHER: Final = "_OTHER"
+_OURS: Final = frozenset({*v2026_07_28.TASK_METHODS, *v2026_07_28.REMOVED_METHODS, "tasks/list", "tasks/result"})
+_KNOWN: Final = _OURS | {
+    *("completion/complete", "initialize", "logging/setLevel", "ping", "server/discover", "subscriptions/listen"),
+    *("notifications/cancelled", "notifications/initialized", "notifications/progress"),
+    *("prompts/get", "prompts/list", "tools/call", "tools/list"),
+    *("resources/list", "resources/read", "resources/subscribe", "resources/templates/list", "resources/unsubscribe"),
+}
+_ENDLESS: Final = "subscriptions/listen"  # it ends when its client leaves, and that is no error
+_VERSIONS: Final = frozenset({*SUPPORTED_PROTOCOL_VERSIONS, v2025_11_25.PROTOCOL_VERSION, v2026_07_28.PROTOCOL_VERSION})
+
+
+class RequestMetrics:
+    """Metrics of every message by the semantic conventions of OpenTelemetry for MCP; `tools` returns our tools now.
+
+    The SDK makes the spans, and this class adds attributes. Source:
+    https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/mcp.md
+    """
+
+    def __init__(self, telemetry: Telemetry, tools: Callable[[], Container[object]]) -> None:
+        self._telemetry = telemetry
+        self._tools = tools
+
+    @property
+    def is_collected(self) -> bool:
+        """True if anything collects metrics; otherwise requests need not be measured."""
+        return self._telemetry.heard
+
+    async def serve(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Measure a message and pass it on."""
+        began, error = time.perf_counter(), _OTHER
+        try:
+            result = await call_next(ctx)
+            error = _tool_error(ctx, result)
+            if error and name_of(ctx) in TASK_TOOL_NAMES and NOT_FOUND in str(result):
+                self._telemetry.not_found(ctx.method)
+        except MCPError as failed:
+            error = str(failed.error.code)
+            if ctx.method in _OURS and failed.error.message == NOT_FOUND:
+                self._telemetry.not_found(ctx.method)
+            raise
+        except ValidationError:
+            error = str(jsonrpc.INVALID_PARAMS)
+            raise
+        except anyio.get_cancelled_exc_class():
+            error = "" if ctx.method == _ENDLESS else "cancelled"
+            raise
+        finally:
+            attributes = self._attributes(ctx, error)
+            trace.get_current_span().set_attribute("network.transport", attributes["network.transport"])
+            self._telemetry.operation(time.perf_counter() - began, attributes)
+        return result
+
+    def _attributes(self, ctx: Context, error: str) -> dict[str, str]:
+        """Return the attributes; all their values come from closed sets, and any other value is `_OTHER`."""
+        found = {
+            "mcp.method.name": ctx.method if ctx.method in _KNOWN else _OTHER,
+            "mcp.protocol.version": ctx.protocol_version if ctx.protocol_version in _VERSIONS else _OTHER,
+            "network.transport": "pipe" if ctx.request is None else "tcp",
+        }
+        if ctx.method == "tools/call":
+            found["gen_ai.operation.name"] = "execute_tool"
+            found[TOOL] = name if isinstance(name := name_of(ctx), str) and self._is_ours(name) else _OTHER
+        return {**found, "error.type": error} if error else found
+
+    def _is_ours(self, tool: str) -> bool:
+        return tool in self._tools() or tool in TASK_TOOL_NAMES
+
+
+def _tool_error(ctx: Context, result: HandlerResult) -> str:
+    """Return `tool_error` for a call with an error as its result, or else an empty string."""
+    if ctx.method != "tools/call" or result is None:
+        return ""
+    wrong = result.get("isError") if isinstance(result, dict) else getattr(result, "is_error", None)
+    return "tool_error" if wrong is True else ""

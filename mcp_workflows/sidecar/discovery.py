@@ -20,7 +20,7 @@ from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.adapter import Adapter, Exposed, Notes, digest, expose_every, is_fleeting, one_workflow, takes_grace
 from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.receiver.attach import Changes, Workflows, swap
-from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, offered
+from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES, offered
 from mcp_workflows.tools.compatibility import find_problems, first
 from mcp_workflows.tools.schema_cost import excess
 from mcp_workflows.tools.tool import TaskSupport, Tool
@@ -99,7 +99,7 @@ def compose(
     """Return a decision about every marked workflow, by engine, beside the tools of the file."""
     seen = [(engine, each) for engine in adapters for each in _once(exposed.get(engine, ()))]
     found = [_classified(engine, each, named, adapters, tool_defaults) for engine, each in seen]
-    found = [_without_companion_names(each, named, my_tasks=my_tasks) for each in found]
+    found = [_without_task_tool_names(each, named, my_tasks=my_tasks) for each in found]
     found = [_without_named(each, named) for each in found]
     return list(_without_duplicates(found))
 
@@ -147,16 +147,16 @@ def _tool(engine: str, exposed: Exposed, adapter: object, tool_defaults: ToolDef
     return Tool.model_validate(settings)
 
 
-def _without_companion_names(marked: MarkedWorkflow, named: Sequence[Tool], *, my_tasks: bool) -> MarkedWorkflow:
-    """Reject a workflow whose name is that of a companion tool, or whose companion tools would have taken names."""
+def _without_task_tool_names(marked: MarkedWorkflow, named: Sequence[Tool], *, my_tasks: bool) -> MarkedWorkflow:
+    """Reject a workflow whose name is that of a task tool, or whose task tools would have taken names."""
     tool = marked.tool
     if tool is None:
         return marked
-    if tool.name in COMPANION_NAMES:
-        return marked.rejected(f"{tool.name!r} is the name of a companion tool")
-    taken = COMPANION_NAMES & {other.name for other in named}
+    if tool.name in TASK_TOOL_NAMES:
+        return marked.rejected(f"{tool.name!r} is the name of a task tool")
+    taken = TASK_TOOL_NAMES & {other.name for other in named}
     if taken and tool.hands_over and not offered(named, my_tasks=my_tasks):
-        text = f"companion tools come with it, and workflows.yaml has a tool named {', '.join(sorted(taken))}"
+        text = f"task tools come with it, and workflows.yaml has a tool named {', '.join(sorted(taken))}"
         return marked.rejected(text, "rename that one")
     return marked
 

@@ -13,10 +13,9 @@ from datetime import datetime, timedelta
 import anyio
 
 from mcp_workflows.access import Principal
-from mcp_workflows.access.audit import Audit, Event, answer_reason, record_of, silent, status_record
+from mcp_workflows.access.audit import Audit, Event, answer_reason, record_of, silent
 from mcp_workflows.adapter import (
     JSON,
-    Execution,
     ExplainedGate,
     Explains,
     Explanation,
@@ -27,32 +26,22 @@ from mcp_workflows.adapter import (
     open_gates,
     same_workflow,
 )
-from mcp_workflows.engines.registry import FOREIGN, Engines, ref_of, validated
+from mcp_workflows.engines.registry import Engines, ref_of
 from mcp_workflows.errors import EngineError, OperatorError, RequestError
 from mcp_workflows.store.protocol import Store
-from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
-from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest, watched_arguments
-from mcp_workflows.tasks.answer import deliver_answers, fitting_answers
+from mcp_workflows.task import Task
+from mcp_workflows.tasks.adopt import AdoptionRequest, watched_arguments
+from mcp_workflows.tasks.executions import NOT_STARTED, Executions, ObservedTask
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.units import utc_now
 
-MAX_LOOKS = 16  # concurrent looks at engines
+MAX_CALLS = 16  # to engines at once
 PAGE = 100  # rows
 MAX_PAGES = 100  # a search for something rarer needs a narrower filter
 MAX_SHOWN = 5  # ids in a message
 
 OPERATOR = Principal(id="operator")
 """The principal of these commands, in templates of gates and in the audit log."""
-
-NOT_STARTED = "not known to be started yet; the sidecar starts it under its key, again and again"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedTask:
-    """A task after a look at its execution; without a look, the last known state and the reason."""
-
-    task: Task
-    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +88,14 @@ class Operator:
         self._audit = audit
         self._engines = engines
         self._gates = {tool.name: tuple(tool.gates) for tool in tools}
-        self._clock = clock
-        self._adoption = Adoption(store, engines, clock)
-        self._turns = anyio.Semaphore(MAX_LOOKS)
+        self._executions = Executions(store=store, engines=engines, clock=clock, audit=audit)
+        self._turns = anyio.Semaphore(MAX_CALLS)
 
     async def tasks(self, task_filter: TaskFilter) -> Sequence[ObservedTask]:
         """Return the youngest tasks that fit the filter, after a look at each."""
         found: list[ObservedTask] = []
         async for page in self._pages(task_filter):
-            fitting = (look for look in await self._looks(page) if _fits(look.task, task_filter))
-            found.extend(fitting)
+            found.extend(each for each in await self._observe_all(page) if _fits(each.task, task_filter))
             if len(found) >= task_filter.limit:
                 break
         return found[: task_filter.limit]
@@ -119,7 +106,7 @@ class Operator:
         Raises:
             OperatorError: there is none, or more than one.
         """
-        return await self._look(await find_task(self._store, name))
+        return await self._executions.observe_once(await find_task(self._store, name))
 
     async def read(self, name: str) -> ObservedTask:
         """Return the task like `find`; record the retrieval if it has a result.
@@ -144,7 +131,7 @@ class Operator:
 
     async def _explain(self, look: ObservedTask) -> tuple[ObservedTask, Explanation]:
         task = look.task
-        if task.ended or look.trouble or task.handle is None:
+        if task.ended or look.warning or task.handle is None:
             return look, _from_the_store(look)
         adapter = self._engines.get(task.engine)
         if not isinstance(adapter, Explains):
@@ -153,7 +140,7 @@ class Operator:
             async with self._engines.calling(task):
                 return look, await adapter.explain(ref_of(task, task.handle))
         except EngineError as error:
-            look = replace(look, trouble=f"engine {task.engine}: {error}")
+            look = ObservedTask(task, f"engine {task.engine}: {error}")
             return look, _from_the_store(look)
 
     async def answer(self, name: str, key: str, response: JSON) -> ObservedTask:
@@ -164,21 +151,20 @@ class Operator:
         """
         look = await self.find(name)
         task = look.task
-        if look.trouble or task.handle is None:
-            raise OperatorError(f"nothing was answered: {look.trouble or NOT_STARTED}")
+        if look.warning or task.handle is None:
+            raise OperatorError(f"nothing was answered: {look.warning or NOT_STARTED}")
         if not task.may_answer:
             raise OperatorError(f"nothing was answered: tool {task.tool} only watches")
         if key not in task.seen.requests:
             raise OperatorError("nothing was answered: that question is not open any more")
         try:
-            fitting = fitting_answers(task, {key: response}, OPERATOR)
-            if not fitting:
-                return look
-            task = await deliver_answers(task, task.handle, fitting, OPERATOR, self._store, self._engines, self._clock)
+            task, answers = await self._executions.answer(task, {key: response}, OPERATOR)
         except RequestError as error:
             raise OperatorError(error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
-        self._record(Event.ANSWER, task, reason=answer_reason(fitting))
-        return await self._look(task)
+        if not answers:
+            return ObservedTask(task)
+        self._record(Event.ANSWER, task, reason=answer_reason(answers))
+        return await self._executions.observe_once(task)
 
     async def cancel(self, name: str) -> ObservedTask:
         """Ask to cancel; if the engine does not take the request now, the sidecar delivers it later.
@@ -186,17 +172,9 @@ class Operator:
         Raises:
             OperatorError: see `find`.
         """
-        task = await find_task(self._store, name)
-        task = await self._change(task, lambda row: request_cancel(row, self._clock()))
-        self._record(Event.CANCEL, task, "ended" if task.ended else "ok")
-        if task.ended or task.handle is None:
-            return await self._look(task)
-        try:
-            async with self._engines.calling(task, api="cancel") as adapter:
-                await adapter.cancel(ref_of(task, task.handle))
-        except EngineError as error:
-            return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
-        return await self._look(await self._change(task, lambda row: deliver_cancel(row, self._clock())))
+        asked = await self._executions.cancel(await find_task(self._store, name))
+        self._record(Event.CANCEL, asked.task, "ended" if asked.task.ended else "ok")
+        return asked if asked.warning else await self._executions.observe_once(asked.task)
 
     async def terminate(self, name: str, reason: str) -> ObservedTask:
         """End the execution without asking it.
@@ -206,21 +184,18 @@ class Operator:
         """
         task = await find_task(self._store, name)
         if task.ended:
-            return ObservedTask(task=task)
+            return ObservedTask(task)
         if task.handle is None:
             raise OperatorError(f"task {task.id}: {NOT_STARTED}; nothing was done")
         adapter = self._engines.get(task.engine)
         if adapter is not None and not isinstance(adapter, Terminates):
             raise OperatorError(f"engine {task.engine} cannot terminate: leave out --terminate to ask it to cancel")
         try:
-            async with self._engines.calling(task, api="terminate"):
-                if isinstance(adapter, Terminates):
-                    await adapter.terminate(ref_of(task, task.handle), reason)
+            task = await self._executions.terminate(task, task.handle, reason)
         except EngineError as error:
             raise OperatorError(f"not terminated, engine {task.engine}: {error}") from None
-        task = await self._change(task, lambda row: mark_terminated(row, self._clock()))
         self._record(Event.CANCEL, task, "terminated", reason)
-        return await self._look(task)
+        return await self._executions.observe_once(task)
 
     async def adopt(
         self, tool: Tool, execution_id: str, owner: Principal, arguments: Mapping[str, JSON], retention: timedelta
@@ -232,16 +207,16 @@ class Operator:
             MappingError: the tool's templates do not work on these arguments.
         """
         try:
-            ref = await self._adoption.find(tool, execution_id)
+            ref = await self._executions.adoption.find(tool, execution_id)
         except EngineError as error:
             raise OperatorError(f"engine {tool.engine}: {error}") from None
         if not same_workflow(self._engines.get(tool.engine), tool.workflow, ref.workflow):
             raise OperatorError(f"{execution_id} runs workflow {ref.workflow}, and tool {tool.name} {tool.workflow}")
         ttl, known = tool.ttl or retention, watched_arguments(tool, execution_id, arguments)
-        adopted = AdoptionRequest(tool=tool, ref=ref, owner=owner, arguments=known, ttl=ttl, context={})
-        task = await self._adoption.create(adopted)
+        request = AdoptionRequest(tool=tool, ref=ref, owner=owner, arguments=known, ttl=ttl, context={})
+        task = await self._executions.adopt(request)
         self._record(Event.CREATE, task, "watched")
-        return await self._look(task)
+        return await self._executions.observe_once(task)
 
     async def _pages(self, task_filter: TaskFilter) -> AsyncIterator[Sequence[Task]]:
         before: datetime | None = None
@@ -257,53 +232,20 @@ class Operator:
             yield page
             before = page[-1].created
 
-    async def _looks(self, tasks: Sequence[Task]) -> Sequence[ObservedTask]:
-        looks: dict[str, ObservedTask] = {}
+    async def _observe_all(self, tasks: Sequence[Task]) -> Sequence[ObservedTask]:
+        observed: dict[str, ObservedTask] = {}
 
-        async def look(task: Task) -> None:
+        async def observe(task: Task) -> None:
             async with self._turns:
-                looks[task.id] = await self._look(task)
+                observed[task.id] = await self._executions.observe_once(task)
 
         async with anyio.create_task_group() as group:
             for task in tasks:
-                group.start_soon(look, task)
-        return [looks[task.id] for task in tasks]
-
-    async def _look(self, task: Task) -> ObservedTask:
-        """Ask the engine and store its answer as the sidecar does: the first terminal answer stays."""
-        if task.ended:
-            return ObservedTask(task=task)
-        if task.handle is None:
-            return ObservedTask(task=task, trouble=FOREIGN if self._engines.is_foreign(task) else NOT_STARTED)
-        if (silence := self._engines.silence(task.engine)) and not self._engines.is_foreign(task):
-            return ObservedTask(task=task, trouble=f"engine {task.engine}: {silence}")
-        try:
-            async with self._engines.calling(task, api="describe") as adapter:
-                seen = validated(await adapter.describe(ref_of(task, task.handle)))
-        except EngineError as error:
-            return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
-        return ObservedTask(task=await self._observed(task, seen))
-
-    async def _observed(self, task: Task, execution: Execution) -> Task:
-        """Store an answer of the engine, and record a change of status that nobody has recorded."""
-        is_change = False
-
-        def see(row: Task) -> Task:
-            nonlocal is_change
-            after = observe(row, execution, self._clock())
-            is_change = after.execution.status is not row.execution.status
-            return after
-
-        task = await self._change(task, see)
-        if is_change:
-            self._audit(status_record(task))
-        return task
+                group.start_soon(observe, task)
+        return [observed[task.id] for task in tasks]
 
     def _record(self, event: Event, task: Task, outcome: str = "ok", reason: str | None = None) -> None:
         self._audit(record_of(event, OPERATOR, task, outcome=outcome, reason=reason))
-
-    async def _change(self, task: Task, change: Callable[[Task], Task]) -> Task:
-        return await self._store.change(task.id, task.owner, change) or task
 
 
 def _fits(task: Task, task_filter: TaskFilter) -> bool:
@@ -323,8 +265,8 @@ def _gates(
     taken = {str(request.gate): ExplainedGate.closed(f"answered already ({key})") for key, request in answered.items()}
     found = {**open_gates(task.seen.requests), **explained, **taken}
     other = ExplainedGate.closed(f"it asks nothing now; the adapter of engine {task.engine} does not say why")
-    if look.trouble:
-        other = ExplainedGate(state=GateState.UNKNOWN, why=look.trouble)
+    if look.warning:
+        other = ExplainedGate(state=GateState.UNKNOWN, why=look.warning)
     later = ExplainedGate.closed(
         "the task was started without it: a task keeps the gates that its tool had at the start"
     )
@@ -338,9 +280,9 @@ def _from_the_store(look: ObservedTask) -> Explanation:
         why = task.execution.failure.text if task.execution.failure else task.execution.message
         said = "" if why in (None, "", task.execution.status) else f", {why}"
         return Explanation(reason=f"it has ended: {task.execution.status}{said}")
-    if look.trouble:
+    if look.warning:
         advice = "mcp-workflows check says what is wrong with the engine; the execution goes on without us"
-        return Explanation(reason=look.trouble, advice=advice)
+        return Explanation(reason=look.warning, advice=advice)
     if task.seen.status is Status.INPUT_REQUIRED:
         advice = "answer it in the MCP host, or with mcp-workflows tasks answer"
         return Explanation(reason=f"it waits for an answer: {asked(task.seen.requests)}", advice=advice)

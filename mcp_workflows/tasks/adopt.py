@@ -102,7 +102,7 @@ def watched_arguments(tool: Tool, execution_id: str, arguments: Mapping[str, JSO
 
 
 def _task_of(adopted: AdoptionRequest, identity: str, now: datetime) -> Task:
-    """Return a row that is bound from the start, so that nothing is ever started for it."""
+    """Return a row that has its handle from the start, so that nothing is ever started for it."""
     tool, ref, owner = adopted.tool, adopted.ref, adopted.owner
     task_id = secrets.token_hex(20)
     frozen = tool.model_dump(mode="json", include=set(_FROZEN))
@@ -118,10 +118,10 @@ def _task_of(adopted: AdoptionRequest, identity: str, now: datetime) -> Task:
         engine=tool.engine,
         workflow=ref.workflow,
         key=f"adopted-{name}",
-        arguments=None,
+        input=None,
         options={**options, **ref.options},
         gates=tool.frozen_gates(scope),
-        given=adopted.arguments if tool.gates else None,
+        arguments=adopted.arguments if tool.gates else None,
         context={"tool": tool.name, "owner": owner.subject or owner.id, **adopted.context},
         created=now,
         updated=now,

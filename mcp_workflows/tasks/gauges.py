@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 FRESH: Final = 5.0  # seconds for which a count is good enough
 EVERY: Final = 15.0  # seconds between two, while somebody collects them without asking for fresh ones
 _WANTED: Final = 300.0  # seconds after the last collection until counting stops
-_PATIENCE: Final = 5.0  # seconds for the store
+_TIMEOUT: Final = 5.0  # seconds for the store
 _NEVER: Final = float("-inf")
 
 
@@ -63,9 +63,9 @@ class TaskGauges:
         observe("tasks", self._tasks, description="Tasks, but for those that have expired.")
         observe("oldest_working", self._oldest, unit="s", description="Age of the oldest task that works.")
         observe("unanswered", self._unanswered, unit="s", description="How long the oldest question has been open.")
-        observe("quota_used_ratio", self._quota, description="Looks of the last minute, of those its quotas allow us.")
-        observe("retention_round_age", self._since_round, unit="s", description="Time since all tasks had their look.")
-        observe("retention_skipped", self._skipped, description="Tasks whose look failed in the last round over all.")
+        observe("quota_used_ratio", self._quota, description="Polls of the last minute, of those its quotas allow us.")
+        observe("retention_round_age", self._since_round, unit="s", description="Time since all tasks were polled.")
+        observe("retention_skipped", self._skipped, description="Tasks whose poll failed in the last round over all.")
         observe("census_age", self._age, unit="s", description="How old the counts of tasks are.")
 
     async def run(self) -> None:
@@ -84,7 +84,7 @@ class TaskGauges:
             return
         self._tried = now
         try:
-            with anyio.fail_after(_PATIENCE):
+            with anyio.fail_after(_TIMEOUT):
                 counts = await self._store.counts(self._clock())
                 rounds = await retention_rounds(self._store, self._engines)
         except (StoreError, TimeoutError) as error:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
@@ -21,36 +21,38 @@ from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.store.leases import Leases
 from mcp_workflows.store.protocol import ChecksIntegrity, Store, changed
 from mcp_workflows.task import Task, postpone, set_back, split_engine_key
-from mcp_workflows.tasks.cancel import Cancellation, Look
 
 logger = logging.getLogger(__name__)
 
 EVERY = timedelta(hours=12)  # engines keep what has ended for a day at least
 YOUNG = timedelta(hours=6)  # younger tasks are seen in the next round
-PACE = 1.0  # seconds from one look to the next, at one engine
-RETRY_AFTER = timedelta(minutes=5)  # from one try of the tasks whose look failed to the next
-RETENTION_PAGE = 20  # rows; after a restart no more are looked at again
+POLL_EVERY = 1.0  # seconds from one poll of a round to the next, at one engine
+RETRY_AFTER = timedelta(minutes=5)  # from one try of the tasks whose poll failed to the next
+RETENTION_PAGE = 20  # rows; after a restart no more are polled again
 _MOST_FAILED = 1000  # tasks of one engine
 _ROUND: Final = "keep"  # the name of the leases, before the key of the engine
 _ROUNDS: Final = "(retention)"  # the space of the notes; keys are those of engines
 _ROUND_KEPT = timedelta(days=30)
-HEAL_AFTER = timedelta(seconds=5)  # older rows without a handle belong to no call in progress
-HEAL_EVERY = 5.0  # seconds
-HEAL_BATCH = 100  # rows of one engine
-HEAL_AT_ONCE = 8  # starts at one engine: each writes the row, and many at once would hold up all requests
-SWEEP_EVERY = 5.0  # seconds
-SWEEP_LEASE = timedelta(seconds=20)  # longer than the interval, so that one replica goes on sweeping
+RECOVER_AFTER = timedelta(seconds=5)  # older rows without a handle belong to no call in progress
+RECOVER_EVERY = 5.0  # seconds
+RECOVER_BATCH = 100  # rows of one engine
+RECOVER_AT_ONCE = 8  # starts at one engine: each writes the row, and many at once would hold up all requests
+DELETE_EVERY = 5.0  # seconds
+DELETE_LEASE = timedelta(seconds=20)  # longer than the interval, so that one replica goes on deleting
 KEEP_EVERY = 60.0  # seconds between two checks for a due round
 CLOCK_EVERY = 5.0  # seconds
 INTEGRITY_EVERY = 60.0  # seconds between two requests; the store decides if a check is due
 JUMP = 5.0  # seconds between the wall clock and the uptime that show that the clock was set
 LONGEST_DISTRUST = 3600.0  # seconds after which a clock that stays set is trusted
 SCANNED = 100  # rows at once
-ATTEND_EVERY = 1.0  # seconds
-ATTEND_BATCH = 100  # rows of one engine
-ATTEND_AT_ONCE = 8  # calls to one engine
-_SWEEP: Final = "sweep"  # names of leases
-_ATTEND: Final = "attend "
+STEPS_EVERY = 1.0  # seconds
+STEPS_BATCH = 100  # rows of one engine
+STEPS_AT_ONCE = 8  # calls to one engine
+_DELETE: Final = "sweep"  # names of leases
+_STEPS: Final = "attend "
+
+Observe: TypeAlias = Callable[[Task], Awaitable[Task]]
+"""Returns the task after its engine was asked; raises `EngineError` or `StoreError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +63,13 @@ class RetentionRound:
     before: datetime | None = None  # the round goes on at the tasks created before this
     is_walked: bool = False  # every task had its turn
     ended: datetime | None = None  # of the last round in which every task had its turn
-    failed: Sequence[str] = ()  # ids of tasks whose look failed, to be tried again
+    failed: Sequence[str] = ()  # ids of tasks whose poll failed, to be tried again
     dropped: int = 0  # further ones, which wait for the next round
     again: datetime | None = None  # when the failed ones are tried again
 
     @property
     def skipped(self) -> int:
-        """The number of tasks whose look failed."""
+        """The number of tasks whose poll failed."""
         return len(self.failed) + self.dropped
 
 
@@ -77,7 +79,7 @@ _KEPT_ROUND: Final = TypeAdapter(RetentionRound)
 class RetentionScan:
     """A slow round over all tasks of each engine that have not ended, twice a day.
 
-    Engines forget executions some time after they end; the round sees each end before that. A task whose look fails is
+    Engines forget executions some time after they end; the round sees each end before that. A task whose poll fails is
     skipped alone and tried again in minutes. A silent engine is left alone, and its round goes on later at the same
     place. Replicas share the places, and one of them at a time works on an engine.
     """
@@ -86,20 +88,19 @@ class RetentionScan:
         self,
         store: Store,
         leases: Leases,
-        look: Look,
+        observe: Observe,
         clock: Callable[[], datetime],
         engines: Engines | None = None,
     ) -> None:
         """`engines`: without them, no engine counts as silent, and the store names the engines."""
         self._store = store
-        self._engines = engines
         self._leases = leases
-        self._look = look
+        self._observe = observe
         self._clock = clock
         self._engines = engines
 
     async def round(self) -> None:
-        """Look at the tasks of all engines, until there is none to look at now."""
+        """Observe the tasks of all engines, until there is none left for now."""
         busy = {""}
         while busy:
             busy = set[str]()
@@ -113,7 +114,7 @@ class RetentionScan:
                     group.start_soon(_guarded, partial(self._leases.alone, f"{_ROUND} {engine}", step))
 
     async def _step(self, engine: str, busy: set[str]) -> None:
-        """Look at the next page of an engine's tasks, or at those that failed; note the engine if there are more."""
+        """Observe the next page of an engine's tasks, or those that failed; add it to `busy` if there are more."""
         now, known = self._clock(), _kept_round(await self._store.note(_ROUNDS, engine))
         if known is None:
             known = RetentionRound(began=now)
@@ -125,7 +126,7 @@ class RetentionScan:
         elif failed and not (known.again and timedelta() < known.again - now <= RETRY_AFTER):
             found = [task for name in known.failed for task in await self._store.find(name, 1)]
             failed = {task.id: None for task in found}
-            is_silent = await self._look_at(engine, found, failed) < len(found)
+            is_silent = await self._observe_all(engine, found, failed) < len(found)
         else:
             return
         dropped = list(failed)[_MOST_FAILED:]
@@ -143,13 +144,13 @@ class RetentionScan:
     async def _walk(
         self, engine: str, known: RetentionRound, failed: dict[str, None], now: datetime
     ) -> tuple[RetentionRound, bool]:
-        """Look at the next page; return the round after it, and True if the engine is silent.
+        """Observe the next page; return the round after it, and True if the engine is silent.
 
         Young tasks are left out. Those of a later time than now were created before the clock was set back.
         """
         async for page in _pages(self._store, RETENTION_PAGE, engine=engine, before=known.before):
             wanted = [task for task in page if not timedelta() <= now - task.created < YOUNG]
-            done = await self._look_at(engine, wanted, failed)
+            done = await self._observe_all(engine, wanted, failed)
             if done < len(wanted):
                 return replace(known, before=wanted[done].created + timedelta.resolution), True
             last = page[-1].created
@@ -157,13 +158,13 @@ class RetentionScan:
             return replace(known, before=now - YOUNG + timedelta.resolution if is_young else last), False
         if failed:
             name = split_engine_key(engine)[0]
-            logger.warning("engine %r: %d tasks could not be looked at in this round", name, len(failed))
+            logger.warning("engine %r: %d tasks could not be observed in this round", name, len(failed))
         return replace(known, is_walked=True, ended=self._clock()), False
 
-    async def _look_at(self, engine: str, tasks: Sequence[Task], failed: dict[str, None]) -> int:
-        """Look at these tasks until the engine is silent; return how many had their turn, and note those that failed.
+    async def _observe_all(self, engine: str, tasks: Sequence[Task], failed: dict[str, None]) -> int:
+        """Observe these tasks until the engine is silent; return how many had their turn, and add those that failed.
 
-        The one whose look shows the silence has had its turn: it may be the cause.
+        The one whose poll shows the silence has had its turn: it may be the cause.
         """
         for number, task in enumerate(tasks):
             if self._engines and self._engines.silence(split_engine_key(engine)[0]):
@@ -172,9 +173,9 @@ class RetentionScan:
             if task.handle is None or task.ended or task.expired(self._clock()):
                 continue
             trouble = f"whether a {task.tool} task on engine {task.engine!r} has ended is asked later"
-            if not await _guarded(partial(self._look, task), trouble):
+            if not await _guarded(partial(self._observe, task), trouble):
                 failed[task.id] = None
-            await anyio.sleep(PACE)
+            await anyio.sleep(POLL_EVERY)
         return len(tasks)
 
 
@@ -268,9 +269,9 @@ class ClockCheck:
 
 
 class Maintenance:
-    """The background work of one process. `heal` is one look at a task, `look` a fresh one.
+    """The background work of one process.
 
-    Replicas that share a store divide the work by leases, one replica at a time for each engine. All replicas heal
+    Replicas that share a store divide the work by leases, one replica at a time for each engine. All replicas recover
     starts: one key is one execution however many try, and a start must not wait for a replica that cannot reach the
     engine.
     """
@@ -280,22 +281,21 @@ class Maintenance:
         *,
         store: Store,
         engines: Engines,
-        heal: Look,
-        look: Look,
-        cancellation: Cancellation,
+        observe: Observe,
+        take_due_step: Callable[[Task], Awaitable[None]],
         retention: timedelta,
         clock: Callable[[], datetime],
         clock_check: ClockCheck,
     ) -> None:
+        """`observe` also starts a task that is not started yet; `take_due_step` cancels or terminates."""
         self._store = store
         self._engines = engines
-        self._heal = heal
-        self._look = look
-        self._cancellation = cancellation
+        self._observe = observe
+        self._take_due_step = take_due_step
         self._retention = retention
         self._clock = clock
         self._leases = Leases(store, clock)
-        self._retention_scan = RetentionScan(store, self._leases, heal, clock, engines)
+        self._retention_scan = RetentionScan(store, self._leases, observe, clock, engines)
         self._clock_check = clock_check
         self._ahead = float("inf")  # seconds from the uptime to the clock at the last check for a clock set back
         self._engines_in_progress: set[str] = set()
@@ -303,17 +303,17 @@ class Maintenance:
     async def run(self) -> None:
         """Run all background work, each part at its own interval, for ever."""
         async with anyio.create_task_group() as group:
-            group.start_soon(_repeat, self._heal_all, HEAL_EVERY)
-            group.start_soon(_repeat, self._sweep, SWEEP_EVERY)
+            group.start_soon(_repeat, self._recover_starts, RECOVER_EVERY)
+            group.start_soon(_repeat, self._delete_expired, DELETE_EVERY)
             group.start_soon(_repeat, self._retention_scan.round, KEEP_EVERY)
-            group.start_soon(_repeat, partial(self._attend_all, group), ATTEND_EVERY)
+            group.start_soon(_repeat, partial(self._take_due_steps, group), STEPS_EVERY)
             group.start_soon(_repeat, self._notice_set_back, CLOCK_EVERY)
             if isinstance(self._store, ChecksIntegrity):
                 group.start_soon(_repeat, self._store.check_integrity, INTEGRITY_EVERY)
 
-    async def _sweep(self) -> None:
+    async def _delete_expired(self) -> None:
         """Delete expired rows, unless another process does or the clock was just set; twice at once does no harm."""
-        if self._clock_check.is_steady() and await self._leases.holds(_SWEEP, SWEEP_LEASE):
+        if self._clock_check.is_steady() and await self._leases.holds(_DELETE, DELETE_LEASE):
             now = self._clock()
             await self._store.delete_expired(now, now - self._retention)
 
@@ -337,66 +337,67 @@ class Maintenance:
 
     # --- starts
 
-    async def _heal_all(self) -> None:
-        before = self._clock() - HEAL_AFTER
+    async def _recover_starts(self) -> None:
+        before = self._clock() - RECOVER_AFTER
         async with anyio.create_task_group() as group:
             for key, engine in self._engines.keys.items():
-                if rows := await self._store.unbound(key, before, HEAL_BATCH):
-                    group.start_soon(self._heal_engine, engine, rows)
+                if tasks := await self._store.unbound(key, before, RECOVER_BATCH):
+                    group.start_soon(self._recover_engine, engine, tasks)
 
-    async def _heal_engine(self, engine: str, rows: Sequence[Task]) -> None:
+    async def _recover_engine(self, engine: str, tasks: Sequence[Task]) -> None:
         """Start the tasks of one engine; if the engine is silent, the rest waits for the next round."""
-        turns = anyio.Semaphore(HEAL_AT_ONCE)
+        turns = anyio.Semaphore(RECOVER_AT_ONCE)
+
+        async def recover(task: Task) -> None:
+            trouble = f"a {task.tool} task is not started yet: engine {engine!r}"
+            try:
+                await _guarded(partial(self._observe, task), trouble)
+            finally:
+                turns.release()
+
         async with anyio.create_task_group() as group:
-            for row in rows:
+            for task in tasks:
                 await turns.acquire()
                 if silence := self._engines.silence(engine):
                     logger.warning("tasks are not started yet: engine %r: %s", engine, silence)
                     return
-                group.start_soon(self._heal_one, row, turns)
-
-    async def _heal_one(self, task: Task, turn: anyio.Semaphore) -> None:
-        try:
-            await _guarded(partial(self._heal, task), f"a {task.tool} task is not started yet: engine {task.engine!r}")
-        finally:
-            turn.release()
+                group.start_soon(recover, task)
 
     # --- due cancellations and terminations
 
-    async def _attend_all(self, group: TaskGroup) -> None:
+    async def _take_due_steps(self, group: TaskGroup) -> None:
         """Work on each engine by itself, so that one without an answer delays no other."""
+
+        async def work(engine: str) -> None:
+            try:
+                await _guarded(partial(self._leases.alone, f"{_STEPS}{engine}", partial(self._take_batch, engine)))
+            finally:
+                self._engines_in_progress.discard(engine)
+
         for engine in self._engines.keys:
             if engine not in self._engines_in_progress and await self._store.due(engine, self._clock(), 1):
                 self._engines_in_progress.add(engine)
-                group.start_soon(self._attend_engine, engine)
+                group.start_soon(work, engine)
 
-    async def _attend_engine(self, engine: str) -> None:
-        try:
-            await _guarded(partial(self._leases.alone, f"{_ATTEND}{engine}", partial(self._attend_batch, engine)))
-        finally:
-            self._engines_in_progress.discard(engine)
+    async def _take_batch(self, engine: str) -> None:
+        """Take the due steps of one engine; postpone one after an error, so that it delays no other task."""
+        turns, steady = anyio.Semaphore(STEPS_AT_ONCE), self._clock_check.is_steady()
 
-    async def _attend_batch(self, engine: str) -> None:
-        turns, steady = anyio.Semaphore(ATTEND_AT_ONCE), self._clock_check.is_steady()
+        async def take(task: Task) -> None:
+            try:
+                step = partial(self._take_due_step, task)
+                done = await _guarded(step, f"a {task.tool} task does not end yet, engine {task.engine!r}")
+            finally:
+                turns.release()
+            if not done:
+                await _guarded(partial(changed, self._store, task, lambda stored: postpone(stored, self._clock())))
+
         async with anyio.create_task_group() as group:
-            for row in await self._store.due(engine, self._clock(), ATTEND_BATCH):
-                if not (steady or _is_wanted(row)):
+            for task in await self._store.due(engine, self._clock(), STEPS_BATCH):
+                if not (steady or _is_wanted(task)):
                     continue  # termination and expiry cannot be undone, and the clock was just set
                 await turns.acquire()
-                group.start_soon(self._attend_one, row, turns)
-
-    async def _attend_one(self, task: Task, turn: anyio.Semaphore) -> None:
-        """Do the due step of a task; postpone it after an error, so that it delays no other task."""
-        try:
-            chore = partial(self._cancellation.attend, task, self._look)
-            done = await _guarded(chore, f"a {task.tool} task does not end yet, engine {task.engine!r}")
-        finally:
-            turn.release()
-        if not done:
-            await _guarded(partial(self._postpone, task))
-
-    async def _postpone(self, task: Task) -> None:
-        await changed(self._store, task, lambda row: postpone(row, self._clock()))
+                group.start_soon(take, task)
 
 
 def _is_wanted(task: Task) -> bool:

@@ -1,88 +1,519 @@
-"""The task service: the commands of MCP clients, each on behalf of a principal."""
+"""The task service: the commands of MCP clients, each on behalf of a principal, and the rules that allow them.
+
+A task that a principal may not see is not found, and a tool that it may not call does not exist. The reason goes to the
+audit log only. See docs/decisions/0017.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Final
 
 import anyio
+import anyio.lowlevel
 
-from mcp_workflows.access import Principal, Verb
-from mcp_workflows.access.audit import Audit, Event, silent
+from mcp_workflows.access import AccessRequest, Authorizer, Principal, Verb, permits, person_of, reaches_others
+from mcp_workflows.access.audit import Audit, Event, answer_reason, record_of, silent, task_hash
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
-from mcp_workflows.adapter import Status, digest
-from mcp_workflows.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError, StoreError
+from mcp_workflows.adapter import JSON, Execution, InputRequest, Status, askable, digest
+from mcp_workflows.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    EngineError,
+    EngineRefused,
+    EngineUnavailable,
+    ExecutionNotFound,
+    LimitReached,
+    MappingError,
+    RequestError,
+    ServerStopping,
+    StoreError,
+    WorkflowsError,
+)
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.authorization import NO_RIGHTS, Authorization, Rights, TaskAccess, not_found
-from mcp_workflows.tasks.call import ToolCalls
-from mcp_workflows.tasks.repository import TaskRepository, expired
-from mcp_workflows.tasks.view import log_document, protocol_error, whole_result
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tasks.adopt import AdoptionRequest
+from mcp_workflows.tasks.executions import NO_MORE, Executions, ObservedTask, caps_of
+from mcp_workflows.tasks.results import limit_result, tool_error
+from mcp_workflows.tasks.view import (
+    abandoned_text,
+    finished,
+    log_document,
+    protocol_error,
+    unanswerable,
+    view,
+    whole_result,
+)
+from mcp_workflows.telemetry import propagated
+from mcp_workflows.tools.dialogue import Declined, Dialogue, read_dialogue, write_dialogue
+from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
+from mcp_workflows.tools.idempotency import key_of, with_key
+from mcp_workflows.tools.prepare import NotReady, Prepared, prepare
+from mcp_workflows.tools.sizes import check_size
+from mcp_workflows.tools.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, Tool
 from mcp_workflows.wire.commands import (
     Acknowledged,
+    Call,
+    CallOutcome,
     Cancel,
+    Capability,
+    CapabilityNeeded,
+    Created,
     Described,
     Document,
     Find,
+    Finished,
     Get,
     List,
     Listed,
     Listen,
     Part,
+    Questions,
     Read,
     TaskView,
+    Unfinished,
     Update,
 )
 
+logger = logging.getLogger(__name__)
+
 PAGE = 50  # tasks of one `tasks/list`
+AUTHORIZER_TIMEOUT: Final = 5.0  # seconds for an authorizer to say yes
+CARD_WAIT = timedelta(seconds=2)  # a plain call waits no longer for what a card shows: it is empty until the reply
+NO_ANSWER_LIMIT = 30.0  # seconds a plain call waits for an engine that gives no answer
+ABANDONING = 5.0  # seconds to cancel what a client has left
+NOT_FOUND: Final = "Task not found"
+EXPIRED: Final = "Task expired: its time to live is over"
+_MAY_NOT: Mapping[Verb, str] = {
+    Verb.ANSWER: "Not allowed: what this task asks is for somebody else to answer; nothing was applied",
+    Verb.CANCEL: "Not allowed: you may not cancel this task; it goes on",
+}
+
+Report = Callable[[Execution], Awaitable[None]]
 OnView = Callable[[TaskView], Awaitable[bool | None]]
 
 
+class ResultHidden(RequestError):  # noqa: N818  # an answer, not a fault
+    """The caller may not see the result of its call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """The rights of one principal on one task."""
+
+    see: bool
+    answer: bool
+    cancel: bool
+
+    def reads(self, task: Task) -> bool:
+        """Return True if the task may be read now. With `answer` alone, that is while it waits for input."""
+        return self.see or (self.answer and task.execution.status is Status.INPUT_REQUIRED)
+
+    def within(self, task: Task) -> Task:
+        """Return the task within these rights: without questions to answer, or without any content."""
+        if not self.reads(task):
+            return replace(task, execution=Execution(status=Status.RUNNING), ended=None)
+        return task if self.answer else replace(task, may_answer=False)
+
+
+_ALL: Final = Rights(see=True, answer=True, cancel=True)
+_NONE: Final = Rights(see=False, answer=False, cancel=False)
+
+
+class Authorization:
+    """The rules of the tools, then the operator's authorizer; one object for as long as the server lives.
+
+    New rules count at once, also for streams that were opened before.
+    """
+
+    def __init__(
+        self, tools: Mapping[str, Tool], *, authorizer: Authorizer | None = None, audit: Audit = silent
+    ) -> None:
+        self._authorizer = authorizer
+        self._audit = audit
+        self.use(tools)
+
+    def use(self, tools: Mapping[str, Tool]) -> None:
+        """Replace the tools, and with them the rules."""
+        self._tools = tools
+        self._ruled = self._authorizer is not None or any(tool.allow is not None for tool in tools.values())
+
+    async def offers(self, name: str, principal: Principal) -> bool:
+        """Return True if the principal may call this tool; record a refusal."""
+        if not self._ruled or await self._may(AccessRequest(principal=principal, verb=Verb.CALL, tool=name)):
+            return True
+        self.denied(principal, tool=name, reason="may not call it")
+        return False
+
+    async def offered(self, principal: Principal) -> frozenset[str]:
+        """Return the tools that the principal may call."""
+        if not self._ruled:
+            return frozenset(self._tools)
+        wishes = [AccessRequest(principal=principal, verb=Verb.CALL, tool=name) for name in self._tools]
+        return frozenset([wish.tool for wish in wishes if await self._may(wish)])
+
+    async def starts(self, tool: Tool, arguments: Mapping[str, JSON], principal: Principal) -> bool:
+        """Return True if the principal may call the tool with these arguments; only authorizers see these."""
+        if not self._ruled:
+            return True
+        wish = AccessRequest(principal=principal, verb=Verb.CALL, tool=tool.name, arguments=arguments)
+        if await self._may(wish):
+            return True
+        self.denied(principal, tool=tool.name, reason="may not call it with these arguments")
+        return False
+
+    def shared_tools(self, principal: Principal) -> Sequence[str]:
+        """Return the tools whose rules may let this principal see or answer tasks of other owners."""
+        if not self._ruled:
+            return ()
+        return [name for name, tool in self._tools.items() if reaches_others(tool.allow, principal)]
+
+    async def rights(self, task: Task, principal: Principal) -> Rights:
+        """Return the rights of the principal on this task now."""
+        tool = self._tools.get(task.tool)
+        mine = principal.id == task.owner
+        if tool is None and task.guarded:  # its rules are gone: the owner may see the task and do nothing else
+            return Rights(see=mine, answer=False, cancel=False)
+        if self._authorizer is None and (tool is None or tool.allow is None):
+            return _ALL if mine else _NONE
+        see, answer, cancel = [
+            await self._may(
+                AccessRequest(principal=principal, verb=verb, tool=task.tool, owner=task.owner, task_id=task.id)
+            )
+            for verb in (Verb.SEE, Verb.ANSWER, Verb.CANCEL)
+        ]
+        return Rights(see=see, answer=answer, cancel=cancel)
+
+    async def _may(self, wish: AccessRequest) -> bool:
+        tool = self._tools.get(wish.tool)
+        if not permits(None if tool is None else tool.allow, wish.verb, wish.principal, wish.owner):
+            return False
+        if self._authorizer is None:
+            return True
+        try:
+            with anyio.fail_after(AUTHORIZER_TIMEOUT):
+                return await self._authorizer(wish) is True
+        except Exception:  # third-party code; any error is a refusal: docs/decisions/0002
+            logger.exception("the authorizer failed on %s of tool %r: denied", wish.verb, wish.tool)
+            return False
+
+    def denied(
+        self,
+        principal: Principal,
+        *,
+        task: Task | None = None,
+        task_id: str | None = None,
+        tool: str | None = None,
+        reason: str,
+    ) -> None:
+        """Record a refusal in the audit log."""
+        record = record_of(Event.DENY, principal, task, tool=tool, outcome="refused", reason=reason)
+        self._audit(record if task_id is None else replace(record, task=task_hash(task_id)))
+
+
 class TaskService:
-    """The commands of every revision; those of `tools/call` are in `calls`, and `authorization` has the rules."""
+    """The commands of every protocol version. `authorization` has the rules, and lives longer than one service."""
 
     def __init__(
         self,
         *,
         tools: Mapping[str, Tool],
-        repository: TaskRepository,
+        executions: Executions,
         retention: timedelta,
         authorization: Authorization | None = None,
         audit: Audit = silent,
         limits: Limits = UNLIMITED,
         meters: RateLimits | None = None,
     ) -> None:
-        authorization, meters = (
-            authorization or Authorization(tools, audit=audit),
-            meters or RateLimits(limits, audit=audit),
-        )
-        access = TaskAccess(
-            repository=repository, authorization=authorization, meters=meters, limits=limits, audit=audit
-        )
-        self.calls = ToolCalls(
-            tools=tools,
-            repository=repository,
-            retention=retention,
-            authorization=authorization,
-            meters=meters,
-            limits=limits,
-            access=access,
-        )
+        self.authorization = authorization or Authorization(tools, audit=audit)
         self._tools = tools
-        self._repository = repository
-        self.authorization = authorization
-        self._access = access
+        self._executions = executions
+        self._retention = retention
+        self._audit = audit
+        self._limits = limits
+        self._meters = meters or RateLimits(limits, audit=audit)
+
+    # --- tools/call
+
+    async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
+        """`tools/call`: ask the questions first, then return a task, or the plain result to a client without tasks.
+
+        `report` is called with each change while the call waits.
+        """
+        tool = self._tools[call.tool]
+        if tool.kind is Kind.WATCH and not principal.identified:
+            text = f"tool {tool.name} is for identified callers only, and you are anonymous"
+            raise RequestError(INVALID_PARAMS, text)
+        if tool.needs_tasks and not call.takes_tasks:
+            text = f"tool {tool.name} takes long: it needs a client with tasks"
+            return CapabilityNeeded(capability=Capability.TASKS, message=text)
+        if call.wants_task and tool.tasks is TaskSupport.FORBIDDEN:
+            raise RequestError(METHOD_NOT_FOUND, f"tool {tool.name} makes no tasks: call it without params.task")
+        if call.unusable_keys:
+            logger.debug("a call of %s: no key can be made of %s in _meta", call.tool, ", ".join(call.unusable_keys))
+        call = replace(call, arguments=tool.checker.normalize(call.arguments))
+        key = None if call.state else key_of(call.idempotency_key, call.host_key, call.arguments, principal)
+        dialogue = read_dialogue(call.state) if call.state else Dialogue(key=key)
+        if dialogue.task_id is not None:  # a plain call whose workflow asked a question goes on
+            task, _ = await self._authorize(dialogue.task_id, principal, Verb.ANSWER)
+            async with self._cancelled_if_abandoned(tool, task, principal):
+                task = await self._answer(task, call.responses, principal)
+            return await self._result(tool, task, call, principal, report)
+        try:
+            task = await self._start(tool, call, dialogue, principal)
+        except MappingError as error:
+            return Finished(result=tool_error(f"Wrong arguments for {tool.name}: {error}; nothing was started"))
+        except LimitReached as reached:  # no protocol error: hosts do not show those to the model
+            self._meters.refused(principal, tool.name, reached)
+            return Finished(result=limit_result(reached))
+        if not isinstance(task, Task):
+            return task
+        self._meters.remember_shown(principal, task.id)
+        async with self._cancelled_if_abandoned(tool, task, principal):
+            await anyio.lowlevel.checkpoint_if_cancelled()  # the client may have left during the start
+        if not call.takes_tasks or tool.tasks is TaskSupport.FORBIDDEN:
+            return await self._result(tool, task, call, principal, report)
+        at_once = tool.adaptive is not None and not call.wants_task
+        if at_once:
+            with suppress(EngineError, ResultHidden):
+                task = await self._wait(tool, task, report, principal, within=tool.adaptive)
+        rights = await self.authorization.rights(task, principal)
+        if at_once and task.ended and rights.see:
+            self._record(Event.RETRIEVE, principal, task)
+            return finished(task)
+        return Created(task=self._view(ObservedTask(task), rights, principal))
+
+    async def _start(
+        self, tool: Tool, call: Call, dialogue: Dialogue, principal: Principal
+    ) -> Task | Finished | Questions | CapabilityNeeded:
+        """Return the task of a call; or what the caller must answer first, or why nothing was started."""
+        task_id = secrets.token_hex(20)
+        ready = prepare(
+            tool,
+            call.arguments,
+            call.responses,
+            dialogue,
+            principal=principal,
+            limits=self._limits,
+            task_id=task_id,
+        )
+        if isinstance(ready, NotReady):
+            if ready.requests is None:
+                return Finished(result=tool_error(ready.reason))
+            return self._ask(tool, ready.requests, ready.reason, ready.dialogue, call, principal)
+        if not await self.authorization.starts(tool, ready.arguments, principal):
+            return Finished(result=tool_error(f"Not allowed: {tool.name} with these arguments; nothing was started"))
+        if sought := ready.confirmation:
+            verdict = sought.taken(call.responses, ready.dialogue)
+            if isinstance(verdict, Declined):
+                text = f"{tool.name} was not confirmed ({verdict.action}); nothing was started"
+                return Finished(result=tool_error(text))
+            if not verdict:
+                requests = {CONFIRM: sought.request}
+                return self._ask(tool, requests, "a confirmation", sought.asked(ready.dialogue), call, principal)
+        if tool.kind is Kind.WATCH:
+            return await self._watch(tool, call, principal)
+        new = self._new_task(tool, call, ready, task_id, principal)
+        in_vain = self._meters.check_start(principal)
+        caps = NO_MORE if in_vain else caps_of(self._limits, tool, new.created)
+        try:
+            task = await self._executions.create(new, caps, ready.same)
+        except LimitReached as reached:
+            raise in_vain or reached from None
+        except (EngineRefused, EngineUnavailable) as error:
+            self._meters.started_nothing(principal)  # no row counts this call
+            text = f"Engine {tool.engine} cannot be reached, nothing was started; try again later: {error}"
+            if isinstance(error, EngineRefused):
+                text = f"Engine {tool.engine} refused to start {tool.workflow}: {error}"
+            return Finished(result=tool_error(text))
+        outcome = "ok" if task.id == new.id else "again"
+        self._record(Event.CREATE, principal, task, outcome=outcome, arguments=call.arguments)
+        return task
+
+    def _ask(
+        self,
+        tool: Tool,
+        requests: Mapping[str, InputRequest],
+        missing: str,
+        dialogue: Dialogue,
+        call: Call,
+        principal: Principal,
+    ) -> Questions | CapabilityNeeded:
+        if not call.takes_questions:
+            text = f"tool {tool.name} has to ask a person for: {missing}; it needs a client with elicitation"
+            return CapabilityNeeded(capability=Capability.ELICITATION, message=text)
+        state = write_dialogue(with_key(dialogue, tool, principal, self._executions.clock()))
+        return Questions(requests=requests, state=state)
+
+    async def _watch(self, tool: Tool, call: Call, principal: Principal) -> Task | Finished:
+        """Return a task for an execution that was started elsewhere."""
+        self._meters.count_poll(principal)
+        try:
+            ref = await self._executions.adoption.find_own(tool, call.arguments[EXECUTION_ID])
+        except EngineUnavailable as error:
+            text = f"Engine {tool.engine} gives no answer, nothing is watched; try again later: {error}"
+            return Finished(result=tool_error(text))
+        except ExecutionNotFound as error:
+            self.authorization.denied(principal, tool=tool.name, reason="there is no such execution for them")
+            self._meters.count_failed_lookup(principal)
+            return Finished(result=tool_error(str(error)))
+        ttl = self._ttl(call, tool, principal)
+        request = AdoptionRequest(
+            tool=tool, ref=ref, owner=principal, arguments=call.arguments, ttl=ttl, context=call.context
+        )
+        task = await self._executions.adopt(request, caps_of(self._limits, tool, self._executions.clock()))
+        self._record(Event.CREATE, principal, task, outcome="watched")
+        return task
+
+    def _new_task(self, tool: Tool, call: Call, ready: Prepared, task_id: str, principal: Principal) -> Task:
+        now, filled = self._executions.clock(), ready.filled
+        expires = now + self._ttl(call, tool, principal)
+        return Task(
+            id=task_id,
+            owner=principal.id,
+            tool=tool.name,
+            engine=tool.engine,
+            workflow=tool.workflow,
+            key=self._executions.start_key(task_id, tool.name, principal.id, ready.same),
+            input=filled.input,
+            options=filled.options,
+            gates=filled.gates,
+            arguments=ready.arguments if tool.gates else None,
+            context={**filled.context, **propagated(call.context)},
+            created=now,
+            updated=now,
+            expires=expires,
+            max_result=tool.max_result,
+            output_schema=tool.output,
+            idempotency_key=ready.same.key,
+            fingerprint=ready.fingerprint,
+            guarded=tool.allow is not None,
+            grace=tool.grace,
+            cancel_on_expiry=tool.cancels_on_expiry,
+        )
+
+    def _ttl(self, call: Call, tool: Tool, principal: Principal) -> timedelta:
+        """Return the time to live: the client's wish within the limits."""
+        known = principal.identified
+        return self._limits.ttl(asked_ms=call.ttl_ms, tool=tool.ttl, retention=self._retention, identified=known)
+
+    async def _result(self, tool: Tool, task: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
+        """Return the result to a client that takes no task, or the unfinished task if the tool hands over in time."""
+        try:
+            try:
+                task = await self._wait(tool, task, report, principal, within=time_left(tool, call))
+            except EngineError as error:
+                if tool.hands_over:
+                    task = await self._visible_now(task, principal)
+                    text = f"engine {task.engine} gives no answer: {error}"
+                    return Unfinished(task=replace(view(task, self._executions.poll_interval(task)), message=text))
+                text = f"Engine {task.engine} gives no answer, what was started there goes on: {error}"
+                return Finished(result=tool_error(text))
+            except ServerStopping:
+                return Finished(result=tool_error(abandoned_text(task)))
+            task = await self._visible_now(task, principal)
+        except ResultHidden:
+            text = f"{tool.name} was started and goes on by itself. What comes of it is for others to see: do not"
+            return Finished(result=tool_error(f"{text} call it again, that would start it twice."))
+        if task.ended:
+            self._record(Event.RETRIEVE, principal, task)
+            return finished(task)
+        requests = askable(task.seen.requests if call.takes_questions else {}, takes_urls=call.takes_urls)
+        if requests and task.seen.status is Status.INPUT_REQUIRED and not call.shows_card:
+            return Questions(requests=requests, state=write_dialogue(Dialogue(task_id=task.id)), started=True)
+        if tool.hands_over:
+            return Unfinished(task=view(task, self._executions.poll_interval(task)))
+        return unanswerable(task)
+
+    async def _wait(
+        self, tool: Tool, task: Task, report: Report, principal: Principal, *, within: timedelta | None
+    ) -> Task:
+        """Return the task when it has ended or asks, or after `within`; None is no limit.
+
+        The workflow goes on without the client, unless the tool says `cancel_on_disconnect`.
+        """
+        latest = task
+
+        async def on_change(observed: ObservedTask) -> bool:
+            nonlocal latest
+            latest = observed.task
+            execution = (await self._visible_now(latest, principal)).seen
+            if execution.status is Status.INPUT_REQUIRED:
+                return True
+            await report(execution)
+            return False
+
+        try:
+            async with self._cancelled_if_abandoned(tool, task, principal):
+                with anyio.move_on_after(None if within is None else within.total_seconds()):
+                    await self._executions.follow(task, on_change, timeout=NO_ANSWER_LIMIT)
+        except ServerStopping:
+            if within is None:
+                raise
+        return latest
+
+    async def _visible_now(self, task: Task, principal: Principal) -> Task:
+        """Return the task within the rights that the principal has at this moment, while its token is good.
+
+        Raises:
+            ResultHidden: it has none.
+        """
+        current = await principal.revalidated_if_unexpired(self._executions.clock())
+        rights = _NONE if current is None else await self.authorization.rights(task, current)
+        if not rights.reads(task) and (task.ended or not rights.answer):
+            self.authorization.denied(principal, task=task, reason="may not see what comes of it")
+            raise ResultHidden(INVALID_PARAMS, NOT_FOUND)
+        return rights.within(task)
+
+    @asynccontextmanager
+    async def _cancelled_if_abandoned(self, tool: Tool, task: Task, principal: Principal) -> AsyncGenerator[None]:
+        """Cancel the workflow if the client leaves during the body and the tool says so.
+
+        A stopping server does not count as a client that leaves.
+        """
+        try:
+            yield
+        except anyio.get_cancelled_exc_class():
+            if tool.cancel_on_disconnect and not self._executions.stopping and not task.ended:
+                with anyio.move_on_after(ABANDONING, shield=True), suppress(WorkflowsError):
+                    self._record(Event.CANCEL, principal, await self._cancel(task), outcome="left")
+            raise
+
+    @asynccontextmanager
+    async def asking(self, call: Call, questions: Questions, principal: Principal) -> AsyncGenerator[None]:
+        """Wrap the time in which a receiver puts these questions to a person; the client or the server may end it.
+
+        Raises:
+            RequestError: the server is stopping, and nothing was started.
+        """
+        task_id = read_dialogue(questions.state).task_id
+        if task_id is None:
+            with self._executions.until_stop():
+                yield
+            if self._executions.stopping:
+                raise RequestError(INTERNAL_ERROR, "the server is stopping; nothing was started: call again later")
+            return
+        task, _ = await self._authorize(task_id, principal)
+        async with self._cancelled_if_abandoned(self._tools[call.tool], task, principal):
+            with self._executions.until_stop():
+                yield
+
+    # --- tasks/*
 
     async def get(self, command: Get, principal: Principal) -> Described:
-        """`tasks/get`: return the task after a look, or its last known state if the engine does not answer."""
-        by = self._repository.deadline()
-        task, rights = await self._access.authorize(command.task_id, principal, by=by)
-        found = await self._described(task, rights, principal, by)
-        if found is None:
-            raise not_found()
-        return found
+        """`tasks/get`: return the task as its engine shows it now, or its last known state if that does not answer."""
+        by = anyio.current_time() + self._executions.read_timeout
+        task, rights = await self._authorize(command.task_id, principal, by=by)
+        described = await self._described(task, rights, principal, by)
+        if described is None:
+            raise _not_found()
+        return described
 
     async def find(self, command: Find, principal: Principal) -> Described:
         """Return the caller's own newest task that a call with these arguments started, as `get` does.
@@ -91,33 +522,35 @@ class TaskService:
             RequestError: there is none among the caller's latest tasks, it may not be seen, or the caller is anonymous.
         """
         if not principal.identified:
-            raise not_found()
+            raise _not_found()
         tool = self._tools.get(command.tool)
         arguments = tool.checker.normalize(command.arguments) if tool else command.arguments
-        found = await self._repository.newest(principal.id, command.tool, digest(arguments))
-        if found is None:
-            raise not_found()
-        return await self.get(Get(task_id=found.id), principal)
+        task = await self._executions.newest(principal.id, command.tool, digest(arguments))
+        if task is None:
+            raise _not_found()
+        return await self.get(Get(task_id=task.id), principal)
 
     async def answered(self, command: Get, principal: Principal) -> Described | None:
         """Return the task after the principal's own answer, or None if the principal may see no more of it.
 
         Unlike `get` this records no refusal: an approver did nothing wrong.
         """
-        by = self._repository.deadline()
-        task = await self._repository.found(command.task_id, principal.id, self.authorization.beyond(principal), by=by)
-        if task is None or self._repository.over(task):
+        by, shared_tools = (
+            anyio.current_time() + self._executions.read_timeout,
+            self.authorization.shared_tools(principal),
+        )
+        task = await self._executions.find(command.task_id, principal.id, shared_tools, by=by)
+        if task is None or task.expired(self._executions.clock()):
             return None
         return await self._described(task, await self.authorization.rights(task, principal), principal, by)
 
     async def _described(self, task: Task, rights: Rights, principal: Principal, by: float) -> Described | None:
-        task, warning = await self._repository.current(task, by=by)
-        if not rights.reads(task):
+        observed = await self._executions.observe(task, by=by)
+        if not rights.reads(observed.task):
             return None
-        seen = self._access.view(task, rights, principal)
-        if task.ended:
-            self._access.record(Event.RETRIEVE, principal, task)
-        return Described(task=_with_warning(seen, warning))
+        if observed.task.ended:
+            self._record(Event.RETRIEVE, principal, observed.task)
+        return Described(task=self._view(observed, rights, principal))
 
     async def may_answer(self, command: Get, principal: Principal) -> None:
         """Check that the principal may answer questions of this task, now or later.
@@ -125,19 +558,35 @@ class TaskService:
         Raises:
             RequestError: it may not.
         """
-        await self._access.authorize(command.task_id, principal, Verb.ANSWER)
+        await self._authorize(command.task_id, principal, Verb.ANSWER)
 
     async def update(self, command: Update, principal: Principal) -> Acknowledged:
         """`tasks/update`: deliver answers; either all of them fit their questions, or none is applied."""
-        task, _ = await self._access.authorize(command.task_id, principal, Verb.ANSWER)
-        await self._access.answer(task, command.responses, principal)
+        task, _ = await self._authorize(command.task_id, principal, Verb.ANSWER)
+        await self._answer(task, command.responses, principal)
         return Acknowledged()
+
+    async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
+        """Deliver answers to a task that was authorized with `Verb.ANSWER`.
+
+        Raises:
+            RequestError: the answers are too large, or see `Executions.answer`.
+        """
+        try:
+            check_size("Answers", responses, self._limits.max_answer, self._limits.max_json_values)
+        except LimitReached as reached:
+            self._meters.refused(principal, task.tool, reached)
+            raise
+        task, answers = await self._executions.answer(task, responses, principal)
+        if answers:
+            self._record(Event.ANSWER, principal, task, reason=answer_reason(answers))
+        return task
 
     async def cancel(self, command: Cancel, principal: Principal) -> Acknowledged:
         """`tasks/cancel`: ask the engine to cancel; the status shows the outcome."""
-        task, _ = await self._access.authorize(command.task_id, principal, Verb.CANCEL)
-        await self._repository.cancel(task)
-        self._access.record(Event.CANCEL, principal, task, outcome="ended" if task.ended else "ok")
+        task, _ = await self._authorize(command.task_id, principal, Verb.CANCEL)
+        await self._cancel(task)
+        self._record(Event.CANCEL, principal, task, outcome="ended" if task.ended else "ok")
         return Acknowledged()
 
     async def withdraw(self, command: Cancel, principal: Principal) -> Described:
@@ -146,17 +595,22 @@ class TaskService:
         Raises:
             RequestError: it has ended already.
         """
-        by = self._repository.deadline()
-        found, rights = await self._access.authorize(command.task_id, principal, Verb.CANCEL, by=by)
-        task, _ = await self._repository.current(found, by=by)
-        is_cancelled = (
-            task.cancelled is None
-            and (task := await self._repository.cancel(task, is_final=True)).cancelled is not None
-        )
-        if not is_cancelled:
-            raise RequestError(INVALID_PARAMS, "Cannot cancel task: it has ended already")
-        self._access.record(Event.CANCEL, principal, task)
-        return Described(task=self._access.view(task, rights, principal))
+        by = anyio.current_time() + self._executions.read_timeout
+        task, rights = await self._authorize(command.task_id, principal, Verb.CANCEL, by=by)
+        task = (await self._executions.observe(task, by=by)).task
+        if task.cancelled is None:
+            task = await self._cancel(task, is_final=True)
+            if task.cancelled is not None:
+                self._record(Event.CANCEL, principal, task)
+                return Described(task=self._view(ObservedTask(task), rights, principal))
+        raise RequestError(INVALID_PARAMS, "Cannot cancel task: it has ended already")
+
+    async def _cancel(self, task: Task, *, is_final: bool = False) -> Task:
+        if task.ended:
+            return task
+        if not task.may_cancel:
+            raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be cancelled here")
+        return (await self._executions.cancel(task, is_final=is_final)).task
 
     async def tasks(self, command: List, principal: Principal) -> Listed:
         """`tasks/list`: return the caller's own tasks that `get` finds, newest first.
@@ -166,14 +620,14 @@ class TaskService:
         """
         if not principal.identified:
             raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
-        rows, following = await self._repository.page(principal.id, command.cursor, PAGE)
-        seen = [(row, warning, await self.authorization.rights(row, principal)) for row, warning in rows]
-        shown = [
-            _with_warning(self._access.view(row, rights, principal), warning)
-            for row, warning, rights in seen
-            if rights.reads(row)
+        page, following = await self._executions.page(principal.id, command.cursor, PAGE)
+        rights = [await self.authorization.rights(observed.task, principal) for observed in page]
+        views = [
+            self._view(observed, each, principal)
+            for observed, each in zip(page, rights, strict=True)
+            if each.reads(observed.task)
         ]
-        return Listed(tasks=shown, next_cursor=following)
+        return Listed(tasks=views, next_cursor=following)
 
     async def questions(self, command: List, principal: Principal) -> Listed:
         """Return questions of others' tasks that this principal may answer, newest first; a page may be empty.
@@ -181,35 +635,39 @@ class TaskService:
         Raises:
             RequestError: the cursor was not made here.
         """
-        tools = self.authorization.beyond(principal)
-        rows, following = (
-            await self._repository.page_of(tools, principal.id, command.cursor, PAGE) if tools else ((), None)
-        )
-        open_rows = [row for row, _ in rows if row.seen.status is Status.INPUT_REQUIRED]
-        seen = [(row, await self.authorization.rights(row, principal)) for row in open_rows]
-        shown = [self._access.view(row, rights, principal) for row, rights in seen if rights.answer]
-        return Listed(tasks=shown, next_cursor=following)
+        shared_tools = self.authorization.shared_tools(principal)
+        if not shared_tools:
+            return Listed(tasks=(), next_cursor=None)
+        page, following = await self._executions.page(principal.id, command.cursor, PAGE, shared_tools=shared_tools)
+        tasks = [task for task, _ in page if task.seen.status is Status.INPUT_REQUIRED]
+        rights = [await self.authorization.rights(task, principal) for task in tasks]
+        views = [
+            self._view(ObservedTask(task), each, principal)
+            for task, each in zip(tasks, rights, strict=True)
+            if each.answer
+        ]
+        return Listed(tasks=views, next_cursor=following)
 
     async def listen(self, command: Listen, principal: Principal) -> Sequence[Task]:
         """Return the tasks of `subscriptions/listen` that this principal may see; the others are left out silently."""
-        by = self._repository.deadline()
-        found: dict[str, Task] = {}
-        unread: list[StoreError] = []
+        by = anyio.current_time() + self._executions.read_timeout
+        tasks: dict[str, Task] = {}
+        failures: list[StoreError] = []
 
         async def find(task_id: str) -> None:
             try:
-                found[task_id], _ = await self._access.authorize(task_id, principal, by=by)
+                tasks[task_id], _ = await self._authorize(task_id, principal, by=by)
             except StoreError as error:
-                unread.append(error)
+                failures.append(error)
             except RequestError:
                 pass
 
         async with anyio.create_task_group() as group:
             for task_id in command.task_ids:
                 group.start_soon(find, task_id)
-        if unread:
-            raise unread[0]
-        return [found[task_id] for task_id in command.task_ids if task_id in found]
+        if failures:
+            raise failures[0]
+        return [tasks[task_id] for task_id in command.task_ids if task_id in tasks]
 
     async def follow(self, task: Task, on_change: OnView, principal: Principal) -> None:
         """Call `on_change` with each state of the task, until it has ended or `on_change` returned True.
@@ -221,23 +679,24 @@ class TaskService:
             ServerStopping: the server is stopping.
         """
 
-        async def tell(current: Task) -> bool | None:
-            now = await principal.revalidated(self._repository.now())
-            rights = NO_RIGHTS if now is None else await self.authorization.rights(current, now)
-            if not rights.reads(current):
-                self.authorization.denied(principal, task=current, reason="may not see it any more")
-                raise not_found()
-            if current.ended:
-                self._access.record(Event.RETRIEVE, principal, current)
-            seen = self._access.view(current, rights, principal)
-            return await on_change(_with_warning(seen, self._repository.unsaved(current)))
+        async def notify(observed: ObservedTask) -> bool | None:
+            task = observed.task
+            current = await principal.revalidated(self._executions.clock())
+            rights = _NONE if current is None else await self.authorization.rights(task, current)
+            if not rights.reads(task):
+                self.authorization.denied(principal, task=task, reason="may not see it any more")
+                raise _not_found()
+            if task.ended:
+                self._record(Event.RETRIEVE, principal, task)
+            return await on_change(self._view(observed, rights, principal))
 
-        left = self._repository.seconds_left(task)
-        admitted = left if principal.expires is None else (principal.expires - self._repository.now()).total_seconds()
+        now = self._executions.clock()
+        left = float("inf") if task.expires is None else (task.expires - now).total_seconds()
+        admitted = left if principal.expires is None else (principal.expires - now).total_seconds()
         with anyio.move_on_after(min(left, admitted)):
-            await self._repository.follow(task, tell)
+            await self._executions.follow(task, notify)
             return
-        raise expired() if left <= admitted else not_found()
+        raise _expired() if left <= admitted else _not_found()
 
     async def owned(self, task_id: str, principal: Principal) -> Task:
         """Return a task to follow.
@@ -245,33 +704,101 @@ class TaskService:
         Raises:
             RequestError: the principal may not see it, or it has expired.
         """
-        return (await self._access.authorize(task_id, principal))[0]
+        return (await self._authorize(task_id, principal))[0]
 
     async def read(self, command: Read, principal: Principal) -> Document:
         """`resources/read` of a task's whole result, or of its log, with the same authorization."""
-        by = self._repository.deadline()
-        task, rights = await self._access.authorize(command.task_id, principal, by=by)
-        task, _ = await self._repository.current(task, by=by)
+        by = anyio.current_time() + self._executions.read_timeout
+        task, rights = await self._authorize(command.task_id, principal, by=by)
+        task = (await self._executions.observe(task, by=by)).task
         if not rights.reads(task):
-            raise not_found()
+            raise _not_found()
         if command.part is Part.LOG:
-            document = await self._log(task)
+            text = await self._executions.log(task) if task.seen.has_log else ""
+            if not text:
+                raise RequestError(INVALID_PARAMS, "Resource not found: the task has no log (yet)")
+            document = log_document(task, text)
         elif task.execution.status not in {Status.SUCCEEDED, Status.FAILED} or protocol_error(task.execution):
             raise RequestError(INVALID_PARAMS, "Resource not found: the task has no result (yet)")
         else:
             document = whole_result(task)
-        self._access.record(Event.RETRIEVE, principal, task)
+        self._record(Event.RETRIEVE, principal, task)
         return document
 
-    async def _log(self, task: Task) -> Document:
-        text = await self._repository.log(task) if task.seen.has_log else ""
-        if not text:
-            raise RequestError(INVALID_PARAMS, "Resource not found: the task has no log (yet)")
-        return log_document(task, text)
+    # --- for all commands
+
+    async def _authorize(
+        self, task_id: str, principal: Principal, verb: Verb = Verb.SEE, *, by: float = float("inf")
+    ) -> tuple[Task, Rights]:
+        """Return the task and the principal's rights on it, which include `verb`: the only way from an id to a task.
+
+        A read has the deadline `by`, on the event loop's clock.
+
+        Raises:
+            RequestError: the task is unknown or not to be seen (these look alike), or has expired, or the principal
+                may see it and no more.
+        """
+        rules = self.authorization
+        self._meters.check_lookup(principal, task_id)
+        task = await self._executions.find(task_id, principal.id, rules.shared_tools(principal), by=by)
+        if task is None:
+            rules.denied(principal, task_id=task_id, reason="there is no such task for them")
+            self._meters.count_failed_lookup(principal)
+            raise _not_found()
+        rights = await rules.rights(task, principal)
+        if not rights.see and principal.id != task.owner:
+            # such a principal may read it only while it asks, which may have begun a moment ago
+            task = (
+                await self._executions.observe(task, by=min(by, anyio.current_time() + self._executions.read_timeout))
+            ).task
+        if not rights.reads(task):
+            rules.denied(principal, task=task, reason="may not see it")
+            self._meters.count_failed_lookup(principal)
+            raise _not_found()
+        self._meters.remember_shown(principal, task.id)
+        if task.expired(self._executions.clock()):
+            raise _expired()
+        if (verb is Verb.ANSWER and not rights.answer) or (verb is Verb.CANCEL and not rights.cancel):
+            rules.denied(principal, task=task, reason=f"may not {verb} it")
+            raise RequestError(INVALID_PARAMS, _MAY_NOT[verb])
+        return task, rights
+
+    def _view(self, observed: ObservedTask, rights: Rights, principal: Principal) -> TaskView:
+        """Return the task as this principal may see it, with its owner's name if that is somebody else."""
+        task, warning = observed
+        found = view(rights.within(task), self._executions.poll_interval(task))
+        if warning is not None:
+            found = replace(found, message=f"{warning}; last known: {found.message or found.status}")
+        return found if principal.id == task.owner else replace(found, started_by=person_of(task.owner)[1])
+
+    def _record(
+        self,
+        event: Event,
+        principal: Principal,
+        task: Task,
+        *,
+        outcome: str = "ok",
+        reason: str | None = None,
+        arguments: JSON = None,
+    ) -> None:
+        """Record an event on a task in the audit log."""
+        if self._audit is not silent:
+            self._audit(record_of(event, principal, task, outcome=outcome, reason=reason, arguments=arguments))
 
 
-def _with_warning(task: TaskView, warning: str | None) -> TaskView:
-    """Return the task with a message that includes the warning."""
-    if warning is None:
-        return task
-    return replace(task, message=f"{warning}; last known: {task.message or task.status}")
+def _not_found() -> RequestError:
+    """Return the error for a task that is unknown or not to be seen: both look alike."""
+    return RequestError(INVALID_PARAMS, NOT_FOUND)
+
+
+def _expired() -> RequestError:
+    return RequestError(INVALID_PARAMS, EXPIRED)
+
+
+def time_left(tool: Tool, call: Call) -> timedelta | None:
+    """Return how long the call may go on waiting, counted from the arrival of its request; None is no limit."""
+    if not tool.hands_over:
+        return None
+    longest = tool.wait or (LONGEST_WAIT if call.asked else call_wait(call.host))
+    waited = timedelta() if call.began is None else timedelta(seconds=anyio.current_time() - call.began)
+    return max((min(longest, CARD_WAIT) if call.shows_card else longest) - waited, timedelta())

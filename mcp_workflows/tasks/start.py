@@ -1,7 +1,7 @@
-"""Durable, retry-safe starts: the row first, its attempt noted, then the start, then the handle is bound.
+"""Durable, retry-safe starts: the row first, its attempt noted, then the start, then the handle is stored.
 
-A crash between any two steps loses nothing. A row without a handle is healed: it is started again under the same key,
-or, if the engine does not dedupe by key, its execution is searched for first. A row that was returned to a client
+A crash between any two steps loses nothing. A row without a handle is recovered: it is started again under the same
+key, or, if the engine does not dedupe by key, its execution is searched for first. A row that was returned to a client
 before its start is certain is marked as acknowledged: if no attempt has started it, it is started later. Other rows are
 deleted if nothing was started. See docs/decisions/0014.
 """
@@ -67,7 +67,7 @@ def order_of(task: Task) -> Start:
     """Return the order to start, or to search for."""
     return Start(
         workflow=task.workflow,
-        arguments=task.arguments,
+        arguments=task.input,
         key=task.key,
         created=task.created,
         options=task.options,
@@ -90,7 +90,7 @@ def check_not_late(adapter: Adapter, row: Task, now: datetime) -> None:
     """Check that this attempt is not late: others assume that an attempt is over when it has settled.
 
     Raises:
-        EngineUnavailable: it is late; the next look decides.
+        EngineUnavailable: it is late; the next poll decides.
     """
     settling = adapter.settling if isinstance(adapter, Finds) else timedelta.max
     if now - (row.attempted or row.created) > max(settling / 2, timedelta(seconds=1)):
@@ -224,7 +224,7 @@ class TaskCreation:
         return row
 
     async def _start_beside_sync(self, row: Task) -> Task | None:
-        """Start the row while the disk takes it. It is bound, so that others are told of it, after both.
+        """Start the row while the disk takes it. Its handle is stored, so that others hear of it, after both.
 
         Raises:
             StoreUnavailable: the disk failed; the execution may run all the same.
@@ -281,7 +281,7 @@ class TaskCreation:
     async def _restart_keyed(self, task: Task) -> Task:
         """KEYED: start the task again under its key."""
         row = _live(await self._store.change(task.id, task.owner, self._attempt))
-        return row if row.handle is not None or row.ended else self._count_healed(await self._start_order(row))
+        return row if row.handle is not None or row.ended else self._count_recovered(await self._start_order(row))
 
     async def _recover_once(self, task: Task) -> Task:
         """ONCE: start the task if no attempt can have started it; close it as unknown if an attempt may have.
@@ -293,7 +293,7 @@ class TaskCreation:
         if row.handle is not None or row.ended:
             return row
         if not row.attempts:
-            return self._count_healed(await self._start_order(await self._claim_attempt(row)))
+            return self._count_recovered(await self._start_order(await self._claim_attempt(row)))
         if not self._is_steady() or self._clock() < (row.attempted or row.created) + CREATING:
             raise not_known()
         return await self._close_as_unknown(row)
@@ -307,7 +307,7 @@ class TaskCreation:
             self._engines.telemetry.unknown(row.engine)
         return _live(lost)
 
-    def _count_healed(self, row: Task) -> Task:
+    def _count_recovered(self, row: Task) -> Task:
         if row.handle is not None:
             self._engines.telemetry.healed(row.engine)
         return row
@@ -319,9 +319,9 @@ class TaskCreation:
         return self._locks.setdefault(task_id, anyio.Lock())
 
     async def _start_order(self, row: Task, synced: anyio.Event | None = None) -> Task:
-        """Start a row whose attempt is noted; if a crash loses the handle, the row is healed under its key.
+        """Start a row whose attempt is noted; if a crash loses the handle, the row is recovered under its key.
 
-        `synced`: the end of a sync of the row that is under way; the row is not bound before.
+        `synced`: the end of a sync of the row that is under way; its handle is not stored before.
         """
         promise = StartGuarantee.KEYED
         try:
@@ -384,10 +384,10 @@ class TaskCreation:
             began = self._clock()
             if (handle := await self._find(row)) is not None:
                 self._engines.telemetry.prevented(row.engine, row.tool)
-                return self._count_healed(await self._bind(row, handle, StartGuarantee.FINDABLE))
+                return self._count_recovered(await self._bind(row, handle, StartGuarantee.FINDABLE))
             if not (self._is_steady() and self._search.settled(row, began)):
                 raise not_known()
-            return self._count_healed(await self._start_order(await self._claim_attempt(row)))
+            return self._count_recovered(await self._start_order(await self._claim_attempt(row)))
         except EngineUnavailable as error:
             self._search.note_failure(row, error)
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Status
+from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Status, asked
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import RequestError
 from mcp_workflows.task import Task
@@ -19,7 +19,7 @@ from mcp_workflows.tasks.results import (
     tool_result,
     uri_of,
 )
-from mcp_workflows.wire.commands import Document, Part, ProtocolError, TaskView
+from mcp_workflows.wire.commands import Document, Finished, Part, ProtocolError, TaskView
 
 META_PREFIX = "mcp-workflows/"
 META_STEPS = f"{META_PREFIX}steps"
@@ -27,7 +27,7 @@ META_LOG = f"{META_PREFIX}log"
 META_URL = f"{META_PREFIX}url"
 
 
-def view(task: Task, pace: timedelta) -> TaskView:
+def view(task: Task, poll_interval: timedelta) -> TaskView:
     """Return the task with this poll interval; its result is a `CallToolResult`, or a link if it is too large."""
     seen = task.seen
     error = protocol_error(seen)
@@ -40,7 +40,7 @@ def view(task: Task, pace: timedelta) -> TaskView:
         created=task.created,
         updated=task.updated,
         ttl_ms=None if task.expires is None else (task.expires - task.created) // timedelta(milliseconds=1),
-        poll_interval_ms=pace // timedelta(milliseconds=1),
+        poll_interval_ms=poll_interval // timedelta(milliseconds=1),
         requests=seen.requests,
         result=None if error else _result(task),
         error=error,
@@ -70,6 +70,30 @@ def final_result(task: TaskView) -> Mapping[str, JSON]:
     if task.error is not None:
         raise RequestError(task.error.code, task.error.message, task.error.data)
     return task.result or tool_error(f"The workflow ended without a result: {task.message or 'cancelled'}")
+
+
+def finished(task: Task) -> Finished:
+    """Return the result of a task that has ended."""
+    return Finished(result=final_result(view(task, timedelta())))
+
+
+def unanswerable(task: Task) -> Finished:
+    """Return the error for a question that the client can neither read from a task nor put to a person."""
+    text = f"{_workflow(task)} waits for an answer this client cannot give: {asked(task.seen.requests)}"
+    return Finished(result=tool_error(text))
+
+
+def abandoned_text(task: Task) -> str:
+    """Return the text for a client that cannot come back to the task and must not start it again."""
+    return (
+        f"The server is stopping, so its result cannot be waited for. {_workflow(task)} goes on by itself: "
+        f"do not call {task.tool} again, that would start it twice."
+    )
+
+
+def _workflow(task: Task) -> str:
+    """Return words by which people find the execution in the engine."""
+    return "The workflow" + (f" (execution {task.execution.execution_id})" if task.execution.execution_id else "")
 
 
 def withdrawn_result(task: TaskView) -> Mapping[str, JSON]:

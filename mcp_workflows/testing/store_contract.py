@@ -57,7 +57,7 @@ class StoreContract(StoreReachContract):
             context={"traceparent": "00-1"},
             output_schema={"type": "object"},
             idempotency_key="once",
-            arguments=[{"text": "Zürich ☕ \\ \" '", "deep": [1, 2.5, None, {"x": [True]}], "big": 2**53}],
+            input=[{"text": "Zürich ☕ \\ \" '", "deep": [1, 2.5, None, {"x": [True]}], "big": 2**53}],
         )
         assert await store.create(task) == task
         assert await store.get(task.id, task.owner) == task
@@ -84,10 +84,10 @@ class StoreContract(StoreReachContract):
 
     async def test_half_a_surrogate_pair_breaks_no_row(self, store: Store) -> None:
         """Law: any JSON a client or an engine can send is kept, or replaced, but never fails the row."""
-        task = await store.create(make_task(arguments={"text": "\ud800"}, idempotency_key="\ud800"))
+        task = await store.create(make_task(input={"text": "\ud800"}, idempotency_key="\ud800"))
         found = await store.get(task.id, task.owner)
         assert found is not None
-        assert isinstance(found.arguments["text"], str)
+        assert isinstance(found.input["text"], str)
 
     async def test_another_owners_row_is_not_found(self, store: Store) -> None:
         """Law: "not found" and "not yours" look alike."""
@@ -301,7 +301,7 @@ class StoreContract(StoreReachContract):
 
     async def test_sweeping_drops_what_has_expired(self, store: Store) -> None:
         """Law: sweep makes a tombstone of what has expired, and touches nothing else."""
-        expired, fresh, forever = make_task(expires=NOON, arguments=["private"]), make_task(), make_task(expires=None)
+        expired, fresh, forever = make_task(expires=NOON, input=["private"]), make_task(), make_task(expires=None)
         for row in (expired, fresh, forever):
             await store.create(row)
         assert await store.delete_expired(NOON, NOON - DAY) == 1
@@ -319,10 +319,10 @@ class StoreContract(StoreReachContract):
 
     async def test_an_expired_row_with_a_key_becomes_a_tombstone(self, store: Store) -> None:
         """Law: the idempotency key of a tombstone still counts, its content is gone."""
-        task = await store.create(make_task(idempotency_key="once", expires=NOON, arguments=["private"]))
+        task = await store.create(make_task(idempotency_key="once", expires=NOON, input=["private"]))
         assert await store.delete_expired(NOON, NOON - DAY) == 1
         found = await store.create(make_task(idempotency_key="once"))
-        assert (found.id, found.tombstone, found.arguments) == (task.id, True, None)
+        assert (found.id, found.tombstone, found.input) == (task.id, True, None)
         assert await store.get(task.id, task.owner) == found
         assert await store.unbound(task.engine, NOON + DAY, 10) == []
 

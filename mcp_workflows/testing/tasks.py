@@ -23,7 +23,7 @@ def make_task(**changes: Any) -> Task:  # Any: any field of Task
         "engine": "orders",
         "workflow": "FulfilOrder",
         "key": f"key-{name}",
-        "arguments": [{"order_id": "o-1", "express": True}],
+        "input": [{"order_id": "o-1", "express": True}],
         "created": NOON,
         "updated": NOON,
         "expires": NOON + DAY,

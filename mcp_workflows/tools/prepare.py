@@ -72,32 +72,26 @@ def prepare(
     arguments = {**given, **taken.arguments}
     asking = still_to_ask(tool, arguments, taken)
     check_size(f"Arguments of {tool.name}", arguments, limits.max_arguments, limits.max_json_values)
-    to_come = frozenset(name for question in asking for name in tool.ask[question].answers(question))
+    to_come: frozenset[str] = frozenset()
+    if asking:
+        to_come = frozenset(name for question in asking for name in tool.ask[question].answers(question))
     if wrong := tool.complaints(arguments, to_be_asked=to_come):
         return NotReady(reason=f"Wrong arguments for {tool.name}: " + "; ".join(wrong), dialogue=taken)
     scope: Mapping[str, JSON] = {"args": arguments, **principal.scope}
     if asking:
         missing = ", ".join(sorted(to_come))
         return NotReady(reason=missing, requests=questions(tool, asking, scope), dialogue=taken)
+    task_scope = {**scope, "task": {"id": task_id}}
     return Prepared(
         arguments=arguments,
         fingerprint=digest(arguments),
-        filled=filled(tool, {**scope, "task": {"id": task_id}}, principal),
+        filled=Filled(
+            input=tool.map(task_scope),
+            options=tool.frozen_options(task_scope),
+            gates=tool.frozen_gates(task_scope),
+            context=on_behalf_of(tool, principal, task_scope),
+        ),
         same=idempotency_of(tool, taken, arguments, principal),
         dialogue=taken,
         confirmation=confirmation(tool, scope),
-    )
-
-
-def filled(tool: Tool, scope: Mapping[str, JSON], principal: Principal) -> Filled:
-    """Fill in the templates of the tool.
-
-    Raises:
-        MappingError: one does not work on these values.
-    """
-    return Filled(
-        input=tool.map(scope),
-        options=tool.frozen_options(scope),
-        gates=tool.frozen_gates(scope),
-        context=on_behalf_of(tool, principal, scope),
     )

@@ -207,7 +207,7 @@ class Tool(BaseModel):
     allow_cancel: bool = Field(default=False, description="With `kind: watch`: the caller may cancel the execution.")
     fallback: Fallback = Field(
         default=Fallback.TOOLS,
-        description="What clients without tasks get when tasks are optional: after `wait`, a handle for the companion "
+        description="What clients without tasks get when tasks are optional: after `wait`, a handle for the task_tool "
         "tools (`tools`); the result, however long it takes (`wait`); or an error (`refuse`).",
     )
     wait: Wait = Field(
@@ -410,7 +410,7 @@ class Tool(BaseModel):
 
     @property
     def hands_over(self) -> bool:
-        """True if a client without tasks may get a handle for the companion tools instead of the result."""
+        """True if a client without tasks may get a handle for the task tools instead of the result."""
         return self.tasks is TaskSupport.OPTIONAL and self.fallback is Fallback.TOOLS
 
     @property

@@ -28,7 +28,7 @@ def told(result: Any) -> tuple[str, str]:
 
 
 async def finished(call_tool: Callable[..., Awaitable[Any]], situation: dict[str, Any]) -> tuple[str, str]:
-    """For clients that know no tasks: whatever a call is answered with, gone on with by the companion tools."""
+    """For clients that know no tasks: whatever a call is answered with, gone on with by the task tools."""
     result = await call_tool(situation["tool"], situation["arguments"])
     if "taskId" not in (result.structuredContent or {}):
         return told(result)

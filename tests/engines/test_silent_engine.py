@@ -17,7 +17,7 @@ from mcp_workflows.engines.polling.policy import DEFAULT_POLICY
 from mcp_workflows.errors import EngineUnavailable, StoreUnavailable
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.maintenance import HEAL_AT_ONCE
+from mcp_workflows.tasks.maintenance import RECOVER_AT_ONCE
 from mcp_workflows.wire.commands import Cancel, Listen, Update
 from tests.support.places import Place, place
 from tests.support.served import told
@@ -152,22 +152,22 @@ async def test_starts_are_made_good_a_few_at_a_time(
     engine.thaw()
     engine.freeze("start")
     engine.most.clear()
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.RECOVER_AFTER", timedelta(0))
     async with place(tmp_path, engine, DEFAULT_POLICY):
         with anyio.fail_after(20):
-            while engine.waiting["start"] < HEAL_AT_ONCE:
+            while engine.waiting["start"] < RECOVER_AT_ONCE:
                 await anyio.sleep(0.01)
         engine.thaw()
         with anyio.fail_after(20):
             while len(engine.handles) < 30:
                 await anyio.sleep(0.05)
-    assert engine.most["start"] == HEAL_AT_ONCE
+    assert engine.most["start"] == RECOVER_AT_ONCE
 
 
 async def test_a_read_is_answered_by_its_deadline_however_many_looks_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.repository.READ_TIMEOUT", 1.0)
+    monkeypatch.setattr("mcp_workflows.tasks.executions.READ_TIMEOUT", 1.0)
     engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
     async with ruled(tmp_path, tool(allow=APPROVED)) as here:
         alice, bob = await here.peer(ALICE), await here.peer(BOB)
@@ -231,7 +231,7 @@ class Slow(SQLiteStore):
 async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
     tmp_path: Path, engine: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.repository.READ_TIMEOUT", 0.5)
+    monkeypatch.setattr("mcp_workflows.tasks.executions.READ_TIMEOUT", 0.5)
     store = Slow(f"sqlite:///{tmp_path}/tasks.db")
     async with place(tmp_path, engine, DEFAULT_POLICY, store=store) as here:
         (task_id,) = await here.start("forever", 1)

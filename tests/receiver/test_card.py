@@ -26,8 +26,8 @@ from mcp_workflows import Card, Fallback, Tool, attach
 from mcp_workflows.adapter import Execution, Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.receiver.card.page import MAX_PAGE_BYTES, page_at, page_text, page_uri
-from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES
+from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES
+from mcp_workflows.receiver.task_view.page import MAX_PAGE_BYTES, page_at, page_text, page_uri
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.wire.params import Params
 from tests.support.in_memory import MODERN, Line, entered, line
@@ -84,11 +84,11 @@ def ui_of(tools: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, A
 
 
 @BOTH
-async def test_tools_that_start_name_the_page_and_no_companion_does(tmp_path: Path, version: str) -> None:
+async def test_tools_that_start_name_the_page_and_no_task_tool_does(tmp_path: Path, version: str) -> None:
     async with client_of(tmp_path, version=version) as client:
         shown = ui_of(await client.tools())
     assert {name for name, ui in shown.items() if "resourceUri" in ui} == {"ask", "echo"}
-    assert {ui["resourceUri"] for name, ui in shown.items() if name not in COMPANION_NAMES} == {page_uri()}
+    assert {ui["resourceUri"] for name, ui in shown.items() if name not in TASK_TOOL_NAMES} == {page_uri()}
 
 
 @BOTH
@@ -229,12 +229,12 @@ async def test_a_page_may_call_what_its_task_needs_and_can_start_nothing(tmp_pat
     assert {name for name, ui in shown.items() if "model" not in ui["visibility"]} == {"task_find"}
 
 
-async def test_a_client_with_tasks_and_pages_gets_its_task_and_companions_for_the_page_alone(tmp_path: Path) -> None:
+async def test_a_client_with_tasks_and_pages_gets_its_task_and_task_tools_for_the_page_alone(tmp_path: Path) -> None:
     async with client_of(tmp_path, capabilities=UI_AND_TASKS) as client:
         assert (await client.tool("ask"))["resultType"] == "task"
         shown = ui_of(await client.tools())
-    companions = {name: ui["visibility"] for name, ui in shown.items() if name in COMPANION_NAMES}
-    assert companions == {name: ["app"] for name in ("task_status", "task_answer", "task_cancel", "task_find")}
+    task_tools = {name: ui["visibility"] for name, ui in shown.items() if name in TASK_TOOL_NAMES}
+    assert task_tools == {name: ["app"] for name in ("task_status", "task_answer", "task_cancel", "task_find")}
 
 
 # --- what a call gives

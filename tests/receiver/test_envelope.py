@@ -11,7 +11,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
 from mcp_workflows.receiver.context import Context
-from mcp_workflows.receiver.envelope import AnyServer, Envelope
+from mcp_workflows.receiver.middleware import AnyServer, Envelope
 from mcp_workflows.wire import v2026_07_28
 
 ICONS = [types.Icon(src="https://shop.example/icon.png")]

@@ -91,7 +91,7 @@ async def test_everything_else_stays_strict(client: Line, arguments: Mapping[str
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_companion_tools_take_arguments_in_the_same_forms(server: Server[Any], version: str) -> None:
+async def test_task_tools_take_arguments_in_the_same_forms(server: Server[Any], version: str) -> None:
     async with line(server, version) as client:
         await continue_a_task(client)
 

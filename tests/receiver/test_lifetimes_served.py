@@ -42,7 +42,7 @@ def _sent(method: str, task_id: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _said(body: Mapping[str, Any]) -> str:
-    """Of an error, or of a companion tool."""
+    """Of an error, or of a task tool."""
     return str(body["error"]["message"] if "error" in body else body["result"]["content"][0]["text"])
 
 

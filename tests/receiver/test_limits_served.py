@@ -27,7 +27,7 @@ from mcp_workflows.errors import ConfigError, LimitReached, RequestError
 from mcp_workflows.sidecar.app import build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tasks.repository import TaskRepository
+from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Finished, Get, List, Update
 from tests.support.here import elder
@@ -68,7 +68,7 @@ class Replica:
             """Nobody asked for progress."""
 
         command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True, idempotency_key=key)
-        return await self.service.calls.call(command, who, quiet)
+        return await self.service.call(command, who, quiet)
 
     async def create(self, tool: str, who: Principal = ANNA, **more: Any) -> str:
         """The id of its task."""
@@ -91,12 +91,12 @@ async def replica(folder: Path, limits: Limits, *tools: Tool, clock: Time | None
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"memory": engine}))
-        repository = await stack.enter_async_context(
-            TaskRepository(store=store, engines=engines, retention=RETENTION, limits=limits, clock=clock or Time())
+        executions = await stack.enter_async_context(
+            Executions(store=store, engines=engines, retention=RETENTION, limits=limits, clock=clock or Time())
         )
         named = {tool.name: tool for tool in (*memory_tools(), *tools)}
         service = TaskService(
-            tools=named, repository=repository, retention=RETENTION, limits=limits, audit=records.append
+            tools=named, executions=executions, retention=RETENTION, limits=limits, audit=records.append
         )
         yield Replica(service=service, engine=engine, records=records)
 
@@ -319,7 +319,7 @@ async def test_polls_of_ended_tasks_count_too(tmp_path: Path) -> None:
         assert (await client.send("tasks/get", {"taskId": task_id})).code == -32050
 
 
-async def test_a_companion_tool_tells_the_model_of_the_limit(tmp_path: Path) -> None:
+async def test_a_task_tool_tells_the_model_of_the_limit(tmp_path: Path) -> None:
     tools = [Tool(name="forever", engine="memory", workflow="forever", wait=timedelta(milliseconds=1))]
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with entered(tools, store=store, limits=only(polls_per_minute=1)) as (server, _), line(server) as client:
@@ -331,7 +331,7 @@ async def test_a_companion_tool_tells_the_model_of_the_limit(tmp_path: Path) -> 
         assert 50_000 < told["_meta"]["mcp-workflows/retryAfterMs"] <= 60_000
 
 
-async def test_a_companion_tool_that_looked_in_vain_too_often_says_when_to_come_back(tmp_path: Path) -> None:
+async def test_a_task_tool_that_looked_in_vain_too_often_says_when_to_come_back(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/tasks.db"
     tools = [Tool(name="forever", engine="memory", workflow="forever", wait=timedelta(milliseconds=1))]
     settings = only(failed_lookups_per_minute=1)

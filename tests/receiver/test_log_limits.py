@@ -31,7 +31,6 @@ NOT_AT_WILL = {  # modules that log what no remote party causes as often as it l
     "sidecar.admin": "at the start",
     "sidecar.telemetry.audit_log": "once a period",
     "sidecar.reload": "once a save",
-    "tasks.call": "at debug",
     "sidecar.app": "at the start",
     "store.sqlite.store": "a command of the operator",
     "store.sqlite.rekey": "a command of the operator",

@@ -66,9 +66,9 @@ forbidden  wait      *         wrong
 forbidden  refuse    *         wrong
 """
 
-# What `tools/list` shows: companion tools, and of a tool its output schema and `execution.taskSupport`.
+# What `tools/list` shows: task tools, and of a tool its output schema and `execution.taskSupport`.
 LISTS = """
-era         asks  tasks      fallback  companions  output  support
+era         asks  tasks      fallback  task_tools  output  support
 2026-07-28  yes   required   *         no          yes     -
 2026-07-28  yes   optional   *         no          yes     -
 2026-07-28  yes   forbidden  *         no          yes     -
@@ -105,7 +105,7 @@ CONFIGURED = list(
     itertools.product(("required", "optional", "forbidden"), ("default", "tools", "wait", "refuse"), YES_NO)
 )
 OUTPUT = {"type": "object"}
-COMPANIONS = {"task_status", "task_wait", "task_answer", "task_cancel", "my_tasks"}
+TASK_TOOLS = {"task_status", "task_wait", "task_answer", "task_cancel", "my_tasks"}
 
 WORKFLOW = {"quick": "echo", "slow": "sleep", "ask": "ask"}
 SOON, LATE = "100ms", "1h"  # bounds: what is slow is slower than the one, what is quick needs none of the other
@@ -241,12 +241,12 @@ async def test_every_client_is_shown_what_the_table_says(tmp_path: Path) -> None
         for (era, asks), client in found.items():
             await client.call(first.name, **params(era, asks))
             tools = await client.tools()
-            companions = "yes" if tools.keys() >= COMPANIONS else "no" if not COMPANIONS & tools.keys() else "some"
+            task_tools = "yes" if tools.keys() >= TASK_TOOLS else "no" if not TASK_TOOLS & tools.keys() else "some"
             for case in CASES:
                 tool = tools[case.name]
                 support = tool.get("execution", {}).get("taskSupport", "-")
                 output = "yes" if "outputSchema" in tool else "no"
-                shown = {"companions": companions, "output": output, "support": support}
+                shown = {"task_tools": task_tools, "output": output, "support": support}
                 if shown != (expected := look_up(LISTS, era, asks, case.tasks, case.fallback)):
                     wrong.append(f"{era} {asks} {case.name}: {shown}, not {expected}")
     assert wrong == []

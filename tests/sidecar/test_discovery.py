@@ -128,7 +128,7 @@ class Stage:
     there: Marks
 
     async def listed(self) -> Sequence[str]:
-        """Without companion tools, as this client takes tasks."""
+        """Without task tools, as this client takes tasks."""
         return [tool["name"] for tool in (await self.client.send("tools/list")).result["tools"]]
 
     async def until_listed(self, *names: str) -> None:
@@ -330,7 +330,7 @@ async def test_of_two_with_one_name_none_is_offered(stage: Stage, caplog: pytest
         (marked("a", input=LONG), "characters, and at most 65536 are taken"),
         (marked("a b"), "it cannot be a tool: name: "),
         (marked("a", options={"size": 1}), "it cannot be a tool: options.size: "),
-        (marked("task_status"), "'task_status' is the name of a companion tool"),
+        (marked("task_status"), "'task_status' is the name of a task tool"),
     ],
 )
 async def test_what_can_be_no_tool_is_left_out_and_told_once(
@@ -344,7 +344,7 @@ async def test_what_can_be_no_tool_is_left_out_and_told_once(
     assert complaint in text
 
 
-async def test_what_would_bring_companions_beside_a_tool_of_their_name_is_left_out(
+async def test_what_would_bring_task_tools_beside_a_tool_of_their_name_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = configured(tmp_path, monkeypatch, "  task_wait: {engine: here, workflow: ask, fallback: wait}\n")
@@ -352,7 +352,7 @@ async def test_what_would_bring_companions_beside_a_tool_of_their_name_is_left_o
         stage.here.exposed = [marked("a"), marked("brief", options={"brief": True})]
         await stage.until_listed("task_wait", "brief")
     [text] = said(caplog)
-    assert "companion tools come with it, and workflows.yaml has a tool named task_wait; rename that one" in text
+    assert "task tools come with it, and workflows.yaml has a tool named task_wait; rename that one" in text
 
 
 async def test_a_reload_keeps_what_was_found_and_a_look_what_was_reloaded(stage: Stage, tmp_path: Path) -> None:

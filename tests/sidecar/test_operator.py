@@ -125,7 +125,7 @@ async def test_an_engine_that_is_silent_is_waited_for_once_and_the_store_speaks_
     here.adapter.faults.silent = frozenset({"describe"})
     discoveries = await here.operator.tasks(TaskFilter())
     assert {look.task.id for look in discoveries} == {task.id for task in tasks}
-    assert all("no answer within 0.2 s" in (look.trouble or "") for look in discoveries)
+    assert all("no answer within 0.2 s" in (look.warning or "") for look in discoveries)
     assert here.adapter.calls["describe"] <= 16
 
 
@@ -145,7 +145,7 @@ async def test_a_look_that_fails_hides_no_other_task_of_its_engine() -> None:
         tasks = [await here.task() for _ in range(40)]
         RefusesOne.refused = str(tasks[-1].handle)
         found = await here.operator.tasks(TaskFilter())
-        assert {look.task.id for look in found if look.trouble} == {tasks[-1].id}
+        assert {look.task.id for look in found if look.warning} == {tasks[-1].id}
 
 
 async def test_a_task_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(here: Office) -> None:
@@ -162,14 +162,14 @@ async def test_a_task_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(
 async def test_a_task_of_a_removed_engine_is_shown_as_last_known(here: Office) -> None:
     task = await here.store.create(make_task(engine="removed", handle="x"))
     look = await here.operator.find(task.id)
-    assert look.trouble == "engine removed: it is not in the configuration any more"
+    assert look.warning == "engine removed: it is not in the configuration any more"
 
 
 async def test_what_the_engine_forgot_is_not_ended_by_the_operator(here: Office) -> None:
     task = await here.task()
     here.adapter.forget(task.handle or "")
     look = await here.operator.find(task.id)
-    assert (look.task.ended, "no such execution" in (look.trouble or "")) == (None, True)
+    assert (look.task.ended, "no such execution" in (look.warning or "")) == (None, True)
 
 
 # --- why
@@ -305,7 +305,7 @@ async def test_an_answer_at_a_gate_is_filled_in_with_the_operator_as_principal(h
     asks = InputRequest(method="elicitation/create", params={"mode": "form", "message": "?", "requestedSchema": form})
     send = {"ok": "{{answer.ok}}", "by": "{{principal.id}}", "order": "{{args.order}}"}
     gate = Gate(when={"after_seconds": 0}, request=asks, send=send)
-    task = await here.task("gated", gates={"approve": gate}, given={"order": "A1"})
+    task = await here.task("gated", gates={"approve": gate}, arguments={"order": "A1"})
     with pytest.raises(OperatorError, match="cannot be declined"):
         await here.operator.answer(task.id, "approve.1", {"action": "decline"})
     look = await here.operator.answer(task.id, "approve.1", {"action": "cancel"})
@@ -372,7 +372,7 @@ async def test_a_cancel_the_engine_does_not_take_is_kept_for_the_sidecar(here: O
     task = await here.task()
     here.adapter.faults.unavailable = frozenset({"cancel"})
     look = await here.operator.cancel(task.id)
-    assert look.trouble is not None
+    assert look.warning is not None
     kept = await here.store.get(task.id, task.owner)
     assert kept is not None
     assert (kept.cancel_requested is not None, kept.cancel_delivered) == (True, False)
@@ -459,9 +459,9 @@ async def test_an_adopted_execution_can_be_read_by_the_ref_it_was_given(here: Of
 
 
 async def test_arguments_are_never_shown_and_the_result_only_of_one(here: Office) -> None:
-    task = await here.task("echo", {"answer": "of the result"}, arguments=["a secret argument"])
+    task = await here.task("echo", {"answer": "of the result"}, input=["a secret argument"])
     look = await here.operator.find(task.id)
-    look = replace(look, task=replace(look.task, arguments=["a secret argument"], given={"x": "a secret argument"}))
+    look = look._replace(task=replace(look.task, input=["a secret argument"], arguments={"x": "a secret argument"}))
     everything = f"{render_table([look])}{render_task(look)}{summary_json(look)}{task_json(look)}"
     assert "secret" not in everything
     assert "of the result" in render_task(look)
@@ -472,7 +472,7 @@ async def test_the_list_shows_what_a_task_asks_and_fits_the_width_line_by_line(h
     asking, long = await here.task("ask_two"), await here.task()
     discoveries = [await here.operator.find(asking.id), await here.operator.find(long.id)]
     said = replace(discoveries[1].task.execution, message="見積もり\x1b[2J " * 40)
-    discoveries[1] = replace(discoveries[1], task=replace(discoveries[1].task, execution=said))
+    discoveries[1] = discoveries[1]._replace(task=replace(discoveries[1].task, execution=said))
     task_json = render_table(discoveries).splitlines()
     assert re.search(rf"^{asking.id[:12]} .* input_required .* first\?; second\?$", task_json[1])
     assert task_json[2].count("見積もり") == 40
@@ -491,7 +491,7 @@ async def test_what_workflows_say_does_nothing_to_the_terminal(
     task = await here.task("echo", {"answer": "\x1b[2J"})
     look = await here.operator.find(task.id)
     loud = replace(look.task.execution, message="\x1b[31mred\r\nsecond")
-    loud_look = replace(look, task=replace(look.task, execution=loud))
+    loud_look = look._replace(task=replace(look.task, execution=loud))
     for text in (render_table([loud_look]), render_task(loud_look), render_facts({"\x1b": "\x07"})):
         assert "\x1b" not in text
         assert "\r" not in text

@@ -22,7 +22,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable
 from mcp_workflows.receiver.attach import swap
-from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES
+from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.reload import Reloader, files_of
@@ -348,7 +348,7 @@ async def test_clients_of_both_eras_hear_of_changed_tools(tmp_path: Path) -> Non
         await until(lambda: "notifications/tools/list_changed" in heard)
         for client in (new, old):
             names = [tool.name for tool in (await client.list_tools()).tools]
-            assert [name for name in names if name not in COMPANION_NAMES] == ["echo", "ask", "forever"]
+            assert [name for name in names if name not in TASK_TOOL_NAMES] == ["echo", "ask", "forever"]
         assert "tool ask, forever added" in process.log.read_text()
     assert "Traceback" not in process.log.read_text()
 
@@ -380,4 +380,4 @@ async def test_a_host_that_starts_it_itself_hears_of_changed_tools_too(tmp_path:
                 with anyio.fail_after(20):
                     await anext(aiter(listening))
         names = {tool.name for tool in (await client.list_tools()).tools}
-        assert names - COMPANION_NAMES == {"echo", "ask", "forever"}
+        assert names - TASK_TOOL_NAMES == {"echo", "ask", "forever"}

@@ -43,7 +43,7 @@ def marked(**changes: object) -> Task:
     """A task with something to find in each place where there can be something private."""
     question = InputRequest(method="elicitation/create", params={"message": "canary-question"})
     asked = Execution(status=Status.INPUT_REQUIRED, message="canary-message", requests={"q": question})
-    fields = {"arguments": {"a": "canary-argument"}, "given": {"a": "canary-argument"}, "execution": asked, **changes}
+    fields = {"input": {"a": "canary-argument"}, "arguments": {"a": "canary-argument"}, "execution": asked, **changes}
     return make_task(idempotency_key="canary-key", **fields)
 
 

@@ -44,7 +44,7 @@ def old_file(path: Path, version: int, *tasks: Task) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {version}")
         for task in tasks:
-            known = stored.dump_json(task, exclude=set(YOUNGER_FIELDS)).decode()
+            known = stored.dump_json(task, exclude=set(YOUNGER_FIELDS), by_alias=True).decode()
             values = (*Rows().searched(task)[:OLD_COLUMNS], known)
             columns = [column[1] for column in connection.execute("PRAGMA table_info(tasks)")][: len(values)]
             marks = ", ".join("?" * len(values))
@@ -101,7 +101,7 @@ async def test_an_older_row_that_cannot_be_read_stops_nothing(tmp_path: Path, ur
 
 async def test_the_key_of_a_row_that_cannot_be_read_starts_nothing_again(tmp_path: Path, url: str) -> None:
     async with SQLiteStore(url) as store:
-        broken = await store.create(make_task(idempotency_key="once", arguments=["private"]))
+        broken = await store.create(make_task(idempotency_key="once", input=["private"]))
         with closing(sqlite3.connect(tmp_path / "tasks.db")) as connection, connection:
             connection.execute("UPDATE tasks SET task = replace(task, '{', '[') WHERE id = ?", (broken.id,))
         assert await store.delete_expired(NOON + 2 * DAY, NOON - DAY) == 1

@@ -243,7 +243,7 @@ def no_file_grows_beyond(size: int) -> Generator[None]:
 async def test_a_disk_that_takes_no_more_is_unavailable_until_it_does(tmp_path: Path, url: str) -> None:
     async with SQLiteStore(url) as store:
         kept = await store.create(make_task())
-        big = make_task(arguments=["x" * 500_000])
+        big = make_task(input=["x" * 500_000])
         with (
             no_file_grows_beyond((tmp_path / "tasks.db-wal").stat().st_size + 100_000),
             pytest.raises(StoreUnavailable),

@@ -201,7 +201,7 @@ async def store(request: pytest.FixtureRequest, file: Path) -> AsyncGenerator[SQ
     cipher = Cipher([new_key()]) if request.param == "encrypted" else None
     async with SQLiteStore(f"sqlite:///{file}", cipher=cipher) as first:
         for number in range(200):
-            await first.create(make_task(id=f"task-{number:03}", arguments=["x" * 2000]))
+            await first.create(make_task(id=f"task-{number:03}", input=["x" * 2000]))
     async with SQLiteStore(f"sqlite:///{file}", cipher=cipher) as found:
         yield found
 

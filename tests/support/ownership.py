@@ -177,8 +177,8 @@ def request(method: str, **more: Any) -> Deed:
     return do
 
 
-def companion(tool: str, **more: Any) -> Deed:
-    """A companion tool with a task id."""
+def task_tool(tool: str, **more: Any) -> Deed:
+    """A task tool with a task id."""
 
     async def do(caller: Caller, era: str, task_id: str) -> Reply:
         return await caller.asks(era, "tools/call", {"name": tool, "arguments": {"taskId": task_id, **more}})
@@ -187,7 +187,7 @@ def companion(tool: str, **more: Any) -> Deed:
 
 
 def of_card(tool: str, **more: Any) -> Deed:
-    """A companion tool with a task id, called by a card's host, which may show it to anybody."""
+    """A task tool with a task id, called by a card's host, which may show it to anybody."""
 
     async def do(caller: Caller, era: str, task_id: str) -> Reply:
         arguments = {"taskId": task_id, **more}
@@ -203,7 +203,7 @@ async def finds(caller: Caller, era: str, _: str) -> Reply:
 
 
 def lister(tool: str) -> Deed:
-    """A companion tool that lists."""
+    """A task tool that lists."""
 
     async def do(caller: Caller, era: str, _: str) -> Reply:
         return await caller.asks(era, "tools/call", {"name": tool, "arguments": {}})

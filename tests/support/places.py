@@ -20,7 +20,7 @@ from mcp_workflows.engines.registry import CALL_TIMEOUT, Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.repository import TaskRepository
+from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
@@ -94,7 +94,7 @@ class Place:
     """A sidecar's inside, and what was told to those who listen."""
 
     service: TaskService
-    repository: TaskRepository
+    executions: Executions
     engines: Engines
     told: dict[str, list[TaskView]]
 
@@ -106,7 +106,7 @@ class Place:
 
         async def one() -> None:
             command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True)
-            outcome = await self.service.calls.call(command, ANONYMOUS, quiet)
+            outcome = await self.service.call(command, ANONYMOUS, quiet)
             assert isinstance(outcome, Created)
             ids.append(outcome.task.task_id)
 
@@ -161,11 +161,11 @@ async def place(
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(store or open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"memory": engine}, patience=patience))
-        repository = await stack.enter_async_context(
-            TaskRepository(store=opened, engines=engines, retention=RETENTION, polling=polling)
+        executions = await stack.enter_async_context(
+            Executions(store=opened, engines=engines, retention=RETENTION, polling=polling)
         )
         tools = {tool.name: tool for tool in (*memory_tools(), *more)}
-        yield Place(TaskService(tools=tools, repository=repository, retention=RETENTION), repository, engines, {})
+        yield Place(TaskService(tools=tools, executions=executions, retention=RETENTION), executions, engines, {})
 
 
 async def until(condition: Callable[[], bool], within: float = 20) -> None:

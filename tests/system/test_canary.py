@@ -106,7 +106,7 @@ async def refusals(alice: Peer) -> None:
     await alice.http.post(alice.url, content=body, headers={"authorization": f"Bearer {TOKEN}"})
 
 
-async def companions(url: str) -> None:
+async def task_tools(url: str) -> None:
     """The same without tasks, and on the wire of 2025-11-25."""
     async with peer(url, token=TOKEN, capabilities={}) as client:
         handed = (await client.call("wait", {"note": ARGUMENT})).result["structuredContent"]["taskId"]
@@ -168,7 +168,7 @@ async def test_no_secret_turns_up_where_it_does_not_belong(tmp_path: Path) -> No
         async with peer(process.url, token=TOKEN) as alice:
             ids = await life(alice)
             await refusals(alice)
-        await companions(process.url)
+        await task_tools(process.url)
         heard = await strangers(process.url, ids)
         found = await anyio.to_thread.run_sync(everything, tmp_path, ops)
         process.process.send_signal(signal.SIGINT)

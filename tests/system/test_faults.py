@@ -23,7 +23,7 @@ from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tasks.repository import TaskRepository
+from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire.commands import Call, Created, Get, TaskView
 from samples.conformance.workflows import ALL
@@ -155,9 +155,9 @@ async def clocked(server: DevServer, folder: Path, clock: Callable[[], datetime]
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"temporal": adapter}))
-        repository = TaskRepository(store=store, engines=engines, retention=RETENTION, clock=clock)
-        await stack.enter_async_context(repository)
-        yield TaskService(tools={"slow": SLOW}, repository=repository, retention=RETENTION)
+        executions = Executions(store=store, engines=engines, retention=RETENTION, clock=clock)
+        await stack.enter_async_context(executions)
+        yield TaskService(tools={"slow": SLOW}, executions=executions, retention=RETENTION)
 
 
 async def _quiet(_: object) -> None:
@@ -165,7 +165,7 @@ async def _quiet(_: object) -> None:
 
 
 async def begin(service: TaskService) -> TaskView:
-    outcome = await service.calls.call(
+    outcome = await service.call(
         Call(tool="slow", arguments=CALL, takes_tasks=True, takes_questions=True), ANONYMOUS, _quiet
     )
     assert isinstance(outcome, Created), outcome

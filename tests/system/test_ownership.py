@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import ownership
 from tests.support.oidc import Providers
-from tests.support.ownership import Deed, Town, companion, everybody, lister, of_card, plain, request, table, town, word
+from tests.support.ownership import Deed, Town, everybody, lister, of_card, plain, request, table, task_tool, town, word
 
 pytestmark = pytest.mark.anyio
 
@@ -68,10 +68,10 @@ DEEDS: Final[Mapping[str, tuple[str, Deed]]] = {  # with a task of this tool; `c
     "subscriptions/listen": ("ask", ownership.listens),
     "resources/read": ("echo", ownership.reads),
     "tools/call again": ("call", ownership.retries),
-    "task_status": ("echo", companion("task_status")),
-    "task_wait": ("echo", companion("task_wait", seconds=1)),
-    "task_answer": ("ask", companion("task_answer", content={"answer": "yes"})),
-    "task_cancel": ("ask", companion("task_cancel")),
+    "task_status": ("echo", task_tool("task_status")),
+    "task_wait": ("echo", task_tool("task_wait", seconds=1)),
+    "task_answer": ("ask", task_tool("task_answer", content={"answer": "yes"})),
+    "task_cancel": ("ask", task_tool("task_cancel")),
     "my_tasks": ("echo", lister("my_tasks")),
     "open_questions": ("approve", lister("open_questions")),
     "card: task_status": ("echo", of_card("task_status")),

@@ -21,7 +21,7 @@ from mcp.server import _streamable_http_modern as modern_http
 from sse_starlette import EventSourceResponse
 
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.receiver.companions.definitions import FOR_OWN, companions
+from mcp_workflows.receiver.task_tools.definitions import FOR_OWN, task_tools
 from mcp_workflows.sidecar.address import Address
 from mcp_workflows.sidecar.cli.options import read_address
 from mcp_workflows.sidecar.cli.serve import collect_rarely, log_protection, refuse_shared_single_user
@@ -251,7 +251,7 @@ async def test_stdio_speaks_mcp_and_nothing_else(config: Path) -> None:
             "sleep",
             "forever",
             "lost",
-            *(each.name for each in companions() if each.name in FOR_OWN),
+            *(each.name for each in task_tools() if each.name in FOR_OWN),
         ]
         assert (await client.call_tool("echo", {"a": 1})).structured_content == {"a": 1}
 

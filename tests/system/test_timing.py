@@ -70,7 +70,7 @@ async def test_the_store_takes_as_long_for_a_row_of_another_as_for_none(
 ) -> None:
     cipher = Cipher(["A" * 43 + "="]) if sealed else None
     async with SQLiteStore(f"sqlite:///{tmp_path}/tasks.db", cipher=cipher) as store:
-        await store.create(made := make_task(id="a" * 40, arguments=[LARGE]))
+        await store.create(made := make_task(id="a" * 40, input=[LARGE]))
 
         async def ask(task_id: str) -> None:
             assert await store.get(task_id, "bob") is None

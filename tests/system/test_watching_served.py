@@ -50,9 +50,9 @@ async def test_over_http_nobody_unknown_sees_it_and_the_one_user_does(tmp_path: 
         refused = await user.send("tasks/cancel", {"taskId": created["taskId"]})
         assert (refused.code, "nothing can be cancelled" in refused.error["message"]) == (-32602, True)
         plain = (await user.call("impatient", wanted, capabilities={})).result["structuredContent"]
-        companion = (await user.call("task_cancel", {"taskId": plain["taskId"]}, capabilities={})).result
-        assert companion["isError"]
-        assert "nothing can be cancelled" in companion["content"][0]["text"]
+        task_tool = (await user.call("task_cancel", {"taskId": plain["taskId"]}, capabilities={})).result
+        assert task_tool["isError"]
+        assert "nothing can be cancelled" in task_tool["content"][0]["text"]
 
 
 async def test_with_authentication_each_caller_watches_for_themselves(tmp_path: Path) -> None:

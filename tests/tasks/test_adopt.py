@@ -34,7 +34,7 @@ from mcp_workflows.sidecar.cli.serve import warn_of_hidden_tools
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.repository import TaskRepository
+from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.gates import GateQuestion
@@ -116,7 +116,7 @@ class House:
     async def call(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> CallOutcome:
         settings: dict[str, Any] = {"takes_tasks": True, "takes_questions": True, **more}
         command = Call(tool=tool, arguments={"execution_id": execution_id}, **settings)
-        return await self.service.calls.call(command, who, _quiet)
+        return await self.service.call(command, who, _quiet)
 
     async def watched(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> TaskView:
         outcome = await self.call(tool, execution_id, who, **more)
@@ -149,9 +149,9 @@ async def house(folder: Path, kind: type[MemoryAdapter] = MemoryAdapter, *tools:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"memory": engine}, patience=0.5))
-        repository = TaskRepository(store=store, engines=engines, retention=DAY, clock=clock)
-        repository = await stack.enter_async_context(repository)
-        service = TaskService(tools={tool.name: tool for tool in tools or TOOLS}, repository=repository, retention=DAY)
+        executions = Executions(store=store, engines=engines, retention=DAY, clock=clock)
+        executions = await stack.enter_async_context(executions)
+        service = TaskService(tools={tool.name: tool for tool in tools or TOOLS}, executions=executions, retention=DAY)
         operator = Operator(store=store, engines=engines, clock=clock)
         yield House(service=service, engine=engine, store=store, operator=operator, clock=clock)
 
@@ -227,7 +227,7 @@ async def test_two_callers_watching_one_execution_have_two_tasks_and_each_sees_t
 
 
 async def test_what_another_owner_started_here_can_be_watched_and_their_task_stays_theirs(here: House) -> None:
-    outcome = await here.service.calls.call(
+    outcome = await here.service.call(
         Call(tool="start", arguments={}, takes_tasks=True, takes_questions=True), BEN, _quiet
     )
     assert isinstance(outcome, Created)
@@ -334,7 +334,7 @@ async def test_only_identified_callers_see_it_listed(here: House) -> None:
 @pytest.mark.parametrize("arguments", [{}, {"execution_id": ""}, {"execution_id": 7}, {"execution_id": "x", "y": 1}])
 async def test_wrong_arguments_are_said(here: House, arguments: Mapping[str, Any]) -> None:
     command = Call(tool="billing", arguments=arguments, takes_tasks=True, takes_questions=True)
-    outcome = await here.service.calls.call(command, ANN, _quiet)
+    outcome = await here.service.call(command, ANN, _quiet)
     assert isinstance(outcome, Finished)
     assert "Wrong arguments for billing" in outcome.result["content"][0]["text"]
     assert here.engine.calls["adopt"] == 0

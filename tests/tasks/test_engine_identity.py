@@ -21,8 +21,8 @@ from mcp_workflows.errors import EngineUnavailable, RequestError
 from mcp_workflows.kit.functions import from_functions
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task, attempt, bind, observe, request_cancel
+from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.gauges import TaskGauges
-from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.telemetry import Seen, Telemetry
 from mcp_workflows.testing import make_task
 
@@ -37,7 +37,7 @@ class House:
 
     store: Store
     engines: Engines
-    repository: TaskRepository
+    executions: Executions
     engine: MemoryAdapter
 
     async def row(self, task: Task) -> Task:
@@ -58,17 +58,17 @@ async def house(folder: Path, name: str) -> AsyncGenerator[House]:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"jobs": engine}))
-        repository = TaskRepository(store=store, engines=engines, retention=timedelta(days=1))
-        await stack.enter_async_context(repository)
-        yield House(store=store, engines=engines, repository=repository, engine=engine)
+        executions = Executions(store=store, engines=engines, retention=timedelta(days=1))
+        await stack.enter_async_context(executions)
+        yield House(store=store, engines=engines, executions=executions, engine=engine)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Background work at once, and again and again."""
-    for each in ("ATTEND_EVERY", "HEAL_EVERY", "KEEP_EVERY"):
+    for each in ("STEPS_EVERY", "RECOVER_EVERY", "KEEP_EVERY"):
         monkeypatch.setattr(f"mcp_workflows.tasks.maintenance.{each}", 0.02)
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.PACE", 0.0)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.POLL_EVERY", 0.0)
 
 
 def identity(folder: Path, name: str) -> str:
@@ -116,7 +116,7 @@ async def test_its_owner_reads_the_last_state_and_the_reason_and_no_call_is_made
     theirs = observe(bind(old_task(identity(tmp_path, "prod")), "h-1", datetime.now(UTC)), running, datetime.now(UTC))
     async with house(tmp_path, "staging") as here:
         await here.store.create(theirs)
-        seen, warning = await here.repository.current(theirs)
+        seen, warning = await here.executions.observe(theirs)
         assert (seen.execution, warning) == (running, f"engine jobs: {FOREIGN}")
         for verb in ("answer", "cancel", "describe", "find", "start", "terminate", "wait", "other"):
             with pytest.raises(EngineUnavailable, match="has another identity now") as caught:
@@ -124,13 +124,13 @@ async def test_its_owner_reads_the_last_state_and_the_reason_and_no_call_is_made
                     raise AssertionError("the adapter of another engine")
             assert not caught.value.sent
         assert await here.engines.sweep("jobs", [theirs]) == {}
-        asked = await here.repository.cancel(theirs)
+        asked, _ = await here.executions.cancel(theirs)
         assert (asked.cancel_requested is not None, asked.cancel_delivered) == (True, False)
         assert here.engine.calls == {}
         assert here.engines.silence("jobs") is None  # says nothing about the engine
     ended = observe(theirs, Execution(status=Status.SUCCEEDED, output={"a": 1}), datetime.now(UTC))
     async with house(tmp_path, "other") as here:
-        assert await here.repository.current(ended) == (ended, None)
+        assert await here.executions.observe(ended) == (ended, None)
 
 
 @pytest.mark.parametrize("left", ["unstarted", "never tried", "ended unseen"])
@@ -139,11 +139,11 @@ async def test_a_key_of_a_task_of_another_engine_is_refused(tmp_path: Path, left
     async with house(tmp_path, "staging") as here:
         await here.store.create(theirs)
         with pytest.raises(RequestError, match="used on another engine named jobs: nothing was started"):
-            await here.repository.create(old_task("", idempotency_key="once"))
+            await here.executions.create(old_task("", idempotency_key="once"))
         assert (await here.row(theirs), here.engine.handles) == (theirs, [])
     async with house(tmp_path, "prod") as there:
         with anyio.fail_after(20):
-            assert (await there.repository.create(old_task("", idempotency_key="once"))).id == theirs.id
+            assert (await there.executions.create(old_task("", idempotency_key="once"))).id == theirs.id
 
 
 async def test_a_tool_that_moved_to_another_engine_still_finds_the_task_of_its_key(tmp_path: Path) -> None:
@@ -152,10 +152,10 @@ async def test_a_tool_that_moved_to_another_engine_still_finds_the_task_of_its_k
     async with (
         open_store(f"sqlite:///{tmp_path}/tasks.db") as store,
         Engines({"first": first, "second": second}) as engines,
-        TaskRepository(store=store, engines=engines, retention=timedelta(days=1)) as repository,
+        Executions(store=store, engines=engines, retention=timedelta(days=1)) as executions,
     ):
-        task = await repository.create(old_task("", engine="first", idempotency_key="once"))
-        assert (await repository.create(old_task("", engine="second", idempotency_key="once"))).id == task.id
+        task = await executions.create(old_task("", engine="first", idempotency_key="once"))
+        assert (await executions.create(old_task("", engine="second", idempotency_key="once"))).id == task.id
     assert (len(first.handles), second.handles) == (1, [])
 
 
@@ -178,19 +178,19 @@ async def test_a_started_row_of_an_earlier_version_belongs_to_the_engine_that_sh
     tmp_path: Path,
 ) -> None:
     async with house(tmp_path, "prod") as there:
-        started = await there.repository.create(old_task("", workflow="ask"))
+        started = await there.executions.create(old_task("", workflow="ask"))
         left = replace(started, id="left", identity="")
         await there.store.create(left)
         async with house(tmp_path, "staging") as here:
-            _, warning = await here.repository.current(left)
+            _, warning = await here.executions.observe(left)
             assert warning == "engine jobs: it does not show the execution, and may not be the one it ran on"
             row = await here.row(left)
             assert (row.identity, row.ended) == ("", None)
-        seen, warning = await there.repository.current(row)
+        seen, warning = await there.executions.observe(row)
         assert (seen.identity, warning) == (identity(tmp_path, "prod"), None)
         assert seen.execution.status is Status.INPUT_REQUIRED
     async with house(tmp_path, "staging") as here:
-        _, warning = await here.repository.current(await here.row(left))
+        _, warning = await here.executions.observe(await here.row(left))
         assert warning == f"engine jobs: {FOREIGN}"
 
 
@@ -226,15 +226,15 @@ async def test_an_adapter_without_an_identity_is_known_by_its_name(tmp_path: Pat
     async with (
         open_store(f"sqlite:///{tmp_path}/tasks.db") as store,
         Engines(adapters) as engines,
-        TaskRepository(store=store, engines=engines, retention=timedelta(days=1)) as repository,
+        Executions(store=store, engines=engines, retention=timedelta(days=1)) as executions,
     ):
         assert [engines.identity(name) for name in ("plain", "named", "gone")] == ["", "acme:a", ""]
         assert engines.keys == {"plain": "plain", "named\nacme:a": "named", "named": "named"}
-        plain = await repository.create(old_task("", engine="plain"))
-        assert (plain.identity, (await repository.current(plain))[1]) == ("", None)
+        plain = await executions.create(old_task("", engine="plain"))
+        assert (plain.identity, (await executions.observe(plain))[1]) == ("", None)
         foreign = replace(plain, id="foreign", identity="memory:x")
         await store.create(foreign)
-        assert (await repository.current(foreign))[1] == f"engine plain: {FOREIGN}"
+        assert (await executions.observe(foreign))[1] == f"engine plain: {FOREIGN}"
 
 
 class Collected(Telemetry):

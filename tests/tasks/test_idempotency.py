@@ -23,7 +23,7 @@ from mcp_workflows.errors import INVALID_PARAMS, ConfigError, RequestError
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tasks.repository import TaskRepository
+from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.idempotency import SHORTEST_SECRET
 from mcp_workflows.tools.questions import Ask
@@ -69,7 +69,7 @@ class Here:
 
     async def outcome(self, tool: str, who: Principal = ADA, **more: Any) -> CallOutcome:
         settings: dict[str, Any] = {"arguments": {"a": 1}, "takes_tasks": True, "takes_questions": True, **more}
-        return await self.service.calls.call(Call(tool=tool, **settings), who, _quiet)
+        return await self.service.call(Call(tool=tool, **settings), who, _quiet)
 
     async def task(self, tool: str, who: Principal = ADA, **more: Any) -> str:
         outcome = await self.outcome(tool, who, **more)
@@ -79,7 +79,7 @@ class Here:
     async def meant(self, meta: Mapping[str, Any], who: Principal = ADA, paths: Sequence[KeyPath] = KEY_PATHS) -> str:
         """The task of a call with this `_meta`."""
         params = {"name": "forever", "arguments": {"a": 1}, "_meta": meta}
-        outcome = await self.service.calls.call(v2026_07_28.parse_call(params, MODERN_CLIENT, paths), who, _quiet)
+        outcome = await self.service.call(v2026_07_28.parse_call(params, MODERN_CLIENT, paths), who, _quiet)
         assert isinstance(outcome, Created), outcome
         return outcome.task.task_id
 
@@ -97,10 +97,10 @@ async def replica(folder: Path, clock: Clock | None = None, tools: Sequence[Tool
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"memory": engine}))
         retention = timedelta(days=90)
-        repository = await stack.enter_async_context(
-            TaskRepository(store=store, engines=engines, retention=retention, clock=clock)
+        executions = await stack.enter_async_context(
+            Executions(store=store, engines=engines, retention=retention, clock=clock)
         )
-        service = TaskService(tools={tool.name: tool for tool in tools}, repository=repository, retention=retention)
+        service = TaskService(tools={tool.name: tool for tool in tools}, executions=executions, retention=retention)
         yield Here(service=service, engine=engine, clock=clock)
 
 

@@ -30,15 +30,15 @@ from mcp_workflows.task import (
     bind,
     deliver_cancel,
     expire,
+    mark_cancelled,
     mark_terminated,
     observe,
     postpone,
     request_cancel,
     set_back,
-    tell_cancelled,
 )
+from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.maintenance import EVERY, ClockCheck
-from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.testing import make_task
 from mcp_workflows.wire.commands import Call, Cancel, Created, Get, Part, Read, TaskView, Update
@@ -117,7 +117,7 @@ class House:
     """What a sidecar has inside, and the engines behind it."""
 
     service: TaskService
-    repository: TaskRepository
+    executions: Executions
     engine: Noting
     elsewhere: Noting
     store: Store
@@ -127,7 +127,7 @@ class House:
     async def call(self, name: str, **arguments: Any) -> Task:
         """A task of ann's, with its handle."""
         command = Call(tool=name, arguments=arguments, takes_tasks=True, takes_questions=True)
-        outcome = await self.service.calls.call(command, ANN, _quiet)
+        outcome = await self.service.call(command, ANN, _quiet)
         assert isinstance(outcome, Created), outcome
         return await self.row(outcome.task.task_id)
 
@@ -166,14 +166,14 @@ async def house(folder: Path, clock: Clock | None = None) -> AsyncGenerator[Hous
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         adapters = {"memory": engine, "elsewhere": elsewhere}
         engines = await stack.enter_async_context(Engines(adapters, patience=0.5))
-        made = TaskRepository(
+        made = Executions(
             store=store, engines=engines, retention=DAY, clock=clock, steady=clock.uptime, audit=records.append
         )
-        repository = await stack.enter_async_context(made)
-        service = TaskService(tools={tool.name: tool for tool in TOOLS}, repository=repository, retention=DAY)
+        executions = await stack.enter_async_context(made)
+        service = TaskService(tools={tool.name: tool for tool in TOOLS}, executions=executions, retention=DAY)
         yield House(
             service=service,
-            repository=repository,
+            executions=executions,
             engine=engine,
             elsewhere=elsewhere,
             store=store,
@@ -185,9 +185,9 @@ async def house(folder: Path, clock: Clock | None = None) -> AsyncGenerator[Hous
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The housekeeping goes round all the time."""
-    for pace in ("ATTEND_EVERY", "CLOCK_EVERY", "HEAL_EVERY", "KEEP_EVERY", "SWEEP_EVERY"):
+    for pace in ("STEPS_EVERY", "CLOCK_EVERY", "RECOVER_EVERY", "KEEP_EVERY", "DELETE_EVERY"):
         monkeypatch.setattr(f"mcp_workflows.tasks.maintenance.{pace}", 0.01)
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.PACE", 0.0)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.POLL_EVERY", 0.0)
 
 
 @pytest.fixture
@@ -668,7 +668,7 @@ DUE: Mapping[str, tuple[Task, datetime | None]] = {
     "it is to be cancelled when it expires": (replace(BOUND, cancel_on_expiry=True), NOON + DAY),
     "it never expires": (replace(BOUND, cancel_on_expiry=True, expires=None), None),
     "it was asked, and whoever asked delivers it": (request_cancel(BOUND, NOON), NOON + DELIVERING),
-    "it was told to be cancelled": (tell_cancelled(BOUND, NOON), NOON + DELIVERING),
+    "it was told to be cancelled": (mark_cancelled(BOUND, NOON), NOON + DELIVERING),
     "it is not bound": (request_cancel(make_task(), NOON), None),
     "it was delivered": (deliver_cancel(request_cancel(BOUND, NOON), LATER), None),
     "it was delivered, and has a grace": (deliver_cancel(request_cancel(GRACE, NOON), LATER), LATER + seconds(30)),
@@ -684,7 +684,7 @@ def test_when_the_housekeeping_has_something_to_do(case: str) -> None:
     assert task.due == due
 
 
-@pytest.mark.parametrize("change", [request_cancel, tell_cancelled, mark_terminated, postpone])
+@pytest.mark.parametrize("change", [request_cancel, mark_cancelled, mark_terminated, postpone])
 @pytest.mark.parametrize("case", ["it has ended", "it is a tombstone"])
 def test_what_is_over_is_not_cancelled_any_more(change: Callable[[Task, datetime], Task], case: str) -> None:
     task, _ = DUE[case]
@@ -704,5 +704,5 @@ def test_a_cancellation_of_a_tool_without_a_grace_is_no_change_to_be_seen() -> N
 
 def test_a_tombstone_holds_nothing_of_the_task_but_whose_it_was() -> None:
     task = expire(replace(GRACE, output_schema={"type": "object"}, answered=frozenset({"a"})))
-    assert (task.output_schema, task.answered, task.given, task.arguments) == (None, frozenset(), None, None)
+    assert (task.output_schema, task.answered, task.arguments, task.input) == (None, frozenset(), None, None)
     assert (task.id, task.owner, task.tombstone) == (GRACE.id, GRACE.owner, True)

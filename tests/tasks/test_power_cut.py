@@ -132,7 +132,7 @@ def new_task(same: Idempotency) -> Task:
         idempotency_key=same.key,
     )
     if same is NAMING_THE_TASK:
-        task = replace(task, arguments={"task": task.id})
+        task = replace(task, input={"task": task.id})
     return task if same.window else replace(task, key=f"key-{same.key}")
 
 

@@ -60,7 +60,7 @@ class Place:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.PACE", 0.0)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.POLL_EVERY", 0.0)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StartConflict
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task, attempt
-from mcp_workflows.tasks.repository import TaskRepository
+from mcp_workflows.tasks.executions import Executions, ObservedTask
 from mcp_workflows.tasks.start import OUTCOME_UNKNOWN, TaskCreation, order_of
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 
@@ -198,7 +198,7 @@ async def test_what_nobody_asks_for_is_found_in_the_background(tmp_path: Path, c
         engines = Engines({"memory": here.engine})
         async with (
             engines,
-            TaskRepository(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock),
+            Executions(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock),
         ):
             with anyio.fail_after(10):
                 while (await here.row(task)).handle is None:
@@ -216,16 +216,16 @@ async def test_a_clock_that_jumps_ahead_starts_nothing_again_that_cannot_be_seen
         here.engine.faults.lost_start_replies, here.engine.faults.lag = 1, 3600
         task = await here.create(new_task(clock, expires=None))
         engines, steady = Engines({"memory": here.engine}), clock.time.timestamp()
-        made = TaskRepository(
+        made = Executions(
             store=here.store, engines=engines, retention=timedelta(days=90), clock=clock, steady=lambda: steady
         )
         async with engines, made as one:
             for ahead in (timedelta(days=91), timedelta()):
                 clock.time = task.created + ahead
-                assert await one.current(task) == (task, f"engine memory: {NOT_KNOWN}")
+                assert await one.observe(task) == (task, f"engine memory: {NOT_KNOWN}")
             here.engine.faults.lag = 0
             with anyio.fail_after(10):
-                while (found := (await one.current(task))[0]).handle is None:
+                while (found := (await one.observe(task))[0]).handle is None:
                     await anyio.sleep(0.02)
         assert [found.handle] == here.engine.handles
         assert here.engine.calls["start"] == 1
@@ -588,17 +588,17 @@ async def test_who_waits_for_a_task_waits_on_until_it_is_found(tmp_path: Path, c
         engines = Engines({"memory": here.engine})
         async with (
             engines,
-            TaskRepository(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock) as one,
+            Executions(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock) as one,
         ):
-            assert await one.current(task) == (task, f"engine memory: {NOT_KNOWN}")
+            assert await one.observe(task) == (task, f"engine memory: {NOT_KNOWN}")
 
-            async def enough(seen: Task) -> bool:
-                return seen.handle is not None
+            async def enough(observed: ObservedTask) -> bool:
+                return observed.task.handle is not None
 
             with anyio.fail_after(10):
                 async with anyio.create_task_group() as group:
                     group.start_soon(searched_twice, here)
-                    assert (await one.follow(task, enough, patience=0)).handle == here.engine.handles[0]
+                    assert (await one.follow(task, enough, timeout=0)).handle == here.engine.handles[0]
 
 
 async def searched_twice(here: Replica) -> None:
@@ -641,7 +641,7 @@ async def test_a_start_that_is_under_way_elsewhere_is_not_given_up_by_a_clock_th
     held = HeldOnce(settings(tmp_path))
     async with replica(tmp_path, clock, held) as there, replica(tmp_path, clock) as here:
         engines, steady = Engines({"memory": HeldOnce(settings(tmp_path))}), clock.time.timestamp()
-        made = TaskRepository(
+        made = Executions(
             store=here.store, engines=engines, retention=timedelta(days=90), clock=clock, steady=lambda: steady
         )
         task = new_task(clock, expires=None)
@@ -649,7 +649,7 @@ async def test_a_start_that_is_under_way_elsewhere_is_not_given_up_by_a_clock_th
             group.start_soon(there.create, task)
             await held.entered.wait()
             clock.time += timedelta(days=91)
-            seen, trouble = await one.current(await here.row(task))
+            seen, trouble = await one.observe(await here.row(task))
             assert (seen.ended, trouble) == (None, f"engine memory: {NOT_KNOWN}")
             held.go_on.set()
         assert await here.handle(await here.row(task)) in here.engine.handles

@@ -33,7 +33,7 @@ class Requirement:
 
 _WIRE = "tests/wire/test_v2026_07_28.py"
 _SERVER = "tests/receiver/test_receiver.py"
-_LEDGER = "tests/tasks/test_repository.py"
+_LEDGER = "tests/tasks/test_executions.py"
 _TASK = "tests/test_task.py"
 
 REQUIREMENTS = (

@@ -64,9 +64,9 @@ OURS = (
         "own-tools-are-no-tasks",
         Level.SHOULD,
         "Tool-Level Negotiation 2.1",
-        "the server's own tools and the companion tools refuse to be called as tasks",
+        "the server's own tools and the task tools refuse to be called as tasks",
         "tests/receiver/test_hand_over.py::test_a_function_that_is_asked_to_be_a_task_of_2025_11_25_says_that_it_is_none",
-        "tests/receiver/companions/test_companions.py::test_a_companion_makes_no_task_itself",
+        "tests/receiver/test_task_tools.py::test_a_task_tool_makes_no_task_itself",
     ),
     _ours(
         "list-of-a-single-user",

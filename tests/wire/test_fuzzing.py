@@ -14,8 +14,8 @@ from mcp_workflows.access.authn.identity import ClaimsReader, Identity
 from mcp_workflows.access.authn.issuers import read_header, read_issuer
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.errors import INVALID_PARAMS, TokenRefused
-from mcp_workflows.receiver.companions.definitions import companions
-from mcp_workflows.tasks.cursors import read_cursor, write_cursor
+from mcp_workflows.receiver.task_tools.definitions import task_tools
+from mcp_workflows.tasks.executions import read_cursor, write_cursor
 from mcp_workflows.tasks.results import read_of
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as modern
@@ -127,10 +127,10 @@ def test_a_header_names_the_task_or_is_refused(fuzz: Fuzz) -> None:
 
 
 @lengths(100)
-def test_arguments_of_companions_are_understood_or_complained_about(fuzz: Fuzz) -> None:
+def test_arguments_of_task_tools_are_understood_or_complained_about(fuzz: Fuzz) -> None:
     def check(arguments: Any) -> None:
-        for companion in companions():
-            assert all(isinstance(line, str) for line in companion.checker.violations(arguments))
+        for task_tool in task_tools():
+            assert all(isinstance(line, str) for line in task_tool.checker.violations(arguments))
 
     fuzz(check, odd(taskId=TEXT, seconds=st.integers(), key=TEXT, action=TEXT, content=VALUES, cursor=TEXT))
 

@@ -114,7 +114,7 @@ async def test_after_a_mistake_dev_waits_for_the_next_save_and_the_port_is_free_
         with anyio.fail_after(PATIENCE):
             while "starts again when a Python file here is saved" not in log_of(file):
                 await anyio.sleep(0.1)
-        assert "app.py: tools.task_wait: this is the name of a companion tool" in log_of(file)
+        assert "app.py: tools.task_wait: this is the name of a task tool" in log_of(file)
         save(file, CODE[0])
         await until_offered(url, "order")
     assert await tools(url) == {}

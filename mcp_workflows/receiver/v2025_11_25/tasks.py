@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
-from mcp.server.context import ServerRequestContext
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, askable
-from mcp_workflows.errors import RequestError
+from mcp_workflows.errors import INVALID_PARAMS, RequestError
+from mcp_workflows.receiver.context import Context, ProgressReports
 from mcp_workflows.receiver.disconnect import until_disconnected
-from mcp_workflows.receiver.subscriptions import ProgressReports
 from mcp_workflows.receiver.v2025_11_25.elicitation import (
     TRIES,
     CallQuestions,
@@ -32,17 +31,13 @@ from mcp_workflows.receiver.v2025_11_25.elicitation import (
 )
 from mcp_workflows.receiver.v2025_11_25.session import PolledQuestion, Session, session_of
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.authorization import not_found
-from mcp_workflows.tasks.service import TaskService
+from mcp_workflows.tasks.service import NOT_FOUND, TaskService, time_left
 from mcp_workflows.tasks.view import final_result, withdrawn_result
-from mcp_workflows.tasks.wait import time_left
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as wire
 from mcp_workflows.wire.commands import Call, CallOutcome, Questions, TaskView, Update
 from mcp_workflows.wire.params import Params, takes_forms, takes_urls
-
-Context: TypeAlias = ServerRequestContext[Any, Any]  # Any: the lifespan and the transport are the user's
 
 _SEEN_BEFORE_PUSHED = 2  # polls that show a question which was not asked
 _CHECK_EVERY = 5  # polls between checks that an open question still reaches the client
@@ -68,18 +63,18 @@ class InCoreTasks:
         """
         rounds = CallQuestions(Channel(session=ctx.session, request_id=ctx.request_id))
         report = ProgressReports(ctx.session.report_progress).report
-        outcome = await self._service.calls.call(call, principal, report)
+        outcome = await self._service.call(call, principal, report)
         while isinstance(outcome, Questions):
             call = replace(call, asked=outcome.started)
             left = time_left(tool, call) if outcome.started else None
-            async with self._service.calls.asking(call, outcome, principal):
+            async with self._service.asking(call, outcome, principal):
                 with anyio.move_on_after(None if left is None else left.total_seconds()):
                     await rounds.ask(outcome.requests)
             principal, answers = await _still(principal), dict(rounds.answers)
             call = replace(call, responses=answers, state=outcome.state, takes_questions=bool(answers))
             started = outcome.started
             try:
-                outcome = await self._service.calls.call(call, principal, report)
+                outcome = await self._service.call(call, principal, report)
             except RequestError as error:
                 if not rounds.refused(error, started=started):
                     raise
@@ -90,7 +85,7 @@ class InCoreTasks:
     async def accompany(self, ctx: Context, task_id: str, principal: Principal, *, tools_change: bool) -> None:
         """Notify the client of the task's changes while its session lasts, and of its progress if it asked for that.
 
-        `tools_change`: a client that has asked for a task sees another tool list from then on, without companion tools.
+        `tools_change`: a client that has asked for a task sees another tool list from then on, without task tools.
         """
         session = session_of(ctx)
         try:
@@ -101,9 +96,9 @@ class InCoreTasks:
         if first and tools_change:
             session.start(self._group, session.connection.send_tool_list_changed)
         token = (ctx.meta or {}).get("progress_token")
-        session.start(self._group, partial(self._tell, session, task, token, principal))
+        session.start(self._group, partial(self._notify, session, task, token, principal))
 
-    async def _tell(self, session: Session, task: Task, token: str | int | None, principal: Principal) -> None:
+    async def _notify(self, session: Session, task: Task, token: str | int | None, principal: Principal) -> None:
         notified: dict[str, Any] | None = None
 
         async def send(value: float, total: float | None, message: str | None) -> None:
@@ -119,7 +114,7 @@ class InCoreTasks:
             if notified is not None:
                 await session.connection.notify(wire.NOTIFICATION, state)
             if token is not None and not wire.ended(view):
-                await progress.tell(view.message, view.progress)
+                await progress.send(view.message, view.progress)
             notified = state
             withdraw(session.questions, view)
             return wire.ended(view)
@@ -233,7 +228,7 @@ async def _still(principal: Principal) -> Principal:
         RequestError: the principal would not be let in any more.
     """
     if (now := await principal.revalidated_if_unexpired(utc_now())) is None:
-        raise not_found()
+        raise RequestError(INVALID_PARAMS, NOT_FOUND)
     return now
 
 

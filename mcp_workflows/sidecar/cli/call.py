@@ -173,7 +173,7 @@ def _named(name: str, tools: Sequence[T]) -> T:
 
 
 def _configured(config: Config | None, name: str) -> Tool | None:
-    """Return the tool of this name in the configuration; None for a companion tool, or one of another server."""
+    """Return the tool of this name in the configuration; None for a task tool, or one of another server."""
     return next((tool for tool in config.tools if tool.name == name), None) if config else None
 
 

@@ -17,8 +17,8 @@ from rich.text import Text
 from mcp_workflows.adapter import ExecutionStep, Status, asked
 from mcp_workflows.adapter.display_text import number_text, without_zero_fractions
 from mcp_workflows.sidecar.cli.app import harmless
-from mcp_workflows.sidecar.operator import ObservedTask
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.executions import ObservedTask
 from mcp_workflows.wire.params import STATUS
 
 SHORT = 12  # characters of an id in a list, enough to identify it
@@ -142,7 +142,7 @@ def summary_json(look: ObservedTask) -> Mapping[str, Any]:
         "lastUpdatedAt": task.updated.isoformat(),
         "endedAt": task.ended and task.ended.isoformat(),
         "cancelRequestedAt": task.cancel_requested and task.cancel_requested.isoformat(),
-        "trouble": look.trouble,
+        "trouble": look.warning,
     }
 
 

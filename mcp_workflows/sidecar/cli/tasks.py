@@ -38,8 +38,9 @@ from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogL
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
 from mcp_workflows.sidecar.cli.prompts import AnswerableQuestion, ElicitResult, answer_to, open_questions
 from mcp_workflows.sidecar.config.models import Config
-from mcp_workflows.sidecar.operator import ObservedTask, Operator, TaskFilter
+from mcp_workflows.sidecar.operator import Operator, TaskFilter
 from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.tasks.executions import ObservedTask
 from mcp_workflows.tools.tool import Tool
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ def list_tasks(
         typer.echo(render_table(looks, None if wide or not sys.stdout.isatty() else Console().width))
     else:
         typer.echo("no tasks" if task_filter.ended else "no tasks under way; those that have ended: --all")
-    for trouble in dict.fromkeys(look.trouble for look in looks if look.trouble):
+    for trouble in dict.fromkeys(look.warning for look in looks if look.warning):
         say(f"as last known: {trouble}", err=True)
 
 
@@ -114,7 +115,7 @@ def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT
         task = {"task": f"{look.task.id} ({look.task.tool})"}
         closed = {f"gate {name}": f"{gate.state}: {gate.why}" for name, gate in found.gates.items()}
         typer.echo(render_facts({"why": found.reason, **advice, **task, **closed, **found.facts}))
-    if look.trouble != found.reason:
+    if look.warning != found.reason:
         _say_trouble(look)
 
 
@@ -177,8 +178,8 @@ def cancel(
         look = _run(config, lambda operator, _: operator.terminate(task_id, why_so))
     else:
         look = _run(config, lambda operator, _: operator.cancel(task_id))
-    if look.trouble:
-        say(f"{look.task.id}: noted, and delivered with the next look at it: {look.trouble}", err=True)
+    if look.warning:
+        say(f"{look.task.id}: noted, and delivered with the next look at it: {look.warning}", err=True)
         raise typer.Exit(1)
     say(f"{look.task.id}: {_outcome(look, terminate=terminate)}")
 
@@ -241,7 +242,7 @@ def _commands(look: ObservedTask, config: Config, file: Path) -> Sequence[str]:
     task = look.task
     if task.ended:
         return []
-    if look.trouble:
+    if look.warning:
         return [] if task.handle is None else [shlex.join([DISTRIBUTION, "check", str(file)])]
     if questions := open_questions(task):
         return [question.command(file) for question in questions]
@@ -286,5 +287,5 @@ def _now(look: ObservedTask) -> str:
 
 
 def _say_trouble(look: ObservedTask) -> None:
-    if look.trouble:
-        say(f"as last known: {look.trouble}", err=True)
+    if look.warning:
+        say(f"as last known: {look.warning}", err=True)

@@ -35,7 +35,7 @@ from mcp_workflows.adapter import (
 )
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.receiver.companions.definitions import clashes
+from mcp_workflows.receiver.task_tools.definitions import clashes
 from mcp_workflows.sidecar.config.includes import REFERENCE, ComposedConfig, applies, is_schema_file, read_config
 from mcp_workflows.sidecar.config.models import (
     CANCEL,

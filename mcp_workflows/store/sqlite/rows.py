@@ -237,9 +237,11 @@ def backfill(connection: sqlite3.Connection) -> None:
 
 def _dump(task: Task) -> str:
     try:
-        return _TASK.dump_json(task, exclude_defaults=task.tombstone).decode()  # tombstones stay long, and are many
+        return _TASK.dump_json(
+            task, exclude_defaults=task.tombstone, by_alias=True
+        ).decode()  # tombstones stay long, and are many
     except PydanticSerializationError:  # half a surrogate pair somewhere in it, which JSON allows and UTF-8 does not
-        return utf8(json.dumps(_TASK.dump_python(task, mode="json"), ensure_ascii=False))
+        return utf8(json.dumps(_TASK.dump_python(task, mode="json", by_alias=True), ensure_ascii=False))
 
 
 def utf8(text: str) -> str:

@@ -234,10 +234,10 @@ async def test_a_hint_is_for_all_tasks_of_the_execution(tmp_path: Path) -> None:
         (handle,) = engine.handles
         for owner in (Principal(id="ann"), Principal(id="ben")):
             call = Call(tool="watch", arguments={"execution_id": handle}, takes_tasks=True, takes_questions=True)
-            outcome = await here.service.calls.call(call, owner, quiet)
+            outcome = await here.service.call(call, owner, quiet)
             assert isinstance(outcome, Created)
             task = await here.service.owned(outcome.task.task_id, owner)
-            await here.repository.current(task)
+            await here.executions.observe(task)
         looks = engine.looked_at[handle]
         engine.tell(handle)
         await until(lambda: engine.looked_at[handle] == looks + 2)

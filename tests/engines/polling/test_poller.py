@@ -99,7 +99,7 @@ async def test_clients_are_told_to_poll_less_when_there_are_many(tmp_path: Path)
 async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_keep_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.repository.LATE", 0.05)
+    monkeypatch.setattr("mcp_workflows.tasks.executions.LATE", 0.05)
     engine = Counting(MemorySettings(name=str(tmp_path)))
     async with place(tmp_path, engine, PollingPolicy(looks_per_second=0.5)) as here:
         (task_id,) = await here.start("forever", 1)
@@ -219,7 +219,7 @@ async def test_an_end_that_was_seen_while_something_was_done_to_the_task_is_told
         async with here.listening([task_id]):
             await engine.looking.wait()
             (row,) = await here.tasks([task_id])
-            await here.repository.cancel(row)  # it nudges, while the look that will see the end is under way
+            await here.executions.cancel(row)  # it nudges, while the look that will see the end is under way
             engine.go_on.set()
             await until(lambda: here.ended([task_id]) == 1, within=5)
 

@@ -73,7 +73,7 @@ def engine_of(kind: type[Limited], folder: Path, looks: float = 7.5) -> Limited:
 
 async def told_to_ask_every(here: Place, task: Task, seconds: float) -> None:
     """What clients are told changes when the quotas have been read again."""
-    await until(lambda: here.repository.pace(task).total_seconds() == seconds)
+    await until(lambda: here.executions.poll_interval(task).total_seconds() == seconds)
 
 
 # --- looks
@@ -178,7 +178,7 @@ async def test_with_sweeps_clients_are_told_the_time_of_looks_up_to_a_minute(tmp
 async def test_a_sweep_that_tells_only_who_runs_makes_no_look_younger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.repository.LATE", 1.0)
+    monkeypatch.setattr("mcp_workflows.tasks.executions.LATE", 1.0)
     engine = engine_of(Listed, tmp_path, looks=2)
     assert isinstance(engine, Listed)
     async with place(tmp_path, engine, PollingPolicy()) as here:
@@ -198,7 +198,7 @@ async def test_a_sweep_that_tells_only_who_runs_makes_no_look_younger(
 async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.wait.NO_ANSWER_LIMIT", 0.2)
+    monkeypatch.setattr("mcp_workflows.tasks.service.NO_ANSWER_LIMIT", 0.2)
     patient = Tool(name="patient", engine="memory", workflow="sleep", fallback=Fallback.WAIT)
     engine = engine_of(Limited, tmp_path, looks=50)
     results: list[Finished] = []
@@ -209,7 +209,7 @@ async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
         async def quiet(_: Execution) -> None:
             """Nobody asked for progress."""
 
-        outcome = await here.service.calls.call(command, ANONYMOUS, quiet)
+        outcome = await here.service.call(command, ANONYMOUS, quiet)
         assert isinstance(outcome, Finished)
         results.append(outcome)
 

@@ -371,7 +371,7 @@ async def test_changes_and_progress_are_told_outside_of_requests(served: Site) -
         assert all(one["_meta"] == {RELATED_TASK: {"taskId": task_id}} for one in progress)
 
 
-async def test_the_first_task_of_a_session_takes_the_companion_tools_away(served: Site) -> None:
+async def test_the_first_task_of_a_session_takes_the_task_tools_away(served: Site) -> None:
     async with session(served.url) as client:
         await client.listen()
         before = {tool["name"] for tool in (await client.request("tools/list", {})).result["tools"]}

@@ -66,7 +66,7 @@ async def get(config: Config, task: Task) -> Task | None:
 
 
 async def test_keys_come_from_the_environment(tmp_path: Path) -> None:
-    task = make_task(arguments="canary")
+    task = make_task(input="canary")
     assert await create(load(tmp_path, FROM_ENVIRONMENT + FINE, KEY=KEY), task) == task
     assert b"canary" not in (tmp_path / "tasks.db").read_bytes()
     assert await get(load(tmp_path, FROM_ENVIRONMENT + FINE, KEY=f" {KEY}\n"), task) == task
@@ -145,7 +145,7 @@ def test_a_key_is_printed_each_time_another(command: Command) -> None:
 def test_keys_are_changed_on_the_command_line(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = make_task(arguments="canary")
+    task = make_task(input="canary")
     config = tmp_path / "workflows.yaml"
     anyio.run(create, load(tmp_path, PLAIN + FINE), task)
     assert b"canary" in (tmp_path / "tasks.db").read_bytes()

@@ -1,4 +1,4 @@
-"""Definitions of the companion tools, with which clients without tasks continue a task they got as text; pure."""
+"""Definitions of the task tools, with which clients without tasks continue a task they got as text; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp_workflows.tools.tool import Tool
 
 
 class Name(StrEnum):
-    """The reserved names: no other tool may have one where companion tools are offered."""
+    """The reserved names: no other tool may have one where task tools are offered."""
 
     STATUS = "task_status"
     WAIT = "task_wait"
@@ -31,16 +31,16 @@ DECISIONS: Final = frozenset({Name.ANSWER, Name.CANCEL})  # hidden from the mode
 FOR_APPROVERS: Final = frozenset({Name.QUESTIONS, Name.STATUS, Name.ANSWER})  # for those of others
 
 
-COMPANION_NAMES: Final = frozenset(name.value for name in Name)
+TASK_TOOL_NAMES: Final = frozenset(name.value for name in Name)
 TAKEN: Final = (
-    "this is the name of a companion tool, by which clients without tasks go on with theirs: rename it, or set "
+    "this is the name of a task tool, by which clients without tasks go on with theirs: rename it, or set "
     "`fallback: wait` or `refuse` for all tools with optional tasks, no `my_tasks`, and no rules for others than owners"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Companion:
-    """One of the companion tools."""
+class TaskTool:
+    """One of the task tools."""
 
     name: Name
     title: str
@@ -73,18 +73,18 @@ class Companion:
         return Checker(self.input)
 
 
-def companions() -> Sequence[Companion]:
-    """Return all companion tools, in the order of the list."""
+def task_tools() -> Sequence[TaskTool]:
+    """Return all task tools, in the order of the list."""
     return _ALL
 
 
-def companion(name: object) -> Companion | None:
-    """Return the companion tool of that name, if there is one."""
+def task_tool(name: object) -> TaskTool | None:
+    """Return the task tool of that name, if there is one."""
     return _BY_NAME.get(name) if isinstance(name, str) else None
 
 
 def offered(tools: Iterable[Tool], *, my_tasks: bool) -> bool:
-    """Return True if companion tools are offered beside these tools.
+    """Return True if task tools are offered beside these tools.
 
     That is when a client may get a task id in text, tasks are listed, or others' tasks may wait for an answer.
     """
@@ -92,12 +92,12 @@ def offered(tools: Iterable[Tool], *, my_tasks: bool) -> bool:
 
 
 def clashes(tools: Iterable[Tool], *, my_tasks: bool) -> Iterator[tuple[str, str]]:
-    """Yield the tools with a reserved name, if companion tools are offered, each with advice."""
+    """Yield the tools with a reserved name, if task tools are offered, each with advice."""
     known = list(tools)
     if not offered(known, my_tasks=my_tasks):
         return
     for tool in known:
-        if tool.name in COMPANION_NAMES:
+        if tool.name in TASK_TOOL_NAMES:
             yield tool.name, TAKEN
 
 
@@ -109,8 +109,8 @@ _TASK_ID: Final[Schema] = {
 }
 _LOOKS: Final = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 
-_ALL: Final[Sequence[Companion]] = (
-    Companion(
+_ALL: Final[Sequence[TaskTool]] = (
+    TaskTool(
         name=Name.STATUS,
         title="Status of a task",
         description="Look at a task: something long that a tool started for you and answered with a taskId. Returns at "
@@ -120,7 +120,7 @@ _ALL: Final[Sequence[Companion]] = (
         required=["taskId"],
         annotations=_LOOKS,
     ),
-    Companion(
+    TaskTool(
         name=Name.WAIT,
         title="Wait for a task",
         description="Wait for a task that a tool answered with. Returns its result as soon as it has ended, or its "
@@ -137,7 +137,7 @@ _ALL: Final[Sequence[Companion]] = (
         required=["taskId"],
         annotations=_LOOKS,
     ),
-    Companion(
+    TaskTool(
         name=Name.ANSWER,
         title="Answer a task's question",
         description="Answer a question of a task whose status is input_required. The question and the JSON Schema of "
@@ -170,7 +170,7 @@ _ALL: Final[Sequence[Companion]] = (
             "openWorldHint": True,
         },
     ),
-    Companion(
+    TaskTool(
         name=Name.CANCEL,
         title="Cancel a task",
         description="Ask to cancel a task, if the user wants that. The workflow may need a while to stop, may clean up "
@@ -179,7 +179,7 @@ _ALL: Final[Sequence[Companion]] = (
         required=["taskId"],
         annotations={"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": True},
     ),
-    Companion(
+    TaskTool(
         name=Name.LIST,
         title="My tasks",
         description="List the user's own tasks, newest first, those of earlier conversations too: for when a taskId "
@@ -190,7 +190,7 @@ _ALL: Final[Sequence[Companion]] = (
         annotations=_LOOKS,
         lists=True,
     ),
-    Companion(
+    TaskTool(
         name=Name.QUESTIONS,
         title="Open questions",
         description="List what tasks of other people ask that the user may answer, such as approvals, newest first. "
@@ -202,7 +202,7 @@ _ALL: Final[Sequence[Companion]] = (
         annotations=_LOOKS,
         lists=True,
     ),
-    Companion(
+    TaskTool(
         name=Name.FIND,
         title="Find a task",
         description="Find the user's newest task by the call that started it, for a card that has lost its taskId. "
@@ -216,4 +216,4 @@ _ALL: Final[Sequence[Companion]] = (
         lists=True,
     ),
 )
-_BY_NAME: Final[Mapping[str, Companion]] = {found.name.value: found for found in _ALL}
+_BY_NAME: Final[Mapping[str, TaskTool]] = {found.name.value: found for found in _ALL}

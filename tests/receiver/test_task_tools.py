@@ -1,4 +1,4 @@
-"""Companion tools: how a client without tasks goes on with what a call handed it."""
+"""Task tools: how a client without tasks goes on with what a call handed it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcp_workflows import Fallback, TaskSupport, Tool, attach
 from mcp_workflows.adapter import Execution, InputRequest, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, companions
+from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES, task_tools
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.tasks.service import PAGE
 from mcp_workflows.tools import hosts
@@ -32,7 +32,7 @@ from tests.support.served import peer, site
 
 pytestmark = pytest.mark.anyio
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "clients-without-tasks.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "clients-without-tasks.md"
 DECLARED: Mapping[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 ELICITS: Mapping[str, Any] = {"elicitation": {"form": {}}}
 YES: Mapping[str, Any] = {"answer": "yes"}
@@ -460,7 +460,7 @@ async def test_a_workflow_that_does_not_stop_is_not_said_to_be_cancelled(client:
     assert result["structuredContent"]["status"] == "working"
 
 
-async def test_what_2025_11_25_was_told_is_cancelled_stays_so_to_its_companions(server: Server[Any]) -> None:
+async def test_what_2025_11_25_was_told_is_cancelled_stays_so_to_its_task_tools(server: Server[Any]) -> None:
     async with line(server, "2025-11-25") as old, line(server) as new:
         created = await old.call("stubborn", {"seconds": 60}, task={})
         task_id = created["result"]["task"]["taskId"]
@@ -557,15 +557,15 @@ async def test_clients_of_the_extension_get_a_list_of_their_tasks_if_the_server_
 # --- the tools themselves
 
 
-@pytest.mark.parametrize("companion", companions(), ids=lambda companion: companion.name)
-def test_a_companion_tells_a_model_when_to_use_it_and_takes_nothing_else(companion: Any) -> None:
-    tool = types.Tool.model_validate(companion.listed)
+@pytest.mark.parametrize("task_tool", task_tools(), ids=lambda task_tool: task_tool.name)
+def test_a_task_tool_tells_a_model_when_to_use_it_and_takes_nothing_else(task_tool: Any) -> None:
+    tool = types.Tool.model_validate(task_tool.listed)
     assert tool.title
     assert tool.description
     assert tool.input_schema["additionalProperties"] is False
     assert all(schema["description"] for schema in tool.input_schema["properties"].values())
     assert tool.output_schema is None
-    assert set(companion.listed["annotations"]) == {
+    assert set(task_tool.listed["annotations"]) == {
         "readOnlyHint",
         "destructiveHint",
         "idempotentHint",
@@ -592,7 +592,7 @@ async def test_wrong_arguments_are_named(client: Line, tool: str, arguments: Map
     assert text in told(result)
 
 
-async def test_a_companion_makes_no_task_itself(server: Server[Any]) -> None:
+async def test_a_task_tool_makes_no_task_itself(server: Server[Any]) -> None:
     async with line(server, "2025-11-25") as client:
         assert (await client.call("task_status", {"taskId": "x"}, task={}))["error"]["code"] == -32601
 
@@ -617,7 +617,7 @@ async def test_the_sdks_own_client_goes_on_with_a_handle_from_a_tool_that_promis
 # --- their names
 
 
-async def test_where_nothing_hands_over_there_are_no_companions(tmp_path: Path) -> None:
+async def test_where_nothing_hands_over_there_are_no_task_tools(tmp_path: Path) -> None:
     tools = [
         Tool(name="task_status", engine="memory", workflow="echo", fallback=Fallback.WAIT),
         Tool(name="my_tasks", engine="memory", workflow="echo", tasks=TaskSupport.FORBIDDEN),
@@ -629,7 +629,7 @@ async def test_where_nothing_hands_over_there_are_no_companions(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("fallback", "changed"), [(Fallback.TOOLS, 1), (Fallback.WAIT, 0)])
-async def test_a_client_hears_of_changed_tools_only_where_the_companions_go(
+async def test_a_client_hears_of_changed_tools_only_where_the_task_tools_go(
     tmp_path: Path, fallback: Fallback, changed: int
 ) -> None:
     tool = Tool(name="quick", engine="memory", workflow="echo", fallback=fallback)
@@ -641,17 +641,17 @@ async def test_a_client_hears_of_changed_tools_only_where_the_companions_go(
         assert told.count("notifications/tools/list_changed") == changed
 
 
-@pytest.mark.parametrize("name", sorted(COMPANION_NAMES))
-def test_a_tool_with_a_companions_name_is_refused_where_they_are_offered(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(TASK_TOOL_NAMES))
+def test_a_tool_with_a_task_tools_name_is_refused_where_they_are_offered(name: str) -> None:
     engines = {"memory": MemoryAdapter(MemorySettings())}
     tools = [Tool(name=name, engine="memory", workflow="echo", fallback=Fallback.WAIT)]
     attach(Server("fine"), tools=tools, engines=engines)
     for wrong, my_tasks in ((tools, True), ([*tools, *handing("echo")], False)):
-        with pytest.raises(ConfigError, match=f"tool '{name}': this is the name of a companion tool"):
+        with pytest.raises(ConfigError, match=f"tool '{name}': this is the name of a task tool"):
             attach(Server("wrong"), tools=wrong, engines=engines, my_tasks=my_tasks)
 
 
-def test_workflows_yaml_says_where_a_companions_name_is_taken(tmp_path: Path) -> None:
+def test_workflows_yaml_says_where_a_task_tools_name_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "workflows.yaml"
     path.write_text(
         "engines: {memory: {adapter: memory}}\n"
@@ -659,7 +659,7 @@ def test_workflows_yaml_says_where_a_companions_name_is_taken(tmp_path: Path) ->
         "  ship: {engine: memory, workflow: echo}\n"
         "  task_wait: {engine: memory, workflow: echo, fallback: wait}\n"
     )
-    with pytest.raises(ConfigError, match=r"workflows.yaml:4: tools.task_wait: this is the name of a companion tool"):
+    with pytest.raises(ConfigError, match=r"workflows.yaml:4: tools.task_wait: this is the name of a task tool"):
         load_config(path, {})
     path.write_text(path.read_text().replace("echo}\n", "echo, fallback: wait}\n", 1))
     assert len(load_config(path, {}).tools) == 2
@@ -668,7 +668,7 @@ def test_workflows_yaml_says_where_a_companions_name_is_taken(tmp_path: Path) ->
         load_config(path, {})
 
 
-async def test_a_server_with_a_tool_of_its_own_of_a_companions_name_is_not_entered(tmp_path: Path) -> None:
+async def test_a_server_with_a_tool_of_its_own_of_a_task_tools_name_is_not_entered(tmp_path: Path) -> None:
     server: MCPServer[None] = MCPServer("own")
 
     @server.tool()

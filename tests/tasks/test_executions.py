@@ -1,4 +1,4 @@
-"""The repository with the engine in memory: never twice, never lost, one look for all."""
+"""The service and its executions with the engine in memory: never twice, never lost, one poll for all."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows import Fallback, Tool
-from mcp_workflows.access import ANONYMOUS, Principal
-from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
+from mcp_workflows import Fallback, TaskSupport, Tool
+from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
+from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Ref, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, RequestError
-from mcp_workflows.receiver.companions.text import outcome_in_text
+from mcp_workflows.receiver.task_tools.calls import outcome_in_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task, observe
-from mcp_workflows.tasks import cancel as cancelling
-from mcp_workflows.tasks.look import SETTLING
-from mcp_workflows.tasks.repository import TaskRepository
-from mcp_workflows.tasks.service import TaskService
+from mcp_workflows.tasks.executions import SETTLING, Executions, rendered_response
+from mcp_workflows.tasks.service import CARD_WAIT, TaskService, time_left
+from mcp_workflows.testing import make_task
+from mcp_workflows.tools.hosts import LONGEST_WAIT
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Listen, TaskView, Update
 from tests.support.served import memory_tools
 
@@ -52,9 +52,9 @@ async def replica(
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db{options}"))
         engines = await stack.enter_async_context(Engines({"memory": engine, **(more or {})}, patience=patience))
-        repository = await stack.enter_async_context(TaskRepository(store=store, engines=engines, retention=RETENTION))
+        executions = await stack.enter_async_context(Executions(store=store, engines=engines, retention=RETENTION))
         named = {tool.name: tool for tool in tools or memory_tools()}
-        yield TaskService(tools=named, repository=repository, retention=RETENTION), engine
+        yield TaskService(tools=named, executions=executions, retention=RETENTION), engine
 
 
 async def _quiet(_: Execution) -> None:
@@ -65,14 +65,14 @@ async def call(
     service: TaskService, tool: str, *, key: str | None = None, owner: Principal = ANONYMOUS, **arguments: Any
 ) -> TaskView:
     command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True, idempotency_key=key)
-    outcome = await service.calls.call(command, owner, _quiet)
+    outcome = await service.call(command, owner, _quiet)
     assert isinstance(outcome, Created), outcome
     return outcome.task
 
 
 async def refused(service: TaskService, tool: str, **arguments: Any) -> str:
     command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True)
-    outcome = await service.calls.call(command, ANONYMOUS, _quiet)
+    outcome = await service.call(command, ANONYMOUS, _quiet)
     assert isinstance(outcome, Finished), outcome
     assert outcome.result["isError"]
     return str(outcome.result["content"][0]["text"])
@@ -155,8 +155,8 @@ async def call_or_error(service: TaskService, tool: str, key: str) -> RequestErr
 async def test_an_engine_that_is_down_keeps_no_other_engines_rows_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_BATCH", 2)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.RECOVER_AFTER", timedelta(0))
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.RECOVER_BATCH", 2)
     tools = [*memory_tools(), Tool(name="elsewhere", engine="down", workflow="forever")]
     down = MemoryAdapter(MemorySettings(name=f"{tmp_path}-down"))
     async with replica(tmp_path, patience=0.1, tools=tools, more={"down": down}) as (service, engine):
@@ -202,7 +202,7 @@ async def test_a_start_with_no_answer_at_all_is_healed_under_its_key(tmp_path: P
 async def test_a_row_nobody_asks_for_is_healed_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.RECOVER_AFTER", timedelta(0))
     async with replica(tmp_path, patience=0.1) as (service, engine):
         engine.faults.silent = frozenset({"start"})
         await call(service, "forever")
@@ -218,11 +218,11 @@ async def test_an_engine_that_cannot_be_reached_starts_nothing_and_the_key_stays
     async with replica(tmp_path) as (service, engine):
         engine.faults.unavailable = frozenset({"start"})
         command = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=True, idempotency_key="k" * 32)
-        outcome = await service.calls.call(command, ANONYMOUS, _quiet)
+        outcome = await service.call(command, ANONYMOUS, _quiet)
         assert isinstance(outcome, Finished)
         assert "cannot be reached, nothing was started" in outcome.result["content"][0]["text"]
         engine.faults.unavailable = frozenset()
-        assert isinstance(await service.calls.call(command, ANONYMOUS, _quiet), Created)
+        assert isinstance(await service.call(command, ANONYMOUS, _quiet), Created)
         assert len(engine.handles) == 1
 
 
@@ -298,7 +298,7 @@ async def test_a_cancellation_that_is_refused_is_not_sent_with_each_look(
                     await anyio.sleep(0.02)
             assert engine.calls["refused"] == times
         engine.willing = True
-        monkeypatch.setattr(cancelling, "REFUSED_FOR", 0.0)
+        monkeypatch.setattr("mcp_workflows.tasks.executions.REFUSED_FOR", 0.0)
         await until(service, task.task_id, Status.CANCELLED)
 
 
@@ -382,7 +382,7 @@ async def test_no_list_has_a_task_that_may_turn_out_to_be_none(tmp_path: Path, e
     async with replica(tmp_path, engine=slow) as (one, _), replica(tmp_path) as (two, _):
         async with anyio.create_task_group() as group:
             command = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=True)
-            group.start_soon(one.calls.call, command, ANNA, _quiet)
+            group.start_soon(one.call, command, ANNA, _quiet)
             await slow.entered.wait()
             for service in (one, two):
                 assert (await service.tasks(List(), ANNA)).tasks == []
@@ -421,13 +421,13 @@ async def test_an_answer_taken_elsewhere_is_not_asked_for_again_here(tmp_path: P
 async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallback: Fallback, told: str, verb: str
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.wait.NO_ANSWER_LIMIT", 0.5)
+    monkeypatch.setattr("mcp_workflows.tasks.service.NO_ANSWER_LIMIT", 0.5)
     tools = [Tool(name="forever", engine="memory", workflow="forever", fallback=fallback)]
     async with replica(tmp_path, patience=0.1, tools=tools) as (service, engine):
         engine.faults.silent = frozenset({verb})
         command = Call(tool="forever", arguments={}, takes_tasks=False, takes_questions=False)
         with anyio.fail_after(10):
-            outcome = outcome_in_text(await service.calls.call(command, ANONYMOUS, _quiet))
+            outcome = outcome_in_text(await service.call(command, ANONYMOUS, _quiet))
         assert isinstance(outcome, Finished)
         said = outcome.result["content"][0]["text"]
         assert ("gives no answer" in said, told in said) == (True, True)
@@ -436,7 +436,7 @@ async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
 async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_EVERY", 0.05)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.RECOVER_EVERY", 0.05)
     ttl = timedelta(seconds=0.2)
     tools = [Tool(name="nap", engine="memory", workflow="sleep", ttl=ttl, fallback=Fallback.WAIT)]
     async with replica(tmp_path, tools=tools) as (service, _):
@@ -449,7 +449,7 @@ async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
                 idempotency_key=key,
             )
             with anyio.fail_after(10):
-                outcome = await service.calls.call(command, ANONYMOUS, _quiet)
+                outcome = await service.call(command, ANONYMOUS, _quiet)
             assert isinstance(outcome, Finished)
             assert outcome.result["structuredContent"] == {"slept": 0.8}
 
@@ -513,8 +513,8 @@ async def test_an_adapter_that_says_what_cannot_be_kept_hurts_only_its_own_task(
 
 
 async def test_a_store_that_is_locked_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_EVERY", 0.05)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.RECOVER_AFTER", timedelta(0))
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.RECOVER_EVERY", 0.05)
     async with replica(tmp_path, patience=0.1, options="?busy_timeout_ms=50") as (service, engine):
         engine.faults.silent = frozenset({"start"})
         await call(service, "forever")
@@ -578,7 +578,7 @@ async def test_an_execution_its_engine_has_forgotten_is_an_error_not_a_mystery(
         engine.forget(engine.handles[0])
         seen = await get(service, task.task_id)
         assert (seen.status, seen.error) == (Status.RUNNING, None)  # it may not show it yet
-        monkeypatch.setattr("mcp_workflows.tasks.look.SETTLING", timedelta(0))
+        monkeypatch.setattr("mcp_workflows.tasks.executions.SETTLING", timedelta(0))
         gone = await until(service, task.task_id, Status.FAILED)
         assert gone.error is not None
         assert "no such execution any more" in gone.error.message
@@ -669,3 +669,52 @@ async def test_an_adapter_that_breaks_the_contract_takes_nothing_with_it(
                 seen = await get(service, task.task_id)
                 assert seen.status is Status.RUNNING
                 assert "its adapter failed (KeyError)" in str(seen.message)
+
+
+# --- responses of people, as adapters get them
+
+
+@pytest.mark.parametrize("action", ["accept", "decline", "cancel"])
+@pytest.mark.parametrize("declinable", [None, True, False])
+async def test_a_question_that_is_put_aside_stays_open_unless_the_workflow_asks_by_itself(
+    action: str, declinable: bool | None
+) -> None:
+    params: dict[str, Any] = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
+    request = InputRequest(method="elicitation/create", params=params, declinable=declinable)
+    task = make_task(execution=Execution(status=Status.INPUT_REQUIRED, requests={"q": request}))
+    stays_open = action == "cancel" and declinable is not None
+    sent = rendered_response(task, "q", {"action": action}, LOCAL)
+    assert sent == (None if stays_open else {"action": action})
+
+
+# --- the time that a call waits for its workflow
+
+WAITING = Tool(name="order", engine="memory", workflow="order")
+PLAIN_CALL = Call(tool="order", arguments={}, takes_tasks=False, takes_questions=True, host="cursor-vscode")
+
+
+async def test_the_time_since_the_request_arrived_counts() -> None:
+    """A slow start must not be followed by the whole wait: the host would have given up."""
+    left = time_left(WAITING, replace(PLAIN_CALL, began=anyio.current_time() - 10))
+    assert left is not None
+    assert timedelta() < left <= timedelta(seconds=35)
+    assert time_left(WAITING, replace(PLAIN_CALL, began=anyio.current_time() - 60)) == timedelta()
+
+
+async def test_a_person_gets_time_to_answer_even_in_an_unknown_host() -> None:
+    assert time_left(WAITING, replace(PLAIN_CALL, host=None)) == timedelta(seconds=4)
+    assert time_left(WAITING, replace(PLAIN_CALL, host=None, asked=True)) == LONGEST_WAIT
+
+
+@pytest.mark.parametrize(
+    ("settings", "card", "left"),
+    [
+        ({"wait": timedelta(minutes=2)}, False, timedelta(minutes=2)),
+        ({"wait": timedelta(minutes=2)}, True, CARD_WAIT),
+        ({}, True, CARD_WAIT),
+        ({"fallback": Fallback.WAIT}, False, None),
+        ({"tasks": TaskSupport.FORBIDDEN}, False, None),
+    ],
+)
+async def test_the_tool_has_the_last_word(settings: dict[str, object], card: bool, left: timedelta | None) -> None:
+    assert time_left(WAITING.model_copy(update=settings), replace(PLAIN_CALL, shows_card=card)) == left

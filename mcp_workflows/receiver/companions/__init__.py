@@ -1,1 +1,0 @@
-"""Companion tools for hosts that know no tasks: their definitions, their handlers and their texts."""

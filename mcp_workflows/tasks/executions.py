@@ -1,0 +1,783 @@
+"""The executions behind tasks: create, observe, follow, answer and cancel them; the row of a task has the last state.
+
+Docs/architecture.md has the names of what passes here, and its way.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from math import ceil
+from types import TracebackType
+from typing import Final, NamedTuple, Self, TypeAlias
+from weakref import WeakValueDictionary
+
+import anyio
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from mcp_workflows.access import Principal
+from mcp_workflows.access.audit import Audit, Event, record_of, silent, status_record
+from mcp_workflows.access.limit_settings import UNLIMITED, Limits
+from mcp_workflows.adapter import JSON, Execution, Failure, HasLogs, Status, Terminates, digest
+from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter.redaction import mask
+from mcp_workflows.adapter.templates import Template
+from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
+from mcp_workflows.engines.polling.poller import Poller
+from mcp_workflows.engines.registry import FOREIGN, Engines, ref_of, validated
+from mcp_workflows.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    EngineError,
+    EngineRefused,
+    EngineUnavailable,
+    ExecutionNotFound,
+    LimitReached,
+    MappingError,
+    RequestError,
+    StoreError,
+    StoreUnavailable,
+    WorkflowsError,
+)
+from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, Store, changed
+from mcp_workflows.task import (
+    Task,
+    accept,
+    deliver_cancel,
+    identify,
+    mark_cancelled,
+    mark_terminated,
+    observe,
+    request_cancel,
+)
+from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest
+from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
+from mcp_workflows.tasks.results import keepable, mismatch, tool_result
+from mcp_workflows.tasks.start import NO_KEY, TaskCreation
+from mcp_workflows.telemetry import annotate_span
+from mcp_workflows.tools.dialogue import Action, checked_response, invalid_response
+from mcp_workflows.tools.idempotency import Idempotency
+from mcp_workflows.tools.tool import Tool
+from mcp_workflows.units import utc_now
+
+logger = logging.getLogger(__name__)
+
+RETENTION: Final = timedelta(days=90)  # of the keys of expired tasks, and of tasks without a time to live of their own
+LATE = 10.0  # seconds of age from which a state comes with a warning that says how old it is
+READ_TIMEOUT = 3.0  # seconds until a read is answered, whatever engines and the store do
+SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
+NOT_STARTED: Final = "not known to be started yet; the sidecar starts it under its key, again and again"
+_PROBE_TIMEOUT = 0.1  # seconds for a call to an engine that is known to be silent: enough if it answers again
+_STORE_TIMEOUT = 0.25  # seconds of `READ_TIMEOUT` reserved for reading the stored state when the engine took too long
+_FIND_PAGES = 4  # of an owner's newest tasks that `newest` reads: the card has only just lost its task
+_FIND_PAGE_SIZE = 50
+REFUSED_FOR: Final = 60.0  # seconds before a cancellation that was refused is sent again by itself
+_START_KEYS = "start-keys"  # name of their salt in the store
+_CURSORS = "cursors"  # name of their key in the store
+_SHARED = "shared "  # before the reader's name in a cursor of other owners' tasks
+
+Answers: TypeAlias = Mapping[str, Mapping[str, JSON]]
+"""The responses that fit open questions, by key, as adapters get them."""
+
+
+class ObservedTask(NamedTuple):
+    """A task and its state of this moment; the warning says why the state is old, or not saved."""
+
+    task: Task
+    warning: str | None = None
+
+
+class Executions:
+    """Tasks and the executions behind them. Enter it to poll, and to run the background work.
+
+    Without that, as operators' commands use it, it observes an execution only when it is asked to, and starts none.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        engines: Engines,
+        retention: timedelta = RETENTION,
+        polling: PollingPolicy = DEFAULT_POLICY,
+        limits: Limits = UNLIMITED,
+        clock: Callable[[], datetime] = utc_now,
+        steady: Callable[[], float] | None = None,
+        audit: Audit = silent,
+    ) -> None:
+        """`steady` counts seconds evenly, even if the clock is set. A `clock` given without it counts as never set."""
+        self.clock = clock
+        self.read_timeout = READ_TIMEOUT
+        self.adoption = Adoption(store, engines, clock)
+        self._store = store
+        self._engines = engines
+        self._audit = audit
+        self._max_kept_result = limits.max_kept_result
+        steady = steady or (uptime if clock is utc_now else lambda: clock().timestamp())
+        self._clock_check = ClockCheck(clock, steady)
+        self._creation = TaskCreation(store, engines, clock, self._clock_check.is_steady)
+        self._poller = Poller(self._poll, engines, polling)
+        self._maintenance = Maintenance(
+            store=store,
+            engines=engines,
+            observe=self._poller.look,
+            take_due_step=self._take_due_step,
+            retention=retention,
+            clock=clock,
+            clock_check=self._clock_check,
+        )
+        self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._refused_cancels: dict[str, float] = {}  # times of the event loop's clock by task id, of the last minute
+        self._counted_at: OrderedDict[tuple[str | None, str | None], float] = OrderedDict()
+        self._until_stop: set[anyio.CancelScope] = set()
+        self._salt = self._cursor_key = b""
+        self._is_entered = False
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._salt = await self._store.secret(_START_KEYS)
+        self._cursor_key = await self._store.secret(_CURSORS)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._poller)
+            group = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(group.cancel_scope.cancel)
+            group.start_soon(self._maintenance.run)
+            self._stack = stack.pop_all()
+        self._is_entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
+
+    # --- create
+
+    def start_key(self, task_id: str, tool: str, owner: str, same: Idempotency) -> str:
+        """Return the key of an execution: from the client's idempotency key, or else from the task's id.
+
+        A digest of arguments does not name an execution, as the same arguments may be sent again later.
+
+        It is salted with a secret of the store, so that other deployments on the same engine never have the same key,
+        and the name of a future execution cannot be guessed.
+        """
+        parts = [task_id] if same.key is None or same.window is not None else [owner, tool, same.key]
+        return f"{tool}-{digest([self._salt.hex(), *parts])}"
+
+    async def create(self, task: Task, caps: Caps = NO_CAPS, same: Idempotency = NO_KEY) -> Task:
+        """Return the new task, stored and started, or the task that its idempotency key already stands for.
+
+        With an ambiguous outcome the task is still starting, and is recovered under its key.
+
+        Raises:
+            LimitReached: a quota is reached; an existing task with this idempotency key needs none.
+            RequestError: the idempotency key stands for another call.
+            EngineRefused: the engine refused; nothing was started.
+            EngineUnavailable: the engine cannot be reached; nothing was started.
+        """
+        create = partial(self._creation.create, task, caps, same)
+        return await self._within(caps, create, owner=task.owner, tool=task.tool)
+
+    async def adopt(self, request: AdoptionRequest, caps: Caps = NO_CAPS) -> Task:
+        """Return the task for an execution that was started elsewhere and has been found.
+
+        Raises:
+            LimitReached: a quota is reached.
+            MappingError: see `Adoption.create`.
+        """
+        create = partial(self.adoption.create, request, caps)
+        return await self._within(caps, create, owner=request.owner.id, tool=request.tool.name)
+
+    async def _within(self, caps: Caps, create: Callable[[], Awaitable[Task]], *, owner: str, tool: str) -> Task:
+        """Return the task that `create` makes within these caps.
+
+        Rows count as live until their end is observed, so observe the oldest tasks before a cap counts as reached.
+        """
+        try:
+            return await create()
+        except CapReached as reached:
+            if not await self._observe_oldest(reached.cap, owner, tool):
+                raise limit_reached(reached, caps, tool, self.clock()) from None
+        try:
+            return await create()
+        except CapReached as reached:
+            raise limit_reached(reached, caps, tool, self.clock()) from None
+
+    async def _observe_oldest(self, cap: str, owner: str, tool: str) -> bool:
+        """Observe the oldest tasks that count for this cap; return True if one of them has ended."""
+        if cap not in _COUNTED_BY:
+            return False  # caps on creations depend on time only
+        by_owner, by_tool = _COUNTED_BY[cap]
+        counted = (owner if by_owner else None, tool if by_tool else None)
+        now, time = self.clock(), anyio.current_time()
+        last = self._counted_at.get(counted)
+        if last is not None and time - last < COUNT_EVERY:
+            return False
+        self._counted_at[counted] = time
+        self._counted_at.move_to_end(counted)
+        if len(self._counted_at) > _MOST_COUNTED:
+            self._counted_at.popitem(last=False)
+        tasks = await self._store.longest_live(owner=counted[0], tool=counted[1], now=now, limit=OBSERVED_OLDEST)
+        observed: list[Task] = []
+
+        async def poll(task: Task) -> None:
+            with suppress(WorkflowsError):  # without an answer the task counts
+                observed.append(await self._poller.look(task))
+
+        with anyio.move_on_after(OBSERVED_FOR):
+            async with anyio.create_task_group() as group:
+                for task in tasks:
+                    if not task.pending(now):
+                        group.start_soon(poll, task)
+        return any(task.ended for task in observed)
+
+    # --- find
+
+    async def find(
+        self, task_id: str, owner: str, shared_tools: Sequence[str] = (), *, by: float = float("inf")
+    ) -> Task | None:
+        """Return the task of this owner, or of any owner if its tool is shared; an owner's may have expired.
+
+        Raises:
+            StoreUnavailable: it cannot be read, or not until the deadline `by`.
+        """
+        with _until(by):
+            task = await self._store.get(task_id, owner)
+            if task is not None or not shared_tools:
+                return task
+            task = await self._store.get_of_tools(task_id, shared_tools)
+            return None if task is None or task.expired(self.clock()) else task
+
+    async def newest(self, owner: str, tool: str, fingerprint: str) -> Task | None:
+        """Return the owner's newest task that a call of this tool started, by the fingerprint of its arguments.
+
+        It searches only the latest tasks of the owner: `_FIND_PAGES` pages.
+
+        Raises:
+            StoreUnavailable: the tasks cannot be read within the time of a read.
+        """
+        now, before = self.clock(), None
+        with _until(anyio.current_time() + self.read_timeout):
+            for _ in range(_FIND_PAGES):
+                page = await self._store.list_of_owner(owner, now=now, limit=_FIND_PAGE_SIZE, before=before)
+                for task in page:
+                    if task.tool == tool and task.fingerprint == fingerprint and not task.pending(now):
+                        return task
+                if len(page) < _FIND_PAGE_SIZE:
+                    return None
+                before = page[-1].created, page[-1].id
+        return None
+
+    async def page(
+        self, reader: str, cursor: str | None, limit: int, *, shared_tools: Sequence[str] | None = None
+    ) -> tuple[Sequence[ObservedTask], str | None]:
+        """Return a page of tasks, newest first, each as by `observe`, and the cursor of the next page.
+
+        These are the reader's own, or with `shared_tools` the live ones of all owners of these tools, for principals
+        with rules that allow it. Pending tasks are left out, as they may still be deleted.
+
+        Raises:
+            RequestError: the cursor was not made here for this reader.
+        """
+        by, now = anyio.current_time() + self.read_timeout, self.clock()
+        subject = reader if shared_tools is None else f"{_SHARED}{reader}"
+        before = None if cursor is None else read_cursor(self._cursor_key, subject, cursor)
+        with _until(by):
+            if shared_tools is None:
+                tasks = await self._store.list_of_owner(reader, now=now, limit=limit + 1, before=before)
+            else:
+                tasks = await self._store.list_of_tools(shared_tools, now=now, limit=limit + 1, before=before)
+        following = None
+        if len(tasks) > limit:
+            tasks = tasks[:limit]
+            following = write_cursor(self._cursor_key, subject, (tasks[-1].created, tasks[-1].id))
+        tasks = [task for task in tasks if not task.pending(now)]
+        observed: dict[str, ObservedTask] = {}
+
+        async def observe_one(task: Task) -> None:
+            observed[task.id] = await self.observe(task, by=by)
+
+        async with anyio.create_task_group() as group:
+            for task in tasks:
+                group.start_soon(observe_one, task)
+        return [observed[task.id] for task in tasks], following
+
+    # --- observe
+
+    async def observe(self, task: Task, *, by: float | None = None) -> ObservedTask:
+        """Return the task after a poll; without an answer in time (3 s by default), its last known state.
+
+        An engine that is known to be silent gets a tenth of a second.
+        """
+        annotate_span(task.tool, task.context)
+        if task.ended:
+            return ObservedTask(task)
+        by = anyio.current_time() + self.read_timeout if by is None else by
+        silence = self._engines.silence(task.engine)
+        warning: str | None = f"engine {task.engine}: {silence or 'no answer yet'}"
+        try:
+            latest = by - _STORE_TIMEOUT
+            # the poll goes on in the background after its deadline, as the probe
+            with anyio.CancelScope(deadline=min(latest, anyio.current_time() + _PROBE_TIMEOUT) if silence else latest):
+                task = await self._poller.look(task)
+                warning = self._poller.unsaved(task)
+                if warning is None and (age := self._poller.age(task)) >= LATE:
+                    warning = f"engine {task.engine} is asked for many tasks: as of {age:.0f} s ago"
+                return ObservedTask(task, warning)
+        except EngineError as error:
+            warning = f"engine {task.engine}: {silence or error}"
+        except StoreError as error:
+            warning = str(error)
+        with anyio.CancelScope(deadline=by), suppress(StoreError):
+            task = await self._store.get(task.id, task.owner) or task
+        return ObservedTask(self._poller.latest(task), warning)
+
+    async def observe_afresh(self, task: Task) -> Task:
+        """Return the task after a poll that begins now.
+
+        Raises:
+            EngineError, StoreError: it failed.
+        """
+        if not self._is_entered:
+            return await self._observe_unpolled(task)
+        self._poller.note(task)
+        self._poller.refresh_now(task.id)
+        return await self._poller.look(task, urgent=True)
+
+    async def observe_once(self, task: Task) -> ObservedTask:
+        """Return the task after one request to its engine; without an answer, its last known state: for operators."""
+        if task.ended:
+            return ObservedTask(task)
+        if task.handle is None:
+            return ObservedTask(task, FOREIGN if self._engines.is_foreign(task) else NOT_STARTED)
+        if (silence := self._engines.silence(task.engine)) and not self._engines.is_foreign(task):
+            return ObservedTask(task, f"engine {task.engine}: {silence}")
+        try:
+            return ObservedTask(await self._observe_unpolled(task))
+        except EngineError as error:
+            return ObservedTask(task, f"engine {task.engine}: {error}")
+
+    async def _observe_unpolled(self, task: Task) -> Task:
+        if task.ended or task.handle is None:
+            return task
+        async with self._engines.calling(task, api="describe") as adapter:
+            execution = validated(await adapter.describe(ref_of(task, task.handle)))
+        return (await self._record(task, execution, self.clock()))[0]
+
+    async def _poll(self, task: Task, stored: Task | None, is_asking: Callable[[], None]) -> tuple[Task, str | None]:
+        """Do what is due for the task, ask its engine, and store the answer; the poller decides when.
+
+        `stored` is the task if it was just read; `is_asking` is called when the request is made. Returns the task, and
+        the reason if the result could not be saved.
+        """
+        polled = task
+        task = stored or await self._store.get(task.id, task.owner) or task
+        if task.tombstone and polled.handle is not None:
+            task = polled  # it expired; a plain call that still waits for it gets its result
+        if task.cancelled and not polled.cancelled:
+            return task, None  # another replica notified a client so, which is final; the next poll asks the engine
+        if not task.ended and task.handle is None:
+            with self._engines.admitted(task.engine):
+                task = await self._creation.ensure_started(task)
+            if task.ended:
+                self._record_status(task)
+        if task.ended or (handle := task.handle) is None:
+            return task, None
+        if polled.ended and not task.tombstone:
+            # clients may have seen this end, so it stays
+            return await self._record(task, polled.execution, polled.updated)
+        if task.cancel_requested and not task.cancel_delivered:
+            self._engines.check_identity(task)
+            delivered = await self._deliver_cancel_again(task, handle)
+            task = task if delivered.tombstone else delivered
+        is_asking()
+        execution = await self._describe(task, handle)
+        if task.identity != (current := self._engines.identity(task.engine)):  # written before engines had one
+            task = await changed(self._store, task, partial(identify, identity=current))
+        if execution.is_unmapped:
+            self._engines.telemetry.unmapped(task.engine)
+            logger.warning("engine %r: %s", task.engine, execution.message)
+        if observe(task, execution, task.updated) is task:
+            return task, None
+        kept = keepable(validated(execution), self._max_kept_result)
+        return await self._record(task, kept, polled.updated if polled.execution == kept else self.clock())
+
+    async def _describe(self, task: Task, handle: str) -> Execution:
+        try:
+            async with self._engines.calling(task, api="describe") as adapter:
+                return await adapter.describe(ref_of(task, handle))
+        except ExecutionNotFound:
+            if task.identity != self._engines.identity(task.engine):
+                raise EngineUnavailable("it does not show the execution, and may not be the one it ran on") from None
+            settled = self.clock() - task.updated >= SETTLING  # created: perhaps long before it could be started
+            if not (settled and self._clock_check.is_steady()):
+                raise EngineUnavailable("it does not show the execution yet") from None
+            text = f"engine {task.engine} has no such execution any more: its outcome is not known"
+            failure = Failure(text=text, kind="ExecutionNotFound", code=INTERNAL_ERROR)
+            return replace(task.execution, status=Status.FAILED, failure=failure, requests={})
+
+    async def _record(self, task: Task, execution: Execution, at: datetime) -> tuple[Task, str | None]:
+        """Store an observed execution. One replica's transaction changes the status, and that replica audits it."""
+        is_new_status = False
+
+        def take_over(stored: Task) -> Task:
+            nonlocal is_new_status
+            after = observe(stored, execution, at)
+            is_new_status = after.execution.status is not stored.execution.status
+            return after
+
+        try:
+            stored = await changed(self._store, task, take_over)
+        except StoreError as error:
+            return observe(task, execution, at), f"not saved: {error}"
+        if stored.tombstone:
+            return observe(task, execution, at), None
+        if is_new_status:
+            self._record_status(stored)
+        return stored, None
+
+    def _record_status(self, task: Task) -> None:
+        is_done = task.execution.status is Status.SUCCEEDED
+        if wrong := is_done and mismatch(tool_result(task.execution.output), task.output_schema):
+            self._engines.telemetry.mismatched(task.engine, task.tool)
+            text = "a result does not match the output schema, and is delivered with a mark"
+            logger.warning("tool %r: %s: %s", task.tool, text, wrong)
+        if self._audit is not silent:
+            self._audit(status_record(task))
+
+    async def log(self, task: Task) -> str:
+        """Return the end of the log of its execution; empty if there is none yet.
+
+        Raises:
+            RequestError: the engine cannot show it now.
+        """
+        try:
+            async with self._engines.calling(task) as adapter:
+                if task.handle is None or not isinstance(adapter, HasLogs):
+                    return ""
+                text = mask(await adapter.log(ref_of(task, task.handle)))
+                return cleaned(text, len(text) + 1)
+        except EngineError as error:
+            raise RequestError(INTERNAL_ERROR, f"engine {task.engine} cannot show the log now: {error}") from None
+
+    def poll_interval(self, task: Task) -> timedelta:
+        """Return the time after which another `tasks/get` is worthwhile; it rises with the task's age and the load."""
+        return timedelta(seconds=self._poller.pace(task))
+
+    # --- follow
+
+    async def follow(
+        self,
+        task: Task,
+        on_change: Callable[[ObservedTask], Awaitable[bool | None]],
+        *,
+        timeout: float = float("inf"),  # noqa: ASYNC109  # of the engine, not of the call
+    ) -> Task:
+        """Call `on_change` now and at each change, until the task has ended or `on_change` returned True; return it.
+
+        Raises:
+            EngineError: the engine gave no answer for `timeout` seconds.
+            ServerStopping: the server is stopping.
+        """
+
+        async def notify(task: Task) -> bool | None:
+            return await on_change(ObservedTask(task, self._poller.unsaved(task)))
+
+        return await self._poller.follow(task, notify, patience=timeout)
+
+    def stop(self) -> None:
+        """End all waiting, as the server is about to stop."""
+        self._poller.stop()
+        for scope in tuple(self._until_stop):
+            scope.cancel()
+
+    @property
+    def stopping(self) -> bool:
+        """True after `stop`."""
+        return self._poller.stopped
+
+    @contextmanager
+    def until_stop(self) -> Generator[None]:
+        """Cancel the body when the server is about to stop; the code after it still runs."""
+        with anyio.CancelScope() as scope:
+            self._until_stop.add(scope)
+            if self.stopping:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._until_stop.discard(scope)
+
+    # --- answer
+
+    async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> tuple[Task, Answers]:
+        """Deliver responses to open questions and return these; ignore the others (MCP, `tasks/update`).
+
+        Raises:
+            RequestError: an answer does not fit its question, or the engine did not take it; nothing was applied.
+        """
+        async with self._answering.setdefault(task.id, anyio.Lock()):  # contradicting answers come one at a time
+            task = await self._store.get(task.id, task.owner) or task
+            if task.ended:
+                return task, {}
+            if not task.may_answer:
+                raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be answered here")
+            if any(key not in task.execution.requests for key in responses):
+                try:
+                    task = await self.observe_afresh(task)
+                except EngineError as error:
+                    raise _undelivered(task, error) from None
+            answers = _fitting_answers(task, responses, principal)
+            if not answers or task.handle is None:
+                return task, {}
+            try:
+                return await self._deliver_answers(task, task.handle, answers, principal), answers
+            finally:
+                self._poller.refresh_now(task.id)
+
+    async def _deliver_answers(self, task: Task, handle: str, answers: Answers, principal: Principal) -> Task:
+        """Return the task once its engine has taken these answers and the store has recorded that."""
+        try:
+            await self._store.check()  # an answer that cannot be stored is not delivered
+            async with self._engines.calling(task, api="answer") as adapter:
+                await adapter.answer(replace(ref_of(task, handle), principal=principal.scope["principal"]), answers)
+        except EngineRefused as error:
+            raise RequestError(INVALID_PARAMS, f"engine {task.engine} refused the answer: {error}") from None
+        except EngineError as error:
+            raise _undelivered(task, error) from None
+        except StoreError as error:
+            raise RequestError(INTERNAL_ERROR, f"the answer was not delivered: {error}; try again") from None
+        try:
+            return await changed(self._store, task, lambda stored: accept(stored, answers, self.clock()))
+        except StoreError as error:
+            text = f"engine {task.engine} took the answer, but that could not be noted: {error}; look at the task first"
+            raise RequestError(INTERNAL_ERROR, text) from None
+
+    # --- cancel
+
+    async def cancel(self, task: Task, *, is_final: bool = False) -> ObservedTask:
+        """Ask the engine to cancel; the status shows the outcome, and the warning an engine that did not take it.
+
+        If the engine does not take the cancellation now, a later poll delivers it. `is_final`: the client is notified
+        at once that the task is cancelled, which is final in 2025-11-25.
+
+        Raises:
+            RequestError: the request cannot be stored.
+        """
+        change = mark_cancelled if is_final else request_cancel
+        try:
+            task = await changed(self._store, task, lambda stored: change(stored, self.clock()))
+        except StoreError as error:
+            raise RequestError(INTERNAL_ERROR, f"not cancelled: {error}; the task goes on, try again") from None
+        self._poller.note(task)
+        warning = None
+        if task.handle is not None and not task.ended:
+            task, warning = await self._deliver_cancel(task, task.handle)
+            self._poller.note(task)
+        self._poller.refresh_now(task.id)
+        return ObservedTask(task, warning)
+
+    async def _deliver_cancel(self, task: Task, handle: str) -> ObservedTask:
+        """Send the cancellation to the engine; if the engine does not take it now, it stays due."""
+        try:
+            async with self._engines.calling(task, api="cancel") as adapter:
+                await adapter.cancel(ref_of(task, handle))
+        except EngineError as error:
+            if isinstance(error, EngineRefused):
+                self._refused_cancels[task.id] = anyio.current_time()
+            logger.warning("engine %r did not take a cancellation, it will be sent again: %s", task.engine, error)
+            return ObservedTask(task, f"engine {task.engine}: {error}")
+        try:
+            return ObservedTask(await changed(self._store, task, lambda stored: deliver_cancel(stored, self.clock())))
+        except StoreError as error:  # the poll that delivered it goes on
+            logger.warning("a cancellation that engine %r took is sent again: %s", task.engine, error)
+            return ObservedTask(task, str(error))
+
+    async def _deliver_cancel_again(self, task: Task, handle: str) -> Task:
+        """Deliver a cancellation, but not soon after the engine has refused it."""
+        now = anyio.current_time()
+        self._refused_cancels = {name: at for name, at in self._refused_cancels.items() if now - at < REFUSED_FOR}
+        return task if task.id in self._refused_cancels else (await self._deliver_cancel(task, handle)).task
+
+    async def _take_due_step(self, task: Task) -> None:
+        """Deliver the cancellation or terminate the execution, whichever is due, if it still is: for maintenance.
+
+        Raises:
+            EngineError: the step did not work, and is still due.
+        """
+        stored = await self._store.get(task.id, task.owner)
+        if stored is None or not self._is_due(stored):
+            return
+        task = stored
+        if task.cancel_requested is None:
+            task = await changed(self._store, task, lambda stored: request_cancel(stored, self.clock()))
+            self._audit(record_of(Event.CANCEL, None, task, outcome="expired", reason="its time to live was over"))
+        task = await self.observe_afresh(task)  # which also delivers the cancellation
+        if task.ended or task.handle is None:
+            return
+        if not task.cancel_delivered:
+            raise EngineUnavailable("it did not take a cancellation")
+        if self._is_due(task):
+            reason = f"it had not ended within {task.grace:g} s of being asked to cancel"
+            task = await self.terminate(task, task.handle, reason)
+            logger.info("terminated an execution of a %s task on engine %r: %s", task.tool, task.engine, reason)
+            self._audit(record_of(Event.CANCEL, None, task, outcome="terminated", reason=reason))
+            await self.observe_afresh(task)
+
+    async def terminate(self, task: Task, handle: str, reason: str) -> Task:
+        """End the execution without asking it.
+
+        Raises:
+            EngineError: its engine cannot, or did not.
+        """
+        async with self._engines.calling(task, api="terminate") as adapter:
+            if not isinstance(adapter, Terminates):
+                raise EngineRefused("its adapter cannot terminate")
+            await adapter.terminate(ref_of(task, handle), reason)
+        return await changed(self._store, task, lambda stored: mark_terminated(stored, self.clock()))
+
+    def _is_due(self, task: Task) -> bool:
+        return task.due is not None and task.due <= self.clock()
+
+
+@contextmanager
+def _until(by: float) -> Generator[None]:
+    """Bound the store's reads in the body by a deadline of the event loop's clock."""
+    with anyio.CancelScope(deadline=by) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise StoreUnavailable(f"the store did not answer within {READ_TIMEOUT:g} s")
+
+
+# --- answers that fit
+
+
+def _fitting_answers(task: Task, responses: Mapping[str, JSON], principal: Principal) -> Answers:
+    """Return the responses to open questions of the task as its adapter gets them, by key; the rest is ignored.
+
+    Raises:
+        RequestError: one does not fit its question, see `checked_response` and `rendered_response`.
+    """
+    requests = task.seen.requests
+    checked = {key: checked_response(key, requests[key], responses[key]) for key in responses if key in requests}
+    rendered = {key: rendered_response(task, key, response, principal) for key, response in checked.items()}
+    return {key: response for key, response in rendered.items() if response}
+
+
+def rendered_response(
+    task: Task, key: str, response: Mapping[str, JSON], principal: Principal
+) -> Mapping[str, JSON] | None:
+    """Return the response for the adapter; for a gate with `send`, add the rendered text for the engine.
+
+    None: the question was only put aside, and stays open. A workflow that asks by itself gets that as a response.
+
+    Raises:
+        RequestError: the gate cannot be declined, or its template does not work on this answer.
+    """
+    request = task.seen.requests[key]
+    gate, action = task.gates.get(request.gate or ""), response.get("action")
+    if action == Action.CANCEL and (gate is not None or request.declinable is not None):
+        return None
+    if gate is None:
+        return {name: value for name, value in response.items() if name != "send"}  # only gates may send
+    template = gate.send if action == Action.ACCEPT else gate.decline
+    if template is None:
+        raise invalid_response(key, "this question cannot be declined, only answered or left open")
+    answer = response.get("content") if action == Action.ACCEPT else None  # the content of a refusal was not validated
+    scope = {"args": task.arguments or {}, "task": {"id": task.id}, "answer": answer, **principal.scope}
+    try:
+        return {**response, "send": Template(template).render(scope, all_keys=True)}
+    except MappingError as error:
+        raise invalid_response(key, str(error)) from None
+
+
+def _undelivered(task: Task, error: EngineError) -> RequestError:
+    """Return the error for an answer that the engine did not take; the client may give it again."""
+    return RequestError(
+        INTERNAL_ERROR, f"engine {task.engine} did not take the answer: {error}; the task goes on, try again"
+    )
+
+
+# --- quotas
+
+WINDOW: Final = timedelta(minutes=1)  # in which creations count
+OBSERVED_OLDEST: Final = 20  # tasks: those have most likely ended unseen
+OBSERVED_FOR: Final = 3.0  # seconds
+COUNT_EVERY: Final = 5.0  # seconds for the same owner and tool: repeated calls must not load engines
+_MOST_COUNTED: Final = 1000  # of these
+_WAIT: Final = "wait until one has ended, or cancel one"
+_MESSAGES: Final[Mapping[str, str]] = {
+    "live_of_owner": f"at most {{cap}} tasks of one caller may go on at the same time: {_WAIT}",
+    "live_of_tool": "at most {cap} tasks of {tool} may go on at the same time, of all callers together: try later",
+    "live_of_owner_and_tool": f"at most {{cap}} tasks of {{tool}} of one caller may go on at the same time: {_WAIT}",
+    "created_of_owner": "at most {cap} tasks of one caller may be created in a minute: try again",
+    "created_of_tool": "at most {cap} tasks of {tool} may be created in a minute, by all callers together: try again",
+}
+"""The message for each field of `Caps`."""
+_COUNTED_BY: Final[Mapping[str, tuple[bool, bool]]] = {
+    "live_of_owner": (True, False),
+    "live_of_tool": (False, True),
+    "live_of_owner_and_tool": (True, True),
+}
+"""The rows that count for a cap: those of the owner, those of the tool."""
+NO_MORE: Final = Caps(created_of_owner=0)  # no new task; a task with the same idempotency key is still found
+
+
+def caps_of(limits: Limits, tool: Tool, now: datetime) -> Caps:
+    """Return the caps for one more task of this tool."""
+    own = tool.limits
+    return Caps(
+        live_of_owner=limits.tasks_per_principal,
+        live_of_tool=own.tasks,
+        live_of_owner_and_tool=own.tasks_per_principal,
+        created_of_owner=limits.creates_per_minute,
+        created_of_tool=own.creates_per_minute,
+        since=now - WINDOW,
+    )
+
+
+def limit_reached(reached: CapReached, caps: Caps, tool: str, now: datetime) -> LimitReached:
+    """Return the error for the caller: the limit, its value, and advice. It tells nothing about the other tasks."""
+    text = _MESSAGES[reached.cap].format(cap=getattr(caps, reached.cap), tool=tool)
+    if reached.again is None:
+        return LimitReached(f"{text}; nothing was started")
+    after = max(1.0, (reached.again - now).total_seconds())
+    return LimitReached(f"{text} in {ceil(after)} s; nothing was started", retry_after=after)
+
+
+# --- cursors: opaque to clients, for one reader only, and encrypted, as the last task of a page may be hidden from it
+
+Position: TypeAlias = tuple[datetime, str]  # when a task was created, and its id
+
+_NONCE: Final = 12  # bytes
+_LONGEST_CURSOR: Final = 500  # characters
+
+
+def write_cursor(key: bytes, reader: str, position: Position) -> str:
+    """Return a cursor for the position after which the next page begins; `key` has 32 bytes."""
+    nonce = secrets.token_bytes(_NONCE)
+    place = f"{position[0].isoformat()} {position[1]}".encode()
+    return urlsafe_b64encode(nonce + AESGCM(key).encrypt(nonce, place, reader.encode())).decode().rstrip("=")
+
+
+def read_cursor(key: bytes, reader: str, cursor: str) -> Position:
+    """Return the position in a cursor of `write_cursor`.
+
+    Raises:
+        RequestError: this server made no such cursor for this reader (spec 2025-11-25: -32602).
+    """
+    try:
+        raw = urlsafe_b64decode(cursor[:_LONGEST_CURSOR] + "=" * (-len(cursor[:_LONGEST_CURSOR]) % 4))
+        place = AESGCM(key).decrypt(raw[:_NONCE], raw[_NONCE:], reader.encode())
+        created, _, task_id = place.decode().partition(" ")
+        return datetime.fromisoformat(created), task_id
+    except (ValueError, InvalidTag):
+        raise RequestError(INVALID_PARAMS, "unknown cursor: leave it out to begin with the newest task") from None
