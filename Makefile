@@ -67,10 +67,10 @@ conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=te
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))
 
 clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/clients.md
-	@exec $(RUN) scripts.clients $(if $(filter-out file,$(origin ENGINE)),--engine $(ENGINE))
+	@exec $(RUN) tests.clients.clients $(if $(filter-out file,$(origin ENGINE)),--engine $(ENGINE))
 
 hosts: $(PYTHON_READY) $(NODE_READY)  ## Codex CLI, Gemini CLI and opencode with a scripted model [ONLY=codex]; writes docs/clients.md
-	@exec $(RUN) scripts.hosts $(if $(ONLY),--only $(ONLY))
+	@exec $(RUN) tests.clients.host_trials $(if $(ONLY),--only $(ONLY))
 
 bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http|dbos [ONLY=a,c] [STRICT=1] [KEEP=1]
 	@exec $(RUN) scripts.bench --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict) $(if $(KEEP),--keep)

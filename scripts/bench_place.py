@@ -147,7 +147,7 @@ class Place:
     def fastmcp(self, python: str) -> Served:
         """FastMCP with its tasks companion, in its own environment."""
         port = free_port()
-        script = str(ROOT / "tests" / "clients" / "fastmcp_bench.py")
+        script = str(ROOT / "tests" / "clients" / "programs" / "fastmcp_bench.py")
         command = Command(name="fastmcp", argv=[python, script, str(port)], cwd=ROOT, env={})
         return self.serving(command, port)
 

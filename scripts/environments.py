@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 PYENV = Path.home() / ".pyenv" / "versions"
 NODE = ROOT / "node_modules" / "node" / "bin" / "node"
-INSPECTOR = ROOT / "tests" / "clients" / "inspector" / "package.json"
+INSPECTOR = ROOT / "tests" / "clients" / "programs" / "inspector" / "package.json"
 
 FASTMCP: Final = ("fastmcp==4.1.0", "fastmcp-tasks==4.1.0")
 MCP_1X: Final = ("mcp==1.30.0",)

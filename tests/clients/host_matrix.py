@@ -9,7 +9,7 @@ from signal import Signals
 from typing import Final, TypeAlias
 
 from scripts.environments import ROOT
-from scripts.host_model import ANSWER, FOLLOW, TASK_ID
+from tests.clients.host_model import ANSWER, FOLLOW, TASK_ID
 
 PACKAGES: Final = ROOT / "tests" / "clients" / "hosts"
 SERVER: Final = "workflows"  # our server, by the name in a host's configuration

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from scripts.client_matrix import CLIENTS, ENGINES, HTTP, LEGACY, SITUATIONS, STDIO, WORDS, Client, Runtime, Words
 from scripts.engines import BIN, SAMPLES
 from scripts.environments import FASTMCP, MCP_1X, NODE, ROOT, mcpdo, python_of
 from scripts.processes import ChildDiedError, free_port
 from scripts.stack import Plan, Stack, UnusableError
+from tests.clients.client_matrix import CLIENTS, ENGINES, HTTP, LEGACY, SITUATIONS, STDIO, WORDS, Client, Runtime, Words
 
-SCRIPTS = ROOT / "tests" / "clients"
+PROGRAMS = Path(__file__).with_name("programs")
 DOCUMENT = ROOT / "docs" / "clients.md"
 PATIENCE: Final = 240.0  # seconds for all situations of one client on one transport
 NOT_RUN: Final = "-"
@@ -89,7 +89,7 @@ def _command(client: Client, transport: str, served: Served) -> Sequence[str]:
         "situations": [_asked(name) for name in client.sees],
         **_for_inspector(client, served),
     }
-    return [*_interpreter(client.runtime), str(SCRIPTS / client.script), json.dumps(plan)]
+    return [*_interpreter(client.runtime), str(PROGRAMS / client.script), json.dumps(plan)]
 
 
 def _asked(name: str) -> Mapping[str, object]:
@@ -195,7 +195,9 @@ def with_regions(text: str, parts: Mapping[str, str]) -> str:
     """The page with these parts between their comments."""
     for region, part in parts.items():
         pattern = re.compile(rf"(<!-- begin {region} -->\n).*?(<!-- end {region} -->)", re.DOTALL)
-        text = pattern.sub(lambda match, made=part: f"{match[1]}\n{made}\n\n{match[2]}", text)
+        found = pattern.search(text)
+        if found:
+            text = f"{text[: found.start()]}{found[1]}\n{part}\n\n{found[2]}{text[found.end() :]}"
     return text
 
 

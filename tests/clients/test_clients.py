@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from scripts.client_matrix import CLIENTS, ENGINES, LEGACY, MODERN, SITUATIONS, STDIO, WORDS
-from scripts.clients import DOCUMENT, Row, Seen, Served, complaints, declared, environment, fresh, rows, seen_by
-from scripts.clients import shown_by_command as shown
 from scripts.engines import SAMPLES
 from scripts.environments import FASTMCP, INSPECTOR, ROOT, python_of
-from scripts.host_matrix import HOSTS
-from scripts.host_matrix import SITUATIONS as SITUATIONS_OF_HOSTS
-from scripts.hosts import TRANSPORTS
-from scripts.hosts import complaints as complaints_of_host
-from scripts.hosts import fresh as page_of_hosts
 from scripts.processes import free_port
 from scripts.stack import Plan, Stack
+from tests.clients.client_matrix import CLIENTS, ENGINES, LEGACY, MODERN, SITUATIONS, STDIO, WORDS
+from tests.clients.clients import DOCUMENT, Row, Seen, Served, complaints, declared, environment, fresh, rows, seen_by
+from tests.clients.clients import shown_by_command as shown
+from tests.clients.host_matrix import HOSTS
+from tests.clients.host_matrix import SITUATIONS as SITUATIONS_OF_HOSTS
+from tests.clients.host_trials import TRANSPORTS
+from tests.clients.host_trials import complaints as complaints_of_host
+from tests.clients.host_trials import fresh as page_of_hosts
 from tests.support.commands import COMMAND
 from tests.support.dev_server import DevServer
 from tests.support.sidecars import Process

@@ -135,7 +135,7 @@ WORDS: Sequence[Words] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """One client in one era: its package, its script in tests/clients, and what it sees of each situation."""
+    """One client in one era: its package, its script in tests/clients/programs, and what it sees of each situation."""
 
     title: str
     packages: Sequence[str]

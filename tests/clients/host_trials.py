@@ -1,6 +1,6 @@
 """`make hosts`: third-party hosts, headless and with a scripted model, against our server; writes docs/clients.md.
 
-Each trial is a process of its own: `python -m scripts.hosts --alone codex http result` prints its observation.
+Each trial is a process of its own: `python -m tests.clients.host_trials --alone codex http result` prints it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from scripts.client_matrix import HTTP, STDIO
-from scripts.clients import DOCUMENT, with_regions
 from scripts.engines import BIN
 from scripts.environments import NODE, npm_packages
-from scripts.host_matrix import HOSTS, PACKAGES, SITUATIONS, Host, Situation, Target
-from scripts.host_model import Request, ScriptedModel, prompt_of
 from scripts.processes import Child, Command, free_port, stop_all
+from tests.clients.client_matrix import HTTP, STDIO
+from tests.clients.clients import DOCUMENT, with_regions
+from tests.clients.host_matrix import HOSTS, PACKAGES, SITUATIONS, Host, Situation, Target
+from tests.clients.host_model import Request, ScriptedModel, prompt_of
 
 TRANSPORTS: Final = (HTTP, STDIO)
 _LONG: Final = frozenset({"minutes", "at_once"})
@@ -88,8 +88,8 @@ class Trial:
 
     def run(self) -> Observation:
         """Run the host through the situation."""
-        for file in ("flows.py", "workflows.yaml"):
-            shutil.copy(PACKAGES / file, self.folder)
+        for name in ("flows.py", "workflows.yaml"):
+            shutil.copy(PACKAGES / name, self.folder)
         self.sent.touch()
         (self.folder / "work").mkdir()
         port = free_port()
@@ -130,7 +130,7 @@ class Trial:
                 if number == 0 and self.situation.signal:
                     _until((self.folder / "running").exists, host.check)
                     host.ask_to_stop()
-                _until(lambda host=host: host.ended)
+                _until(partial(_has_ended, host))
             finally:
                 stop_all([host])
             shown.append(log.read_text(errors="replace"))
@@ -189,6 +189,10 @@ class Trial:
     def _before_resumption(sent: Sequence[str]) -> Sequence[str]:
         opened = [place for place, line in enumerate(sent) if _OPENING.search(line)]
         return sent[: opened[1]] if len(opened) > 1 else sent
+
+
+def _has_ended(host: Child) -> bool:
+    return host.ended
 
 
 def _initialization(sent: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -300,7 +304,7 @@ def main() -> int:
 
 def _is_as_declared(job: Job, keep: Path | None) -> bool:
     """Run a trial in a process of its own; return True if its observation is as the matrix says."""
-    words = [sys.executable, "-m", "scripts.hosts", "--alone", *job]
+    words = [sys.executable, "-m", "tests.clients.host_trials", "--alone", *job]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if keep:
         keep.mkdir(exist_ok=True)

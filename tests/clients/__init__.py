@@ -1,0 +1,1 @@
+"""Clients and hosts of other projects, and what each should see of our tasks."""
