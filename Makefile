@@ -50,7 +50,7 @@ dist: $(PYTHON_READY)  ## build every wheel, check it, install from the wheels a
 	@$(RUN) scripts.dist "$$(scripts/install-uv)" $(PYTHONS)
 
 first-start: $(PYTHON_READY)  ## follow the README's first steps on the newest Python here, if it is 3.12 or newer
-	@$(RUN) scripts.first_start --newest --runs 0
+	@$(RUN) tests.support.first_start --newest --runs 0
 
 check-deps: $(PYTHON_READY)  ## what is known to be wrong with the packages of constraints.txt; needs the network
 	@$(RUN) scripts.check_deps "$$(scripts/install-uv)"

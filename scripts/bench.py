@@ -34,8 +34,8 @@ from scripts.bench_goals import Line
 from scripts.bench_place import NotServingError, Place
 from scripts.bench_rounds import ROUNDS, pin
 from scripts.bench_wire import BadReplyError
-from scripts.processes import ChildDiedError
-from scripts.stack import ROOT
+from tests.support.child_processes import ChildDiedError
+from tests.support.environments import ROOT
 
 RESULTS = ROOT / "docs" / "benchmarks"  # of the last run that was kept, with its pictures
 

@@ -14,9 +14,9 @@ from scripts.bench_goals import CLIENTS, Line, beside, milliseconds, within
 from scripts.bench_place import Place, listens
 from scripts.bench_rounds import on_core_0, quantile, spread
 from scripts.bench_wire import BadReplyError, Wire
-from scripts.engines import BIN
-from scripts.processes import Command, free_port
-from scripts.stack import ROOT
+from tests.support.child_processes import Command, free_port
+from tests.support.environments import ROOT
+from tests.support.local_engines import BIN
 
 MANY = 64
 COUNTS = (1, 4, CLIENTS, MANY)

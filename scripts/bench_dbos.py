@@ -36,10 +36,9 @@ from scripts.bench_goals import (
 from scripts.bench_place import PATIENCE, Place, Served
 from scripts.bench_rounds import ROUNDS, interval, on_core_0, ratio, spread
 from scripts.bench_wire import BadReplyError, Session, Wire
-from scripts.engines import BIN
-from scripts.environments import FASTMCP, python_of
-from scripts.processes import Child, Command, free_port
-from scripts.stack import ROOT
+from tests.support.child_processes import Child, Command, free_port
+from tests.support.environments import FASTMCP, ROOT, python_of
+from tests.support.local_engines import BIN
 
 HALF: Final = 10  # tasks that have ended at a kill, and tasks that run: FastMCP runs no more at once
 SIZES: Final = (0, 1_000, 2_000)  # tasks that have ended when memory is measured

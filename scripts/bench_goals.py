@@ -14,7 +14,7 @@ from typing import Any, cast
 from scripts.bench_place import Place, Served
 from scripts.bench_rounds import ROUNDS, Measured, Ratio, Side, alternate, interval, quantile, ratio
 from scripts.bench_wire import BadReplyError, Wire
-from scripts.environments import FASTMCP, python_of
+from tests.support.environments import FASTMCP, python_of
 
 LOOKS = 200  # of one round
 STARTS = 8  # of one round

@@ -8,9 +8,8 @@ from pathlib import Path
 from scripts.bench_goals import Line, beside, exactly, milliseconds, seconds
 from scripts.bench_google_place import sidecar, stub
 from scripts.bench_place import Place
-from scripts.engines import GoogleLocal
-from scripts.processes import Command
-from scripts.stack import SAMPLES
+from tests.support.child_processes import Command
+from tests.support.local_engines import SAMPLES, GoogleLocal
 
 _SECONDS = {"type": "object", "properties": {"seconds": {"type": "number"}}, "required": ["seconds"]}
 _SOURCE = SAMPLES / "conformance" / "google" / "slow_compute.workflow.yaml"

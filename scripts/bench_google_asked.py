@@ -19,8 +19,8 @@ from scripts.bench_google_stub import WORKFLOW
 from scripts.bench_place import Place
 from scripts.bench_rounds import cpu_seconds, spread
 from scripts.bench_wire import BadReplyError, Wire
-from scripts.engines import GoogleLocal
-from scripts.processes import Command
+from tests.support.child_processes import Command
+from tests.support.local_engines import GoogleLocal
 
 ASKING: Final = 100  # executions that ask, one after the other
 EVERY: Final = 0.1  # seconds between two of them

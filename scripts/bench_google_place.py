@@ -17,9 +17,9 @@ from mcp_workflows_google_local.store import Store
 from scripts.bench_google_load import SHARE, Control
 from scripts.bench_place import Place, listens
 from scripts.bench_rounds import on_core_0
-from scripts.engines import BIN
-from scripts.processes import Child, Command, free_port
-from scripts.stack import ROOT
+from tests.support.child_processes import Child, Command, free_port
+from tests.support.environments import ROOT
+from tests.support.local_engines import BIN
 
 ENGINE: Final = "google"
 AUDIENCE: Final = "https://tasks.example.com"

@@ -11,8 +11,8 @@ from scripts.bench_goals import Line, beside, exactly, milliseconds, seconds
 from scripts.bench_http_load import Control
 from scripts.bench_http_stub import A_MINUTE, AN_HOUR
 from scripts.bench_place import Place
-from scripts.processes import Command, free_port
-from scripts.stack import ROOT
+from tests.support.child_processes import Command, free_port
+from tests.support.environments import ROOT
 
 SHARE: Final = 0.5  # of GitHub's limit, as shipped
 RATIO: Final = 1.2

@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from scripts.bench_rounds import pin
-from scripts.stack import ROOT
+from tests.support.environments import ROOT
 
 DESCRIBED: Final = ROOT / "adapters" / "http" / "tests" / "github.openapi.json"
 AN_HOUR: Final = 5000  # calls

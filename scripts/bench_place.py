@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from scripts.bench_wire import Wire
-from scripts.engines import TemporalDevServer
-from scripts.processes import Child, Command, free_port, stop_all
-from scripts.stack import ROOT, SAMPLES
+from tests.support.child_processes import Child, Command, free_port, stop_all
+from tests.support.environments import ROOT
+from tests.support.local_engines import SAMPLES, TemporalDevServer
 
 PATIENCE = 60.0  # seconds for each to serve
 _TOP = 15  # lines of a profile that are printed

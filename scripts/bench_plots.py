@@ -33,7 +33,7 @@ def main() -> None:
     if "--draw" in sys.argv:
         draw()
         return
-    from scripts.environments import MATPLOTLIB, python_of  # noqa: PLC0415  # the environment of matplotlib has not our packages
+    from tests.support.environments import MATPLOTLIB, python_of  # noqa: PLC0415  # the environment of matplotlib has not our packages
 
     subprocess.run([str(python_of("pictures", MATPLOTLIB)), __file__, "--draw"], check=True)
     print(f"drawn: {', '.join(sorted(each.name for each in FOLDER.glob('*.svg')))} in docs/benchmarks")

@@ -18,9 +18,9 @@ from scripts.bench_stepfunctions_account import BRIEF, REGION
 from scripts.bench_stepfunctions_calls import Kind, Round
 from scripts.bench_stepfunctions_control import CREDENTIALS, Control
 from scripts.bench_stepfunctions_sidecar import sidecar
-from scripts.engines import StepFunctionsLocal
-from scripts.processes import Command, free_port
-from scripts.stack import ROOT
+from tests.support.child_processes import Command, free_port
+from tests.support.environments import ROOT
+from tests.support.local_engines import StepFunctionsLocal
 
 ROUNDS = 3  # of 15 calls at once, on each side
 _DEFINITION = {

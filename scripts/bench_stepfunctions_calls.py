@@ -22,7 +22,7 @@ from scripts.bench_stepfunctions_account import BRIEF, FAILING, REGION
 from scripts.bench_stepfunctions_control import CREDENTIALS, Control, Report
 from scripts.bench_stepfunctions_sidecar import sidecar
 from scripts.bench_wire import BadReplyError
-from scripts.environments import AWSLABS, python_of
+from tests.support.environments import AWSLABS, python_of
 
 CALLS: Final = 15  # at once
 SECONDS: Final = 3.0  # that an execution takes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scripts.bench_rounds import on_core_0
 from scripts.bench_stepfunctions_account import ACCOUNT, BRIEF, FAILING, REGION
-from scripts.engines import BIN
+from tests.support.local_engines import BIN
 
 SHARE = 0.5  # of AWS's default quotas
 _SECONDS = {"type": "object", "properties": {"seconds": {"type": "number"}}, "required": ["seconds"]}

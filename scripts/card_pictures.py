@@ -20,11 +20,10 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
 
-from scripts.browser import LAUNCH, chromium
-from scripts.card_host import card_host
-from scripts.environments import INSPECTOR, MATPLOTLIB, NODE, ROOT, npm_packages, python_of
-from scripts.processes import Child, Command, free_port, stop_all
 from scripts.terminal_pictures import PICTURES, running_sidecar
+from tests.clients.card_host import card_host
+from tests.support.child_processes import Child, Command, free_port, stop_all
+from tests.support.environments import INSPECTOR, LAUNCH, MATPLOTLIB, NODE, ROOT, chromium, npm_packages, python_of
 
 _FLOWS: Final = ROOT / "tests" / "support" / "card_flows.py"
 _CALL: Final = {"tool": "fulfil_order", "args": '{"order_id": "A-17"}'}
@@ -108,7 +107,7 @@ def _take_in_inspector(browser: Browser, address: str, token: str, url: str) -> 
 
 @contextmanager
 def _host_page(browser: Browser, origin: str, theme: str) -> Generator[tuple[Page, FrameLocator]]:
-    """Call the tool in the host of `scripts.card_host`; yield the page and the card in it."""
+    """Call the tool in the host of `tests.clients.card_host`; yield the page and the card in it."""
     context = browser.new_context(viewport={"width": 720, "height": 640}, device_scale_factor=2)
     page = context.new_page()
     page.goto(f"{origin}/?{urlencode({**_CALL, 'theme': theme})}")

@@ -1,7 +1,6 @@
-"""What is known to be wrong with the packages of constraints.txt: reports, and says what could not be looked up.
+"""Report known vulnerabilities of the packages in constraints.txt, and the packages that pip-audit could not look up.
 
-pip-audit asks a database on the network. Where that cannot be reached, it skips packages, and says that it found
-nothing; here that is told as what it is, and is no failure.
+Without its database on the network, pip-audit skips packages and reports nothing found; that is no failure here.
 """
 
 from __future__ import annotations

@@ -17,8 +17,6 @@ from typer.main import get_command
 from mcp_workflows.sidecar.cli import completion
 from mcp_workflows.sidecar.cli.app import MODULES, CommandLine, app
 
-_TYPERS_OWN = frozenset({"install_completion", "show_completion"})
-
 TABLE = Path(completion.__file__).with_name("completion.json")
 
 
@@ -28,7 +26,7 @@ def table(command: Any) -> Mapping[str, Any]:  # Any: a command of Typer's own C
     params = [
         _param(param, context)
         for param in command.params
-        if param.name not in _TYPERS_OWN and not getattr(param, "hidden", False)
+        if param.name not in {"install_completion", "show_completion"} and not getattr(param, "hidden", False)
     ]
     shown = {"help": command.get_short_help_str(200), "params": params}
     if not isinstance(command, TyperGroup):

@@ -51,14 +51,10 @@ _OF_MANY = frozenset({"auth.issuers", "auth.introspection", "auth.tokens"})  # l
 
 
 def adapters() -> Sequence[str]:
-    """The adapters that live in this repository: of each engine, and the one in memory."""
-    return [*sorted(name for found in ROOT.glob("adapters/*/pyproject.toml") for name in _registered(found)), "memory"]
-
-
-def _registered(distribution: Path) -> Sequence[str]:
-    """The entry point names of a distribution's adapters; it may have none."""
-    project = tomllib.loads(distribution.read_text(encoding="utf-8"))["project"]
-    return list(project.get("entry-points", {}).get(ENTRY_POINT_GROUP, ()))
+    """Return the names of the adapters in this repository, the one in memory last."""
+    projects = [tomllib.loads(file.read_text("utf-8"))["project"] for file in ROOT.glob("adapters/*/pyproject.toml")]
+    entries = [project.get("entry-points", {}).get(ENTRY_POINT_GROUP, ()) for project in projects]
+    return [*sorted(name for names in entries for name in names), "memory"]
 
 
 def regions() -> Iterator[tuple[str, str]]:
@@ -135,16 +131,19 @@ def _models(schema: Schema, shared: Schema) -> Iterator[Schema]:
 
 
 def _resolved(schema: Schema, shared: Schema) -> Schema:
-    return shared[schema["$ref"].removeprefix("#/$defs/")]
+    found: Schema = shared[schema["$ref"].removeprefix("#/$defs/")]
+    return found
 
 
 def fresh(text: str) -> str:
     """The document with its generated parts as they should be."""
     for name, content in regions():
         pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(\n?<!-- end {name} -->)", re.DOTALL)
-        text, count = pattern.subn(lambda match, made=content: f"{match[1]}\n{made}\n\n{match[2].lstrip()}", text)
-        if count != 1:
-            raise SystemExit(f"{DOCUMENT.name}: there must be one region {name!r}, there are {count}")
+        matches = list(pattern.finditer(text))
+        if len(matches) != 1:
+            raise SystemExit(f"{DOCUMENT.name}: there must be one region {name!r}, there are {len(matches)}")
+        [match] = matches
+        text = f"{text[: match.start()]}{match[1]}\n{content}\n\n{match[2].lstrip()}{text[match.end() :]}"
     return text
 
 

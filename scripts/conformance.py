@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from scripts.processes import ChildDiedError, free_port
-from scripts.stack import Plan, Stack, UnusableError
-from scripts.suite import Outcome, run_suite
+from tests.support.child_processes import ChildDiedError, free_port
+from tests.support.environments import NODE, ROOT
+from tests.support.stack import Plan, Stack, UnusableError
+
+SUITE = ROOT / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+PATIENCE = 600.0  # seconds for one invocation; it has time limits of its own per scenario
+
+_FOLDER = re.compile(r"^server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z$")
+_UNSCORED = re.compile(r"^\s+[✓✗] (\S+) \(([\w-]+)\)$", re.MULTILINE)
 
 EXPECTED = {
     "tasks-lifecycle": 9,
@@ -36,47 +46,72 @@ MISSES = Path(__file__).with_name("conformance_misses.json")
 console = Console(width=110)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of one scenario: the number of checks by status, and the messages of those that failed."""
+
+    scenario: str
+    counts: Mapping[str, int]
+    complaints: Sequence[str]
+    unscored: str | None = None  # why it does not count, by the suite
+
+    @property
+    def passed(self) -> bool:
+        """True if at least one check was made and none failed."""
+        return not self.counts.get("FAILURE", 0) and bool(self.counts)
+
+
+def run_suite(url: str, folder: Path, *options: str) -> Sequence[Outcome]:
+    """Run the scenarios that the options select; the suite writes its results below `folder`."""
+    argv = [str(NODE), str(SUITE), "server", "--url", url, "-o", str(folder), *options]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL)
+    unscored = dict(_UNSCORED.findall(done.stdout))
+    found = [(match["scenario"], path) for path in sorted(folder.iterdir()) if (match := _FOLDER.match(path.name))]
+    return [_read(scenario, path / "checks.json", unscored.get(scenario)) for scenario, path in found]
+
+
+def _read(scenario: str, file: Path, unscored: str | None) -> Outcome:
+    checks = json.loads(file.read_text())
+    counts = Counter(str(check["status"]) for check in checks)
+    complaints = [
+        f"{check['id']}: {check.get('errorMessage') or check['description']}"
+        for check in checks
+        if check["status"] == "FAILURE"
+    ]
+    return Outcome(scenario=scenario, counts=counts, complaints=complaints, unscored=unscored)
+
+
 def main() -> int:
     """Exit code 0 if everything passed that must."""
-    arguments = _arguments()
+    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
+    parser.add_argument("--engine", default="temporal")
+    parser.add_argument("--requirements", metavar="REVISION", help="the requirements of this revision of MCP")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            plan = Plan(engine=arguments.engine, sample="conformance", port=free_port(), state=Path(folder) / "state")
+            plan = Plan(engine=given.engine, sample="conformance", port=free_port(), state=Path(folder) / "state")
             with Stack(plan) as stack:
-                return _judge(stack.url, Path(folder) / "out", arguments.requirements)
+                out = Path(folder) / "out"
+                out.mkdir()
+                if given.requirements:
+                    return _judge_revision(stack.url, out, given.requirements)
+                return _judge_tasks(stack.url, out)
         except (UnusableError, ChildDiedError) as problem:
             _say(f"make conformance: {problem}")
             return 1
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
-    parser.add_argument("--engine", default="temporal")
-    parser.add_argument("--requirements", metavar="REVISION", help="what this revision of MCP requires of any server")
-    return parser.parse_args()
-
-
-def _judge(url: str, out: Path, revision: str | None) -> int:
-    out.mkdir()
-    if revision is None:
-        return _judge_tasks(url, out)
-    return _judge_revision(run_suite(url, out, "--requirements", revision), revision)
-
-
 def _judge_tasks(url: str, out: Path) -> int:
-    """The ten scenarios about tasks: every check must pass."""
-    outcomes = [outcome for name in EXPECTED for outcome in run_suite(url, _below(out, name), "--scenario", name)]
+    """Run the ten scenarios about tasks, whose checks must all pass; return the exit code."""
+    outcomes: list[Outcome] = []
+    for name in EXPECTED:
+        (out / name).mkdir()
+        outcomes += run_suite(url, out / name, "--scenario", name)
     _show(outcomes)
     wrong = [line for name in EXPECTED for line in _wrong(name, outcomes)]
     passed = sum(outcome.counts.get("SUCCESS", 0) for outcome in outcomes)
     _say(*wrong, f"{passed} of {sum(EXPECTED.values())} checks passed")
     return 1 if wrong else 0
-
-
-def _below(folder: Path, name: str) -> Path:
-    below = folder / name
-    below.mkdir()
-    return below
 
 
 def _wrong(name: str, outcomes: Sequence[Outcome]) -> list[str]:
@@ -90,9 +125,10 @@ def _wrong(name: str, outcomes: Sequence[Outcome]) -> list[str]:
     return [f"{name}: {counts}, expected {expected}", *(f"  {complaint}" for complaint in outcome.complaints)]
 
 
-def _judge_revision(outcomes: Sequence[Outcome], revision: str) -> int:
-    """What the revision requires of any server: a miss must be one that is explained, and still be a miss."""
-    explained = _explained(revision)
+def _judge_revision(url: str, out: Path, revision: str) -> int:
+    """Run the requirements of a revision; return 0 if the scenarios that fail are exactly those explained."""
+    outcomes = run_suite(url, out, "--requirements", revision)
+    explained: Mapping[str, str] = json.loads(MISSES.read_text()).get(revision, {})
     _show(outcomes)
     missed = {outcome.scenario: outcome for outcome in outcomes if not outcome.passed}
     _say(*(f"missed, explained: {name}: {explained[name]}" for name in sorted(missed.keys() & explained.keys())))
@@ -104,11 +140,6 @@ def _judge_revision(outcomes: Sequence[Outcome], revision: str) -> int:
     summary = f"{sum(outcome.passed for outcome in scored)} of {len(scored)} scored scenarios passed"
     _say(*sorted(wrong), summary)
     return 1 if wrong else 0
-
-
-def _explained(revision: str) -> Mapping[str, str]:
-    reasons: dict[str, dict[str, str]] = json.loads(MISSES.read_text())
-    return reasons.get(revision, {})
 
 
 def _show(outcomes: Sequence[Outcome]) -> None:

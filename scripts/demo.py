@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scripts.engines import CI
-from scripts.processes import ChildDiedError, free_port
-from scripts.stack import Plan, Stack, UnusableError
+from tests.support.child_processes import ChildDiedError, free_port
+from tests.support.local_engines import CI
+from tests.support.stack import Plan, Stack, UnusableError
 
 PATIENCE = 240.0  # seconds for the whole story; it takes half a minute
 UNDONE_WITHIN = 30.0
@@ -41,14 +41,20 @@ def main() -> int:
             plan = Plan(engine=engine, sample=sample, port=free_port(), state=Path(folder))
             with Stack(plan) as stack:
                 code = _show(plan, stack)
-                if code == 0:
-                    code = _tell_what_was_undone(plan)
-                _wait_for_a_person(stack)
+                code = code or _show_compensation(plan)
+                if sys.stdin.isatty() and sys.stdout.isatty():
+                    ui = f", the engine's UI at {stack.engine.ui}" if stack.engine.ui else ""
+                    console.input(f"everything still runs{ui}; press Enter to stop it ")
         except (UnusableError, ChildDiedError, subprocess.TimeoutExpired) as problem:
             console.print(f"make demo: {problem}", markup=False)
             return 1
     if code == 0:
-        _how_to_go_on(engine)
+        console.rule("now with your own host")
+        up = "make up" if engine == "temporal" else f"make up ENGINE={engine}"
+        up += f" SAMPLE={SAMPLE_OF[engine]}" if engine in SAMPLE_OF else ""
+        console.print(f"{up:<42} [dim]# serves this sample at http://127.0.0.1:8931/mcp[/]")
+        for host in ("claude", "vscode", "cursor", "codex", "gemini", "opencode", "inspector"):
+            console.print(f".venv/bin/mcp-workflows connect {host:<10} --url http://127.0.0.1:8931/mcp")
     return code
 
 
@@ -59,8 +65,8 @@ def _show(plan: Plan, stack: Stack) -> int:
     return subprocess.run(argv, check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL).returncode
 
 
-def _tell_what_was_undone(plan: Plan) -> int:
-    """Tell what the sample says of it, when the task has long ended; exit code 0 if all was undone in time."""
+def _show_compensation(plan: Plan) -> int:
+    """Print the log lines of the compensation, which runs after the task has ended; return 0 if it ended in time."""
     if (last := UNDONE.get(plan.engine)) is None:
         return 0
     console.print("the execution has ended at once; what its worker says of that:")
@@ -77,22 +83,6 @@ def _tell_what_was_undone(plan: Plan) -> int:
         return 0
     console.print(f"make demo: nothing was undone within {UNDONE_WITHIN:g} s", markup=False)
     return 1
-
-
-def _wait_for_a_person(stack: Stack) -> None:
-    """Who sits at a terminal may look around."""
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        ui = f", the engine's UI at {stack.engine.ui}" if stack.engine.ui else ""
-        console.input(f"everything still runs{ui}; press Enter to stop it ")
-
-
-def _how_to_go_on(engine: str) -> None:
-    console.rule("now with your own host")
-    up = "make up" if engine == "temporal" else f"make up ENGINE={engine}"
-    up += f" SAMPLE={SAMPLE_OF[engine]}" if engine in SAMPLE_OF else ""
-    console.print(f"{up:<42} [dim]# serves this sample at http://127.0.0.1:8931/mcp[/]")
-    for host in ("claude", "vscode", "cursor", "codex", "gemini", "opencode", "inspector"):
-        console.print(f".venv/bin/mcp-workflows connect {host:<10} --url http://127.0.0.1:8931/mcp")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.browser import chromium
-from scripts.environments import ROOT, npm_packages
+from tests.support.environments import ROOT, chromium, npm_packages
 
 FOLDER: Final = ROOT / "docs" / "pictures"
 _PACKAGE: Final = Path(__file__).parent / "mermaid" / "package.json"

@@ -20,11 +20,10 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from scripts.environments import pythons
-from scripts.first_start import Installation, follow
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
+from tests.support.environments import ROOT, pythons
+from tests.support.first_start import Installation, follow
 
-ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 STARTS_WITHIN = 60  # seconds
 
@@ -48,7 +47,7 @@ def extras() -> Sequence[str]:
 
 def run(*command: str | Path) -> None:
     """Run a command; its failure is ours."""
-    subprocess.run([str(part) for part in command], check=True)
+    subprocess.run(list(map(str, command)), check=True)
 
 
 def build(uv: Path) -> None:
@@ -76,8 +75,8 @@ def complaints(wheel: Path) -> Iterator[str]:
 def install(uv: Path, python: str, place: Path) -> Path:
     """Install the core alone into a new environment, then all wheels; return the folder of its commands."""
     run(uv, "venv", "--quiet", "--python", python, place)
-    pip = [uv, "pip", "install", "--quiet", "--prerelease", "if-necessary-or-explicit"]
-    into = ("--python", place / "bin" / "python", "--find-links", DIST)
+    pip = (str(uv), "pip", "install", "--quiet", "--prerelease", "if-necessary-or-explicit")
+    into = ("--python", str(place / "bin" / "python"), "--find-links", str(DIST))
     run(*pip, *into, "mcp-workflows")
     run(place / "bin" / "python", "-c", "from mcp_workflows import attach, TasksClient")
     told = subprocess.run([place / "bin" / "mcp-workflows"], capture_output=True, text=True, check=False)
@@ -113,7 +112,7 @@ def serve(commands: Path, folder: Path) -> None:
 def _is_alive(url: str) -> bool:
     try:
         with urlopen(f"{url}/healthz", timeout=5) as response:
-            return response.status == 200
+            return bool(response.status == 200)
     except (URLError, ConnectionError):
         return False
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,9 +21,9 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from scripts.engines import BIN
-from scripts.environments import ROOT
-from scripts.processes import Command, free_port, running_server
+from tests.support.child_processes import Command, free_port, running_server
+from tests.support.environments import ROOT
+from tests.support.local_engines import BIN
 
 PICTURES: Final = ROOT / "docs" / "pictures"
 COLUMNS: Final = 80  # at least
@@ -66,9 +65,7 @@ _STYLES: Final[Mapping[str, str]] = {
 
 def main() -> None:
     """Draw all pictures of the terminal."""
-    PICTURES.mkdir(exist_ok=True)
-    drawn = draw(PICTURES)
-    print(f"drawn: {', '.join(path.name for path in drawn)} in docs/pictures")
+    print(f"drawn: {', '.join(path.name for path in draw(PICTURES))} in docs/pictures")
 
 
 def draw(target: Path) -> Sequence[Path]:
@@ -177,12 +174,10 @@ def _draw_svg(target: Path, text: str) -> Path:
         shown.highlight_regex(re.compile(pattern, re.MULTILINE), style)
     console.print(shown)
     svg = console.export_svg(title="", unique_id=target.stem.removeprefix("terminal-"))
-    svg = re.sub(
-        r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL
-    )  # these rules name a CDN, and a picture fetches nothing
-    target.write_text(svg)
+    # without the rules that name a CDN: a picture fetches nothing
+    target.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
     return target
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,25 +3,73 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
-from scripts.card_host import card_host
-from scripts.lifeline import CutError, Lifeline
-from scripts.processes import ChildDiedError, free_port, is_taken
-from scripts.stack import ROOT, Plan, Stack, UnusableError, shown
+from tests.clients.card_host import card_host
+from tests.support.child_processes import ChildDiedError, die_with_parent, free_port, is_taken
+from tests.support.environments import ROOT
+from tests.support.stack import Plan, Stack, UnusableError, shown
+
+_SIGINT_BIT = 1 << (signal.SIGINT - 1)
+
+
+class CutError(Exception):
+    """We were asked to stop."""
+
+
+class Lifeline:
+    """Made in the main thread; from then on SIGINT, SIGTERM and SIGHUP only cut it.
+
+    GNU make hands SIGTERM on to its recipes but not SIGINT: a terminal sends that one to everybody, `kill -INT`
+    does not. Then make sits in its signal handler, with SIGINT blocked, waiting for us: which /proc shows.
+    """
+
+    def __init__(self) -> None:
+        self._cut = threading.Event()
+        self._parent = os.getppid()
+        self._suspicions = 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        die_with_parent(signal.SIGTERM)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._cut.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long; raise `CutError` as soon as we are to stop."""
+        self._cut.wait(seconds)
+        if self._cut.is_set() or os.getppid() != self._parent or self._parent_is_interrupted():
+            raise CutError
+
+    def _parent_is_interrupted(self) -> bool:
+        """Return True if make blocks SIGINT twice in a row; it also does for an instant when it starts a recipe."""
+        try:
+            lines = Path(f"/proc/{self._parent}/status").read_text().splitlines()
+        except OSError:
+            return False
+        is_blocked = any(int(line.split()[1], 16) & _SIGINT_BIT for line in lines if line.startswith("SigBlk:"))
+        self._suspicions = self._suspicions + 1 if is_blocked else 0
+        return self._suspicions >= 2
 
 
 def main() -> int:
     """Exit code 0 when asked to stop, 1 when something went wrong."""
-    arguments = _arguments()
-    name = f"{arguments.engine}-{arguments.sample}-{arguments.port}"
-    state = ROOT / ".cache" / "up" / name
+    parser = argparse.ArgumentParser(prog="make up", description=__doc__)
+    parser.add_argument("--engine", default="temporal")
+    parser.add_argument("--sample", default="orders")
+    parser.add_argument("--port", type=int, default=8931)
+    given = parser.parse_args()
+    state = ROOT / ".cache" / "up" / f"{given.engine}-{given.sample}-{given.port}"
     lifeline = Lifeline()
     try:
-        plan = Plan(engine=arguments.engine, sample=arguments.sample, port=arguments.port, state=state)
+        plan = Plan(engine=given.engine, sample=given.sample, port=given.port, state=state)
         with Stack(plan, pause=lifeline.wait) as stack, _cards(stack, state, lifeline) as cards:
             _announce(stack, plan.engine, state, cards)
             while True:
@@ -33,14 +81,6 @@ def main() -> int:
     except (UnusableError, ChildDiedError) as problem:
         print(f"make up: {problem}", file=sys.stderr, flush=True)
         return 1
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make up", description=__doc__)
-    parser.add_argument("--engine", default="temporal")
-    parser.add_argument("--sample", default="orders")
-    parser.add_argument("--port", type=int, default=8931)
-    return parser.parse_args()
 
 
 @contextmanager

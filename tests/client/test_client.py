@@ -23,7 +23,7 @@ from mcp_workflows.client import TaskHandle, TaskState, idempotency
 from mcp_workflows.client.connection import Era, connect
 from mcp_workflows.client.errors import TaskNotFound
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.served import memory_tools, serving, site
 from tests.support.stopwatch import stopwatch
 

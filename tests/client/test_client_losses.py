@@ -30,7 +30,7 @@ from mcp_workflows.client.subscriptions import LISTENING_SECONDS, LONGEST_POLL_S
 from mcp_workflows.errors import ClientError, ServerUnreachable, TaskCancelled
 from mcp_workflows.testing import lossy_proxy
 from samples.conformance.workflows import ALL
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.dev_server import DevServer
 from tests.support.served import site
 from tests.support.sidecars import sidecar, write_config

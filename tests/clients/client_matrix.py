@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from scripts.environments import FASTMCP, MCP_1X
+from tests.support.environments import FASTMCP, MCP_1X
 
 MODERN: Final = "2026-07-28"
 LEGACY: Final = "2025-11-25"

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from scripts.engines import BIN, SAMPLES
-from scripts.environments import FASTMCP, MCP_1X, NODE, ROOT, mcpdo, python_of
-from scripts.processes import ChildDiedError, free_port
-from scripts.stack import Plan, Stack, UnusableError
 from tests.clients.client_matrix import CLIENTS, ENGINES, HTTP, LEGACY, SITUATIONS, STDIO, WORDS, Client, Runtime, Words
+from tests.support.child_processes import ChildDiedError, free_port
+from tests.support.environments import FASTMCP, MCP_1X, NODE, ROOT, mcpdo, python_of
+from tests.support.local_engines import BIN, SAMPLES
+from tests.support.stack import Plan, Stack, UnusableError
 
 PROGRAMS = Path(__file__).with_name("programs")
 DOCUMENT = ROOT / "docs" / "clients.md"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from signal import Signals
 from typing import Final, TypeAlias
 
-from scripts.environments import ROOT
 from tests.clients.host_model import ANSWER, FOLLOW, TASK_ID
+from tests.support.environments import ROOT
 
 PACKAGES: Final = ROOT / "tests" / "clients" / "hosts"
 SERVER: Final = "workflows"  # our server, by the name in a host's configuration

@@ -23,13 +23,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from scripts.engines import BIN
-from scripts.environments import NODE, npm_packages
-from scripts.processes import Child, Command, free_port, stop_all
 from tests.clients.client_matrix import HTTP, STDIO
 from tests.clients.clients import DOCUMENT, with_regions
 from tests.clients.host_matrix import HOSTS, PACKAGES, SITUATIONS, Host, Situation, Target
 from tests.clients.host_model import Request, ScriptedModel, prompt_of
+from tests.support.child_processes import Child, Command, free_port, stop_all
+from tests.support.environments import NODE, npm_packages
+from tests.support.local_engines import BIN
 
 TRANSPORTS: Final = (HTTP, STDIO)
 _LONG: Final = frozenset({"minutes", "at_once"})

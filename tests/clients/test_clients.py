@@ -12,10 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts.engines import SAMPLES
-from scripts.environments import FASTMCP, INSPECTOR, ROOT, python_of
-from scripts.processes import free_port
-from scripts.stack import Plan, Stack
 from tests.clients.client_matrix import CLIENTS, ENGINES, LEGACY, MODERN, SITUATIONS, STDIO, WORDS
 from tests.clients.clients import DOCUMENT, Row, Seen, Served, complaints, declared, environment, fresh, rows, seen_by
 from tests.clients.clients import shown_by_command as shown
@@ -24,18 +20,16 @@ from tests.clients.host_matrix import SITUATIONS as SITUATIONS_OF_HOSTS
 from tests.clients.host_trials import TRANSPORTS
 from tests.clients.host_trials import complaints as complaints_of_host
 from tests.clients.host_trials import fresh as page_of_hosts
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.dev_server import DevServer
+from tests.support.environments import INSPECTOR, ROOT
+from tests.support.local_engines import SAMPLES
 from tests.support.sidecars import Process
+from tests.support.stack import Plan, Stack
 
 QUICK: frozenset[Row] = frozenset({("sdk-1x", "http"), ("ext-tasks", "http")})
 """Those of `make test`, one in each revision."""
-
-
-@pytest.fixture(scope="session")
-def fastmcp() -> Path:
-    """An environment of its own for FastMCP, whose pins are not ours."""
-    return python_of("fastmcp", FASTMCP)
 
 
 @pytest.fixture(scope="module")

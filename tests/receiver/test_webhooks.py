@@ -32,9 +32,9 @@ from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.reload import Reloader
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
-from scripts.processes import free_port
 from tests.access.authn.test_issuers import BAD
 from tests.receiver.called import CalledAdapter, CalledSettings, install
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.served import serving
 from tests.support.sidecars import Process

@@ -27,7 +27,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.admin import ops_app, serve_ops
 from mcp_workflows.sidecar.shutdown import ShutdownState
 from mcp_workflows.sidecar.telemetry.setup import Exporters
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.here import over_http, scene
 from tests.support.served import peer, site

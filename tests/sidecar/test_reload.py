@@ -27,7 +27,7 @@ from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.reload import Reloader, files_of
 from mcp_workflows.tools.tool import Fallback, TaskSupport
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.in_memory import entered
 from tests.support.served import Peer, Reply, peer, serving

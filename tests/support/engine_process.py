@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Self
 
 import psutil
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 PATIENCE: Final = 60.0  # seconds until an engine that does not answer is given up
 

@@ -18,7 +18,7 @@ from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrp
 from mcp_workflows_google_local.project import Home
 from mcp_workflows_google_local.server import Settings, serving
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.google_engine import LOCATION, NUMBER, PROJECT
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 
 @dataclass(slots=True)

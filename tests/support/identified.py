@@ -13,7 +13,7 @@ import httpx2
 from mcp_workflows.access.audit import Record
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.configured import written
 from tests.support.served import Peer, serving
 from tests.support.tokens import ISSUER, KeyServer, Signer, signer

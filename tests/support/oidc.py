@@ -37,7 +37,7 @@ from canaille.oidc.provider import authorization, get_issuer
 from joserfc.jwk import RSAKey
 from pytest_iam import Server
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 AUDIENCE: Final = "https://workflows.example.com/mcp"  # the server of the tests, as tokens name it
 SECRET: Final = "open-sesame"  # of every client

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 ISSUER = "https://issuer.example"
 AUDIENCE = "https://workflows.example/engines/here"

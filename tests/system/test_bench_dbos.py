@@ -12,7 +12,7 @@ from scripts import bench_dbos
 from scripts.bench import GOALS
 from scripts.bench_dbos import HALF, ours, running, survivors
 from scripts.bench_place import Place
-from scripts.stack import ROOT
+from tests.support.environments import ROOT
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 from scripts.bench_google_load import Control, followed
 from scripts.bench_stepfunctions_load import Size
-from scripts.processes import Child, Command, free_port, stop_all
-from scripts.stack import ROOT
+from tests.support.child_processes import Child, Command, free_port, stop_all
+from tests.support.environments import ROOT
 
 FEW = Size(tasks=300, settling=1, measured=5, ending=6)
 

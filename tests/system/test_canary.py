@@ -18,7 +18,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from mcp_workflows.access.authn.verifier import sha256_of
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.here import elder
 from tests.support.served import Peer, Reply, peer

@@ -17,9 +17,9 @@ from mcp_tasks_conformance.server_under_test import RunSettings
 
 from mcp_workflows import Tool
 from mcp_workflows.tools.tool import TaskSupport
-from scripts.processes import free_port
-from scripts.stack import Plan, Stack
+from tests.support.child_processes import free_port
 from tests.support.served import site
+from tests.support.stack import Plan, Stack
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,7 @@ from mcp_workflows.adapter import Adapter, Ref, Start, Status
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.served import peer, serving
 from tests.support.sidecars import Process

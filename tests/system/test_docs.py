@@ -20,12 +20,12 @@ import pytest
 from mcp_workflows.sidecar.cli.docs import headings, pages, section
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.dist import extras
-from scripts.engines import BIN
-from scripts.first_start import Installation, first_start, follow
-from scripts.processes import free_port
 from tests.support import commands
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.dev_server import DevServer, temporal_binary
+from tests.support.first_start import Installation, first_start, follow
+from tests.support.local_engines import BIN
 from tests.support.served import Peer, peer
 from tests.support.sidecars import Process
 

@@ -9,25 +9,23 @@ from pathlib import Path
 
 import pytest
 from mcp.client import Client
-from tests.system.test_clients import ROOT, fastmcp
 
 from mcp_workflows import TasksClient
 from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
 from mcp_workflows.client.errors import TaskNotFound
 from mcp_workflows.errors import TaskCancelled
-from scripts.processes import free_port, is_taken
+from tests.support.child_processes import free_port, is_taken
 from tests.support.commands import COMMAND, run
-
-__all__ = ["fastmcp"]  # a fixture
+from tests.support.environments import FASTMCP, ROOT, python_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
+def url(tmp_path: Path) -> Generator[str]:
     """The server, listening."""
     port = free_port()
-    python: Path = request.getfixturevalue("fastmcp")
+    python = python_of("fastmcp", FASTMCP)
     script = ROOT / "tests" / "clients" / "programs" / "fastmcp_server.py"
     with (tmp_path / "server.log").open("wb") as log:
         process = subprocess.Popen([str(python), str(script), str(port)], stdout=log, stderr=log, cwd=tmp_path)

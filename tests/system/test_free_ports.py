@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 MANY = 300
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scripts.processes import accept_interrupts, free_port
+from tests.support.child_processes import accept_interrupts, free_port
 
 ROOT = Path(__file__).parents[2]
 UP_WITHIN = 120.0  # seconds

@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Frame, FrameLocator, Locator, Page, expect, sync_playwright
 
-from scripts.browser import LAUNCH, chromium
-from scripts.card_host import card_host
+from tests.clients.card_host import card_host
 from tests.support.dev_server import DevServer
+from tests.support.environments import LAUNCH, chromium
 from tests.support.sidecars import sidecar
 
 pytestmark = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scripts.stack import SAMPLES
+from tests.support.local_engines import SAMPLES
 
 FILES = sorted(SAMPLES.glob("*/stepfunctions/*.asl.json"))
 WAITS = ".waitForTaskToken"

@@ -10,7 +10,7 @@ from mcp_workflows_google.tooling.embed import add_subworkflows
 from mcp_workflows_google_local.language.source import load
 
 from mcp_workflows.sidecar.config.load import load_config
-from scripts.stack import SAMPLES
+from tests.support.local_engines import SAMPLES
 
 SUFFIX = ".workflow.yaml"
 FILES = sorted(SAMPLES.glob(f"*/google/*{SUFFIX}"))

@@ -22,9 +22,11 @@ from google.cloud.workflows.executions_v1.services.executions.transports import 
 from google.cloud.workflows_v1 import WorkflowsClient
 from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcTransport
 
-from scripts.processes import free_port
-from scripts.stack import ROOT, SAMPLES, Plan, Stack
+from tests.support.child_processes import free_port
+from tests.support.environments import ROOT
+from tests.support.local_engines import SAMPLES
 from tests.support.served import Peer, peer, serving, told
+from tests.support.stack import Plan, Stack
 
 pytestmark = pytest.mark.anyio
 

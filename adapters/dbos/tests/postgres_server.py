@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=64MB", "max_connections=200", "jit=off")
 

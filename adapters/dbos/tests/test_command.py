@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.client import TasksClient
 from mcp_workflows.sidecar.config.load import load_config
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("processes")]
 

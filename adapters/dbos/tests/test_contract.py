@@ -22,7 +22,7 @@ from mcp_workflows.adapter import Adapter, Ref, Start
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 from mcp_workflows.testing.lossy import LossyProxy
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 FLOWS = "adapters.dbos.tests.flows"

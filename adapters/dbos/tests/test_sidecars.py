@@ -18,7 +18,7 @@ from mcp.client import Client
 
 from adapters.dbos.tests.postgres_server import frozen, new_database
 from mcp_workflows.client import TaskHandle, TasksClient, TaskState
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("processes")]
 

@@ -16,7 +16,7 @@ from mcp_workflows_google_local.__main__ import main, read_options
 from mcp_workflows_google_local.language.library import supported
 from mcp_workflows_google_local.refusals import LocalEngineError
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.google_engine import GoogleEngine
 from tests.support.google_local_engine import local_engine
 from tests.support.google_local_flows import HELLO, SLEEP

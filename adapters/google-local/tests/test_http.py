@@ -10,7 +10,7 @@ import jwt
 import pytest
 from google.cloud.workflows.executions_v1 import Execution
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.google_engine import ACCOUNT, GoogleEngine
 from tests.support.google_local_flows import FETCH
 from tests.support.google_local_listener import Listener, listening

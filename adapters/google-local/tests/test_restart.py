@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from google.cloud.workflows.executions_v1 import Execution
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.google_engine import GoogleEngine
 from tests.support.google_local_engine import InProcess, local_engine
 from tests.support.google_local_flows import ASK, HELLO, LATER, RESTART

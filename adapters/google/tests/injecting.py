@@ -29,7 +29,7 @@ from google.cloud.workflows import executions_v1 as ev
 from google.protobuf.any_pb2 import Any as Packed
 from google.rpc import error_details_pb2, status_pb2
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 PREFACE: Final = b"PRI * HTTP/2"
 SERVICES: Final = {

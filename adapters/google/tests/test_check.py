@@ -16,7 +16,7 @@ from mcp_workflows_google.tooling.explain import explain
 
 from adapters.google.tests.test_expose import READS, settings
 from mcp_workflows.adapter import Execution, Failure, Finding, Status
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 from tests.support.google_local_engine import local_engine
 

@@ -20,7 +20,7 @@ from mcp_workflows.store.key_value import StoreNotes
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 from mcp_workflows.testing.laws import cancelled_afterwards, new_start, ref_of, until_ended
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 
 

@@ -10,7 +10,7 @@ import pytest
 from adapters.google.tests import flows
 from adapters.google.tests.configured import YES, client_of, configured, executions
 from adapters.google.tests.scene import environment
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.client_2025 import session
 from tests.support.google_engine import GoogleEngine
 

@@ -12,7 +12,7 @@ from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.discover import LabelledWorkflows, discover
 
 from mcp_workflows.errors import EngineUnavailable
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.google_engine import LOCATION, PROJECT, GoogleEngine
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from mcp_workflows_google.tooling.embed import add_subworkflows
 from adapters.google.tests.configured import asked, client_of, configured, executions
 from adapters.google.tests.elsewhere import cancel, deliver
 from adapters.google.tests.scene import environment
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.google_engine import GoogleEngine
 from tests.support.google_local_listener import Listener, listening
 from tests.support.served import Peer

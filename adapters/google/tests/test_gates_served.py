@@ -13,7 +13,7 @@ import pytest
 from adapters.google.tests import flows
 from adapters.google.tests.configured import asked, by_flags, called, client_of, configured, operating
 from adapters.google.tests.scene import environment
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.google_engine import GoogleEngine
 from tests.support.served import Peer
 

@@ -14,7 +14,7 @@ import pytest
 from adapters.google.tests import flows
 from adapters.google.tests.configured import KEY, YES, asked, called, configured, executions
 from adapters.google.tests.scene import environment
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.configured import killed_while_creating, one_task_that_completes
 from tests.support.google_engine import GoogleEngine
 from tests.support.served import Peer, peer

@@ -12,11 +12,10 @@ import pytest
 from google.cloud.workflows.executions_v1 import ExecutionView, ListExecutionsRequest
 from mcp_workflows_google.tooling.embed import add_subworkflows, embedded_files
 
-from scripts.engines import ENGINES, SAMPLES
-from scripts.processes import free_port
-from scripts.stack import samples
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.google_engine import GoogleEngine
+from tests.support.local_engines import ENGINES, SAMPLES, samples
 from tests.support.served import Peer, peer
 from tests.support.sidecars import Process
 

@@ -24,7 +24,7 @@ from adapters.google.tests.elsewhere import deliver
 from adapters.google.tests.scene import environment
 from mcp_workflows import TasksClient
 from mcp_workflows.sidecar.cli.app import app
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.google_engine import GoogleEngine
 from tests.support.served import Peer
 

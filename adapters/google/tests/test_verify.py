@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adapters.google.tests.configured import configured
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.google_engine import GoogleEngine
 

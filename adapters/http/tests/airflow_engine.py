@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 
 import psutil
 
-from scripts.airflow import dags_of, read, standalone
+from tests.support.airflow import dags_of, read, standalone
 from tests.support.engine_process import EngineProcess
 
 _DAGS: Final = """

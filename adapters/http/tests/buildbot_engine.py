@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.environments import BUILDBOT, python_of
 from tests.support.engine_process import EngineProcess
+from tests.support.environments import BUILDBOT, python_of
 
 _CONFIG = """
 from buildbot.plugins import schedulers, steps, util, worker

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.request import Request, urlopen
 
-from scripts.environments import PREFECT, python_of
 from tests.support.engine_process import EngineProcess
+from tests.support.environments import PREFECT, python_of
 
 _FLOWS: Final = """
 import os

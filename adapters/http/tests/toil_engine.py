@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.environments import TOIL, python_of
 from tests.support.engine_process import EngineProcess
+from tests.support.environments import TOIL, python_of
 
 _TOOL = """
 cwlVersion: v1.2

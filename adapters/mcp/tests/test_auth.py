@@ -28,7 +28,7 @@ from adapters.mcp.tests.programs import SPLIT, seen_when, started
 from adapters.mcp.tests.scripted_server import MODERN, ScriptedServer, structured
 from mcp_workflows.adapter import Status
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.oidc import SECRET, Provider, Providers
 from tests.support.oidc import providers as providers
 from tests.support.served import serving

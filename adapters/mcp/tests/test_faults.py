@@ -19,7 +19,7 @@ from adapters.mcp.tests.support import DEFINITION, http
 from mcp_workflows.adapter import Finds, Ref, Status
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.testing import MemoryNotes
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
 

@@ -20,8 +20,8 @@ from mcp_workflows_stepfunctions import StepFunctionsSettings
 from mcp_workflows_stepfunctions_local.release import MOTO, LocalEngineError, is_known
 from ruamel.yaml import YAML
 
-from scripts.processes import free_port
 from tests.support import commands
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.local_machines import SLEEP
 from tests.support.served import peer

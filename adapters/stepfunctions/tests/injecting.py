@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

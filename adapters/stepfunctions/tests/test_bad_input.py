@@ -19,7 +19,7 @@ from adapters.stepfunctions.tests.stubbed import EXECUTION, MACHINE, execution, 
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.served import Peer
 from tests.support.stepfunctions_engine import ACCOUNT, REGION, StepFunctions

@@ -23,7 +23,7 @@ from adapters.stepfunctions.tests.lag import many, watched_loop
 from adapters.stepfunctions.tests.refused import EXECUTION
 from mcp_workflows.errors import ConfigError, EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.kit.token_bucket import BucketLimits, Buckets, QuotaKey
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.stepfunctions_engine import StepFunctions
 from tests.support.stopwatch import stopwatch
 

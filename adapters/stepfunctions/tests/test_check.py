@@ -15,7 +15,7 @@ from adapters.stepfunctions.tests.looks import until, until_asked
 from adapters.stepfunctions.tests.test_start import a_start
 from mcp_workflows.adapter import Ref
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio

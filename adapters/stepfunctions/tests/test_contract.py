@@ -17,7 +17,7 @@ from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows.adapter import Adapter, Status
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from mcp_workflows.testing.laws import cancelled_afterwards, new_start, ref_of, see_questions, until_ended
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.stepfunctions_engine import StepFunctions
 
 

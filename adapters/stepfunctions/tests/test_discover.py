@@ -17,7 +17,7 @@ from mcp_workflows.adapter import Discovered
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.stepfunctions_engine import StepFunctions
 
 SUCCEED = {"StartAt": "A", "States": {"A": {"Type": "Succeed"}}}

@@ -35,7 +35,7 @@ from adapters.stepfunctions.tests.refused import (
     no,
 )
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from mcp_workflows_stepfunctions.tooling.discover import MAX_NAME, TaggedMachine
 from adapters.stepfunctions.tests.refusing import refusing
 from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.stepfunctions_engine import StepFunctions
 
 SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}

@@ -26,7 +26,7 @@ from adapters.stepfunctions.tests.queues import arn, event, left_in, new_queue, 
 from adapters.stepfunctions.tests.refusing import refusing
 from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.stepfunctions_engine import StepFunctions
 
 PATIENCE = 30.0  # seconds

@@ -13,7 +13,7 @@ from adapters.stepfunctions.tests.injecting import LOST, Answer, Injecting, erro
 from adapters.stepfunctions.tests.refused import ACCOUNT, EXECUTION, MACHINE, REGION
 from mcp_workflows.adapter import Ref, Start
 from mcp_workflows.errors import ConfigError, EngineUnavailable
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,7 @@ from mcp_workflows_stepfunctions.tooling.offline import FILES, read_embedded_fil
 
 from adapters.stepfunctions.tests.executions import Run
 from mcp_workflows.sidecar.config.load import load_config
-from scripts.engines import ENGINES, SAMPLES
-from scripts.stack import samples
+from tests.support.local_engines import ENGINES, SAMPLES, samples
 from tests.support.stepfunctions_engine import StepFunctions
 
 FOLDER: Final = SAMPLES / "questions" / "stepfunctions"

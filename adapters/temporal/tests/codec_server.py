@@ -19,7 +19,7 @@ from starlette.routing import Route
 from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.converter import PayloadCodec
 
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 
 ENCRYPTED = b"binary/encrypted"
 

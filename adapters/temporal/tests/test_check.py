@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from adapters.temporal.tests.scene import Scene, open_adapter, plan
 from mcp_workflows.adapter import Ref, Status
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.dev_server import DevServer
 

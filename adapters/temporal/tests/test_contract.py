@@ -13,7 +13,7 @@ from temporalio.client import Client
 from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.dev_server import DevServer
 
 SECRET = "s3cret"

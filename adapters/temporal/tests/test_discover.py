@@ -25,8 +25,8 @@ from mcp_workflows.adapter import Discovered, Finding
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
-from scripts.processes import free_port
 from tests.support import commands
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.dev_server import DevServer
 

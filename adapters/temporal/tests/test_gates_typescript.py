@@ -16,7 +16,7 @@ import pytest
 
 from adapters.temporal.tests.scene import PATIENCE
 from adapters.temporal.tests.typescript_worker import Factory
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.dev_server import DevServer
 from tests.support.served import Peer, peer

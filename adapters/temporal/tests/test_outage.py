@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, plan
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.dev_server import DevServer
 from tests.support.stopwatch import stopwatch
 

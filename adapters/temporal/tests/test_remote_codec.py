@@ -24,7 +24,7 @@ from adapters.temporal.tests.scene import PATIENCE, Scene, plan, workflow_id
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable
 from mcp_workflows.sidecar.config.load import load_config
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.dev_server import DevServer
 
 TOKEN = "Bearer hush-hush"

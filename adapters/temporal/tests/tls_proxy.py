@@ -12,8 +12,8 @@ from typing import Any
 
 from hpack import Decoder
 
-from scripts.processes import free_port
 from tests.support.authority import Authority
+from tests.support.child_processes import free_port
 
 PREFACE = 24  # bytes that open an HTTP/2 connection (RFC 9113, section 3.4)
 FRAME_HEAD = 9

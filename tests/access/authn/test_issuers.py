@@ -18,7 +18,7 @@ from mcp_workflows.access.authn.fetch import MOST_BYTES
 from mcp_workflows.access.authn.issuers import ALGORITHMS, Issuer, account_of
 from mcp_workflows.access.authn.jwks import FETCH_WITHIN, FRESH, KEPT, PAUSE, KeySet
 from mcp_workflows.errors import KeysUnavailable, TokenRefused
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.tokens import ACCOUNT, AUDIENCE, CLAIMS, ISSUER, KeyServer, Signer, by_hand, signer
 
 pytestmark = pytest.mark.anyio

@@ -26,10 +26,10 @@ from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.sidecar.cli.prompts import AnswerFlag, Answers, QuestionName
 from mcp_workflows.sidecar.cli.result import Outcome
-from scripts.processes import free_port
-from scripts.stack import SAMPLES
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run, start
 from tests.support.dev_server import DevServer
+from tests.support.local_engines import SAMPLES
 from tests.support.sidecars import Process, sidecar
 from tests.system.test_docs import blocks, lines
 

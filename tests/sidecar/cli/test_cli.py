@@ -37,8 +37,8 @@ from mcp_workflows.sidecar.cli.options import read_address
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.testing import MemoryAdapter
-from scripts.environments import INSPECTOR
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
+from tests.support.environments import INSPECTOR
 from tests.support.strangers import installed
 
 DOCS = Path(__file__).parents[3] / "docs"

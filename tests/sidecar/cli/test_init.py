@@ -18,7 +18,7 @@ from mcp_workflows.adapter import first_settings, installed_adapters, load_adapt
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.strangers import installed
 

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from adapters.mcp.tests.upstreams.upstream import StandIn, Upstream, documented_engine
-from scripts.environments import AIRFLOW_MCP, python_of
+from tests.support.environments import AIRFLOW_MCP, python_of
 from tests.support.served import serving
 
 CONFIG: Final = documented_engine("airflow")

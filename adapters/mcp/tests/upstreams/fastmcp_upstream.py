@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from adapters.mcp.tests.upstreams.upstream import Upstream, UpstreamOverHttp
-from scripts.environments import FASTMCP, python_of
+from tests.support.environments import FASTMCP, python_of
 
 CONFIG: Final[Mapping[str, Any]] = {"adapter": "mcp", "command": ["python", "server.py"]}
 

@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from adapters.mcp.tests.upstreams.upstream import StandIn, Upstream, documented_engine
-from scripts.environments import MCP_JENKINS, python_of
+from tests.support.environments import MCP_JENKINS, python_of
 from tests.support.served import serving
 
 CONFIG: Final = documented_engine("jenkins")

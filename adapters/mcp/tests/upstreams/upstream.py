@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from scripts.environments import NODE, npm_packages
-from scripts.processes import is_taken
+from tests.support.child_processes import is_taken
 from tests.support.engine_process import EngineProcess
+from tests.support.environments import NODE, npm_packages
 
 PACKAGES: Final = Path(__file__).with_name("package.json")
 _EXAMPLES: Final = Path(__file__).parents[4] / "docs" / "mcp-examples.md"

@@ -13,10 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from scripts.engines import BIN, ENGINES, SAMPLES, folder, samples
-from scripts.processes import Child, Command, is_taken, stop_all
+from tests.support.child_processes import Child, Command, is_taken, stop_all
+from tests.support.local_engines import BIN, ENGINES, SAMPLES, folder, samples
 
-ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 120.0  # seconds for each of the three to serve; a fresh machine reads everything from a cold disk
 
 

@@ -1,7 +1,7 @@
 """Serve a host for MCP Apps in a browser: the pages of `tests/clients/card`, and a proxy to an MCP server.
 
 The origin of the host is `http://localhost:PORT`; the frames of its sandbox have the origin `http://127.0.0.1:PORT`.
-Run `python -m scripts.card_host MCP_URL PORT`, after `make node_modules/.ready`.
+Run `python -m tests.clients.card_host MCP_URL PORT`, after `make node_modules/.ready`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from scripts.environments import ROOT
-from scripts.processes import Command, free_port, running_server
+from tests.support.child_processes import Command, free_port, running_server
+from tests.support.environments import ROOT
 
 PAGES: Final = ROOT / "tests" / "clients" / "card"
 _ESBUILD: Final = ROOT / "node_modules" / ".bin" / "esbuild"
@@ -41,7 +41,7 @@ def card_host(
         ChildDiedError: it ended by itself before it listened.
     """
     port = port or free_port()
-    argv = (sys.executable, "-m", "scripts.card_host", target, str(port))
+    argv = (sys.executable, "-m", "tests.clients.card_host", target, str(port))
     with running_server(Command(name="card host", argv=argv, cwd=ROOT, env={}), log, port, pause=pause):
         yield f"http://localhost:{port}"
 

@@ -1,8 +1,9 @@
-"""Clients and servers of others, each in an environment of its own below .cache: their pins are not ours."""
+"""Programs of other projects: Chromium, and clients and servers with their own pins, installed below .cache."""
 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 PYENV = Path.home() / ".pyenv" / "versions"
 NODE = ROOT / "node_modules" / "node" / "bin" / "node"
@@ -28,6 +29,15 @@ MCP_JENKINS: Final = ("mcp-jenkins==3.6.0", "fastmcp==4.2.3")
 AIRFLOW_MCP: Final = ("astro-airflow-mcp==0.9.1", "fastmcp==3.4.11")
 MATPLOTLIB: Final = ("matplotlib==3.11.2",)
 _NPM: Final = ("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
+
+_BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
+LAUNCH: Final = ("--no-sandbox", "--font-render-hinting=none") if os.geteuid() == 0 else ("--font-render-hinting=none",)
+"""Arguments for Chromium; it refuses to start as root with its sandbox."""
+
+
+def chromium() -> str | None:
+    """Return the path of a Chromium, or None; `scripts/install-browser` installs Debian's."""
+    return next(filter(None, map(shutil.which, _BROWSERS)), None)
 
 
 def pythons() -> Mapping[tuple[int, int], str]:

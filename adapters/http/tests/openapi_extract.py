@@ -1,7 +1,8 @@
 """The part of GitHub's OpenAPI description that the preset github-actions uses, for its tests; prints JSON.
 
-`npm pack @octokit/openapi`, unpack it, then `python -m scripts.openapi_extract package/generated/api.github.com.json >
-adapters/http/tests/github.openapi.json`. The description is under the MIT license.
+`npm pack @octokit/openapi`, unpack it, then `python -m adapters.http.tests.openapi_extract
+package/generated/api.github.com.json > adapters/http/tests/github.openapi.json`. The description is under the
+MIT license.
 """
 
 from __future__ import annotations

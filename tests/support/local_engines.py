@@ -19,12 +19,12 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import workflows_v1
 from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcTransport
 
-from scripts import airflow
-from scripts.environments import BUILDBOT, python_of
-from scripts.processes import Command, free_port, is_taken
+from tests.support import airflow
+from tests.support.child_processes import Command, free_port, is_taken
+from tests.support.environments import BUILDBOT, python_of
 
 BIN = Path(sys.executable).parent
-SAMPLES = Path(__file__).resolve().parent.parent / "samples"
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 _AWS = Path(__file__).with_name("local-aws.ini").resolve()
 
 _GOOGLE_PROJECT = "demo"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
-from scripts.environments import AIRFLOW, python_of
-from scripts.processes import free_port
+from tests.support.child_processes import free_port
+from tests.support.environments import AIRFLOW, python_of
 
 _PROCESS_TREE: Final = Path(__file__).with_name("process_tree.py")
 

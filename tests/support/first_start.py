@@ -1,8 +1,8 @@
 """The first steps of the README, followed as written and timed: from an empty folder to an answered question.
 
-`python -m scripts.first_start [--runs N] [--newest]` installs this clone into an empty environment, in an empty folder
-and with an empty HOME. The first run fills the package cache; N further runs are timed. `--newest`
-takes the newest Python of this machine, which must be 3.12 or newer: DBOS works otherwise there.
+`python -m tests.support.first_start [--runs N] [--newest]` installs this clone into an empty environment, in an empty
+folder and with an empty HOME. The first run fills the package cache; N further runs are timed. `--newest` takes the
+newest Python of this machine, which must be 3.12 or newer: DBOS works otherwise there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.environments import FASTMCP, ROOT, python_of, pythons
-from scripts.processes import accept_interrupts, free_port
+from tests.support.child_processes import accept_interrupts, free_port
+from tests.support.environments import FASTMCP, ROOT, python_of, pythons
 
 README: Final = ROOT / "README.md"
 TOTAL_GOAL: Final = 60.0  # seconds, with a warm package cache
@@ -280,7 +280,7 @@ def first_start(runs: int, python: str = sys.executable) -> Sequence[Mapping[str
 
 def main() -> int:
     """Return 0 if every step did what the README says and both goals are met, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.first_start", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.first_start", description=__doc__)
     parser.add_argument("--runs", type=int, default=1, help="how often, with a warm package cache")
     parser.add_argument("--newest", action="store_true", help="with the newest Python here, if it is 3.12 or newer")
     given = parser.parse_args()
