@@ -20,14 +20,13 @@ INSPECTOR = ROOT / "tests" / "clients" / "programs" / "inspector" / "package.jso
 
 FASTMCP: Final = ("fastmcp==4.1.0", "fastmcp-tasks==4.1.0")
 MCP_1X: Final = ("mcp==1.30.0",)
-AWSLABS: Final = ("awslabs-stepfunctions-tool-mcp-server==0.2.1",)
 BUILDBOT: Final = ("buildbot[bundle]==4.3.0", "buildbot-worker==4.3.0", "setuptools<81")
 TOIL: Final = ("toil[server,cwl]==9.6.0", "boto3", "boto3-stubs", "mypy-boto3-iam")
 PREFECT: Final = ("prefect==3.8.8", "fastapi==0.139.0")  # newer ones have no Body(min_items=), which Prefect uses
 AIRFLOW: Final = ("apache-airflow==3.3.2", "apache-airflow-providers-standard==1.21.0")
 MCP_JENKINS: Final = ("mcp-jenkins==3.6.0", "fastmcp==4.2.3")
 AIRFLOW_MCP: Final = ("astro-airflow-mcp==0.9.1", "fastmcp==3.4.11")
-MATPLOTLIB: Final = ("matplotlib==3.11.2",)
+MATPLOTLIB: Final = ("matplotlib==3.11.2",)  # brings Pillow, for docs/pictures/card.gif
 _NPM: Final = ("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
 
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")

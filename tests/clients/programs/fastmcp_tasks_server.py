@@ -1,13 +1,12 @@
-"""A FastMCP server with the tasks of `make bench`: `python fastmcp_bench.py PORT [BACKEND FOLDER]`, on core 0.
+"""A FastMCP server with the tasks of `make bench`: `python fastmcp_tasks_server.py PORT [BACKEND FOLDER]`, on core 0.
 
 The backend is in memory by default. A task of a worker that is gone is given to another one after 10 s, in place of
-the 300 s of FastMCP: a bench does not wait that long.
+the 300 s of FastMCP.
 """
 
 import asyncio
 import os
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,20 +24,13 @@ mcp.add_extension(TasksExtension(url=backend, redelivery_timeout=timedelta(secon
 
 @mcp.tool(task=True)
 async def echo(a: int) -> dict:
-    """What it is given."""
+    """Return the argument."""
     return {"a": a}
 
 
 @mcp.tool(task=True)
-async def brief(seconds: float) -> dict:
-    """Sleep, and the time of the end."""
-    await asyncio.sleep(seconds)
-    return {"ended": time.time()}
-
-
-@mcp.tool(task=True)
 async def work(a: int) -> dict:
-    """Do something, and wait for a file before the end."""
+    """Write a line to the file `done`, and wait for the file `gate`."""
     with (Path(folder) / "done").open("a") as file:
         file.write(f"{a}\n")
     while not (Path(folder) / "gate").exists():

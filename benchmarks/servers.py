@@ -1,22 +1,20 @@
-"""The servers that `make bench` compares: `python -m scripts.bench_servers KIND PORT FOLDER`.
+"""The servers that `make bench` compares: `python -m benchmarks.servers KIND PORT FOLDER`.
 
-All have the same SDK, HTTP server and event loop, and differ in what they do: ours, or the least one could write.
+All have the same SDK, HTTP server and event loop; their handlers are ours, or the least one could write.
 """
 
 from __future__ import annotations
 
-import cProfile
 import json
 import os
-import signal
 import sqlite3
 import sys
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import mcp_types as types
 import uvicorn
@@ -31,19 +29,20 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import Client
 
+from benchmarks.rounds import pin
 from mcp_workflows import Tool, attach
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
-from scripts.bench_rounds import pin
 
 QUEUE = "conformance"  # the sample whose worker serves the workflows
-UNLIMITED = PollingPolicy(looks_per_second=float("inf"))  # an engine in memory has to be spared nothing
+UNLIMITED = PollingPolicy(looks_per_second=float("inf"))  # an engine in memory needs no limit
 UNCACHED = PollingPolicy(looks_per_second=float("inf"), fresh_for=0)
-LIMITS = Limits(
-    tasks_per_principal=1_000_000, creates_per_minute=1_000_000, polls_per_minute=1_000_000_000
-)  # counted as shipped, and never reached
+UNREACHED = {"tasks_per_principal": 1_000_000, "creates_per_minute": 1_000_000, "polls_per_minute": 1_000_000_000}
+"""Limits of a configuration that are checked as shipped, and never reached."""
+_NAME = "memory-echo-0123456789abcdef0123456789abcdef"
+_META = {"engine": "engine", "workflow": "echo", "executionId": _NAME, "url": f"memory:memory/{_NAME}"}
 TASK = {
     "taskId": "bench",
     "status": "completed",
@@ -51,66 +50,46 @@ TASK = {
     "lastUpdatedAt": "2026-01-01T00:00:01.000Z",
     "ttlMs": 7776000000,
     "pollIntervalMs": 250,
-    "_meta": {
-        "mcp-workflows/engine": "engine",
-        "mcp-workflows/workflow": "echo",
-        "mcp-workflows/executionId": "memory-echo-0123456789abcdef0123456789abcdef",
-        "mcp-workflows/url": "memory:memory/memory-echo-0123456789abcdef0123456789abcdef",
-    },
+    "_meta": {f"mcp-workflows/{name}": value for name, value in _META.items()},
     "result": {"content": [{"type": "text", "text": '{"a": 1}'}], "structuredContent": {"a": 1}, "isError": False},
     "resultType": "complete",
 }
 
 
 class TaskParams(types.RequestParams):
-    """The task's id."""
+    """The parameters of `tasks/get`."""
 
     task_id: str
 
 
-Serve = Callable[[Path], tuple[Server[Any], Sequence[Route]]]
+Served: TypeAlias = tuple[Server[Any], Sequence[Route]]
 
 
-def memory(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
-    """Ours on the engine in memory; `/calls` says how often that was asked."""
+def memory(store: str) -> Served:
+    """Serve ours on the engine in memory; `/calls` returns the number of its calls, by verb."""
     adapter = MemoryAdapter(MemorySettings())
     tools = [Tool(name="echo", engine="engine", workflow="echo")]
 
     async def calls(_: Request) -> JSONResponse:
         return JSONResponse(dict(adapter.calls))
 
-    return _ours(folder, adapter, tools, UNLIMITED), [Route("/calls", calls)]
+    return _ours(store, adapter, tools, UNLIMITED), [Route("/calls", calls)]
 
 
-def volatile(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
-    """Ours on the engine in memory, the store in memory too: nothing is written to disk."""
-    tools = [Tool(name="echo", engine="engine", workflow="echo")]
-    return _ours(None, MemoryAdapter(MemorySettings()), tools, UNLIMITED), []
-
-
-def temporal(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
-    """Ours on Temporal, as shipped."""
-    return _on_temporal(folder, DEFAULT_POLICY)
-
-
-def uncached(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
-    """Ours on Temporal, every look a new one."""
-    return _on_temporal(folder, UNCACHED)
-
-
-def _on_temporal(folder: Path, polling: PollingPolicy) -> tuple[Server[Any], Sequence[Route]]:
+def temporal(store: str, polling: PollingPolicy = DEFAULT_POLICY) -> Served:
+    """Serve ours on Temporal."""
     adapter = TemporalAdapter(TemporalSettings(address=os.environ["TEMPORAL_ADDRESS"], task_queue=QUEUE))
     tools = [
         Tool(name="slow", engine="engine", workflow="SlowCompute", args=["{{seconds}}"]),
         Tool(name="parked", engine="engine", workflow="SlowCompute", args=["{{seconds}}"], options=_PARKED),
     ]
-    return _ours(folder, adapter, tools, polling), []
+    return _ours(store, adapter, tools, polling), []
 
 
 _PARKED: dict[str, Any] = {"task_queue": "nobody-polls-this"}  # for starts: no worker shares the cores with them
 
 
-def _ours(folder: Path | None, adapter: Adapter, tools: Sequence[Tool], polling: PollingPolicy) -> Server[Any]:
+def _ours(store: str, adapter: Adapter, tools: Sequence[Tool], polling: PollingPolicy) -> Server[Any]:
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncGenerator[None]:
         async with workflows:
@@ -118,14 +97,13 @@ def _ours(folder: Path | None, adapter: Adapter, tools: Sequence[Tool], polling:
 
     listening = ListenHandler(InMemorySubscriptionBus())
     server: Server[Any] = Server("bench", version="1", lifespan=lifespan, on_subscriptions_listen=listening)
-    store = f"sqlite:///{folder / uuid.uuid4().hex}.db" if folder else "sqlite:///:memory:"
-    engines = {"engine": adapter}
-    workflows = attach(server, tools=tools, engines=engines, store=store, polling=polling, limits=LIMITS)
+    limits, engines = Limits.model_validate(UNREACHED), {"engine": adapter}
+    workflows = attach(server, tools=tools, engines=engines, store=store, polling=polling, limits=limits)
     return server
 
 
-def bare(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
-    """`tasks/get` from a dict, and nothing else."""
+def bare() -> Served:
+    """Serve `tasks/get` from a dict, and nothing else."""
     tasks = {"bench": TASK}
 
     async def get(context: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
@@ -138,13 +116,13 @@ def bare(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naive:
-    """A client of Temporal and a table of tasks, without any thought."""
+    """A client of Temporal and a table of tasks."""
 
     client: Client
     rows: sqlite3.Connection
 
     async def get(self, context: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
-        """`tasks/get`: one SELECT, one describe."""
+        """Answer `tasks/get`: one SELECT, one describe."""
         found = self.rows.execute("SELECT task FROM tasks WHERE id = ?", (params.task_id,)).fetchone()
         row: Mapping[str, Any] = json.loads(found[0])
         execution = WorkflowExecution(workflow_id=row["workflow"])
@@ -163,7 +141,7 @@ class Naive:
         }
 
     async def call(self, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams) -> Any:
-        """`tools/call`: one start, and a row for `get`, not written to disk before the reply."""
+        """Answer `tools/call`: one start, and a row for `get`, not written to disk before the reply."""
         arguments, queue = params.arguments or {}, _PARKED["task_queue"] if params.name == "parked" else QUEUE
         name = uuid.uuid4().hex
         await self.client.start_workflow("SlowCompute", args=[arguments["seconds"]], id=name, task_queue=queue)
@@ -171,8 +149,8 @@ class Naive:
         return types.CallToolResult(content=[types.TextContent(type="text", text=name)])
 
 
-def naive(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
-    """The least one could write on Temporal."""
+def naive() -> Served:
+    """Serve the least one could write on Temporal."""
     rows = sqlite3.connect(":memory:", isolation_level=None)
     rows.execute("CREATE TABLE tasks (id TEXT PRIMARY KEY, task TEXT)")
 
@@ -187,34 +165,23 @@ def naive(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
     return server, []
 
 
-KINDS: Mapping[str, Serve] = {
-    "memory": memory,
-    "volatile": volatile,
-    "temporal": temporal,
-    "uncached": uncached,
-    "bare": bare,
-    "naive": naive,
-}
-
-
 def main() -> None:
-    """Serve on core 0; with a fourth argument, profile until SIGTERM and write what was found there."""
-    kind, port, folder, *profile = sys.argv[1:]
+    """Serve on core 0."""
+    kind, port, folder = sys.argv[1:]
     pin(0)
-    server, routes = KINDS[kind](Path(folder))
+    store = f"sqlite:///{folder}/{uuid.uuid4().hex}.db"
+    kinds: Mapping[str, Callable[[], Served]] = {
+        "memory": partial(memory, store),
+        "volatile": partial(memory, "sqlite:///:memory:"),  # nothing is written to disk
+        "temporal": partial(temporal, store),
+        "uncached": partial(temporal, store, UNCACHED),
+        "bare": bare,
+        "naive": naive,
+    }
+    server, routes = kinds[kind]()
     app = server.streamable_http_app(custom_starlette_routes=list(routes))
-    settings = uvicorn.Config(
-        app, port=int(port), loop="uvloop", http="httptools", log_level="warning", timeout_keep_alive=600
-    )
-    settings.access_log = False
-    running = uvicorn.Server(settings)
-    if not profile:
-        running.run()
-        return
-    signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn raises it again when it has stopped
-    with cProfile.Profile() as found:
-        running.run()
-    found.dump_stats(profile[0])
+    options: Mapping[str, Any] = {"loop": "uvloop", "http": "httptools", "timeout_keep_alive": 600}
+    uvicorn.run(app, port=int(port), log_level="warning", access_log=False, **options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What `mcp-workflows` costs, against the least one could write: `make bench`."""
