@@ -180,10 +180,7 @@ def load_lines(found: Mapping[str, Any], mode: Mode) -> Iterator[Line]:
     yield beside(what, missed) if mode is Mode.POLL else exactly(what, missed)
     yield beside("from an end to its client, p50 / p99 / max", seconds(found["end"]))
     if found["questions"]:
-        missed, what = (
-            found["questions_missed"],
-            f"questions that no client knew of at the end, of {found['questions']}",
-        )
+        missed, what = found["questions_missed"], f"questions that no client knew of, of {found['questions']}"
         yield beside(what, missed) if mode is Mode.LISTEN else exactly(what, missed)
         yield beside("from a question to its client, p50 / p99 / max", seconds(found["question"]))
     yield beside("age of what the engine last said of each, p50 / p99 / max", seconds(found["age"]))
