@@ -53,7 +53,7 @@ GOALS: Final[Mapping[str, Mapping[str, Measure]]] = {
         "start": partial(comparisons.start_on_stub, engine="google"),
         "listen": partial(comparisons.load, engine="google", mode=Mode.LISTEN),
     },
-    "http": {"look": comparisons.look, "listen": partial(comparisons.load, engine="http", mode=Mode.LISTEN)},
+    "http": {"describe": comparisons.describe, "listen": partial(comparisons.load, engine="http", mode=Mode.LISTEN)},
     "dbos": {"throughput": durability.throughput, "kill": durability.kill},
 }
 """The goals of each engine; where an engine makes no difference, they are Temporal's."""

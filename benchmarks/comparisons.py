@@ -34,7 +34,7 @@ from tests.support.child_processes import Command, free_port
 from tests.support.environments import FASTMCP, ROOT, python_of
 
 FASTMCP_SERVER: Final = ROOT / "tests" / "clients" / "programs" / "fastmcp_tasks_server.py"
-LOOKS: Final = 200  # of one round
+READS: Final = 200  # of one round
 STARTS: Final = 8  # of one round
 OTHERS: Final = 2500  # ended tasks: more than the store keeps decoded
 CLIENTS: Final = 16  # at once
@@ -64,7 +64,7 @@ def get_ended(place: Place) -> Iterator[Line]:
             Side(pid=bare.pid, do=lambda: other.get("bench")),
             Side(pid=ours.pid, do=lambda: wire.get(next(many))),
         ),
-        times=LOOKS,
+        times=READS,
     )
     yield at_most("CPU, to the bare SDK's", ratio(us.cpu, them.cpu), 1.10)
     yield at_most(f"the same with {OTHERS} tasks in turn, from the database", ratio(stored.cpu, them.cpu), 1.45)
@@ -87,7 +87,7 @@ def get_running(place: Place) -> Iterator[Line]:
         task_id: str = created["taskId"] if "taskId" in created else created["content"][0]["text"]  # the naive server's
         time.sleep(0.5)  # until its worker has set the memo
         sides.append(Side(pid=served.pid, do=partial(wire.get, task_id)))
-    us, them, shipped = alternate(sides, times=LOOKS // 2)
+    us, them, shipped = alternate(sides, times=READS // 2)
     yield at_most("without a cache, p50, to a naive server's", ratio(us.wall, them.wall), 1.12)
     yield at_most("without a cache, CPU, to a naive server's", ratio(us.cpu, them.cpu), 1.07)
     yield beside("p50 in ms, CPU in us: ours, naive", f"{us.ms}, {them.ms}; {us.cpu_us}, {them.cpu_us}")
@@ -126,12 +126,12 @@ def start_on_stub(place: Place, engine: str) -> Iterator[Line]:
                 raise BadReplyError(f"a task does not end within {_PATIENCE:g} s")
             time.sleep(0.2)
         control.order(forget=True)
-        for _ in range(LOOKS):
+        for _ in range(READS):
             wire.get(task_id)
         calls = [api for api, _ in control.report()["calls"] if api not in {"ListExecutions"}]
     yield at_most("p50, to that of the vendor's client, 20 ms from the engine", ratio(us.wall, them.wall), 1.25)
     yield beside("p50 in ms: ours, the vendor's client; CPU of ours in us", f"{us.ms}, {them.ms}; {us.cpu_us}")
-    yield exactly(f"engine calls for {LOOKS} tasks/get of an ended task", len(calls))
+    yield exactly(f"engine calls for {READS} tasks/get of an ended task", len(calls))
 
 
 def _starter(engine: str, port: int) -> Callable[[], object]:
@@ -227,15 +227,15 @@ def load(place: Place, engine: str, mode: Mode) -> Iterator[Line]:
     yield from load_lines(found, mode)
 
 
-def look(place: Place) -> Iterator[Line]:
-    """Compare the CPU of a look at a run of GitHub Actions with that of the same requests by a bare client."""
+def describe(place: Place) -> Iterator[Line]:
+    """Compare the CPU of describing a run of GitHub Actions with that of the same requests by a bare client."""
     with place.stub("http") as control:
-        us, bare = asyncio.run(_compare_looks(control))
+        us, bare = asyncio.run(_compare_describes(control))
     yield at_most("CPU, to the same requests of a bare client", ratio(us.cpu, bare.cpu), 1.20)
     yield beside("CPU in us: ours, bare", f"{us.cpu_us}, {bare.cpu_us}")
 
 
-async def _compare_looks(control: Control) -> tuple[Measured, Measured]:
+async def _compare_describes(control: Control) -> tuple[Measured, Measured]:
     control.order(seed=2, latency=0.0)
     run = f"http://127.0.0.1:{control.port}/repos/acme/shop/actions/runs/2"
     unlimited = {"calls": 1e9}
@@ -250,9 +250,9 @@ async def _compare_looks(control: Control) -> tuple[Measured, Measured]:
         for number in range(ROUNDS + 1):
             for measured in (us, bare) if number % 2 else (bare, us):
                 began = time.process_time()
-                for _ in range(LOOKS // 4):
+                for _ in range(READS // 4):
                     await (there.describe(ref) if measured is us else send_bare())
-                measured.cpu.append((time.process_time() - began) / (LOOKS // 4))
+                measured.cpu.append((time.process_time() - began) / (READS // 4))
     return Measured(cpu=us.cpu[1:]), Measured(cpu=bare.cpu[1:])
 
 
