@@ -305,6 +305,7 @@ class Middleware:
         wire.check_name_header(header, command.task_id, strict=is_strict)
         self._meters.count_poll(principal)
         service = self.offer.task_service
+        outcome: Outcome
         match command:
             case Get():
                 outcome = await service.get(command, principal)

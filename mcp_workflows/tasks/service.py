@@ -266,14 +266,15 @@ class TaskService:
                 task = await self._answer(task, call.responses, principal)
             return await self._result(tool, task, call, principal, report)
         try:
-            task = await self._start(tool, call, dialogue, principal)
+            started = await self._start(tool, call, dialogue, principal)
         except MappingError as error:
             return Finished(result=tool_error(f"Wrong arguments for {tool.name}: {error}; nothing was started"))
         except LimitReached as reached:  # no protocol error: hosts do not show those to the model
             self._meters.refused(principal, tool.name, reached)
             return Finished(result=limit_result(reached))
-        if not isinstance(task, Task):
-            return task
+        if not isinstance(started, Task):
+            return started
+        task = started
         self._meters.remember_shown(principal, task.id)
         async with self._cancelled_if_abandoned(tool, task, principal):
             await anyio.lowlevel.checkpoint_if_cancelled()  # the client may have left during the start

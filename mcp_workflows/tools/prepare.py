@@ -85,13 +85,22 @@ def prepare(
     return Prepared(
         arguments=arguments,
         fingerprint=digest(arguments),
-        filled=Filled(
-            input=tool.map(task_scope),
-            options=tool.frozen_options(task_scope),
-            gates=tool.frozen_gates(task_scope),
-            context=on_behalf_of(tool, principal, task_scope),
-        ),
+        filled=fill_templates(tool, task_scope, principal),
         same=idempotency_of(tool, taken, arguments, principal),
         dialogue=taken,
         confirmation=confirmation(tool, scope),
+    )
+
+
+def fill_templates(tool: Tool, scope: Mapping[str, JSON], principal: Principal) -> Filled:
+    """Return the templates of a tool, filled in from the scope of one task.
+
+    Raises:
+        MappingError: a template does not work on these arguments.
+    """
+    return Filled(
+        input=tool.map(scope),
+        options=tool.frozen_options(scope),
+        gates=tool.frozen_gates(scope),
+        context=on_behalf_of(tool, principal, scope),
     )

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from enum import StrEnum
 from importlib.metadata import version
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -113,7 +113,8 @@ class GrpcClients:
                 else:
                     roots = await anyio.to_thread.run_sync(grpc.ssl_channel_credentials)  # may read a file
                     channel = grpc.aio.secure_channel(target, roots, options=options)
-                transport, client = cast("tuple[Any, Any]", _CLIENTS[service])
+                kinds: tuple[Any, Any] = _CLIENTS[service]  # Any: of services that differ
+                transport, client = kinds
                 self._open[service] = channel, client(transport=transport(channel=channel, host=target))
             return self._open[service][1]
 

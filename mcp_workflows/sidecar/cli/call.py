@@ -35,7 +35,7 @@ from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.config.problems import did_you_mean
 from mcp_workflows.sidecar.operator import find_task
 from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
-from mcp_workflows.tools.prepare import filled
+from mcp_workflows.tools.prepare import fill_templates
 from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
@@ -205,7 +205,7 @@ async def preview(
     asked, arguments = _answered(tool, given, answers)
     scope = {"args": arguments, **LOCAL.scope, "task": {"id": NEW}}
     engine = config.engines[tool.engine]
-    kept = filled(tool, scope, LOCAL)
+    kept = fill_templates(tool, scope, LOCAL)
     start = Start(
         workflow=tool.workflow,
         arguments=kept.input,

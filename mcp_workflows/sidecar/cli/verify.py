@@ -24,7 +24,7 @@ from mcp_workflows.sidecar.config.models import Config, Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean, names, no_engine
 from mcp_workflows.sidecar.verify.run import Plan, Promise, Verdict, Verification, run_until_interrupted
 from mcp_workflows.testing.laws import UNKNOWN
-from mcp_workflows.tools.prepare import filled
+from mcp_workflows.tools.prepare import fill_templates
 from mcp_workflows.tools.tool import Kind, Tool
 
 INTERRUPTED: Final = 130
@@ -207,7 +207,7 @@ def _role(config: Config, engine: str, part: str, written: str | None) -> Role:
     arguments = read_arguments(map(read_pair, words), tool.input, {})
     if wrong := tool.complaints(arguments):
         raise WrongUsage(f"--{part} {name}: {'; '.join(wrong)}")
-    kept = filled(tool, {"args": arguments, **LOCAL.scope, "task": {"id": "0" * 40}}, LOCAL)
+    kept = fill_templates(tool, {"args": arguments, **LOCAL.scope, "task": {"id": "0" * 40}}, LOCAL)
     return Role(workflow=tool.workflow, arguments=kept.input, options=kept.options)
 
 

@@ -132,8 +132,8 @@ def _end(state: State, event: HistoryEvent, end: str) -> Execution | None:
         case "execution_failed":
             failure = event.workflow_execution_failed_event_attributes.failure
             converter = default_converter()
-            error = converter.failure_converter.from_failure(failure, converter.payload_converter)
-            return Execution(status=Status.FAILED, failure=failure_of(error))
+            cause = converter.failure_converter.from_failure(failure, converter.payload_converter)
+            return Execution(status=Status.FAILED, failure=failure_of(cause))
         case "execution_timed_out":
             return Execution(status=Status.FAILED, failure=Failure(text="the workflow timed out", kind="TimedOut"))
         case "execution_canceled":
