@@ -265,7 +265,7 @@ def test_what_the_documents_quote_is_in_the_sample(language: str, suffix: str) -
 
 
 def test_what_the_document_says_of_keys_and_errors_is_tested() -> None:
-    tested = (ROOT / "tests" / "adapter" / "test_functions_keys.py").read_text()
+    tested = (ROOT / "tests" / "kit" / "test_functions_keys.py").read_text()
     parts = [block for block in blocks(FUNCTIONS, "python") if block not in examples()]
     (table,) = (part for part in parts if part.startswith("errors ="))
     names: dict[str, Any] = {**vars(errors)}
