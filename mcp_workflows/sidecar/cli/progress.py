@@ -6,13 +6,10 @@ import sys
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TypeVar
 
 import anyio
-import anyio.to_thread
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.prompt import PromptBase
 
 from mcp_workflows.adapter import Progress as Steps
 from mcp_workflows.adapter import Status
@@ -22,7 +19,6 @@ from mcp_workflows.wire.params import status_message
 
 MAX_WAITING = 20  # lines: after a long prompt, the last so many are shown
 INTERRUPTED = 130  # the exit code by which shells report Ctrl-C
-T = TypeVar("T")
 _PAGE = "mcp-workflows/url"
 _STEPS = "mcp-workflows/steps"
 
@@ -31,8 +27,8 @@ class Screen:
     """Shows each state once, as a line; on a terminal also a spinner and the elapsed time."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._live = self.console.is_terminal
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._live = self._console.is_terminal
         self._progress: Progress | None = None
         self._shown: set[str] = set()
         self._last = ""
@@ -45,7 +41,7 @@ class Screen:
     @property
     def asks(self) -> bool:
         """True if a person can read a question and type an answer."""
-        return self.console.is_terminal and sys.stdin.isatty()
+        return self._console.is_terminal and sys.stdin.isatty()
 
     async def state(self, state: TaskState) -> None:
         """Show the new state of a task."""
@@ -68,7 +64,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Show a line of text."""
-        self.console.print(harmless(text), markup=False)
+        self._console.print(harmless(text), markup=False)
 
     def lost(self) -> None:
         """Show that the connection is lost; again only after another line."""
@@ -101,7 +97,7 @@ class Screen:
             yield
             return
         columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-        with Progress(*columns, console=self.console, transient=True) as self._progress:
+        with Progress(*columns, console=self._console, transient=True) as self._progress:
             self._progress.add_task(self._last)
             try:
                 yield
@@ -124,15 +120,17 @@ class Screen:
             if moving:
                 moving.start()
 
-    async def answer(self, prompt: PromptBase[T], *, at_end: T) -> T:
-        """Return what the person enters at a prompt; `at_end` at the end of input. The wait can be cancelled."""
-        answered = False
+    async def line(self, prompt: str) -> str | None:
+        """Return a line that the person types; None at the end of input. Unlike `input()`, it can be cancelled."""
+        self._console.print(harmless(prompt), end="", markup=False)
+        typed = ""
         try:
-            found = await anyio.to_thread.run_sync(prompt, abandon_on_cancel=True)
-            answered = True
-        except EOFError:
-            return at_end
+            if sys.platform == "win32":
+                typed = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+            else:
+                await anyio.wait_readable(sys.stdin)
+                typed = sys.stdin.readline()  # a terminal is readable with a whole line
         finally:
-            if not answered:  # end the line of the prompt, where the cursor still is
-                self.console.print()
-        return found
+            if not typed:  # end the line of the prompt, where the cursor still is
+                self._console.print()
+        return typed.rstrip("\r\n") if typed else None

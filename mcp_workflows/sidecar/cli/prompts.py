@@ -11,11 +11,7 @@ from typing import Any, cast
 import anyio
 import mcp_types as types
 from pydantic import TypeAdapter, ValidationError
-from rich.console import Console
-from rich.prompt import Confirm, InvalidResponse, PromptBase
-from rich.text import Text
 
-from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.sidecar.cli.arguments import Pair, Schema, WrongUsage, read_pair, typed
 from mcp_workflows.sidecar.cli.options import command_line
 from mcp_workflows.sidecar.cli.progress import Screen
@@ -145,7 +141,7 @@ class Answers:
             for flag in (flag for flag in self.unused if "did you mean" in flag):
                 self._screen.note(f"not asked here: {flag}")
             with self._screen.still():
-                return await self._prompt(key, message, form, content)
+                return await _Form(self._screen, key, message, form).fill_in(content)
         if wrong := violations(form, content):
             raise WrongUsage(f"the answer to {_titled_message(key, message)} does not fit: {wrong[0]}")
         self._counts[message] = self._counts.get(message, 0) + 1
@@ -154,22 +150,6 @@ class Answers:
                 f"{_titled_message(key, message)} was answered {MAX_SAME_ANSWERS} times by flag and is asked again"
             )
         return self._reported(key, message, ElicitResult(action="accept", content=content))
-
-    async def _prompt(self, key: QuestionName, message: str, form: Schema, known: Mapping[str, Any]) -> ElicitResult:
-        """Return the answer that the person at the terminal gives, one field after the other."""
-        self._screen.note(f"? {_titled_message(key, message)}\n  ({DECLINE} or {CANCEL} to refuse)")
-        content = dict(known)
-        properties: Schema = form.get("properties", {})
-        for name, field in properties.items():
-            if name in known:
-                continue
-            prompt = _FieldPrompt(name, field, required=name in form.get("required", ()), console=self._screen.console)
-            value = await self._screen.answer(prompt, at_end=_REFUSALS[CANCEL])
-            if isinstance(value, ElicitResult):
-                return value
-            if value is not None:
-                content[name] = value
-        return ElicitResult(action="accept", content=content)
 
     def from_flags(self, key: QuestionName, form: Schema) -> dict[str, Any]:  # Any: JSON
         """Return the answers of flags to this question, with the form's defaults; empty if no flag answers it.
@@ -203,8 +183,8 @@ class Answers:
             )
         with self._screen.still():
             self._screen.note(f"? {params.message}\n  {params.url}")
-            opened = await self._screen.answer(Confirm("  opened it?", console=self._screen.console), at_end=False)
-        return ElicitResult(action="accept" if opened else "decline")
+            typed_in = await self._screen.line("  opened it? [y/n] ")
+        return ElicitResult(action="accept" if (typed_in or "n").lower().startswith("y") else "decline")
 
 
 def fields_of(params: types.ElicitRequestParams) -> Schema:
@@ -245,48 +225,69 @@ def _example(field: Schema) -> str:
     return {"boolean": "true", "integer": "1", "number": "1.5"}.get(str(field.get("type")), "...")
 
 
-class _FieldPrompt(PromptBase[Any]):  # Any: JSON, or a refusal
-    """A prompt for one field of a form; rich repeats it until `process_response` accepts the text."""
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A form at the terminal, one field after the other."""
 
-    def __init__(self, name: str, field: Schema, *, required: bool, console: Console) -> None:
-        self._name, self._field = name, field
-        self._needed = required and "default" not in field
-        self._choices = list(_titled(field))
-        super().__init__(Text(harmless(f"  {_label(name, field, required=required)}")), console=console)
+    screen: Screen
+    key: QuestionName
+    message: str
+    form: Schema
 
-    def pre_prompt(self) -> None:
-        """Print the choices."""
-        for number, (value, title) in enumerate(self._choices, 1):
-            shown = f"    {number}. {title}" + (f" ({value})" if title != str(value) else "")
-            self.console.print(harmless(shown), markup=False)
+    async def fill_in(self, known: Mapping[str, Any]) -> ElicitResult:  # Any: JSON
+        """Return the answer that the person gives."""
+        self.screen.note(f"? {_titled_message(self.key, self.message)}\n  ({DECLINE} or {CANCEL} to refuse)")
+        content = dict(known)
+        properties: Schema = self.form.get("properties", {})
+        for name, field in properties.items():
+            if name in known:
+                continue
+            value = await self._field(name, field)
+            if isinstance(value, ElicitResult):
+                return value
+            if value is not None:
+                content[name] = value
+        return ElicitResult(action="accept", content=content)
 
-    def process_response(self, value: str) -> Any:  # Any: JSON, or a refusal
-        """Return the value of the field; None leaves it out."""
-        if value.strip() in _REFUSALS:
-            return _REFUSALS[value.strip()]
-        if not value and self._needed:
-            raise InvalidResponse("    it needs an answer")
-        if not value:
-            return self._field.get("default")
-        try:
-            found = self._typed(value)
-        except WrongUsage as error:
-            raise InvalidResponse(Text(harmless(f"    {error}"))) from None
-        if wrong := violations({"type": "object", "properties": {self._name: self._field}}, {self._name: found}):
-            raise InvalidResponse(Text(harmless(f"    {wrong[0]}")))
-        return found
+    async def _field(self, name: str, field: Schema) -> Any:  # Any: JSON; None: left out
+        """Return the value of a field; ask again until it is valid."""
+        choices = list(_titled(field))
+        for number, (value, title) in enumerate(choices, 1):
+            self.screen.note(f"    {number}. {title}" + (f" ({value})" if title != str(value) else ""))
+        while True:
+            text = await self.screen.line(f"  {_label(name, field, required=self._required(name))}: ")
+            if text is None or text.strip() in _REFUSALS:
+                return _REFUSALS[CANCEL if text is None else text.strip()]
+            if not text and (not self._required(name) or "default" in field):
+                return field.get("default")
+            if not text:
+                self.screen.note("    it needs an answer")
+                continue
+            try:
+                value = _value(name, text, field, [value for value, _ in choices])
+            except WrongUsage as error:
+                self.screen.note(f"    {error}")
+                continue
+            wrong = violations({"type": "object", "properties": {name: field}}, {name: value})
+            if not wrong:
+                return value
+            self.screen.note(f"    {wrong[0]}")
 
-    def _typed(self, text: str) -> Any:  # Any: JSON
-        """Return the text as the field's type; a choice may be given by its number, several with commas."""
-        if self._field.get("type") == "array":
-            return [self._picked(word.strip()) for word in text.split(",") if word.strip()]
-        picked = self._picked(text.strip()) if self._choices else text
-        return typed(Pair(path=self._name, text=str(picked), raw=False), self._field, self._field)
+    def _required(self, name: str) -> bool:
+        return name in self.form.get("required", ())
 
-    def _picked(self, text: str) -> Any:  # Any: JSON
-        values = [value for value, _ in self._choices]
-        number = int(text) if text.isdecimal() else 0
-        return values[number - 1] if text not in values and 0 < number <= len(values) else text
+
+def _value(name: str, text: str, field: Schema, choices: Sequence[Any]) -> Any:  # Any: JSON
+    """Return the typed text as the field's type; a choice may be given by its number, several with commas."""
+    if field.get("type") == "array":
+        return [_picked(word.strip(), choices) for word in text.split(",") if word.strip()]
+    picked = _picked(text.strip(), choices) if choices else text
+    return typed(Pair(path=name, text=str(picked), raw=False), field, field)
+
+
+def _picked(text: str, choices: Sequence[Any]) -> Any:  # Any: JSON
+    number = int(text) if text.isdecimal() else 0
+    return choices[number - 1] if text not in choices and 0 < number <= len(choices) else text
 
 
 def _titled(field: Schema) -> Iterator[tuple[Any, str]]:  # Any: JSON

@@ -402,7 +402,7 @@ def test_the_person_may_refuse_with_a_word_or_the_end_of_input(shell: Shell) -> 
 PROMPT = """
 import anyio
 from mcp_workflows.sidecar.cli.progress import Screen
-from rich.prompt import Prompt
+from mcp_workflows.client import TaskState
 
 async def main():
     screen = Screen()
@@ -414,10 +414,10 @@ async def main():
                 screen.lost()
                 print("BUSY", flush=True)
             group.start_soon(meanwhile)
-            print("GOT", await screen.answer(Prompt("name", console=screen.console), at_end=""), flush=True)
+            print("GOT", await screen.line("name: "), flush=True)
     with anyio.move_on_after(0.1):
         with screen.still():
-            await screen.answer(Prompt("and", console=screen.console), at_end="")
+            await screen.line("and: ")
     screen.note("END")
 anyio.run(main)
 """
