@@ -205,9 +205,7 @@ async def test_leaving_while_it_is_started_is_leaving(
     engine = SlowStart(f"{tmp_path.parent.name}-{tmp_path.name}")
     async with site(store=f"sqlite:///{tmp_path}/own.db", tools=tools, adapters={"here": engine}) as found:
         async with anyio.create_task_group() as group:
-            group.start_soon(
-                found.workflows.service.calls.call, call(tool, takes_tasks=takes_tasks), ANONYMOUS, in_vain
-            )
+            group.start_soon(found.workflows.service.call, call(tool, takes_tasks=takes_tasks), ANONYMOUS, in_vain)
             await engine.asked.wait()
             group.cancel_scope.cancel()
             engine.may.set()
@@ -231,7 +229,7 @@ async def test_a_server_that_stops_is_no_client_that_leaves(tmp_path: Path) -> N
         site(store=f"sqlite:///{tmp_path}/own.db", tools=tools, adapters={"here": engine}) as found,
         anyio.create_task_group() as group,
     ):
-        group.start_soon(found.workflows.service.calls.call, call("needy", takes_tasks=False), ANONYMOUS, stuck)
+        group.start_soon(found.workflows.service.call, call("needy", takes_tasks=False), ANONYMOUS, stuck)
         await reached.wait()
         found.workflows.stop()
         group.cancel_scope.cancel()  # as uvicorn does with what has not ended by itself
