@@ -31,7 +31,7 @@ class TestTemporalAdapter(AdapterContract):
 
 
 def tell(proxy: LossyProxy, queue: str) -> Subject:
-    settings = TemporalSettings(address=f"127.0.0.1:{proxy.port}", task_queue=queue, timeout_seconds=2)
+    settings = TemporalSettings(address=f"127.0.0.1:{proxy.port}", task_queue=queue, timeout_seconds=8)
     nowhere = TemporalSettings.model_validate(
         {"address": f"127.0.0.1:{free_port()}", "task_queue": queue, "api_key": SECRET}
     )
