@@ -149,7 +149,7 @@ def is_this_machine(host: str) -> bool:
 def cleaned_schema(value: Any, name: str = "", depth: int = 0) -> Any:  # any JSON value
     """Return a schema of a tool or a question in which every text and name is clean: models and people read all of it.
 
-    Levels below `_MAX_DEPTH` are left out: `tools.schema_cost` then refuses the schema.
+    Levels below `_MAX_DEPTH` are left out: `tools.json_schema` then refuses the schema.
     """
     if depth > _MAX_DEPTH:
         return None

@@ -28,7 +28,7 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.receiver.context import AnyServer
 from mcp_workflows.receiver.subscriptions import while_admitted
-from mcp_workflows.tools.sizes import has_more_values
+from mcp_workflows.tools.json_schema import has_more_values
 
 _AROUND: Final = 1_000  # JSON values of a message beside its arguments and answers
 SPARE: Final = 1000  # sessions that may have ended and are still remembered here, beside as many as are open

@@ -22,7 +22,7 @@ from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.receiver.attach import Changes, Workflows, swap
 from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES, offered
 from mcp_workflows.tools.compatibility import find_problems, first
-from mcp_workflows.tools.schema_cost import excess
+from mcp_workflows.tools.json_schema import excess
 from mcp_workflows.tools.tool import TaskSupport, Tool
 
 logger = logging.getLogger(__name__)

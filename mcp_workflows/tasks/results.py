@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from mcp_workflows.adapter import JSON, Execution, Failure
 from mcp_workflows.adapter.display_text import cleaned_result
 from mcp_workflows.errors import LimitReached
-from mcp_workflows.tools.json_schema import Checker, violations
-from mcp_workflows.tools.sizes import size_of
+from mcp_workflows.tools.json_schema import Checker, size_of, violations
 from mcp_workflows.tools.tool import UNCHECKED
 from mcp_workflows.wire.commands import Part, Read
 

@@ -54,8 +54,8 @@ from mcp_workflows.telemetry import propagated
 from mcp_workflows.tools.dialogue import Declined, Dialogue, read_dialogue, write_dialogue
 from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
 from mcp_workflows.tools.idempotency import key_of, with_key
+from mcp_workflows.tools.json_schema import check_size
 from mcp_workflows.tools.prepare import NotReady, Prepared, prepare
-from mcp_workflows.tools.sizes import check_size
 from mcp_workflows.tools.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, Tool
 from mcp_workflows.wire.commands import (
     Acknowledged,

@@ -14,9 +14,8 @@ from mcp_workflows.adapter import JSON, InputRequest, digest
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
 from mcp_workflows.tools.gates import ELICIT
-from mcp_workflows.tools.json_schema import Checker, Schema, added_by_host
+from mcp_workflows.tools.json_schema import Checker, Schema, added_by_host, is_object
 from mcp_workflows.tools.questions import NAME_META
-from mcp_workflows.tools.schema_cost import is_object
 from mcp_workflows.tools.tool import CONFIRM, Tool
 
 _NO: Final = (False, "decline", "cancel", "no", "reject", "false")

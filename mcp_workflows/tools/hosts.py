@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from mcp_workflows.tools.schema_cost import Schema, is_list, is_object, list_at, object_at
+from mcp_workflows.tools.json_schema import Schema, is_list, is_object, list_at, object_at
 from mcp_workflows.tools.tool import Tool
 
 UNKNOWN_WAIT: Final = timedelta(seconds=4)

@@ -1,34 +1,337 @@
-"""JSON Schema 2020-12: checks of schemas, and of values by a schema, in bounded time and memory.
+"""JSON from strangers: checks of sizes, of schemas (JSON Schema 2020-12), and of values by a schema, at a bounded cost.
 
 Anybody may have sent the value, and strangers may have written the schema. jsonschema-rs tells quickly if a value is
 valid, but it collects the errors of all alternatives before it returns the first, which takes seconds and gigabytes. So
-whole values are only tested with `is_valid`, and the errors of an invalid one are searched from the outside in.
+the cost of a check (the number of values times the subschemas each may meet) is computed before it, whole values are
+only tested with `is_valid`, and the errors of an invalid one are searched from the outside in. Patterns that may take
+long share a limit of time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple, TypeAlias, cast
-from urllib.parse import quote
+from time import thread_time
+from typing import Any, Final, TypeAlias, TypeGuard, cast
+from urllib.parse import quote, unquote
 
-from jsonschema_rs import Draft202012Validator, Registry, ValidationError, ValidationErrorKind
-
-from mcp_workflows.adapter.display_text import closest
-from mcp_workflows.tools.regex import QUICK, SLOW, SlowPattern, bounded, is_quick, matches
-from mcp_workflows.tools.schema_cost import (
-    ENDLESS,
-    cost_of,
-    count_values,
-    is_deeper,
-    is_list,
-    is_object,
-    patterns_in,
-    target_of,
+from jsonschema_rs import (
+    Draft202012Validator,
+    FancyRegexOptions,
+    RegexOptions,
+    Registry,
+    ValidationError,
+    ValidationErrorKind,
 )
-from mcp_workflows.tools.schema_cost import Schema as Schema  # re-exported: callers name the type beside the check
+from pydantic_core import PydanticSerializationError, to_json
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.display_text import closest
+from mcp_workflows.errors import LimitReached
+
+Schema: TypeAlias = dict[str, Any]  # a JSON Schema 2020-12 object
+
+_MARKS: Final = (b",", b"[", b"{")  # each stands before a value
+
+
+def size_of(value: JSON) -> int:
+    """Return the size of a value in bytes of JSON."""
+    return len(_dump(value))
+
+
+def check_size(what: str, value: JSON, most: int | None, most_values: int | None = None) -> None:
+    """Check that a value has at most `most` bytes of JSON and `most_values` JSON values.
+
+    Raises:
+        LimitReached: it is too large; a later try cannot help.
+    """
+    if most is None and most_values is None:
+        return
+    text = _dump(value)
+    if most is not None and len(text) > most:
+        raise LimitReached(
+            f"{what}: {len(text)} bytes of JSON, and at most {most} are taken: send less, or a link to it"
+        )
+    if most_values is not None and has_more_values(text, most_values):
+        raise LimitReached(
+            f"{what}: more than {most_values} JSON values (limits.max_json_values): send less, or a link to it"
+        )
+
+
+def has_more_values(text: bytes, most: int) -> bool:
+    """Return True if the JSON text holds more than `most` values; the text is not parsed.
+
+    Each list and object that is not empty has one value more than commas. Commas and brackets in strings do not count.
+    """
+    if _count_marks(text) < most:
+        return False
+    if b"\0" in text:  # UTF-16 or UTF-32, which MCP does not use: texts cannot be told from the rest
+        return True
+    plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > 4 * most:  # two for each text and each name
+        return True
+    outside = b"0".join(plain.split(b'"')[::2]).translate(None, b" \t\r\n")
+    return _count_marks(outside) - outside.count(b"[]") - outside.count(b"{}") >= most
+
+
+def _dump(value: JSON) -> bytes:
+    try:
+        return to_json(value, inf_nan_mode="constants")  # five times as fast as `json` with a large value
+    except PydanticSerializationError:  # half a surrogate pair, in the output of an engine
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _count_marks(text: bytes) -> int:
+    return sum(text.count(mark) for mark in _MARKS)
+
+
+MAX_SIZE: Final = 65_536  # characters of a schema that a stranger wrote, as JSON
+MAX_DEPTH: Final = 40  # objects and lists in each other, in a schema that a stranger wrote
+MAX_PATTERNS: Final = 1_000  # characters of all patterns in a schema that a stranger wrote: each takes time to compile
+MAX_STEPS: Final = 1_000  # subschemas that one value may have to meet, in a schema that a stranger wrote
+ENDLESS: Final = 1_000_000_000  # the cost of a schema that refers to itself for the same value
+_MAX_NESTING: Final = 200  # subschemas in each other, references followed
+_COMPARISON_COST: Final = 8  # subschemas: to compare a number or an object takes as long
+
+
+def is_object(value: Any) -> TypeGuard[Schema]:  # any JSON value
+    """True if it is a JSON object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: Any) -> TypeGuard[list[Any]]:  # any JSON value
+    """True if it is a JSON list."""
+    return isinstance(value, list)
+
+
+def count_values(value: Any) -> int:  # any JSON value
+    """Return the number of values in a JSON value, itself included."""
+    found = 1
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    while level:  # a level at a time, as a function call for each of 100,000 values takes too long
+        found += sum(map(len, level))
+        level = [each for item in level for each in _inner(item) if isinstance(each, dict | list)]
+    return found
+
+
+def _inner(value: Any) -> Iterable[Any]:  # any JSON values
+    return value.values() if is_object(value) else value
+
+
+def excess(schema: Schema) -> str | None:
+    """Return the limit that a foreign schema exceeds, or None: to check values by it could take for ever."""
+    if is_deeper(schema, MAX_DEPTH):
+        return f"it is nested more than {MAX_DEPTH} deep"
+    if (size := len(json.dumps(schema))) > MAX_SIZE:
+        return f"it is {size} characters, and at most {MAX_SIZE} are taken"
+    if (length := sum(len(pattern) for _, pattern in patterns_in(schema))) > MAX_PATTERNS:
+        return f"its patterns are {length} characters together, and at most {MAX_PATTERNS} are taken"
+    if cost_of(schema) > MAX_STEPS:
+        return "its references multiply, or refer to themselves or to somewhere else: write #/$defs/NAME"
+    return None
+
+
+def patterns_in(schema: Schema) -> Iterator[tuple[str, str]]:
+    """Yield the regular expressions in a schema, each with its keyword: `pattern` or `patternProperties`."""
+    for node in _nodes(schema):
+        if is_object(node):
+            if isinstance(pattern := node.get("pattern"), str):
+                yield "pattern", pattern
+            yield from (("patternProperties", name) for name in object_at(node, "patternProperties"))
+
+
+def is_deeper(value: Any, most: int) -> bool:  # any JSON value
+    """True if objects and lists that are not empty are nested more than `most` deep."""
+    return not all(_nodes(value, most))
+
+
+def _nodes(schema: Any, most: float = float("inf")) -> Iterator[Any]:  # any JSON value
+    """Yield all objects and lists that are not empty; None for one that is nested deeper than `most`."""
+    left: list[tuple[Any, int]] = [(schema, 1)]
+    while left:
+        node, depth = left.pop()
+        yield node if depth <= most else None
+        inner = cast("Iterable[Any]", node.values() if isinstance(node, dict) else node)
+        if depth <= most:
+            left += [(item, depth + 1) for item in inner if item and isinstance(item, dict | list)]
+
+
+def cost_of(schema: Schema) -> int:
+    """Return the number of subschemas that any part of a value may have to meet at most; `ENDLESS` if it has no end.
+
+    A subschema that comes back to itself for a part of the value costs nothing more there: jsonschema-rs checks a value
+    by it once.
+    """
+    known: dict[int, int | None] = {}  # None: begun
+
+    def cost(part: Any, same: frozenset[int], depth: int) -> int:  # any JSON value
+        """Return the cost for one value with all its parts; `same` are the subschemas that led here for that value."""
+        key = id(part)
+        if not is_object(part):
+            return 1
+        if key in same or depth > _MAX_NESTING:
+            return ENDLESS
+        if key in known:
+            return known[key] or 1
+        known[key] = None
+        found = 1 + _comparing(part) + sum(cost(each, same | {key}, depth + 1) for each in _met_together(part, schema))
+        any_name, each_name, any_item, each_item = (
+            [cost(each, frozenset(), depth + 1) for each in group] for group in _groups(part)
+        )
+        found += max(max(any_name, default=0) + sum(each_name), max(any_item, default=0) + sum(each_item))
+        known[key] = found = min(found, ENDLESS)
+        return found
+
+    return cost(schema, frozenset(), 0)
+
+
+def _met_together(schema: Schema, root: Schema) -> Iterator[Any]:  # any JSON values
+    """Yield the subschemas that one value may have to meet."""
+    for word in ("$ref", "$dynamicRef"):
+        if isinstance(reference := schema.get(word), str):
+            target = target_of(reference, root)
+            yield schema if target is None else target  # one that cannot be followed may have no end
+    for word in ("allOf", "anyOf", "oneOf"):
+        yield from list_at(schema, word)
+    yield from (schema[word] for word in ("not", "if", "then", "else") if word in schema)
+    yield from object_at(schema, "dependentSchemas").values()
+
+
+def _groups(schema: Schema) -> Iterator[list[Any]]:  # any JSON values
+    """Yield the subschemas for names of which a name meets one, and each; then those for items, likewise."""
+    rest = [schema[word] for word in ("additionalProperties", "unevaluatedProperties") if word in schema]
+    yield [*object_at(schema, "properties").values(), *rest]
+    yield [*object_at(schema, "patternProperties").values(), *(schema[w] for w in ("propertyNames",) if w in schema)]
+    yield [*list_at(schema, "prefixItems"), *(schema[w] for w in ("items", "unevaluatedItems") if w in schema)]
+    yield [schema[word] for word in ("contains",) if word in schema]
+
+
+def _comparing(schema: Schema) -> int:
+    """Return the cost of comparing a value with the allowed ones; texts, and numbers, are looked up."""
+    several = list_at(schema, "enum")
+    kinds: set[object] = {type(each) for each in several}
+    mixed = len(kinds) > 1 or any(isinstance(each, dict | list) for each in several)
+    one = _COMPARISON_COST if "const" in schema and not isinstance(schema["const"], str) else 0
+    return len(several) * mixed + one
+
+
+def list_at(schema: Schema, word: str) -> list[Any]:
+    """Return the list under this word; empty if there is none."""
+    found = schema.get(word)
+    return found if is_list(found) else []
+
+
+def object_at(schema: Schema, word: str) -> Schema:
+    """Return the object under this word; empty if there is none."""
+    found = schema.get(word)
+    return found if is_object(found) else {}
+
+
+def target_of(reference: str, root: Schema) -> Any:  # any JSON value
+    """Return the subschema that a reference means; None if it leads out of the schema."""
+    if reference != "#" and not reference.startswith("#/"):
+        names = {"$id": reference}
+        if reference.startswith("#"):
+            names |= {"$anchor": reference[1:], "$dynamicAnchor": reference[1:]}
+        nodes = (node for node in _nodes(root) if is_object(node))
+        return next((node for node in nodes if any(node.get(word) == name for word, name in names.items())), None)
+    found: Any = root
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if is_list(found):
+            found = found[int(name)] if name.isdecimal() and int(name) < len(found) else None
+        else:
+            found = found.get(name) if is_object(found) else None
+    return found
+
+
+LIMIT: Final = 0.1  # seconds of processor time that one check may take for all slow patterns together
+LONGEST: Final = 2_000  # characters of a text in which a slow pattern is searched
+_QUICK: Final = RegexOptions(size_limit=10_000)  # bytes of a compiled pattern that takes a long text in milliseconds
+_SLOW: Final = FancyRegexOptions(backtrack_limit=100_000)  # it gives up after about 5 ms
+
+
+@dataclass(slots=True, kw_only=True)
+class _Searches:
+    """The time that the slow patterns of one check have left, and the reason why one was given up."""
+
+    left: float = LIMIT  # seconds
+    given_up: str | None = None
+
+
+_searches: ContextVar[_Searches] = ContextVar("mcp_workflows_searches")
+
+
+@contextmanager
+def _bounded() -> Generator[_Searches]:
+    """Bound all searches in here together; `given_up` then has the reason for one without a result."""
+    searches = _Searches()
+    token = _searches.set(searches)
+    try:
+        yield searches
+    finally:
+        _searches.reset(token)
+
+
+@lru_cache(maxsize=256)
+def is_quick(pattern: str) -> bool:
+    r"""True if a search takes little time, in proportion to the text.
+
+    Most patterns are so, but not those that look around or back, and those that compile to more than 10 kB, such as
+    `\p{L}{1,50}`.
+    """
+    try:
+        Draft202012Validator({"pattern": pattern}, pattern_options=_QUICK)
+    except ValidationError:
+        return False
+    return True
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """True if the pattern is in the text; False, with a note in `_bounded`, if that takes too long to find out."""
+    quick = is_quick(pattern)
+    searches = _searches.get(None) or _Searches()
+    if not quick and (len(text) > LONGEST or searches.left <= 0):
+        searches.given_up = _too_long(pattern)
+        return False
+    began = thread_time()
+    try:
+        _compiled(pattern).validate(text)
+    except ValidationError as error:
+        if not isinstance(error.kind, ValidationErrorKind.Pattern):
+            searches.given_up = _too_long(pattern)
+        return False
+    finally:
+        searches.left -= 0 if quick else thread_time() - began
+    return True
+
+
+def _too_long(pattern: str) -> str:
+    return f"takes too long to be checked by the pattern {pattern!r}"
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> Draft202012Validator:
+    return Draft202012Validator({"pattern": pattern}, pattern_options=_QUICK if is_quick(pattern) else _SLOW)
+
+
+class _SlowPattern:
+    """The keyword `pattern`, for schemas in which not all patterns are quick."""
+
+    def __init__(self, parent_schema: object, value: Any, schema_path: object) -> None:  # value: any JSON value
+        """Take the pattern of one subschema."""
+        self._pattern = str(value)
+
+    def validate(self, instance: Any) -> None:  # any JSON value
+        """Raise `ValueError` unless the pattern is in the text."""
+        if isinstance(instance, str) and not _matches(self._pattern, instance):
+            raise ValueError(f"does not match {self._pattern!r}")
+
 
 MAX_CHECKS: Final = 5_000_000  # subschemas that all parts of a value may have to meet together: about 0.1 s
 MAX_COMPLAINTS: Final = 5  # about one value; a client needs no more
@@ -36,7 +339,6 @@ _DEEPEST: Final = 20  # levels down to which errors are reported one by one
 _LONGEST: Final = 200  # characters of one part of a complaint
 _SHOWN: Final = 60  # characters of a value that is repeated in a complaint
 _ROOT: Final = "urn:mcp-workflows:schema"
-_SLOW: Final = {"pattern": SlowPattern}
 _MOST_SENT: Final = 1_000_000  # values in one message; by a schema that can check so many, values are not counted
 _MOST_WORK: Final = 1_000_000  # values that one normalization visits at most, however many alternatives there are
 _TEXT_COST: Final = 5  # characters of JSON text that take as long to parse as one value to visit
@@ -68,9 +370,6 @@ _FORMATS: Final = {
 """Formats that are checked less strictly than RFC 3339 and DNS say: pydantic writes `PT0.5S`, and `date-time` for any
 `datetime`, with a zone or without; names of hosts have `_`.
 """
-
-_SCALARS = frozenset({"string", "number", "integer", "boolean"})
-PRIMITIVES = _SCALARS | {"array"}
 
 _TYPES: Final[Mapping[type, frozenset[str]]] = {
     type(None): frozenset({"null"}),
@@ -118,10 +417,10 @@ class Checker:
         try:
             self._most = MAX_CHECKS // cost_of(self._schema)
             self._slow = not all(is_quick(pattern) for _, pattern in patterns_in(self._schema))
-            self._keywords = _SLOW if self._slow else {}
+            self._keywords = {"pattern": _SlowPattern} if self._slow else {}
             self._registry = Registry([(_ROOT, self._schema)])
             if self._slow:
-                self._compile(self._schema, {})  # `SlowPattern` takes any pattern
+                self._compile(self._schema, {})  # `_SlowPattern` takes any pattern
             self._part("")
         except ValueError as error:
             self._wrong = f"cannot be checked, as its schema is wrong: {_short(str(error))}"
@@ -136,10 +435,10 @@ class Checker:
             ]
         if not self._slow and self._is_valid("", value):
             return []
-        with bounded() as searches:
+        with _bounded() as searches:
             found: Sequence[str] = []
             if not (self._slow and self._is_valid("", value)):
-                found = list(islice(self._explained(_Place(schema=self._schema, value=value)), MAX_COMPLAINTS))
+                found = list(islice(self._explain(_Place(schema=self._schema, value=value)), MAX_COMPLAINTS))
         return [searches.given_up] if searches.given_up else found
 
     def normalize(self, value: Any) -> Any:  # any JSON values
@@ -154,7 +453,7 @@ class Checker:
             return value
         if not self._slow and self._is_valid("", value):
             return value
-        with bounded():
+        with _bounded():
             left = min(_TEXT_COST * self._most, _MOST_WORK)
             return self._normalized(_Place(schema=self._schema, value=value), _Work(left=left))
 
@@ -219,7 +518,7 @@ class Checker:
         return Draft202012Validator(
             schema,
             registry=self._registry,
-            pattern_options=SLOW if self._slow else QUICK,
+            pattern_options=_SLOW if self._slow else _QUICK,
             keywords=keywords,
             validate_formats=True,
             formats=_FORMATS,
@@ -227,46 +526,38 @@ class Checker:
             mask=mask,
         )
 
-    def _explained(self, place: _Place) -> Iterator[str]:
-        """Yield the errors at a place whose value is invalid: there, or else in its parts."""
-        schema, told = place.schema, False
+    def _explain(self, place: _Place) -> Iterator[str]:
+        """Yield the errors at a place whose value is invalid: of the keywords without subschemas, then in its parts."""
+        schema, value, is_explained = place.schema, place.value, False
         if not is_object(schema):
             yield place.says("is not allowed here")
             return
-        for complaint in chain(self._asserted(schema, place), self._of_parts(schema, place)):
-            told = True
-            yield complaint
-        if not told:
-            words = [text for word, text in _AS_A_WHOLE.items() if word in schema]
-            yield place.says(" or ".join(words) or "does not fit its schema")
-
-    def _asserted(self, schema: Schema, place: _Place) -> Iterator[str]:
-        """Yield the errors of the keywords without subschemas."""
-        value = place.value
         if is_object(value):
-            yield from map(place.says, _of_names(schema, value))
+            for text in _of_names(schema, value):
+                is_explained = True
+                yield place.says(text)
         words = {word: said for word, said in schema.items() if word not in _LEFT_TO_PARTS and word not in _AS_A_WHOLE}
-        mask = None if self._quotes and _is_short(value) else "it"
         try:
-            self._compile(words, self._keywords, mask).validate(value)
-        except ValidationError as error:
-            yield place.says(error.message)
+            self._compile(words, self._keywords, None if self._quotes and _is_short(value) else "it").validate(value)
         except ValueError as error:
-            yield place.says(f"cannot be checked: {error}")
-
-    def _of_parts(self, schema: Schema, place: _Place) -> Iterator[str]:
-        """Yield the errors in the parts of a value, or of the value by a subschema."""
-        if place.level == _DEEPEST:
-            return
-        same = ((word, each, [((), place.value)]) for word, each in _alongside(schema, place.value, self._schema))
-        for word, each, values in chain(same, _members(schema, place.value)):
-            for path, value in values:
-                inside = place.part(word, each, value, path)
-                if not self._is_valid(inside.pointer, value):
-                    yield from self._explained(inside)
+            is_explained = True
+            yield place.says(error.message if isinstance(error, ValidationError) else f"cannot be checked: {error}")
+        if place.level < _DEEPEST:
+            same = ((word, each, [((), value)]) for word, each in _alongside(schema, value, self._schema))
+            for word, each, values in chain(same, _members(schema, value)):
+                for path, part in values:
+                    inside = place.part(word, each, part, path)
+                    if not self._is_valid(inside.pointer, part):
+                        for text in self._explain(inside):
+                            is_explained = True
+                            yield text
+        if not is_explained:
+            texts = [text for word, text in _AS_A_WHOLE.items() if word in schema]
+            yield place.says(" or ".join(texts) or "does not fit its schema")
 
 
 _Path: TypeAlias = tuple[str | int, ...]
+_Part: TypeAlias = tuple[str, Any, Iterable[tuple[_Path, Any]]]  # any JSON values
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,14 +579,6 @@ class _Place:
         """Return a complaint about it in one line, never with the whole value."""
         where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path).removeprefix(".")
         return f"{_short(where)}: {_short(text)}" if where else _short(text)
-
-
-class _Part(NamedTuple):
-    """A subschema, and the parts of a value that have to meet it."""
-
-    word: str  # the JSON Pointer from the schema around it
-    schema: Any  # any JSON value
-    values: Iterable[tuple[_Path, Any]]  # likewise
 
 
 @dataclass(slots=True, kw_only=True)
@@ -326,14 +609,21 @@ def _with_unique_names(pairs: list[tuple[str, Any]]) -> Schema:  # any JSON valu
 
 
 def _members(schema: Schema, value: Any) -> Iterator[_Part]:  # any JSON value
-    """Yield the subschemas that the members of a value have to meet."""
+    """Yield the subschemas that the members of a value have to meet, each with its JSON Pointer and these members."""
     if is_object(value):
-        yield from _properties(schema, value)
+        for name, each in schema.get("properties", {}).items():
+            if name in value:
+                yield f"properties/{_token(name)}", each, [((name,), value[name])]
+        for pattern, each in schema.get("patternProperties", {}).items():
+            found = (((name,), value[name]) for name in value if _matches(pattern, name))
+            yield f"patternProperties/{_token(pattern)}", each, found
+        if is_object(rest := schema.get("additionalProperties")):
+            yield "additionalProperties", rest, (((name,), value[name]) for name in _rest(schema, value))
     if is_list(value):
         first: list[Any] = schema.get("prefixItems", [])
-        yield from (_Part(f"prefixItems/{i}", each, [((i,), value[i])]) for i, each in enumerate(first[: len(value)]))
+        yield from ((f"prefixItems/{i}", each, [((i,), value[i])]) for i, each in enumerate(first[: len(value)]))
         if "items" in schema:
-            yield _Part("items", schema["items"], (((i,), value[i]) for i in range(len(first), len(value))))
+            yield "items", schema["items"], (((i,), value[i]) for i in range(len(first), len(value)))
 
 
 def _alongside(schema: Schema, value: Any, root: Schema) -> Iterator[tuple[str, Any]]:  # any JSON values
@@ -355,13 +645,18 @@ def _may_fit(schema: Any, value: Any, root: Schema, level: int = 0) -> bool:  # 
         return schema is not False
     kinds, types = _TYPES[value.__class__], schema.get("type", ())
     named = [schema["const"]] if "const" in schema else schema.get("enum", ())
+    constants = {  # they tell alternatives apart
+        name: each["const"]
+        for name, each in object_at(schema, "properties").items()
+        if is_object(each) and isinstance(each.get("const"), str)
+    }
     all_of = [[each] for each in schema.get("allOf", ())]
     if isinstance(reference := schema.get("$ref"), str):
         all_of.append([target_of(reference, root)])
     return (
         (not types or not kinds.isdisjoint([types] if isinstance(types, str) else types))
         and (not named or any(kinds & _TYPES[each.__class__] for each in named))
-        and not (is_object(value) and _is_of_other_kind(schema, value))
+        and not (is_object(value) and any(value[name] != const for name, const in constants.items() if name in value))
         and all(
             any(_may_fit(each, value, root, level + 1) for each in several)
             for several in (*all_of, *(schema[word] for word in ("anyOf", "oneOf") if word in schema))
@@ -369,36 +664,10 @@ def _may_fit(schema: Any, value: Any, root: Schema, level: int = 0) -> bool:  # 
     )
 
 
-def _is_of_other_kind(schema: Schema, value: Schema) -> bool:
-    """True if a property has another text than its `const`, which tells alternatives apart."""
-    wanted: dict[str, object] = {
-        name: each["const"]
-        for name, each in schema.get("properties", {}).items()
-        if is_object(each) and "const" in each
-    }
-    return any(isinstance(const, str) and name in value and value[name] != const for name, const in wanted.items())
-
-
-def _properties(schema: Schema, value: Schema) -> Iterator[_Part]:
-    named, patterns = _names(schema)
-    for name, each in named.items():
-        if name in value:
-            yield _Part(f"properties/{_token(name)}", each, [((name,), value[name])])
-    for pattern, each in patterns.items():
-        found = (((name,), value[name]) for name in value if matches(pattern, name))
-        yield _Part(f"patternProperties/{_token(pattern)}", each, found)
-    if is_object(rest := schema.get("additionalProperties")):
-        yield _Part("additionalProperties", rest, (((name,), value[name]) for name in _rest(schema, value)))
-
-
-def _names(schema: Schema) -> tuple[Schema, Schema]:
-    return schema.get("properties", {}), schema.get("patternProperties", {})
-
-
 def _rest(schema: Schema, value: Schema) -> Iterator[str]:
     """Yield the names to which `additionalProperties` applies."""
-    named, patterns = _names(schema)
-    return (name for name in value if name not in named and not any(matches(each, name) for each in patterns))
+    named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    return (name for name in value if name not in named and not any(_matches(each, name) for each in patterns))
 
 
 def _of_names(schema: Schema, value: Schema) -> Iterator[str]:
@@ -406,7 +675,7 @@ def _of_names(schema: Schema, value: Schema) -> Iterator[str]:
     required = (name for name in schema.get("required", ()) if isinstance(name, str) and name not in value)
     yield from (f"{name!r} is a required property" for name in required)
     if schema.get("additionalProperties") is False and (rest := list(islice(_rest(schema, value), MAX_COMPLAINTS))):
-        meant = closest(rest[0][:_SHOWN], (name for name in _names(schema)[0] if name not in value))
+        meant = closest(rest[0][:_SHOWN], (name for name in schema.get("properties", {}) if name not in value))
         hint = f"; did you mean {meant!r}?" if meant else ""
         yield f"additional properties are not allowed, such as {', '.join(map(repr, rest))}{hint}"
 
@@ -439,9 +708,13 @@ def check_schema(schema: Schema) -> Schema:
         ValueError: it is not; the message says what is wrong.
     """
     try:
-        Draft202012Validator(schema, pattern_options=SLOW, validate_formats=True, offline=True)
+        Draft202012Validator(schema, pattern_options=_SLOW, validate_formats=True, offline=True)
     except ValidationError as error:
-        raise ValueError(_wrong_schema(error)) from None
+        if isinstance(error.kind, ValidationErrorKind.Referencing):
+            text = f"a $ref is not in this schema: inline what it points to, in $defs ({_short(error.message)})"
+            raise ValueError(text) from None
+        place = _Place(schema={}, value=None, path=tuple(error.instance_path))
+        raise ValueError(f"not a JSON Schema: {place.says(error.message)}") from None
     except ValueError as error:  # half a surrogate pair, or too many levels
         raise ValueError(f"not a JSON Schema: {_short(str(error))}") from None
     if schema.get("type") != "object":
@@ -452,10 +725,8 @@ def check_schema(schema: Schema) -> Schema:
         )
     for word, pattern in patterns_in(schema):
         if word == "patternProperties" and not is_quick(pattern):
-            text = (
-                "names cannot be checked by it in bounded time; leave out what looks around or back, and large repeats"
-            )
-            raise ValueError(f"patternProperties: {_short(repr(pattern))}: {text}")
+            wrong = "names cannot be checked by it in bounded time; leave out what looks around or back"
+            raise ValueError(f"patternProperties: {_short(repr(pattern))}: {wrong}, and large repeats")
     return schema
 
 
@@ -472,34 +743,3 @@ def without_formats(schema: Any) -> Any:  # any JSON values
         elif word != "format":
             found[word] = said if word in _VALUES else without_formats(said)
     return found
-
-
-def _wrong_schema(error: ValidationError) -> str:
-    if isinstance(error.kind, ValidationErrorKind.Referencing):
-        return f"a $ref is not in this schema: inline what it points to, in $defs ({_short(error.message)})"
-    return f"not a JSON Schema: {_Place(schema={}, value=None, path=tuple(error.instance_path)).says(error.message)}"
-
-
-def check_form(form: Schema) -> None:
-    """Raise `ValueError` unless it is flat (source: MCP 2026-07-28, elicitation, `requestedSchema`)."""
-    properties: Schema = form.get("properties", {})
-    if not properties:
-        raise ValueError("asks for nothing: an object schema needs properties")
-    for key, schema in properties.items():
-        check_field(repr(key), schema)
-
-
-def check_field(name: str, schema: object) -> None:
-    """Raise `ValueError`, naming it, unless a form can show it as a field."""
-    if not _fits_a_form(schema):
-        raise ValueError(f"{name} does not fit a form: only text, numbers, yes/no and choices do")
-
-
-def _fits_a_form(schema: object) -> bool:
-    if not isinstance(schema, dict):
-        return False
-    typed = cast("Schema", schema)
-    items = typed.get("items")
-    choices: Schema = cast("Schema", items) if isinstance(items, dict) else {}
-    several = typed.get("type") == "array" and bool(choices.keys() & {"enum", "anyOf"})
-    return several or typed.get("type") in _SCALARS

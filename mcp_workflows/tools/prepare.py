@@ -11,7 +11,7 @@ from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import JSON, Gate, InputRequest, digest
 from mcp_workflows.tools.dialogue import Confirmation, Declined, Dialogue, confirmation, questions, still_to_ask, take
 from mcp_workflows.tools.idempotency import Idempotency, idempotency_of
-from mcp_workflows.tools.sizes import check_size
+from mcp_workflows.tools.json_schema import check_size
 from mcp_workflows.tools.tool import Tool, on_behalf_of
 
 

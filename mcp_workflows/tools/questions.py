@@ -12,9 +12,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from mcp_workflows.adapter import DECLINE_META
 from mcp_workflows.adapter.display_text import cleaned, is_blank
+from mcp_workflows.adapter.forms import FIELD_TYPES, field_problem
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.tools.json_schema import PRIMITIVES, Schema, check_field, check_form, check_schema, violations
+from mcp_workflows.tools.json_schema import Schema, check_schema, violations
 
 NAME_META: Final = "mcp-workflows/question"  # in `_meta` of an elicitation: the name of the question
 _LONGEST_KEY: Final = 24  # characters that a model repeats without an error: `approve.17`; a UUID has 36
@@ -87,11 +88,14 @@ class Question(BaseModel):
     @field_validator("schema_")
     @classmethod
     def _schema_is_form(cls, schema: Schema) -> Schema:
-        if schema.get("type") in PRIMITIVES:
-            check_schema({"type": "object", "properties": {"value": schema}})
-            check_field("it", schema)
-            return schema
-        check_form(check_schema(schema))
+        is_field = schema.get("type") in FIELD_TYPES
+        form = check_schema({"type": "object", "properties": {"value": schema}} if is_field else schema)
+        fields: Schema = form.get("properties", {})
+        if not fields:
+            raise ValueError("asks for nothing: an object schema needs properties")
+        for name, field in fields.items():
+            if problem := field_problem(field, only_choices=True):
+                raise ValueError(f"{'it' if is_field else repr(name)} {problem}")
         return schema
 
     def form(self, name: str) -> Schema:

@@ -17,7 +17,7 @@ from mcp_workflows.access.rate_limits import MOST_KNOWN, MOST_SHOWN, RateLimits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.errors import LIMIT_REACHED, LimitReached
 from mcp_workflows.tasks.results import keepable
-from mcp_workflows.tools.sizes import check_size
+from mcp_workflows.tools.json_schema import check_size
 
 MS, HOUR, DAY = timedelta(milliseconds=1), timedelta(hours=1), timedelta(days=1)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "limits.md"

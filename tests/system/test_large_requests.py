@@ -15,8 +15,7 @@ import httpx2
 import psutil
 import pytest
 
-from mcp_workflows.tools.schema_cost import count_values
-from mcp_workflows.tools.sizes import has_more_values
+from mcp_workflows.tools.json_schema import count_values, has_more_values
 from tests.support.fuzzing import VALUES, Fuzz, lengths
 from tests.support.fuzzing import fuzz as fuzz
 from tests.support.sidecars import Process, sidecar

@@ -13,9 +13,22 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator as Other
 
-from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, check_schema, violations, without_formats
-from mcp_workflows.tools.regex import LIMIT, LONGEST, is_quick
-from mcp_workflows.tools.schema_cost import ENDLESS, MAX_STEPS, cost_of, count_values, excess, is_object
+from mcp_workflows.tools.json_schema import (
+    ENDLESS,
+    LIMIT,
+    LONGEST,
+    MAX_COMPLAINTS,
+    MAX_STEPS,
+    Checker,
+    check_schema,
+    cost_of,
+    count_values,
+    excess,
+    is_object,
+    is_quick,
+    violations,
+    without_formats,
+)
 from tests.support.fuzzing import VALUES
 
 SLOW_MACHINE = 3  # seconds on top of what it should take: for machines that do several things at once

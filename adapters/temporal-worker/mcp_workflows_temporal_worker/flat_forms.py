@@ -18,7 +18,7 @@ _Object = Mapping[str, Any]  # Any: JSON; anybody may have written it
 
 _FORM_KEYS: Final = ("$schema", "type", "properties", "required")  # Codex CLI refuses any other (openai/codex#31163)
 _FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})  # those of MCP's StringSchema
-_TYPES: Final = ("string", "number", "integer", "boolean", "array")
+FIELD_TYPES: Final = ("string", "number", "integer", "boolean", "array")
 _DEEPEST: Final = 20  # references and alternatives inside each other
 _TYPE_OF: Final[Mapping[type, str]] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
@@ -39,7 +39,7 @@ def read_form(schema: _Object | type) -> dict[str, Any]:
     if found.get("type") != "object":
         raise ValueError("a question needs the schema of an object: {'type': 'object', 'properties': {...}}")
     for name, rules in found.get("properties", {}).items():
-        if problem := _field_problem(_as_object(rules)):
+        if problem := field_problem(rules):
             raise ValueError(f"property {name!r} of a question {problem}")
     return found
 
@@ -149,16 +149,20 @@ def _merged(options: Sequence[_Object]) -> _Object | None:
     return same if "type" in same else None
 
 
-def _field_problem(rules: _Object) -> str | None:
-    """Return the reason why no client can show this field, or None."""
+def field_problem(field: object, *, only_choices: bool = False) -> str | None:
+    """Return the reason why no client can show this field, or None; `only_choices`: a list must name its choices.
+
+    A workflow may ask for a list of free texts, which some clients show although MCP has no such field.
+    """
+    rules = _as_object(field)
     kind, items = rules.get("type"), _as_object(rules.get("items"))
-    if kind not in _TYPES:
-        return f"must have one type of {', '.join(_TYPES)}"
+    if kind not in FIELD_TYPES:
+        return f"must have one type of {', '.join(FIELD_TYPES)}"
     if rules.get("format") == "password":
         return "asks for a secret, and a form must not: what is typed in can be read by the client and the model"
     choices = [each.get("const") for each in items.get("anyOf", items.get("oneOf", []))] or items.get("enum", [])
     are_texts = all(isinstance(each, str) for each in choices) if choices else items.get("type", "string") == "string"
-    if kind == "array" and not are_texts:
+    if kind == "array" and not (are_texts and (choices or not only_choices)):
         return "is a list, which must be of texts: {'type': 'string', 'enum': [...]}"
     return None
 

@@ -213,7 +213,7 @@ BAD: Mapping[str, tuple[str, int, str, str]] = {
         f"{FINE}    ask:\n      why:\n        message: Why\n        schema: {{type: object, {NESTED}}}\n",
         10,
         "tools.wait.ask.why.schema",
-        "'a' does not fit a form",
+        "'a' must have one type of string",
     ),
     "an argument that is not there": (
         f'{FINE}    input: {{type: object, properties: {{order_id: {{}}}}}}\n    args: ["{{{{ordr_id}}}}"]\n',
@@ -231,7 +231,7 @@ BAD: Mapping[str, tuple[str, int, str, str]] = {
         f"{FINE}    ask:\n      why: {{message: Why, schema: {{type: array, items: {{type: string}}}}}}\n",
         8,
         "tools.wait.ask.why.schema",
-        "it does not fit a form",
+        "it is a list, which must be of texts",
     ),
     "a form of nothing": (
         f"{FINE}    ask:\n      why: {{message: Why, schema: {{type: object}}}}\n",
