@@ -12,20 +12,18 @@ if TYPE_CHECKING:
     from mcp_workflows.client import TasksClient
     from mcp_workflows.kit.functions import from_functions
     from mcp_workflows.receiver.attach import Workflows, attach
-    from mcp_workflows.tools.gates import ToolGate
-    from mcp_workflows.tools.questions import Ask, Question
-    from mcp_workflows.tools.tool import Annotations, Card, Fallback, Kind, TaskSupport, Tool
+    from mcp_workflows.tools.questions import GateQuestion, Question
+    from mcp_workflows.tools.tool import Annotations, Card, Kind, TaskSupport, Tool, WatchTool
     from mcp_workflows.units import Duration
 
 __all__ = [
     "AccessRequest",
     "Allow",
     "Annotations",
-    "Ask",
     "Authorizer",
     "Card",
     "Duration",
-    "Fallback",
+    "GateQuestion",
     "Kind",
     "Limits",
     "Question",
@@ -33,9 +31,9 @@ __all__ = [
     "TaskSupport",
     "TasksClient",
     "Tool",
-    "ToolGate",
     "ToolLimits",
     "Verb",
+    "WatchTool",
     "Workflows",
     "attach",
     "from_functions",
@@ -46,11 +44,10 @@ _HOME = {
     "TasksClient": "client",
     "Duration": "units",
     "from_functions": "kit.functions",
-    "ToolGate": "tools.gates",
     **dict.fromkeys(["Limits", "ToolLimits"], "access.limit_settings"),
-    **dict.fromkeys(["Ask", "Question"], "tools.questions"),
+    **dict.fromkeys(["GateQuestion", "Question"], "tools.questions"),
     **dict.fromkeys(["Workflows", "attach"], "receiver.attach"),
-    **dict.fromkeys(["Annotations", "Card", "Fallback", "Kind", "TaskSupport", "Tool"], "tools.tool"),
+    **dict.fromkeys(["Annotations", "Card", "Kind", "TaskSupport", "Tool", "WatchTool"], "tools.tool"),
 }
 
 

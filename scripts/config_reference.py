@@ -27,10 +27,9 @@ from mcp_workflows.sidecar.config.models import (
     AuditSettings,
     ServerSettings,
     StoreSettings,
-    TelemetrySettings,
 )
 from mcp_workflows.sidecar.telemetry.audit_log import AuditEvent
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import MODELS
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "configuration.md"
@@ -46,7 +45,8 @@ _TYPES: Mapping[str, str] = {
     "object": "mapping",
 }
 _FORMATS: Mapping[str, str] = {"password": "text, secret", "path": "path"}
-_BY_NAME = frozenset({"ask", "gates"})  # keys of a tool that are mappings by name
+_HEAD = ("| key | type | default | meaning |", "|---|---|---|---|")
+_BY_NAME = frozenset({"questions"})  # keys of a tool that are mappings by name
 _OF_MANY = frozenset({"auth.issuers", "auth.introspection", "auth.tokens"})  # lists that are told of row by row
 
 
@@ -64,35 +64,79 @@ def regions() -> Iterator[tuple[str, str]]:
     yield "store", table(StoreSettings)
     yield "limits", table(Limits)
     yield "audit", table(AuditSettings)
-    yield "telemetry", table(TelemetrySettings)
-    yield "tools", table(Tool, TOOL_KEYS)
-    yield "engines", "\n\n".join(_of_adapter(name, load_adapter(name).Settings) for name in adapters())
-    yield "options", "\n\n".join(_of_adapter(name, load_adapter(name).Options) for name in adapters())
+    yield "tools", table(*MODELS.values(), keys=TOOL_KEYS)
+    for part, model in (("engines", "Settings"), ("options", "Options")):
+        known: dict[str, str] = {}
+        yield part, "\n\n".join(_of_adapter(name, getattr(load_adapter(name), model), known) for name in adapters())
 
 
-def _of_adapter(name: str, model: type[BaseModel]) -> str:
-    rows = table(model) if model.model_fields else "Nothing."
-    return f"### `adapter: {name}`\n\n{rows}"
+def _of_adapter(name: str, model: type[BaseModel], known: dict[str, str]) -> str:
+    """The table of one adapter; `known` rows of adapters before are only named."""
+    head, rows = "\n".join(_HEAD), table(model).splitlines()[len(_HEAD) :]
+    new = [row for row in rows if row not in known]
+    same = {other: [row.split("`")[1] for row in rows if known.get(row) == other] for other in known.values()}
+    known |= dict.fromkeys(new, name)
+    texts = ["\n".join([head, *_joined(new)])] if new else [] if rows else ["Nothing."]
+    texts += [
+        f"As of [`adapter: {other}`](#adapter-{other}): {', '.join(f'`{key}`' for key in keys)}."
+        for other, keys in same.items()
+        if keys
+    ]
+    return "\n\n".join([f"### `adapter: {name}`", *texts])
 
 
-def table(model: type[BaseModel], keys: frozenset[str] | None = None) -> str:
-    """One row per key, those of models inside included."""
-    schema = model.model_json_schema(schema_generator=PlainJsonSchema)
-    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    return "\n".join([*lines, *_rows(schema, schema.get("$defs", {}), "", keys)])
+def table(*models: type[BaseModel], keys: frozenset[str] | None = None) -> str:
+    """One row per key of any of the models, those of models inside included."""
+    lines, rows = [*_HEAD], _Rows()
+    for model in models:
+        schema = model.model_json_schema(schema_generator=PlainJsonSchema)
+        lines += rows.of(schema, schema.get("$defs", {}), "", keys)
+    return "\n".join(lines)
 
 
-def _rows(schema: Schema, shared: Schema, prefix: str, keys: frozenset[str] | None = None) -> Iterator[str]:
-    for key, value in schema.get("properties", {}).items():
-        if keys is not None and key not in keys:
-            continue
-        default = "**required**" if key in schema.get("required", []) else _default(value)
-        meaning = _linked(value.get("description", "")).replace("|", "\\|").replace("\n", " ")
-        yield f"| `{prefix}{key}` | {_type(value, shared)} | {default} | {meaning} |"
-        for inner in _models(value, shared):
-            yield from _rows(inner, shared, f"{prefix}{key}.{'NAME.' if prefix + key in _BY_NAME else ''}")
-        if prefix + key in _OF_MANY:
-            yield from _rows(_resolved(value["items"], shared), shared, f"{prefix}{key}[].")
+def _joined(rows: Sequence[str]) -> Sequence[str]:
+    """The rows, one for all keys of the same name that mean the same."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        _, place, rest = row.split("`", 2)
+        places.setdefault((place.rpartition(".")[2], rest), []).append(f"`{place}`")
+    return [f"| {', '.join(same)}{rest}" for (_, rest), same in places.items()]
+
+
+class _Rows:
+    """The rows of one table; a model that is used at several places is described at the first."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, str] = {}  # where a model is described, by its name
+        self._keys: set[str] = set()
+
+    def of(
+        self,
+        schema: Schema,
+        shared: Schema,
+        prefix: str,
+        keys: frozenset[str] | None = None,
+        *,
+        is_one_of: bool = False,
+    ) -> Iterator[str]:
+        """Yield the rows of a model; `keys`: those alone. `is_one_of`: another model may be there in its place."""
+        for key, value in schema.get("properties", {}).items():
+            place = f"{prefix}{key}"
+            if place in self._keys or (keys is not None and key not in keys):
+                continue
+            self._keys.add(place)
+            models = _models(value["items"] if place in _OF_MANY else value, shared)
+            known = sorted({f"`{self._places[name]}`" for name in models if name in self._places})
+            is_required = key in schema.get("required", []) and not is_one_of
+            default = "**required**" if is_required else _default(value)
+            meaning = _linked(value.get("description", "")).replace("|", "\\|").replace("\n", " ")
+            meaning += f" As {', '.join(known)}." if known else ""
+            yield f"| `{place}` | {_type(value, shared)} | {default} | {meaning} |"
+            new = {name: model for name, model in models.items() if name not in self._places}
+            self._places |= dict.fromkeys(new, place)
+            below = f"{place}[]." if place in _OF_MANY else f"{place}.NAME." if place in _BY_NAME else f"{place}."
+            for model in new.values():
+                yield from self.of(model, shared, below, is_one_of=len(models) > 1)
 
 
 def _linked(meaning: str) -> str:
@@ -121,13 +165,13 @@ def _type(schema: Schema, shared: Schema) -> str:
     return _FORMATS.get(schema.get("format", "")) or _TYPES.get(schema.get("type", ""), "anything")
 
 
-def _models(schema: Schema, shared: Schema) -> Iterator[Schema]:
-    """The models a value may be made of."""
+def _models(schema: Schema, shared: Schema) -> Mapping[str, Schema]:
+    """The models a value may be made of, by name."""
     inner: Schema | bool = schema.get("additionalProperties", True)
-    options: Sequence[Schema] = [schema, *schema.get("anyOf", []), *([] if isinstance(inner, bool) else [inner])]
-    for option in options:
-        if "$ref" in option and "properties" in (found := _resolved(option, shared)):
-            yield found
+    outer = [schema] if isinstance(inner, bool) else [schema, inner]
+    options = [option for each in outer for option in (each, *each.get("anyOf", []), *each.get("oneOf", []))]
+    found = {option["$ref"]: _resolved(option, shared) for option in options if "$ref" in option}
+    return {name: model for name, model in found.items() if "properties" in model}
 
 
 def _resolved(schema: Schema, shared: Schema) -> Schema:

@@ -6,7 +6,7 @@ Each limit has a default that normal clients never reach, and `null` switches it
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Final, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,6 +14,12 @@ from mcp_workflows.units import MAX_TTL, Duration, write_duration
 
 Most: TypeAlias = Annotated[int, Field(gt=0)]
 SHORTEST_TTL = timedelta(minutes=1)  # even if a client asks for less
+MAX_JSON_VALUES: Final = 60_000
+"""JSON values in the arguments of a call, or in the answers of one request.
+
+Each text, number, list and object counts, however deep in others. Over HTTP a body with more is refused before it is
+parsed.
+"""
 _MOST_MS = MAX_TTL // timedelta(milliseconds=1)
 
 
@@ -70,11 +76,6 @@ class Limits(BaseModel):
     max_arguments: Most | None = Field(default=1_000_000, description="Bytes of JSON of the arguments of a call.")
     max_answer: Most | None = Field(
         default=64 * 1024, description="Bytes of JSON of the answers to questions in one request."
-    )
-    max_json_values: Most | None = Field(
-        default=60_000,
-        description="JSON values in the arguments of a call, or in the answers of one request: each text, number, list "
-        "and object counts, however deep in others. Over HTTP a body with more is refused before it is parsed.",
     )
     max_kept_result: Most | None = Field(
         default=10_000_000,

@@ -242,7 +242,7 @@ def order_names(start: Start, settling_seconds: float) -> Mapping[str, JSON]:
 
 
 def _arguments(arguments: JSON) -> JSON:
-    """Return the one argument of a call; a tool without `send` or `args` has its arguments as one object."""
+    """Return the one argument of a call; a tool without `args` has its arguments as one object."""
     listed = as_list(arguments)
     if listed is None or len(listed) > 1:
         return arguments

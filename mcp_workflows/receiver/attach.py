@@ -37,7 +37,7 @@ from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.telemetry import Telemetry
 from mcp_workflows.tools.compatibility import adapt_tool, find_problems
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
 __all__ = ["RETENTION", "AnyServer", "Changes", "DisconnectMiddleware", "Workflows", "attach", "swap"]
@@ -51,11 +51,10 @@ logger = logging.getLogger(__name__)
 def attach(
     server: AnyServer,
     *,
-    tools: Sequence[Tool],
+    tools: Sequence[AnyTool],
     engines: Mapping[str, Adapter],
     store: Store | str = "sqlite:///mcp-workflows.db",
     retention: timedelta = RETENTION,
-    strict_headers: bool = False,
     polling: PollingPolicy = DEFAULT_POLICY,
     my_tasks: bool = False,
     single_user: bool = False,
@@ -88,7 +87,6 @@ def attach(
         engines=Engines(engines, notes=notes_in(opened), telemetry=telemetry),
         store=opened,
         retention=retention,
-        strict_headers=strict_headers,
         polling=polling,
         my_tasks=my_tasks,
         callers=Callers(local=local, single_user=single_user, owner=owner, key_paths=idempotency_keys),
@@ -105,7 +103,7 @@ def attach(
     return workflows
 
 
-async def swap(workflows: Workflows, *, tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> bool:
+async def swap(workflows: Workflows, *, tools: Sequence[AnyTool], engines: Mapping[str, Adapter]) -> bool:
     """Replace tools and engines; return True if clients see a different list. See `Workflows.swap`.
 
     Raises:
@@ -114,13 +112,13 @@ async def swap(workflows: Workflows, *, tools: Sequence[Tool], engines: Mapping[
     return await workflows.swap(_by_name(tools, engines, my_tasks=workflows.my_tasks), engines)
 
 
-def _within(limits: Limits, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
+def _within(limits: Limits, tools: Mapping[str, AnyTool]) -> Mapping[str, AnyTool]:
     if wrong := [f"tool {name!r}: ttl: {text}" for name, tool in tools.items() if (text := limits.too_long(tool.ttl))]:
         raise ConfigError("\n".join(wrong))
     return tools
 
 
-def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter], *, my_tasks: bool) -> Mapping[str, Tool]:
+def _by_name(tools: Sequence[AnyTool], engines: Mapping[str, Adapter], *, my_tasks: bool) -> Mapping[str, AnyTool]:
     problems = [
         f"engine {name!r} is no adapter: give an instance, such as TemporalAdapter(TemporalSettings(...))"
         for name, adapter in engines.items()

@@ -24,7 +24,7 @@ from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.adapter import JSON, Execution, Progress
 from mcp_workflows.errors import RequestError
 from mcp_workflows.receiver.tool_list import Viewer
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath, object_of
 
@@ -162,7 +162,7 @@ def name_header(ctx: Context) -> str | None:
     return None
 
 
-def check_param_headers(ctx: Context, tool: Tool) -> None:
+def check_param_headers(ctx: Context, tool: AnyTool) -> None:
     """Check that the `Mcp-Param-*` headers of a call repeat its arguments, where the tool's schema names such headers.
 
     The SDK checks them before anybody knows who calls, and so would tell strangers that a tool exists.

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_workflows.access import Principal
-from mcp_workflows.access.limit_settings import Limits
+from mcp_workflows.access.limit_settings import MAX_JSON_VALUES, Limits
 from mcp_workflows.access.rate_limits import RateLimits, whose_meter
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import LimitReached
@@ -197,7 +197,7 @@ class BodyLimit:
 
     def _refusal(self) -> Response:
         most = self._most_values + _AROUND
-        text = f"the body holds more than {most} JSON values (limits.max_json_values): send less, or a link to it"
+        text = f"the body holds more than {most} JSON values: send less, or a link to it"
         return _error(_CONTENT_TOO_LARGE, jsonrpc.INVALID_REQUEST, text)
 
 
@@ -218,7 +218,7 @@ def limit_requests(
         front = Sessions(app, live, sender, meters)
     resumes = sdks.event_store is not None and not sdks.stateless
     front = StandaloneStreams(front, sender, meters, resumes=resumes, counts=sdks.stateless)
-    inner.app = front if limits.max_json_values is None else BodyLimit(front, limits.max_json_values)
+    inner.app = BodyLimit(front, MAX_JSON_VALUES)
     try:
         yield
     finally:

@@ -98,9 +98,7 @@ def as_current_call(call: CurrentCall) -> Generator[None]:
 class Middleware:
     """Dispatches requests of every revision. `offer`, `boundary` and `group` are set while `Workflows` is entered."""
 
-    def __init__(
-        self, server: AnyServer, offer: Offer, callers: Callers, meters: RateLimits, *, strict_headers: bool
-    ) -> None:
+    def __init__(self, server: AnyServer, offer: Offer, callers: Callers, meters: RateLimits) -> None:
         self.offer = offer
         self.callers = callers
         self._meters = meters
@@ -108,7 +106,6 @@ class Middleware:
         self.group: TaskGroup | None = None
         self.has_own_lists = True  # the server has tools or resources beside ours
         self._envelope = Envelope(server)
-        self._strict_headers = strict_headers
         self._methods: Mapping[str, Callable[[Context, CallNext], Awaitable[HandlerResult]]] = {
             "initialize": self._initialize,
             "server/discover": self._discover,
@@ -301,8 +298,7 @@ class Middleware:
         principal, header, params = self.callers.principal(ctx), name_header(ctx), ctx.params or {}
         client = wire.client_of(params)
         command = wire.parse_task_request(ctx.method, params, client)
-        is_strict = self._strict_headers and ctx.request is not None
-        wire.check_name_header(header, command.task_id, strict=is_strict)
+        wire.check_name_header(header, command.task_id)
         self._meters.count_poll(principal)
         service = self.offer.task_service
         outcome: Outcome

@@ -20,7 +20,7 @@ from mcp_workflows.receiver.task_tools.definitions import (
 )
 from mcp_workflows.receiver.task_view.page import page_uri
 from mcp_workflows.tasks.service import TaskService
-from mcp_workflows.tools.tool import Card, Kind, TaskSupport, Tool
+from mcp_workflows.tools.tool import AnyTool, Card, Kind
 
 _DOES = {
     Kind.START: "Runs the workflow {workflow}.",
@@ -44,7 +44,7 @@ class Viewer:
 class Offer:
     """One set of tools; a request uses the same one from its beginning to its end."""
 
-    tools: Mapping[str, Tool]  # in the order they are listed
+    tools: Mapping[str, AnyTool]  # in the order they are listed
     service: TaskService | None = None  # None: not entered
     my_tasks: bool = False  # clients with tasks get a tool that lists them
 
@@ -134,14 +134,13 @@ class Offer:
         return wanted | FOR_APPROVERS if viewer.approves else wanted
 
 
-def _listed(tool: Tool, viewer: Viewer, *, cards: bool) -> Mapping[str, Any]:
+def _listed(tool: AnyTool, viewer: Viewer, *, cards: bool) -> Mapping[str, Any]:
     """Return a tool for `tools/list`; without output schema if a task id may be returned: SDKs validate results.
 
     `cards` is true if this client gets cards: then only the model may call the tool, and it names the page of its card.
     """
     page = {} if tool.effective_card is Card.OFF else {"resourceUri": page_uri()}
     promised = not tool.hands_over or (viewer.takes_tasks and not viewer.in_core)
-    support = TaskSupport.REQUIRED if tool.needs_tasks else tool.tasks
     found: dict[str, Any] = {
         "name": tool.name,
         "title": tool.title,
@@ -149,7 +148,7 @@ def _listed(tool: Tool, viewer: Viewer, *, cards: bool) -> Mapping[str, Any]:
         "inputSchema": tool.input,
         "outputSchema": tool.promised_output if promised else None,
         "annotations": tool.annotations and tool.annotations.model_dump(exclude_none=True),
-        "execution": {"taskSupport": support.value} if viewer.in_core else None,
+        "execution": {"taskSupport": tool.advertised_support} if viewer.in_core else None,
         "_meta": {"ui": {**page, "visibility": ["model"]}} if cards else None,
     }
     return {key: value for key, value in found.items() if value is not None}

@@ -46,7 +46,7 @@ from mcp_workflows.tasks.gauges import TaskGauges
 from mcp_workflows.tasks.maintenance import RetentionRound, retention_rounds
 from mcp_workflows.tasks.service import NOT_FOUND, Authorization, TaskService
 from mcp_workflows.telemetry import TOOL, Telemetry
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire import v2026_07_28 as wire
 
@@ -66,11 +66,10 @@ class Workflows:
         self,
         server: AnyServer,
         *,
-        tools: Mapping[str, Tool],
+        tools: Mapping[str, AnyTool],
         engines: Engines,
         store: Store,
         retention: timedelta,
-        strict_headers: bool,
         polling: PollingPolicy,
         my_tasks: bool,
         callers: Callers,
@@ -94,7 +93,7 @@ class Workflows:
         self.inbound = Webhooks(lambda: self._engines if self.alive else None)  # ASGI, to be mounted at `/engines`
         self._limits, self._meters = limits, RateLimits(limits, audit=self._counted)
         offer = Offer(tools=tools, my_tasks=my_tasks)
-        self.middleware = Middleware(server, offer, callers, self._meters, strict_headers=strict_headers)
+        self.middleware = Middleware(server, offer, callers, self._meters)
         self.measuring = RequestMetrics(self._telemetry, lambda: self.tools)
 
     async def __aenter__(self) -> Self:
@@ -135,7 +134,7 @@ class Workflows:
         return self.middleware.offer.task_service
 
     @property
-    def tools(self) -> Mapping[str, Tool]:
+    def tools(self) -> Mapping[str, AnyTool]:
         """The tools on offer now."""
         return self.middleware.offer.tools
 
@@ -154,7 +153,7 @@ class Workflows:
         """The URL paths at which workflows call their engine, by engine; engines without any are left out."""
         return {name: addresses(name, routes) for name, routes in self._engines.routes.items()}
 
-    async def swap(self, tools: Mapping[str, Tool], adapters: Mapping[str, Adapter]) -> bool:
+    async def swap(self, tools: Mapping[str, AnyTool], adapters: Mapping[str, Adapter]) -> bool:
         """Replace all tools and engines; return True if clients see a different list.
 
         Calls in progress finish with the tools and engines that they began with; adapters in both sets stay open. Tasks
@@ -173,7 +172,7 @@ class Workflows:
             self.middleware.offer.listed(viewer) != before.listed(viewer) for viewer in _EVERYBODY
         )
 
-    def _new_offer(self, tools: Mapping[str, Tool]) -> Offer:
+    def _new_offer(self, tools: Mapping[str, AnyTool]) -> Offer:
         executions = self._executions
         service: TaskService | None = None
         if executions is not None:
@@ -293,7 +292,7 @@ class Workflows:
             raise
         return types.CallToolResult(content=[])
 
-    async def _refuse_taken_names(self, tools: Mapping[str, Tool]) -> None:
+    async def _refuse_taken_names(self, tools: Mapping[str, AnyTool]) -> None:
         if not isinstance(self._server, MCPServer):
             return
         own = {tool.name for tool in await self._server.list_tools()}

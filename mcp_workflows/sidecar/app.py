@@ -58,6 +58,7 @@ PATH = "/mcp"
 _WITHOUT_LIMIT = 4 * 1024 * 1024  # bytes that are allowed for arguments, and for answers, without a configured limit
 _AROUND = 64 * 1024  # bytes of a request beside its arguments and answers
 _STOP_WITHIN = 3  # seconds that open requests have when the server is told to stop
+_SESSION_IDLE = 1800  # seconds that a session of 2025-11-25 stays open without any request
 _IDLE_CONNECTIONS = 75  # seconds; longer than load balancers keep theirs, which so never use a closed one
 
 
@@ -158,7 +159,6 @@ def _attach_workflows(server: Server[Workflows], config: Config, exports: Export
         engines={name: engine.kind(engine.settings) for name, engine in config.engines.items()},
         store=config.store.open(),
         retention=config.store.retention,
-        strict_headers=config.server.strict_headers,
         my_tasks=config.server.my_tasks,
         single_user=config.server.single_user,
         idempotency_keys=config.server.key_paths,
@@ -168,9 +168,7 @@ def _attach_workflows(server: Server[Workflows], config: Config, exports: Export
         authorizer=config.authorizer,
         audit=exports.audit,
         telemetry=exports.telemetry,
-        polling=PollingPolicy(
-            looks_per_second=config.server.max_looks_per_second, open_waits=config.server.max_open_waits
-        ),
+        polling=PollingPolicy(looks_per_second=config.server.max_looks_per_second),
     )
 
 
@@ -199,7 +197,7 @@ def exporters_of(config: Config, *, scraped: bool = False, printing: bool = Fals
     name, version, audit = config.server.name, config.server.version, config.audit
     if audit is not None and audit.to == STDOUT and printing:
         audit = audit.model_copy(update={"to": STDERR})
-    return Exporters(audit, config.telemetry, name=name, version=version, scraped=scraped)
+    return Exporters(audit, otlp=config.telemetry, name=name, version=version, scraped=scraped)
 
 
 def private_stdout() -> TextIO:
@@ -324,7 +322,7 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         auth=None if authenticator is None else authenticator.sdk_settings,
         token_verifier=authenticator,
         max_request_body_size=_max_body(config.limits),
-        session_idle_timeout=config.server.session_idle.total_seconds(),
+        session_idle_timeout=_SESSION_IDLE,
         max_sessions=config.server.max_sessions,
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # `AllowedHosts` does it
         host=host,

@@ -31,7 +31,7 @@ from mcp_workflows.sidecar.discovery import ACCEPT, MarkedWorkflow, as_accepted,
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.task import engine_key, split_engine_key
 from mcp_workflows.tools.hosts import UNKNOWN_WAIT, refusals
-from mcp_workflows.tools.tool import Kind, Tool
+from mcp_workflows.tools.tool import AnyTool, Kind
 
 _SHOWN = 300  # characters of a changed description
 _PATIENCE = 60.0  # seconds for each check: npx and uvx install a program before they start it
@@ -289,7 +289,7 @@ async def _check_tasks(
 
 async def _check_engine(
     engine: Engine,
-    tools: Sequence[Tool],
+    tools: Sequence[AnyTool],
     patience: float,
     found: Callable[[Row], None],
     discoveries: Discoveries,
@@ -320,7 +320,7 @@ async def _check_engine(
 
 
 async def _check_tool(
-    tool: Tool,
+    tool: AnyTool,
     adapter: Adapter,
     engine: Finding | None,
     patience: float,
@@ -338,14 +338,14 @@ async def _check_tool(
         found(_tool_row(tool, finding))
 
 
-async def _checked(tool: Tool, adapter: Checks) -> Finding:
+async def _checked(tool: AnyTool, adapter: Checks) -> Finding:
     """Check that the workflow could run now; a tool that only watches needs no check."""
     if tool.kind is Kind.WATCH:
         return Finding(ok=True, text=f"watches executions of {tool.workflow}")
     return await adapter.check(tool.workflow, tool.options)
 
 
-async def _verified(tool: Tool, adapter: Verifies, checked: Finding, place: Place) -> Finding:
+async def _verified(tool: AnyTool, adapter: Verifies, checked: Finding, place: Place) -> Finding:
     """Return the finding together with the differences between the workflow and the tool, and the open points."""
     gates = {name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()}
     more = [_placed(tool, each, place) for each in await adapter.verify(tool.workflow, tool.options, gates)]
@@ -360,26 +360,26 @@ async def _verified(tool: Tool, adapter: Verifies, checked: Finding, place: Plac
     return Finding(ok=False, text=text, hint="; ".join(hints) or None)
 
 
-def _placed(tool: Tool, finding: Finding, place: Place) -> Finding:
+def _placed(tool: AnyTool, finding: Finding, place: Place) -> Finding:
     """Return the finding with the file and line of the setting that its text begins with; see `Verifies.verify`."""
     setting = finding.text.partition(": ")[0]
     found = place(("tools", tool.name, *setting.split(".")))
     return replace(finding, text=f"{found}: {finding.text}") if found else finding
 
 
-def _tool_row(tool: Tool, finding: Finding | None) -> Row:
+def _tool_row(tool: AnyTool, finding: Finding | None) -> Row:
     details = {"engine": tool.engine, "workflow": tool.workflow}
     return Row(kind=ItemKind.TOOL, name=tool.name, details=details, finding=finding)
 
 
-def _unsaid(tool: Tool, auth: AuthSettings | None) -> str | None:
+def _unsaid(tool: AnyTool, auth: AuthSettings | None) -> str | None:
     """Return the claims in the tool's rules that no login here can provide."""
     claims = () if tool.allow is None else sorted(tool.allow.claims)
     unsaid = [name for name in claims if auth is None or not auth.says(name)]
     return f"allow goes by what nobody's login says here, so that fits nobody: {', '.join(unsaid)}" if unsaid else None
 
 
-def _advice(tool: Tool, *, identified: bool) -> str | None:
+def _advice(tool: AnyTool, *, identified: bool) -> str | None:
     """Return a hint about settings that are valid and may not be intended."""
     if tool.kind is Kind.WATCH and not identified:
         return "seen on stdio only; over HTTP with server.auth or server.single_user"
@@ -388,14 +388,14 @@ def _advice(tool: Tool, *, identified: bool) -> str | None:
     return f"{' and '.join(long)}: a host that gives up sooner may call again; some do after 5s" if long else None
 
 
-def _host_rows(tool: Tool) -> Iterator[Row]:
+def _host_rows(tool: AnyTool) -> Iterator[Row]:
     """Yield the hosts that refuse the tool. It works in all others, so this is no problem of the configuration."""
     for rule, text in refusals(tool):
         finding = Finding(ok=True, text=f"{text} ({rule.source})", hint=rule.hint)
         yield Row(kind=ItemKind.HOST, name=tool.name, details={"host": rule.host}, finding=finding)
 
 
-def _blocked(tool: Tool) -> Finding:
+def _blocked(tool: AnyTool) -> Finding:
     return Finding(ok=False, text=f"not without engine {tool.engine}")
 
 

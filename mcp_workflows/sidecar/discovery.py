@@ -23,7 +23,7 @@ from mcp_workflows.receiver.attach import Changes, Workflows, swap
 from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES, offered
 from mcp_workflows.tools.compatibility import find_problems, first
 from mcp_workflows.tools.json_schema import excess
-from mcp_workflows.tools.tool import TaskSupport, Tool
+from mcp_workflows.tools.tool import AnyTool, TaskSupport, Tool
 
 logger = logging.getLogger(__name__)
 RETRY_AFTER = 30.0  # seconds after a failed look, unless the next one is due before
@@ -45,7 +45,7 @@ class MarkedWorkflow:
 
     engine: str
     exposed: Exposed
-    tool: Tool | None = None  # None: it is not offered as a tool
+    tool: AnyTool | None = None  # None: it is not offered as a tool
     named: str | None = None  # the tools of the file that run it already
     wrong: str | None = None  # the reason why it is not offered
     hint: str | None = None  # the way to correct that
@@ -89,7 +89,7 @@ async def as_accepted(notes: Notes, found: Exposed, *, accept: bool) -> tuple[Ex
 
 
 def compose(
-    named: Sequence[Tool],
+    named: Sequence[AnyTool],
     exposed: Mapping[str, Sequence[Exposed]],
     adapters: Mapping[str, Adapter],
     *,
@@ -104,7 +104,7 @@ def compose(
     return list(_without_duplicates(found))
 
 
-def offered_tools(named: Sequence[Tool], found: Sequence[MarkedWorkflow]) -> Sequence[Tool]:
+def offered_tools(named: Sequence[AnyTool], found: Sequence[MarkedWorkflow]) -> Sequence[AnyTool]:
     """Return all offered tools, those of the file first."""
     return [*named, *(each.tool for each in found if each.tool)]
 
@@ -115,7 +115,11 @@ def _once(exposed: Sequence[Exposed]) -> Sequence[Exposed]:
 
 
 def _classified(
-    engine: str, exposed: Exposed, named: Sequence[Tool], adapters: Mapping[str, Adapter], tool_defaults: ToolDefaults
+    engine: str,
+    exposed: Exposed,
+    named: Sequence[AnyTool],
+    adapters: Mapping[str, Adapter],
+    tool_defaults: ToolDefaults,
 ) -> MarkedWorkflow:
     """Decide about one workflow by itself: already in the file, a tool, or not possible as one."""
     marked = MarkedWorkflow(engine=engine, exposed=exposed)
@@ -132,7 +136,7 @@ def _classified(
     return marked.rejected(f"it cannot be a tool: {'; '.join(problems)}") if problems else replace(marked, tool=tool)
 
 
-def _tool(engine: str, exposed: Exposed, adapter: object, tool_defaults: ToolDefaults) -> Tool:
+def _tool(engine: str, exposed: Exposed, adapter: object, tool_defaults: ToolDefaults) -> AnyTool:
     said: Mapping[str, Any] = {
         "engine": engine,
         "workflow": exposed.workflow,
@@ -147,7 +151,7 @@ def _tool(engine: str, exposed: Exposed, adapter: object, tool_defaults: ToolDef
     return Tool.model_validate(settings)
 
 
-def _without_task_tool_names(marked: MarkedWorkflow, named: Sequence[Tool], *, my_tasks: bool) -> MarkedWorkflow:
+def _without_task_tool_names(marked: MarkedWorkflow, named: Sequence[AnyTool], *, my_tasks: bool) -> MarkedWorkflow:
     """Reject a workflow whose name is that of a task tool, or whose task tools would have taken names."""
     tool = marked.tool
     if tool is None:
@@ -161,7 +165,7 @@ def _without_task_tool_names(marked: MarkedWorkflow, named: Sequence[Tool], *, m
     return marked
 
 
-def _without_named(marked: MarkedWorkflow, named: Sequence[Tool]) -> MarkedWorkflow:
+def _without_named(marked: MarkedWorkflow, named: Sequence[AnyTool]) -> MarkedWorkflow:
     for other in named:
         if marked.tool and other.name == marked.tool.name:
             text = (
@@ -186,7 +190,11 @@ class Discovery:
     """Keeps the offered tools up to date, and notifies clients of a changed list."""
 
     def __init__(
-        self, workflows: Workflows, changes: Changes, tools: Sequence[Tool], tool_defaults: ToolDefaults = no_defaults
+        self,
+        workflows: Workflows,
+        changes: Changes,
+        tools: Sequence[AnyTool],
+        tool_defaults: ToolDefaults = no_defaults,
     ) -> None:
         self._workflows = workflows
         self._changes = changes
@@ -205,7 +213,7 @@ class Discovery:
         return any(expose_every(adapter) is not None for adapter in self._workflows.adapters.values())
 
     async def reload(
-        self, tools: Sequence[Tool], engines: Mapping[str, Adapter], tool_defaults: ToolDefaults = no_defaults
+        self, tools: Sequence[AnyTool], engines: Mapping[str, Adapter], tool_defaults: ToolDefaults = no_defaults
     ) -> None:
         """Offer these tools from now on, and the marked workflows of unchanged engines.
 
@@ -295,7 +303,7 @@ class Discovery:
 
     async def _offer(
         self,
-        named: Sequence[Tool],
+        named: Sequence[AnyTool],
         exposed: Mapping[str, Sequence[Exposed]],
         engines: Mapping[str, Adapter],
         tool_defaults: ToolDefaults,

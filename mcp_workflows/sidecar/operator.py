@@ -32,7 +32,7 @@ from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.adopt import AdoptionRequest, watched_arguments
 from mcp_workflows.tasks.executions import NOT_STARTED, Executions, ObservedTask
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
 
 MAX_CALLS = 16  # to engines at once
@@ -80,7 +80,7 @@ class Operator:
         *,
         store: Store,
         engines: Engines,
-        tools: Sequence[Tool] = (),
+        tools: Sequence[AnyTool] = (),
         clock: Callable[[], datetime] = utc_now,
         audit: Audit = silent,
     ) -> None:
@@ -198,7 +198,7 @@ class Operator:
         return await self._executions.observe_once(task)
 
     async def adopt(
-        self, tool: Tool, execution_id: str, owner: Principal, arguments: Mapping[str, JSON], retention: timedelta
+        self, tool: AnyTool, execution_id: str, owner: Principal, arguments: Mapping[str, JSON], retention: timedelta
     ) -> ObservedTask:
         """Make a task of an execution that was started elsewhere; a second call returns the same task.
 

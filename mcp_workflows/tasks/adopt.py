@@ -16,19 +16,19 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, release
-from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool
+from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
 
 logger = logging.getLogger(__name__)
 
 _REFUSED_AFTER = 0.25  # seconds, for all refusals: the time must not show that an execution exists
-_FROZEN = frozenset({"engine", "gates", "options", "allow_answer", "allow_cancel", "output", "max_result"})
+_FROZEN = frozenset({"engine", "questions", "options", "allow_answer", "allow_cancel", "output", "max_result"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptionRequest:
     """A request for a task: the execution, the tool and the owner."""
 
-    tool: Tool
+    tool: AnyTool
     ref: Ref
     owner: Principal
     arguments: Mapping[str, JSON]  # for the templates of the tool
@@ -44,7 +44,7 @@ class Adoption:
         self._engines = engines
         self._clock = clock
 
-    async def find(self, tool: Tool, execution_id: str) -> Ref:
+    async def find(self, tool: AnyTool, execution_id: str) -> Ref:
         """Return the execution of this id, whatever its workflow; for operators only.
 
         Raises:
@@ -58,7 +58,7 @@ class Adoption:
         async with self._engines.calling(tool.engine, api="adopt"):
             return await adapter.adopt(execution_id)
 
-    async def find_own(self, tool: Tool, execution_id: str) -> Ref:
+    async def find_own(self, tool: AnyTool, execution_id: str) -> Ref:
         """Return the execution of this id, if it belongs to the tool's workflow.
 
         Raises:
@@ -96,7 +96,7 @@ class Adoption:
         return row
 
 
-def watched_arguments(tool: Tool, execution_id: str, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+def watched_arguments(tool: AnyTool, execution_id: str, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Return the arguments for the tool's templates; those of a tool that watches include the execution's id."""
     return {**arguments, EXECUTION_ID: execution_id} if tool.kind is Kind.WATCH else arguments
 
@@ -110,7 +110,6 @@ def _task_of(adopted: AdoptionRequest, identity: str, now: datetime) -> Task:
     name = digest([identity, ref.handle, frozen])
     scope = {"args": adopted.arguments, **owner.scope, "task": {"id": task_id}}
     options = {key: value for key, value in tool.frozen_options(scope).items() if value is not None}
-    watching = tool.kind is Kind.WATCH
     return Task(
         id=task_id,
         owner=owner.id,
@@ -133,8 +132,8 @@ def _task_of(adopted: AdoptionRequest, identity: str, now: datetime) -> Task:
         handle=ref.handle,
         execution=Execution(status=Status.RUNNING),
         guarded=tool.allow is not None,
-        may_answer=tool.allow_answer or not watching,
-        may_cancel=tool.allow_cancel or not watching,
+        may_answer=tool.may_answer,
+        may_cancel=tool.may_cancel,
         grace=tool.grace,
         identity=identity,
         cancel_on_expiry=tool.cancels_on_expiry,

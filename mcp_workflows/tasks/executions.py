@@ -65,7 +65,7 @@ from mcp_workflows.tasks.start import NO_KEY, TaskCreation
 from mcp_workflows.telemetry import annotate_span
 from mcp_workflows.tools.dialogue import Action, checked_response, invalid_response
 from mcp_workflows.tools.idempotency import Idempotency
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
 
 logger = logging.getLogger(__name__)
@@ -731,7 +731,7 @@ _COUNTED_BY: Final[Mapping[str, tuple[bool, bool]]] = {
 NO_MORE: Final = Caps(created_of_owner=0)  # no new task; a task with the same idempotency key is still found
 
 
-def caps_of(limits: Limits, tool: Tool, now: datetime) -> Caps:
+def caps_of(limits: Limits, tool: AnyTool, now: datetime) -> Caps:
     """Return the caps for one more task of this tool."""
     own = tool.limits
     return Caps(

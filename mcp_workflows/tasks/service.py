@@ -19,7 +19,7 @@ import anyio.lowlevel
 
 from mcp_workflows.access import AccessRequest, Authorizer, Principal, Verb, permits, person_of, reaches_others
 from mcp_workflows.access.audit import Audit, Event, answer_reason, record_of, silent, task_hash
-from mcp_workflows.access.limit_settings import UNLIMITED, Limits
+from mcp_workflows.access.limit_settings import MAX_JSON_VALUES, UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Execution, InputRequest, Status, askable, digest
 from mcp_workflows.errors import (
@@ -56,7 +56,7 @@ from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
 from mcp_workflows.tools.idempotency import key_of, with_key
 from mcp_workflows.tools.json_schema import check_size
 from mcp_workflows.tools.prepare import NotReady, Prepared, prepare
-from mcp_workflows.tools.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, Tool
+from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind, TaskSupport
 from mcp_workflows.wire.commands import (
     Acknowledged,
     Call,
@@ -133,13 +133,13 @@ class Authorization:
     """
 
     def __init__(
-        self, tools: Mapping[str, Tool], *, authorizer: Authorizer | None = None, audit: Audit = silent
+        self, tools: Mapping[str, AnyTool], *, authorizer: Authorizer | None = None, audit: Audit = silent
     ) -> None:
         self._authorizer = authorizer
         self._audit = audit
         self.use(tools)
 
-    def use(self, tools: Mapping[str, Tool]) -> None:
+    def use(self, tools: Mapping[str, AnyTool]) -> None:
         """Replace the tools, and with them the rules."""
         self._tools = tools
         self._ruled = self._authorizer is not None or any(tool.allow is not None for tool in tools.values())
@@ -158,7 +158,7 @@ class Authorization:
         wishes = [AccessRequest(principal=principal, verb=Verb.CALL, tool=name) for name in self._tools]
         return frozenset([wish.tool for wish in wishes if await self._may(wish)])
 
-    async def starts(self, tool: Tool, arguments: Mapping[str, JSON], principal: Principal) -> bool:
+    async def starts(self, tool: AnyTool, arguments: Mapping[str, JSON], principal: Principal) -> bool:
         """Return True if the principal may call the tool with these arguments; only authorizers see these."""
         if not self._ruled:
             return True
@@ -223,7 +223,7 @@ class TaskService:
     def __init__(
         self,
         *,
-        tools: Mapping[str, Tool],
+        tools: Mapping[str, AnyTool],
         executions: Executions,
         retention: timedelta,
         authorization: Authorization | None = None,
@@ -291,7 +291,7 @@ class TaskService:
         return Created(task=self._view(ObservedTask(task), rights, principal))
 
     async def _start(
-        self, tool: Tool, call: Call, dialogue: Dialogue, principal: Principal
+        self, tool: AnyTool, call: Call, dialogue: Dialogue, principal: Principal
     ) -> Task | Finished | Questions | CapabilityNeeded:
         """Return the task of a call; or what the caller must answer first, or why nothing was started."""
         task_id = secrets.token_hex(20)
@@ -316,7 +316,7 @@ class TaskService:
                 text = f"{tool.name} was not confirmed ({verdict.action}); nothing was started"
                 return Finished(result=tool_error(text))
             if not verdict:
-                requests = {CONFIRM: sought.request}
+                requests = {sought.name: sought.request}
                 return self._ask(tool, requests, "a confirmation", sought.asked(ready.dialogue), call, principal)
         if tool.kind is Kind.WATCH:
             return await self._watch(tool, call, principal)
@@ -339,7 +339,7 @@ class TaskService:
 
     def _ask(
         self,
-        tool: Tool,
+        tool: AnyTool,
         requests: Mapping[str, InputRequest],
         missing: str,
         dialogue: Dialogue,
@@ -352,7 +352,7 @@ class TaskService:
         state = write_dialogue(with_key(dialogue, tool, principal, self._executions.clock()))
         return Questions(requests=requests, state=state)
 
-    async def _watch(self, tool: Tool, call: Call, principal: Principal) -> Task | Finished:
+    async def _watch(self, tool: AnyTool, call: Call, principal: Principal) -> Task | Finished:
         """Return a task for an execution that was started elsewhere."""
         self._meters.count_poll(principal)
         try:
@@ -372,7 +372,7 @@ class TaskService:
         self._record(Event.CREATE, principal, task, outcome="watched")
         return task
 
-    def _new_task(self, tool: Tool, call: Call, ready: Prepared, task_id: str, principal: Principal) -> Task:
+    def _new_task(self, tool: AnyTool, call: Call, ready: Prepared, task_id: str, principal: Principal) -> Task:
         now, filled = self._executions.clock(), ready.filled
         expires = now + self._ttl(call, tool, principal)
         return Task(
@@ -399,12 +399,12 @@ class TaskService:
             cancel_on_expiry=tool.cancels_on_expiry,
         )
 
-    def _ttl(self, call: Call, tool: Tool, principal: Principal) -> timedelta:
+    def _ttl(self, call: Call, tool: AnyTool, principal: Principal) -> timedelta:
         """Return the time to live: the client's wish within the limits."""
         known = principal.identified
         return self._limits.ttl(asked_ms=call.ttl_ms, tool=tool.ttl, retention=self._retention, identified=known)
 
-    async def _result(self, tool: Tool, task: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
+    async def _result(self, tool: AnyTool, task: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """Return the result to a client that takes no task, or the unfinished task if the tool hands over in time."""
         try:
             try:
@@ -433,7 +433,7 @@ class TaskService:
         return unanswerable(task)
 
     async def _wait(
-        self, tool: Tool, task: Task, report: Report, principal: Principal, *, within: timedelta | None
+        self, tool: AnyTool, task: Task, report: Report, principal: Principal, *, within: timedelta | None
     ) -> Task:
         """Return the task when it has ended or asks, or after `within`; None is no limit.
 
@@ -473,7 +473,7 @@ class TaskService:
         return rights.within(task)
 
     @asynccontextmanager
-    async def _cancelled_if_abandoned(self, tool: Tool, task: Task, principal: Principal) -> AsyncGenerator[None]:
+    async def _cancelled_if_abandoned(self, tool: AnyTool, task: Task, principal: Principal) -> AsyncGenerator[None]:
         """Cancel the workflow if the client leaves during the body and the tool says so.
 
         A stopping server does not count as a client that leaves.
@@ -574,7 +574,7 @@ class TaskService:
             RequestError: the answers are too large, or see `Executions.answer`.
         """
         try:
-            check_size("Answers", responses, self._limits.max_answer, self._limits.max_json_values)
+            check_size("Answers", responses, self._limits.max_answer, MAX_JSON_VALUES)
         except LimitReached as reached:
             self._meters.refused(principal, task.tool, reached)
             raise
@@ -796,7 +796,7 @@ def _expired() -> RequestError:
     return RequestError(INVALID_PARAMS, EXPIRED)
 
 
-def time_left(tool: Tool, call: Call) -> timedelta | None:
+def time_left(tool: AnyTool, call: Call) -> timedelta | None:
     """Return how long the call may go on waiting, counted from the arrival of its request; None is no limit."""
     if not tool.hands_over:
         return None

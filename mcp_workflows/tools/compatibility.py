@@ -16,31 +16,31 @@ from mcp_workflows.adapter import (
     is_fleeting,
     start_options,
 )
-from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
+from mcp_workflows.tools.tool import AnyTool, TaskSupport, Tool, WatchTool
 
 
-def find_incompatibilities(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
+def find_incompatibilities(tool: AnyTool, adapter: object) -> Iterator[tuple[str, str]]:
     """Yield what this adapter (or its class) cannot do for the tool, each with the setting that asks for it."""
     yield from _unwatchable(tool, adapter)
     yield from _unendable(tool, adapter)
     if not is_fleeting(adapter, tool.options):
         return
-    if tool.kind is Kind.WATCH:
+    if isinstance(tool, WatchTool):
         yield "kind", "this workflow is too short-lived to be watched, the engine keeps nothing to look up"
     elif tool.tasks is not TaskSupport.FORBIDDEN:
         yield "tasks", "this workflow is too short-lived to be a task: leave `tasks` out, it is `forbidden` here"
 
 
-def adapt_tool(tool: Tool, adapter: object) -> Tool:
+def adapt_tool(tool: AnyTool, adapter: object) -> AnyTool:
     """Return the tool; its tasks are forbidden if its workflow is too short-lived and `tasks` is not set."""
-    is_set = "tasks" in tool.model_fields_set or tool.kind is Kind.WATCH
+    is_set = "tasks" in tool.model_fields_set or isinstance(tool, WatchTool)
     if is_set or not is_fleeting(adapter, tool.options):
         return tool
     return tool.model_copy(update={"tasks": TaskSupport.FORBIDDEN})
 
 
-def _unwatchable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
-    if tool.kind is not Kind.WATCH:
+def _unwatchable(tool: AnyTool, adapter: object) -> Iterator[tuple[str, str]]:
+    if isinstance(tool, Tool):
         return
     if not isinstance(adapter, Adopts):
         yield "kind", "the adapter of this engine cannot watch executions that were started elsewhere"
@@ -48,7 +48,7 @@ def _unwatchable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
         yield name, "only matters when a workflow is started, and kind: watch starts none; leave it out"
 
 
-def _unendable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
+def _unendable(tool: AnyTool, adapter: object) -> Iterator[tuple[str, str]]:
     if tool.cancel is None:
         return
     if cancels_at_once(adapter):
@@ -57,7 +57,7 @@ def _unendable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
         yield "cancel", "the adapter of this engine cannot terminate executions: leave `cancel` out"
 
 
-def find_problems(tool: Tool, engines: Mapping[str, Adapter]) -> Iterator[str]:
+def find_problems(tool: AnyTool, engines: Mapping[str, Adapter]) -> Iterator[str]:
     """Yield all that is wrong with one tool on these engines, a line each."""
     adapter = engines.get(tool.engine)
     if adapter is None:
@@ -65,19 +65,7 @@ def find_problems(tool: Tool, engines: Mapping[str, Adapter]) -> Iterator[str]:
         return
     yield from _validated(adapter.Options, tool.options, "options")
     yield from _wrong_gates(tool, adapter)
-    yield from (
-        f"ask {question!r} brings {key!r}, which the tool's input does not take"
-        for question, key in tool.unanswerable()
-    )
-    yield from (
-        f"{place} names {', '.join(strangers)}, which the tool's input does not have"
-        for place, strangers in tool.unknown_arguments().items()
-    )
-    yield from (
-        f"{place} takes {field!r} from the answer, which has no such field" for place, field, _ in tool.unanswered()
-    )
-    yield from (f"gates.{name}.{part}: {text}" for name, part, text in tool.unused_answers())
-    yield from (f"{setting}: {text}" for setting, text in find_incompatibilities(tool, adapter))
+    yield from (f"{place}: {text}" for place, text in (*tool.problems(), *find_incompatibilities(tool, adapter)))
 
 
 def first(error: ValidationError) -> str:
@@ -87,14 +75,14 @@ def first(error: ValidationError) -> str:
     return f"{'.'.join(map(str, found['loc']))}: {text}"
 
 
-def _wrong_gates(tool: Tool, adapter: Adapter) -> Iterator[str]:
+def _wrong_gates(tool: AnyTool, adapter: Adapter) -> Iterator[str]:
     model = gate_settings(adapter)
     if model is None:
         if tool.gates:
             yield f"the adapter of engine {tool.engine!r} knows no gates"
         return
     for name, gate in tool.gates.items():
-        yield from _validated(model, gate.model_dump(include=set(GATE_WORDS)), f"gates.{name}")
+        yield from _validated(model, gate.model_dump(include=set(GATE_WORDS)), f"questions.{name}")
 
 
 def _validated(model: type[BaseModel], values: object, where: str) -> Iterator[str]:

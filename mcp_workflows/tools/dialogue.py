@@ -13,10 +13,9 @@ from pydantic import TypeAdapter
 from mcp_workflows.adapter import JSON, InputRequest, digest
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
-from mcp_workflows.tools.gates import ELICIT
-from mcp_workflows.tools.json_schema import Checker, Schema, added_by_host, is_object
-from mcp_workflows.tools.questions import NAME_META
-from mcp_workflows.tools.tool import CONFIRM, Tool
+from mcp_workflows.tools.json_schema import Checker, added_by_host, is_object
+from mcp_workflows.tools.questions import ELICIT
+from mcp_workflows.tools.tool import AnyTool
 
 _NO: Final = (False, "decline", "cancel", "no", "reject", "false")
 
@@ -64,7 +63,7 @@ class Declined:
     action: Action
 
 
-def take(tool: Tool, responses: Mapping[str, JSON], dialogue: Dialogue) -> Dialogue | Declined:
+def take(tool: AnyTool, responses: Mapping[str, JSON], dialogue: Dialogue) -> Dialogue | Declined:
     """Add these answers to the dialogue; ignore responses to questions that were not asked.
 
     Raises:
@@ -82,15 +81,15 @@ def take(tool: Tool, responses: Mapping[str, JSON], dialogue: Dialogue) -> Dialo
     return dialogue
 
 
-def still_to_ask(tool: Tool, arguments: Mapping[str, JSON], dialogue: Dialogue) -> tuple[str, ...]:
+def still_to_ask(tool: AnyTool, arguments: Mapping[str, JSON], dialogue: Dialogue) -> tuple[str, ...]:
     """Return the names of the questions whose answers are still needed."""
     due = (name for name, ask in tool.ask.items() if ask.due(name, arguments))
     return tuple(name for name in due if name not in dialogue.answered)
 
 
-def questions(tool: Tool, names: tuple[str, ...], scope: Mapping[str, JSON]) -> Mapping[str, InputRequest]:
+def questions(tool: AnyTool, names: tuple[str, ...], scope: Mapping[str, JSON]) -> Mapping[str, InputRequest]:
     """Return the questions as input requests, by name."""
-    return {name: InputRequest(method=ELICIT, params=tool.question(name, scope)) for name in names}
+    return {name: InputRequest(method=ELICIT, params=tool.ask[name].params(name, scope)) for name in names}
 
 
 def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping[str, JSON]:
@@ -137,18 +136,11 @@ def invalid_response(key: str, text: str) -> RequestError:
     return RequestError(INVALID_PARAMS, f"inputResponses[{key!r}]: {text}; nothing was applied", {"key": key})
 
 
-_FORM: Final[Schema] = {
-    "type": "object",
-    "properties": {CONFIRM: {"type": "boolean", "title": "Yes, go ahead"}},
-    "required": [CONFIRM],
-}
-"""A form with one box to tick. Clients answer an empty form without a person, but not this one."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
     """A question that a person must say yes to."""
 
+    name: str
     request: InputRequest
     about: str  # a digest of the tool, the message and the arguments
 
@@ -162,27 +154,27 @@ class Confirmation:
         Raises:
             RequestError: the answer does not fit.
         """
-        if CONFIRM not in responses or dialogue.confirming != self.about:
+        if self.name not in responses or dialogue.confirming != self.about:
             return False
-        response = checked_response(CONFIRM, self.request, responses[CONFIRM])
+        response = checked_response(self.name, self.request, responses[self.name])
         if response["action"] != Action.ACCEPT:
-            return Declined(name=CONFIRM, action=Action(response["action"]))
-        return True if response["content"][CONFIRM] else Declined(name=CONFIRM, action=Action.DECLINE)
+            return Declined(name=self.name, action=Action(response["action"]))
+        return True if response["content"][self.name] else Declined(name=self.name, action=Action.DECLINE)
 
 
-def confirmation(tool: Tool, scope: Mapping[str, JSON]) -> Confirmation | None:
+def confirmation(tool: AnyTool, scope: Mapping[str, JSON]) -> Confirmation | None:
     """Return the confirmation that this call needs before it starts, or None.
 
     Raises:
         MappingError: the message would have a gap: a person who says yes must see everything.
     """
-    if tool.confirm is None:
+    if tool.confirmation is None:
         return None
-    wordless = Template(tool.confirm).wordless  # then only values would describe the call
-    template = Template(f"Start {tool.name}? {tool.confirm}" if wordless else tool.confirm)
-    if gaps := template.gaps(scope):
+    name, question = tool.confirmation
+    if Template(question.message).wordless:  # then only values would describe the call
+        question = question.model_copy(update={"message": f"Start {tool.name}? {question.message}"})
+    if gaps := Template(question.message).gaps(scope):
         raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to confirm")
-    message = template.message(scope)
-    params = {"mode": "form", "message": message, "requestedSchema": _FORM, "_meta": {NAME_META: CONFIRM}}
-    about = digest([tool.name, message, scope["args"]])
-    return Confirmation(request=InputRequest(method=ELICIT, params=params), about=about)
+    params = question.params(name, scope)
+    about = digest([tool.name, params["message"], scope["args"]])
+    return Confirmation(name=name, request=InputRequest(method=ELICIT, params=params), about=about)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from mcp_workflows.tools.json_schema import Schema, is_list, is_object, list_at, object_at
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 
 UNKNOWN_WAIT: Final = timedelta(seconds=4)
 """The wait for a host that is not in the table: the shortest limit that was seen is 5 s."""
@@ -48,28 +48,28 @@ class HostRule:
     """A reason for a host to refuse tools."""
 
     host: str
-    complaint: Callable[[Tool], str | None]  # what is wrong with a tool; None: nothing
+    complaint: Callable[[AnyTool], str | None]  # what is wrong with a tool; None: nothing
     hint: str  # what to do
     source: str
 
 
-def refusals(tool: Tool) -> Iterator[tuple[HostRule, str]]:
+def refusals(tool: AnyTool) -> Iterator[tuple[HostRule, str]]:
     """Yield the rules that the tool breaks, each with what is wrong."""
     yield from ((rule, text) for rule in _RULES if (text := rule.complaint(tool)))
 
 
-def _combined(tool: Tool) -> str | None:
+def _combined(tool: AnyTool) -> str | None:
     found = [word for word in ("anyOf", "oneOf", "allOf") if word in tool.input]
     return f"input has {found[0]} at its top" if found else None
 
 
-def _odd_property(tool: Tool) -> str | None:
+def _odd_property(tool: AnyTool) -> str | None:
     names = (name for _, schema in _subschemas(tool.input, "input") for name in object_at(schema, "properties"))
     odd = next((name for name in names if not _PROPERTY.fullmatch(name)), None)
     return None if odd is None else f"the property {odd!r} has blanks or other signs than letters, digits, _, . and -"
 
 
-def _first(tool: Tool, wanted: Callable[[Schema], bool], what: str) -> str | None:
+def _first(tool: AnyTool, wanted: Callable[[Schema], bool], what: str) -> str | None:
     found = next((place for place, schema in _subschemas(tool.input, "input") if wanted(schema)), None)
     return None if found is None else f"{found}: {what}"
 

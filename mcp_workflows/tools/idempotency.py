@@ -16,7 +16,7 @@ from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, digest
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.tools.dialogue import Dialogue
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 
 SHORTEST_SECRET: Final = 32  # characters of a key that is all that tells its caller from others
 _RESERVED: Final = "mcp-workflows:"  # prefix of keys that are made here, so that they never equal a client's key
@@ -43,7 +43,7 @@ def key_of(own: str | None, host: Sequence[str] | None, arguments: JSON, princip
     return _escaped(own) if host is None else _of_host(host, arguments)
 
 
-def with_key(dialogue: Dialogue, tool: Tool, principal: Principal, now: datetime) -> Dialogue:
+def with_key(dialogue: Dialogue, tool: AnyTool, principal: Principal, now: datetime) -> Dialogue:
     """Return the dialogue with a key or a start time, so that all its rounds are one call and start one execution."""
     if dialogue.key is not None or dialogue.since is not None:
         return dialogue
@@ -52,7 +52,9 @@ def with_key(dialogue: Dialogue, tool: Tool, principal: Principal, now: datetime
     return replace(dialogue, key=secrets.token_hex(16))
 
 
-def idempotency_of(tool: Tool, dialogue: Dialogue, arguments: Mapping[str, JSON], principal: Principal) -> Idempotency:
+def idempotency_of(
+    tool: AnyTool, dialogue: Dialogue, arguments: Mapping[str, JSON], principal: Principal
+) -> Idempotency:
     """Return the idempotency of a call whose arguments are complete."""
     if dialogue.key is not None:
         return Idempotency(key=dialogue.key, holds_at_engine=not tool.names_task)

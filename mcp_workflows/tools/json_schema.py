@@ -58,9 +58,7 @@ def check_size(what: str, value: JSON, most: int | None, most_values: int | None
             f"{what}: {len(text)} bytes of JSON, and at most {most} are taken: send less, or a link to it"
         )
     if most_values is not None and has_more_values(text, most_values):
-        raise LimitReached(
-            f"{what}: more than {most_values} JSON values (limits.max_json_values): send less, or a link to it"
-        )
+        raise LimitReached(f"{what}: more than {most_values} JSON values: send less, or a link to it")
 
 
 def has_more_values(text: bytes, most: int) -> bool:
@@ -675,9 +673,14 @@ def _of_names(schema: Schema, value: Schema) -> Iterator[str]:
     required = (name for name in schema.get("required", ()) if isinstance(name, str) and name not in value)
     yield from (f"{name!r} is a required property" for name in required)
     if schema.get("additionalProperties") is False and (rest := list(islice(_rest(schema, value), MAX_COMPLAINTS))):
-        meant = closest(rest[0][:_SHOWN], (name for name in schema.get("properties", {}) if name not in value))
-        hint = f"; did you mean {meant!r}?" if meant else ""
+        hint = did_you_mean(rest[0][:_SHOWN], (name for name in schema.get("properties", {}) if name not in value))
         yield f"additional properties are not allowed, such as {', '.join(map(repr, rest))}{hint}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'orders'?` if a known name is close, else nothing."""
+    close = closest(name, (word for word in known if word != name))
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def _token(name: str) -> str:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mcp_workflows.access import Principal
-from mcp_workflows.access.limit_settings import Limits
+from mcp_workflows.access.limit_settings import MAX_JSON_VALUES, Limits
 from mcp_workflows.adapter import JSON, Gate, InputRequest, digest
 from mcp_workflows.tools.dialogue import Confirmation, Declined, Dialogue, confirmation, questions, still_to_ask, take
 from mcp_workflows.tools.idempotency import Idempotency, idempotency_of
 from mcp_workflows.tools.json_schema import check_size
-from mcp_workflows.tools.tool import Tool, on_behalf_of
+from mcp_workflows.tools.tool import AnyTool, on_behalf_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ Preparation: TypeAlias = Prepared | NotReady
 
 
 def prepare(
-    tool: Tool,
+    tool: AnyTool,
     given: Mapping[str, JSON],
     responses: Mapping[str, JSON],
     dialogue: Dialogue,
@@ -71,7 +71,7 @@ def prepare(
         return NotReady(reason=f"{taken.name}: answered with {taken.action}; nothing was started", dialogue=dialogue)
     arguments = {**given, **taken.arguments}
     asking = still_to_ask(tool, arguments, taken)
-    check_size(f"Arguments of {tool.name}", arguments, limits.max_arguments, limits.max_json_values)
+    check_size(f"Arguments of {tool.name}", arguments, limits.max_arguments, MAX_JSON_VALUES)
     to_come: frozenset[str] = frozenset()
     if asking:
         to_come = frozenset(name for question in asking for name in tool.ask[question].answers(question))
@@ -92,7 +92,7 @@ def prepare(
     )
 
 
-def fill_templates(tool: Tool, scope: Mapping[str, JSON], principal: Principal) -> Filled:
+def fill_templates(tool: AnyTool, scope: Mapping[str, JSON], principal: Principal) -> Filled:
     """Return the templates of a tool, filled in from the scope of one task.
 
     Raises:

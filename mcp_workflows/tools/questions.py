@@ -1,4 +1,4 @@
-"""Questions to people as the configuration writes them: before the start (`ask`), or while it works (`gates`)."""
+"""Questions to people as the configuration writes them: asked before the start, or found by a gate while it works."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from itertools import combinations
 from math import ceil, floor
 from typing import Annotated, Any, Final, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
-from mcp_workflows.adapter import DECLINE_META
+from mcp_workflows.adapter import DECLINE_META, GATE_WORDS, JSON, Gate, InputRequest
 from mcp_workflows.adapter.display_text import cleaned, is_blank
 from mcp_workflows.adapter.forms import FIELD_TYPES, field_problem
-from mcp_workflows.adapter.templates import Template
+from mcp_workflows.adapter.templates import Template, unused_fields
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.tools.json_schema import Schema, check_schema, violations
+from mcp_workflows.tools.json_schema import Schema, check_schema, did_you_mean, violations
 
+ELICIT: Final = "elicitation/create"
 NAME_META: Final = "mcp-workflows/question"  # in `_meta` of an elicitation: the name of the question
 _LONGEST_KEY: Final = 24  # characters that a model repeats without an error: `approve.17`; a UUID has 36
 _DIGITS: Final = 10  # of the digest of a longer one, 40 bits: no two questions of a task have the same
@@ -72,22 +73,26 @@ Message = Annotated[str, AfterValidator(check_message)]
 """A text with placeholders that a person reads."""
 
 
-class Question(BaseModel):
+class _Asked(BaseModel):
     """A question to a person, and the form for the answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     message: Message = Field(
-        description="What the person reads; may hold {{placeholders}} over the arguments, which stand between « and »."
+        description="What the person reads; may hold {{placeholders}} over the arguments, which stand between « and ».",
     )
-    schema_: Schema = Field(
+    schema_: Schema | None = Field(
         alias="schema",
-        description="A primitive schema (wrapped as one property named like the question) or a flat object schema.",
+        default=None,
+        description="A primitive schema (wrapped as one property named like the question) or a flat object schema. "
+        "Without it the person says yes or no.",
     )
 
     @field_validator("schema_")
     @classmethod
-    def _schema_is_form(cls, schema: Schema) -> Schema:
+    def _schema_is_form(cls, schema: Schema | None) -> Schema | None:
+        if schema is None:
+            return None
         is_field = schema.get("type") in FIELD_TYPES
         form = check_schema({"type": "object", "properties": {"value": schema}} if is_field else schema)
         fields: Schema = form.get("properties", {})
@@ -100,9 +105,12 @@ class Question(BaseModel):
 
     def form(self, name: str) -> Schema:
         """Return the object schema that a client shows as a form: `requestedSchema` of `elicitation/create`."""
-        if self.schema_.get("type") == "object":
-            return self.schema_
-        return {"type": "object", "properties": {name: self.schema_}, "required": [name]}
+        schema = self.schema_
+        if schema is None:
+            return {"type": "object", "properties": {}}
+        if schema.get("type") == "object":
+            return schema
+        return {"type": "object", "properties": {name: schema}, "required": [name]}
 
     def params(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the params of `elicitation/create`; a message of values alone begins with the question's name."""
@@ -114,6 +122,98 @@ class Question(BaseModel):
     def answers(self, name: str) -> frozenset[str]:
         """Return the names that an answer can fill."""
         return frozenset(self.form(name).get("properties", {}))
+
+
+class Question(_Asked):
+    """A question to the person before anything starts; the answer joins the arguments.
+
+    Without a schema it is a confirmation: nothing starts before a person says yes to this call.
+    Source: MCP 2026-07-28, multi round-trip requests (`inputRequests` on `tools/call`).
+    """
+
+    when_missing: bool = Field(
+        default=False, description="Before the start: ask only if the arguments do not have it already."
+    )
+
+    @model_validator(mode="after")
+    def _has_what_it_misses(self) -> Question:
+        if self.when_missing and self.schema_ is None:
+            raise ValueError("when_missing: a yes or no is asked for always; leave it out, or give a schema")
+        return self
+
+    def form(self, name: str) -> Schema:
+        """Return the form; that of a confirmation has one box to tick.
+
+        Clients answer an empty form without a person, but not this one.
+        """
+        if self.schema_ is not None:
+            return super().form(name)
+        box = {"type": "boolean", "title": "Yes, go ahead"}
+        return {"type": "object", "properties": {name: box}, "required": [name]}
+
+    def due(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """True if the question is still to be asked, given the arguments so far."""
+        wanted = self.form(name).get("required") or list(self.answers(name))
+        return not self.when_missing or any(key not in arguments for key in wanted)
+
+
+class GateQuestion(_Asked):
+    """A question while the workflow waits at a gate: a human step that was not written for us.
+
+    The adapter of the engine checks `when`, `send` and `decline`, which are in the engine's own words.
+    """
+
+    when: Any = Field(
+        description="When the execution waits for a person, in the engine's words; `send` says how it goes on."
+    )  # any JSON value
+    send: Any = Field(  # any JSON value
+        description="How the answer reaches the workflow; {{answer.NAME}} and {{principal.subject}} may be in it."
+    )
+    decline: Any = Field(  # any JSON value
+        default=None, description="How a refusal does. Without it the question cannot be declined."
+    )
+
+    @field_validator("when", "send", "decline")
+    @classmethod
+    def _is_template(cls, value: Any) -> Any:  # any JSON value
+        check_template(value)
+        return value
+
+    def problems(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield the fields of an answer that are not there, or not sent on: the part at fault, and the text."""
+        for part, known in (("send", self.answers(name)), ("decline", frozenset[str]())):
+            unknown = Template(getattr(self, part)).fields("answer") - known
+            yield from ((part, f"the answer has no {field!r}{did_you_mean(field, known)}") for field in sorted(unknown))
+        for field in unused_fields(self.form(name), self.send):
+            text = f"the person answers {field!r}, and send does not use it, so a no would be sent as a yes: "
+            yield "send", f"{text}put {{{{answer.{field}}}}} in it, or leave the field out of the schema"
+
+    def freeze(self, name: str, scope: Mapping[str, JSON]) -> Gate:
+        """Return the gate of one task, with its question filled in.
+
+        Raises:
+            MappingError: a template does not work on these values.
+        """
+        params = dict(self.params(name, scope))
+        if self.decline is None:
+            params["_meta"] = {**params["_meta"], DECLINE_META: False}
+        request = InputRequest(method=ELICIT, params=params, gate=name)
+        return Gate(when=Template(self.when).render(scope), request=request, send=self.send, decline=self.decline)
+
+
+def _kind_of_question(value: object) -> str:
+    """Return the name of the model: a question with words of a gate is found by one."""
+    if isinstance(value, _Asked):
+        return type(value).__name__
+    is_gate = isinstance(value, dict) and not GATE_WORDS.isdisjoint(cast("dict[str, object]", value))
+    return (GateQuestion if is_gate else Question).__name__
+
+
+AnyQuestion = Annotated[
+    Annotated[Question, Tag(Question.__name__)] | Annotated[GateQuestion, Tag(GateQuestion.__name__)],
+    Discriminator(_kind_of_question),
+]
+"""A question before the start, or found by a gate: one with `when`."""
 
 
 def name_of(params: Mapping[str, Any]) -> str | None:  # Any: JSON
@@ -227,17 +327,3 @@ def _of_length(field: Schema) -> str:
     least, most = field.get("minLength", 0), field.get("maxLength", _DOTS)
     length = max(least, min(most, _DOTS)) if isinstance(least, int) and isinstance(most, int) else _DOTS
     return "." * min(length, _LONGEST_TEXT)
-
-
-class Ask(Question):
-    """A question to the person before anything starts; the answer joins the arguments.
-
-    Source: MCP 2026-07-28, multi round-trip requests (`inputRequests` on `tools/call`).
-    """
-
-    when_missing: bool = Field(default=False, description="Ask only if the arguments do not have it already.")
-
-    def due(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """True if the question is still to be asked, given the arguments so far."""
-        wanted = self.form(name).get("required") or list(self.answers(name))
-        return not self.when_missing or any(key not in arguments for key in wanted)

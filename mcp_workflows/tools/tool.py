@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Final, Self, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias, cast
 
 from pydantic import (
     BaseModel,
@@ -16,7 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationInfo,
     WithJsonSchema,
     WrapSerializer,
     field_validator,
@@ -28,9 +27,16 @@ from mcp_workflows.access.limit_settings import ToolLimits
 from mcp_workflows.adapter import JSON, Gate
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import MappingError
-from mcp_workflows.tools.gates import ToolGate
-from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, Schema, check_schema, violations, without_formats
-from mcp_workflows.tools.questions import Ask, Message, Visible, check_template
+from mcp_workflows.tools.json_schema import (
+    MAX_COMPLAINTS,
+    Checker,
+    Schema,
+    check_schema,
+    did_you_mean,
+    violations,
+    without_formats,
+)
+from mcp_workflows.tools.questions import AnyQuestion, GateQuestion, Question, Visible, check_template
 from mcp_workflows.units import DURATION_SCHEMA, Duration
 
 
@@ -65,19 +71,12 @@ MAX_RESULT_BYTES = 1_000_000
 
 
 class TaskSupport(StrEnum):
-    """The task support of a tool, in the words of 2025-11-25 (`execution.taskSupport`)."""
+    """The task support of a tool: its calls become tasks or not, and what a client without tasks gets."""
 
     REQUIRED = "required"
     OPTIONAL = "optional"
-    FORBIDDEN = "forbidden"
-
-
-class Fallback(StrEnum):
-    """The result for a client without tasks, from a tool whose tasks are optional."""
-
-    TOOLS = "tools"
     WAIT = "wait"
-    REFUSE = "refuse"
+    FORBIDDEN = "forbidden"
 
 
 class Card(StrEnum):
@@ -141,7 +140,6 @@ class Annotations(BaseModel):
 
 
 EXECUTION_ID = "execution_id"
-CONFIRM = "confirm"  # the name of that question, and of the box in it
 TOLD = frozenset({"tool", "owner", "principal", "issuer", "client", "traceparent", "tracestate"})
 """The names of what engines are told in any case."""
 _TOLD_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")  # of labels too
@@ -167,12 +165,47 @@ _ASSERTED_OF_OBJECTS: Final = frozenset(
 )
 
 
-class Tool(BaseModel):
-    """One workflow as one MCP tool.
+class _Need(NamedTuple):
+    """The condition on other settings of a tool under which a setting counts."""
 
-    Raises:
-        pydantic.ValidationError: a schema, a template, a name or a duration is wrong.
+    words: str
+    is_met: Callable[[Mapping[str, Any]], bool]  # asked with the settings, as they are written
+
+
+def _hands_over(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("tasks", "optional") == "optional")
+
+
+def _makes_tasks(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("tasks") != "forbidden")
+
+
+def _may_cancel(settings: Mapping[str, Any]) -> bool:
+    return settings.get("kind") != "watch" or settings.get("allow_cancel") is True
+
+
+_CANCELS: Final = _Need("allow_cancel: true", _may_cancel)
+_NEEDS: Final[Mapping[str, _Need]] = {
+    **dict.fromkeys(("wait", "card"), _Need("tasks: optional", _hands_over)),
+    "adaptive": _Need("tasks that are not forbidden", _makes_tasks),
+    **dict.fromkeys(("cancel", "cancel_on_disconnect", "on_expire"), _CANCELS),
+}
+
+
+def missing_need(setting: str, settings: Mapping[str, Any]) -> str | None:  # Any: as they are written
+    """Return what a setting needs and a tool with these settings does not have; None if the setting counts.
+
+    In a tool itself such a setting is an error; a default for many tools does not apply.
     """
+    kind = Kind.WATCH if settings.get("kind") == Kind.WATCH else Kind.START
+    if setting not in MODELS[kind].model_fields and setting in MODELS[_OTHER[kind]].model_fields:
+        return f"kind: {_OTHER[kind]}"
+    need = _NEEDS.get(setting)
+    return None if need is None or need.is_met(settings) else need.words
+
+
+class _Offered(BaseModel):
+    """The settings of all kinds of tools."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -181,46 +214,26 @@ class Tool(BaseModel):
     workflow: str = Field(min_length=1, description="The workflow in the engine's own naming.")
     title: Visible | None = Field(default=None, description="The name people see.")
     description: str | None = Field(default=None, description="What the model reads to decide when to call it.")
-    input: Schema = Field(
-        default_factory=lambda: {"type": "object"}, description="JSON Schema of the arguments (an object)."
-    )
-    args: Any = Field(  # any JSON value with {{placeholders}}
-        default=None,
-        description="How arguments reach the workflow: a template, a list for positional arguments. "
-        "Default: the whole object as the one argument; none if it is empty and `input` declares none.",
-    )
-    send: Any = Field(  # likewise
-        default=None,
-        description="The one input of the workflow, as a template: `send: X` is the same as `args: [X]`.",
-    )
     output: Schema | None = Field(default=None, description="JSON Schema of the result (an object).")
     annotations: Annotations | None = Field(default=None, description="Hints for hosts (MCP ToolAnnotations).")
-    tasks: TaskSupport = Field(default=TaskSupport.OPTIONAL, description="Whether a call becomes a task.")
-    kind: Kind = Field(
-        default=Kind.START,
-        description="What a call does: `start` an execution, or `watch` a running one of this workflow, by its id in "
-        "the engine. Watching needs a caller who is identified.",
-    )
-    allow_answer: bool = Field(
-        default=False, description="With `kind: watch`: the caller may answer the execution's questions."
-    )
-    allow_cancel: bool = Field(default=False, description="With `kind: watch`: the caller may cancel the execution.")
-    fallback: Fallback = Field(
-        default=Fallback.TOOLS,
-        description="What clients without tasks get when tasks are optional: after `wait`, a handle for the task_tool "
-        "tools (`tools`); the result, however long it takes (`wait`); or an error (`refuse`).",
+    tasks: TaskSupport = Field(
+        default=TaskSupport.OPTIONAL,
+        description="Whether a call becomes a task. Clients without tasks get, with `optional`, a handle for the task "
+        "tools, after `wait`; with `wait`, the result, however long it takes; with `required`, an error. `forbidden`: "
+        "every client waits for the result.",
     )
     wait: Wait = Field(
         default=None,
-        description="With `fallback: tools`: how long a call waits for the workflow. `auto`, the default, is as long "
-        "as the host allows, and 4s for an unknown host: see `mcp-workflows docs clients-without-tasks`.",
+        description="With `tasks: optional`: how long a client without tasks waits before a handle. `auto`, the "
+        "default, is as long as the host allows, and 4s for an unknown host: see "
+        "`mcp-workflows docs clients-without-tasks`.",
         examples=["auto", "30s"],
     )
     card: CardSetting = Field(
         default=Card.ON,
-        description="With `fallback: tools`: whether hosts that show pages (MCP Apps) show the task as a card, with "
-        "steps, questions and result: `on`; `off`; or `answers_only`, where only the card answers and cancels, and the "
-        "model does not. See `mcp-workflows docs card`.",
+        description="With `tasks: optional`: whether hosts that show pages (MCP Apps) show the task view, with steps, "
+        "questions and result: `on`; `off`; or `answers_only`, where only the view answers and cancels, and the model "
+        "does not. See `mcp-workflows docs card`.",
     )
     adaptive: Duration | None = Field(
         default=None,
@@ -249,29 +262,12 @@ class Tool(BaseModel):
         description="Who may call it, and see, answer and cancel its tasks: see `mcp-workflows docs access`. Default: "
         "whoever is let in may call it, and a task is its owner's alone.",
     )
-    ask: dict[str, Ask] = Field(default_factory=dict, description="Questions before the start, by name.")
-    confirm: Message | None = Field(
-        default=None,
-        description="What a person must say yes to before each start, after all other questions; may hold "
-        "{{placeholders}}, whose values stand between « and ». Clients that cannot ask are refused. See "
-        "`mcp-workflows docs retries`.",
-        examples=["Charge {{amount}}?"],
-    )
-    dedupe: Duration | None = Field(
-        default=None,
-        description="For how long after a call without an idempotency key the same arguments, from the same principal, "
-        "are the same task. Default: such calls are two. See `mcp-workflows docs retries`.",
-        examples=["10m"],
-    )
-    on_behalf_of: dict[str, str] = Field(
+    questions: Mapping[str, AnyQuestion] = Field(
         default_factory=dict,
-        max_length=16,
-        description="More that the engine is told of who calls, as texts with {{placeholders}}: in a memo (Temporal) "
-        'or labels (Google). `{email: "{{principal.claims.email}}"}`.',
-    )
-    gates: dict[str, ToolGate] = Field(
-        default_factory=dict,
-        description="Human steps of a workflow that was not written for us, by name: see `mcp-workflows docs gates`.",
+        description="What a person is asked, by name. With `when`, the workflow waits at this place, although it was "
+        "not written for us: see `mcp-workflows docs gates`. Otherwise before the start: the answer joins the "
+        "arguments, or without a schema, a yes to this very call is needed, after all other questions; clients that "
+        "cannot ask are refused. See `mcp-workflows docs retries`.",
     )
     listed: bool = Field(
         default=True,
@@ -285,81 +281,36 @@ class Tool(BaseModel):
         default_factory=dict,
         description="Settings of this tool for its engine's adapter (task queue, ...); may hold {{placeholders}}.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _watches_by_id(cls, values: Any) -> Any:  # any: what is not a mapping is pydantic's to refuse
-        if not isinstance(values, dict) or cast("dict[str, Any]", values).get("kind") != Kind.WATCH:
-            return values  # pyright: ignore[reportUnknownVariableType]
-        written = cast("dict[str, Any]", values)
-        if useless := sorted(written.keys() & {"input", "args", "send", "ask", "dedupe", "on_behalf_of"}):
-            raise ValueError(f"kind: watch takes an execution id and starts nothing: leave out {', '.join(useless)}")
-        return {**written, "input": WATCH_INPUT}
+    input: Schema = Field(
+        default_factory=lambda: {"type": "object"}, description="JSON Schema of the arguments (an object)."
+    )
 
     @model_validator(mode="after")
     def _has_only_what_counts(self) -> Self:
-        given, optional = self.model_fields_set, self.tasks is TaskSupport.OPTIONAL
-        useless = {
-            "kind: watch": {"allow_answer", "allow_cancel"} if self.kind is Kind.START else set[str](),
-            "tasks: optional": set[str]() if optional else {"fallback", "wait", "card"},
-            "fallback: tools": {"wait", "card"} if optional and self.fallback is not Fallback.TOOLS else set[str](),
-            "tasks that are not forbidden": {"adaptive"} if self.tasks is TaskSupport.FORBIDDEN else set[str](),
-        }
-        for without, names in useless.items():
-            if wrong := sorted(names & given):
-                raise ValueError(f"{', '.join(wrong)}: only with {without}; leave it out")
+        for setting in sorted(self.model_fields_set):
+            if need := missing_need(setting, dict(self)):
+                raise ValueError(f"{setting}: only with {need}; leave it out")
         if self.allow and self.allow.call and not self.allow.see and self.tasks is not TaskSupport.FORBIDDEN:
             raise ValueError("allow: nobody could see what comes of it: say `see: {}` for the owner, or say who")
-        if self.confirm is not None and CONFIRM in self.ask:
-            raise ValueError("confirm: there is a question of that name in ask: rename it")
-        if wrong := sorted(name for name in self.on_behalf_of if not _TOLD_NAME.fullmatch(name)):
-            raise ValueError(f"on_behalf_of: {wrong[0]!r} is no name for it: up to 32 of a-z, 0-9, _ and -, a-z first")
-        if taken := sorted(self.on_behalf_of.keys() & TOLD):
-            raise ValueError(f"on_behalf_of: the engine is told {', '.join(taken)} anyway: choose another name")
-        if self.kind is Kind.WATCH and not self.allow_cancel and (name := self._cancels_by()):
-            raise ValueError(f"{name}: with kind: watch only together with allow_cancel: true")
+        if len(confirmations := [name for name, each in self._before.items() if each.schema_ is None]) > 1:
+            raise ValueError(f"questions: {', '.join(confirmations)}: only one yes or no can be asked before the start")
         return self
 
     @field_validator("input", "output")
     @classmethod
-    def _is_object_schema(cls, schema: Schema | None, info: ValidationInfo) -> Schema | None:
-        if schema is None:
-            return None
-        return without_formats(check_schema(schema)) if info.field_name == "output" else check_schema(schema)
+    def _is_object_schema(cls, schema: Schema | None) -> Schema | None:
+        return None if schema is None else check_schema(schema)
 
-    @field_validator("args", "send")
+    @field_validator("output")
     @classmethod
-    def _is_template(cls, value: Any) -> Any:  # any JSON value
-        check_template(value)
-        return value
-
-    @field_validator("send")
-    @classmethod
-    def _instead_of_args(cls, send: Any, info: ValidationInfo) -> Any:  # any JSON value
-        if send is not None and info.data.get("args") is not None:
-            raise ValueError("is another way to write args: [...]; leave one of the two out")
-        return send
-
-    @field_validator("on_behalf_of")
-    @classmethod
-    def _texts_are_templates(cls, texts: dict[str, str]) -> dict[str, str]:
-        check_template(texts)
-        return texts
+    def _has_no_formats(cls, schema: Schema | None) -> Schema | None:
+        return without_formats(schema)
 
     @field_validator("options")
     @classmethod
     def _options_are_templates(cls, options: dict[str, Any]) -> dict[str, Any]:
         check_template(options)
         return options
-
-    def _cancels_by(self) -> str | None:
-        """Return a setting that only matters where executions may be cancelled."""
-        by = {
-            "cancel_on_disconnect": self.cancel_on_disconnect,
-            "cancel": self.cancel is not None,
-            "on_expire": self.on_expire is OnExpire.CANCEL,
-        }
-        return next((name for name, cancels in by.items() if cancels), None)
 
     @property
     def grace(self) -> float | None:
@@ -372,17 +323,8 @@ class Tool(BaseModel):
         return self.on_expire is OnExpire.CANCEL
 
     @cached_property
-    def _args_template(self) -> Template | None:
-        args = self.args if self.send is None else [self.send]
-        return None if args is None else Template(args)
-
-    @cached_property
     def _options_template(self) -> Template:
         return Template(self.options)
-
-    @cached_property
-    def _labels_templates(self) -> Mapping[str, Template]:
-        return {name: Template(text) for name, text in self.on_behalf_of.items()}
 
     @cached_property
     def checker(self) -> Checker:
@@ -411,81 +353,79 @@ class Tool(BaseModel):
     @property
     def hands_over(self) -> bool:
         """True if a client without tasks may get a handle for the task tools instead of the result."""
-        return self.tasks is TaskSupport.OPTIONAL and self.fallback is Fallback.TOOLS
+        return self.tasks is TaskSupport.OPTIONAL
 
     @property
     def effective_card(self) -> Card:
-        """`card`, or `off` if the tool never hands a task over: then there is nothing for a card to follow."""
+        """`card`, or `off` if the tool never hands a task over: then there is nothing for a task view to follow."""
         return self.card if self.hands_over else Card.OFF
 
     @property
     def needs_tasks(self) -> bool:
         """True if a client without tasks is refused."""
-        optional = self.tasks is TaskSupport.OPTIONAL
-        return self.tasks is TaskSupport.REQUIRED or (optional and self.fallback is Fallback.REFUSE)
+        return self.tasks is TaskSupport.REQUIRED
+
+    @property
+    def advertised_support(self) -> Literal["required", "optional", "forbidden"]:
+        """The task support in the words of 2025-11-25 (`execution.taskSupport`)."""
+        return "optional" if self.tasks is TaskSupport.WAIT else self.tasks.value
+
+    @cached_property
+    def _before(self) -> Mapping[str, Question]:
+        return {name: each for name, each in self.questions.items() if isinstance(each, Question)}
+
+    @cached_property
+    def ask(self) -> Mapping[str, Question]:
+        """The questions before the start whose answers join the arguments, by name."""
+        return {name: each for name, each in self._before.items() if each.schema_ is not None}
+
+    @cached_property
+    def confirmation(self) -> tuple[str, Question] | None:
+        """The name and the question that a person must say yes to before each start; None: nobody is asked."""
+        return next(((name, each) for name, each in self._before.items() if each.schema_ is None), None)
+
+    @cached_property
+    def gates(self) -> Mapping[str, GateQuestion]:
+        """The questions that are found by a gate, by name."""
+        return {name: each for name, each in self.questions.items() if isinstance(each, GateQuestion)}
 
     @property
     def asks(self) -> Mapping[str, frozenset[str]]:
         """The fields of the questions in the configuration, by name; the workflow may have its own."""
-        confirm = {CONFIRM: frozenset({CONFIRM})} if self.confirm is not None else {}
-        gates = {name: gate.ask.answers(name) for name, gate in self.gates.items()}
-        before = {name: ask.answers(name) for name, ask in self.ask.items()}
-        return {**confirm, **gates, **{name: fields | gates.get(name, frozenset()) for name, fields in before.items()}}
+        return {name: each.answers(name) for name, each in self.questions.items()}
 
-    def unanswerable(self) -> Sequence[tuple[str, str]]:
-        """Return the questions (by name) and their fields that the tool's input does not take."""
-        closed = self.input.get("additionalProperties") is False and "patternProperties" not in self.input
-        taken = self.input.get("properties", {})
-        brought = [(name, key) for name, ask in self.ask.items() for key in sorted(ask.answers(name))]
-        return [(name, key) for name, key in brought if closed and key not in taken]
-
-    def unknown_arguments(self) -> Mapping[str, Sequence[str]]:
-        """Return the arguments in templates that neither the input nor a question has, by their place."""
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with the tool as a whole: the path of a setting, and the text."""
         properties = self.input.get("properties", {})
-        if not properties or self.input.keys() & _OPENING:
-            return {}  # any argument may be there
-        known = frozenset(properties).union(*(ask.answers(name) for name, ask in self.ask.items()))
-        templates = {where: Template(source).arguments for where, source in self._templates()}
-        found = {where: sorted(names - known) for where, names in templates.items()}
-        return {where: names for where, names in found.items() if names}
-
-    def unanswered(self) -> Iterator[tuple[str, str, frozenset[str]]]:
-        """Yield each place where a gate takes a field that its answer lacks, that field, and the fields there are."""
+        is_open = self.input.get("additionalProperties") is not False or "patternProperties" in self.input
+        brought = [(name, key) for name, each in self.ask.items() for key in sorted(each.answers(name))]
+        for place, source in self._templates():
+            template = Template(source)
+            if properties and not self.input.keys() & _OPENING:  # otherwise any argument may be there
+                for argument in sorted(template.arguments - properties.keys() - {key for _, key in brought}):
+                    yield place, f"there is no argument {argument!r}{did_you_mean(argument, properties)}"
+            for field in sorted(template.begun_with("principal") - PRINCIPAL_FIELDS):
+                yield place, f"there is no principal.{field}{did_you_mean(field, PRINCIPAL_FIELDS)}"
         for name, gate in self.gates.items():
-            brought = gate.ask.answers(name)
-            yield from ((f"gates.{name}.{part}", field, brought) for part, field in gate.unknown_fields(name))
-
-    def unused_answers(self) -> Iterator[tuple[str, str, str]]:
-        """Yield each gate that asks for a field and does not send it, the part at fault, and what to do."""
-        for name, gate in self.gates.items():
-            for field in gate.unused_fields(name):
-                text = f"the person answers {field!r}, and send does not use it, so a no would be sent as a yes: "
-                yield name, "send", f"{text}put {{{{answer.{field}}}}} in it, or leave the field out of ask"
+            yield from ((f"questions.{name}.{part}", text) for part, text in gate.problems(name))
+        for name, key in brought:
+            if not is_open and key not in properties:
+                text = f"the tool's input takes no {key!r}: it has additionalProperties: false"
+                yield f"questions.{name}.schema", text
 
     @cached_property
     def names_task(self) -> bool:
         """True if a placeholder may have the id of the task, so that no two calls are the same to the engine."""
         return any(Template(source).mentions("task") for _, source in self._templates())
 
-    def unknown_principal_fields(self) -> Iterator[tuple[str, str]]:
-        """Yield each place where a placeholder names a field that no principal has, and that field."""
-        for where, source in self._templates():
-            strange = Template(source).begun_with("principal") - PRINCIPAL_FIELDS
-            yield from ((where, field) for field in sorted(strange))
-
     def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
         """Yield all values that may hold placeholders, with their place."""
-        yield "args", self.args
-        yield "send", self.send
         yield from self.options.items()
-        yield from ((f"ask.{name}.message", ask.message) for name, ask in self.ask.items())
-        yield "confirm", self.confirm
-        yield from ((f"on_behalf_of.{name}", text) for name, text in self.on_behalf_of.items())
-        for name, gate in self.gates.items():
-            yield f"gates.{name}.ask.message", gate.ask.message
-            yield from ((f"gates.{name}.{part}", getattr(gate, part)) for part in ("when", "send", "decline"))
+        for name, question in self.questions.items():
+            parts = ("message", "when", "send", "decline") if isinstance(question, GateQuestion) else ("message",)
+            yield from ((f"questions.{name}.{part}", getattr(question, part)) for part in parts)
 
-    def complaints(self, arguments: Mapping[str, Any], *, to_be_asked: frozenset[str] = frozenset()) -> Sequence[str]:
+    def complaints(self, arguments: Mapping[str, Any], *, to_be_asked: Set[str] = frozenset()) -> Sequence[str]:
         """Return the errors in the arguments, a line each; arguments that will be asked for may still be missing."""
         required = self.input.get("required", [])
         needed = [name for name in required if name not in to_be_asked or name in arguments]
@@ -494,19 +434,12 @@ class Tool(BaseModel):
         return [*found, "and perhaps more"] if len(found) == MAX_COMPLAINTS else found
 
     def map(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
-        """Return the arguments as the engine gets them: a list is positional.
+        """Return the arguments as the engine gets them: a list is positional."""
+        return [scope["args"]]
 
-        Without `args` they are one object, which may be empty if the input declares any. A workflow that declares none
-        may have no parameter for it.
-        """
-        if self._args_template is not None:
-            return self._args_template.render(scope)
-        declared = self.input.get("properties") or self.input.get("additionalProperties") not in (None, True, False)
-        return [scope["args"]] if scope["args"] or declared or self.input.keys() & _OPENING else []
-
-    def question(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the params of `elicitation/create` for one of the questions."""
-        return self.ask[name].params(name, scope)
+    def labels(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return what the engine is told of the caller beyond the usual."""
+        return {}
 
     def frozen_options(self, scope: Mapping[str, Any]) -> Mapping[str, Any]:
         """Fill in the settings for the engine's adapter: a task keeps them as they were at its start.
@@ -521,6 +454,95 @@ class Tool(BaseModel):
         filled: Mapping[str, Any] = self._options_template.settings(scope)
         return filled
 
+    def frozen_gates(self, scope: Mapping[str, Any]) -> Mapping[str, Gate]:
+        """Fill in the gates and their questions.
+
+        Raises:
+            MappingError: a template does not work on these values.
+        """
+        return {name: gate.freeze(name, scope) for name, gate in self.gates.items()}
+
+
+class Tool(_Offered):
+    """One workflow as one MCP tool: a call starts an execution.
+
+    Raises:
+        pydantic.ValidationError: a schema, a template, a name or a duration is wrong.
+    """
+
+    kind: Annotated[Literal[Kind.START], WithJsonSchema({"enum": [*Kind]})] = Field(
+        default=Kind.START,
+        description="What a call does: `start` an execution, or `watch` a running one of this workflow, by its id in "
+        "the engine. Watching needs a caller who is identified.",
+    )
+    args: Any = Field(  # any JSON value with {{placeholders}}
+        default=None,
+        description="How arguments reach the workflow: a template, a list for positional arguments. "
+        "Default: the whole object as the one argument; none if it is empty and `input` declares none.",
+    )
+    dedupe: Duration | None = Field(
+        default=None,
+        description="For how long after a call without an idempotency key the same arguments, from the same principal, "
+        "are the same task. Default: such calls are two. See `mcp-workflows docs retries`.",
+        examples=["10m"],
+    )
+    on_behalf_of: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="More that the engine is told of who calls, as texts with {{placeholders}}: in a memo (Temporal) "
+        'or labels (Google). `{email: "{{principal.claims.email}}"}`.',
+    )
+    may_answer: ClassVar = True  # the tasks of a start are the caller's own
+    may_cancel: ClassVar = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _watches_nothing(cls, values: Any) -> Any:  # any: what is not a mapping is pydantic's to refuse
+        written = cast("dict[str, Any]", values) if isinstance(values, dict) else {}
+        if useless := sorted(written.keys() & (WatchTool.model_fields.keys() - cls.model_fields.keys())):
+            raise ValueError(f"{', '.join(useless)}: only with kind: watch; leave it out")
+        return cast("object", values)
+
+    @field_validator("on_behalf_of")
+    @classmethod
+    def _has_names_and_templates(cls, texts: dict[str, str]) -> dict[str, str]:
+        if wrong := sorted(name for name in texts if not _TOLD_NAME.fullmatch(name)):
+            raise ValueError(f"{wrong[0]!r} is no name for it: up to 32 of a-z, 0-9, _ and -, a-z first")
+        if taken := sorted(texts.keys() & TOLD):
+            raise ValueError(f"the engine is told {', '.join(taken)} anyway: choose another name")
+        check_template(texts)
+        return texts
+
+    @field_validator("args")
+    @classmethod
+    def _is_template(cls, value: Any) -> Any:  # any JSON value
+        check_template(value)
+        return value
+
+    @cached_property
+    def _args_template(self) -> Template | None:
+        return None if self.args is None else Template(self.args)
+
+    @cached_property
+    def _labels_templates(self) -> Mapping[str, Template]:
+        return {name: Template(text) for name, text in self.on_behalf_of.items()}
+
+    def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
+        yield "args", self.args
+        yield from super()._templates()
+        yield from ((f"on_behalf_of.{name}", text) for name, text in self.on_behalf_of.items())
+
+    def map(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
+        """Return the arguments as the engine gets them: a list is positional.
+
+        Without `args` they are one object, which may be empty if the input declares any. A workflow that declares none
+        may have no parameter for it.
+        """
+        if self._args_template is not None:
+            return self._args_template.render(scope)
+        declared = self.input.get("properties") or self.input.get("additionalProperties") not in (None, True, False)
+        return [scope["args"]] if scope["args"] or declared or self.input.keys() & _OPENING else []
+
     def labels(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
         """Fill in `on_behalf_of`; texts without a value are left out.
 
@@ -532,16 +554,56 @@ class Tool(BaseModel):
         texts = {name: template.text(scope) for name, template in self._labels_templates.items()}
         return {name: text for name, text in texts.items() if text}
 
-    def frozen_gates(self, scope: Mapping[str, Any]) -> Mapping[str, Gate]:
-        """Fill in the gates and their questions.
 
-        Raises:
-            MappingError: a template does not work on these values.
-        """
-        return {name: gate.freeze(name, scope) for name, gate in self.gates.items()}
+class WatchTool(_Offered):
+    """One workflow as one MCP tool: a call watches an execution that was started elsewhere, by its id in the engine.
+
+    Raises:
+        pydantic.ValidationError: see `Tool`; or a setting only matters when a workflow is started.
+    """
+
+    kind: Literal[Kind.WATCH] = Kind.WATCH
+    allow_answer: bool = Field(
+        default=False, description="With `kind: watch`: the caller may answer the execution's questions."
+    )
+    allow_cancel: bool = Field(default=False, description="With `kind: watch`: the caller may cancel the execution.")
+    dedupe: ClassVar = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_an_id(cls, values: Any) -> Any:  # any: what is not a mapping is pydantic's to refuse
+        if not isinstance(values, dict):
+            return cast("object", values)
+        written = cast("dict[str, Any]", values)
+        if useless := sorted(written.keys() & {"input", *(Tool.model_fields.keys() - cls.model_fields.keys())}):
+            raise ValueError(f"kind: watch takes an execution id and starts nothing: leave out {', '.join(useless)}")
+        return {**written, "input": WATCH_INPUT}
+
+    @model_validator(mode="after")
+    def _asks_nothing_before(self) -> Self:
+        if self.ask:
+            raise ValueError(f"questions: {', '.join(self.ask)}: kind: watch starts nothing; say `when` it is asked")
+        return self
+
+    @property
+    def may_answer(self) -> bool:
+        """True if the caller may answer the execution's questions."""
+        return self.allow_answer
+
+    @property
+    def may_cancel(self) -> bool:
+        """True if the caller may cancel the execution."""
+        return self.allow_cancel
 
 
-def on_behalf_of(tool: Tool, principal: Principal, scope: Mapping[str, JSON]) -> Mapping[str, str]:
+AnyTool: TypeAlias = Tool | WatchTool
+"""A tool of any kind; `kind` tells which."""
+
+MODELS: Final[Mapping[Kind, type[Tool] | type[WatchTool]]] = {Kind.START: Tool, Kind.WATCH: WatchTool}
+_OTHER: Final = {Kind.START: Kind.WATCH, Kind.WATCH: Kind.START}
+
+
+def on_behalf_of(tool: AnyTool, principal: Principal, scope: Mapping[str, JSON]) -> Mapping[str, str]:
     """Return the tool, the owner of the task, and the tool's `on_behalf_of`, with no other claims.
 
     Raises:

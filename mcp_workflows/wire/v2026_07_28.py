@@ -159,10 +159,8 @@ def parse_listen(params: Params, client: Client) -> Listen | None:
     return Listen(task_ids=wanted)
 
 
-def check_name_header(name: str | None, task_id: str, *, strict: bool) -> None:
-    """Check that `Mcp-Name` is the task id; a missing header is tolerated unless strict, as some clients omit it."""
-    if name is None and strict:
-        raise RequestError(HEADER_MISMATCH, "the Mcp-Name header is missing: it must carry params.taskId")
+def check_name_header(name: str | None, task_id: str) -> None:
+    """Check that `Mcp-Name` is the task id; a missing header is tolerated, as some clients omit it."""
     if name is not None and name != task_id:
         raise RequestError(HEADER_MISMATCH, "the Mcp-Name header does not match params.taskId")
 

@@ -13,7 +13,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from shop import Shop
 
-from mcp_workflows import Ask, TaskSupport, Tool, attach
+from mcp_workflows import Question, TaskSupport, Tool, attach
 
 TOOLS = [
     Tool(
@@ -25,7 +25,7 @@ TOOLS = [
         input={"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]},
         args=["{{order_id}}", False, "{{reason}}"],
         tasks=TaskSupport.REQUIRED,
-        ask={"reason": Ask(message="Why now?", schema={"type": "string"}, when_missing=True)},
+        questions={"reason": Question(message="Why now?", schema={"type": "string"}, when_missing=True)},
     ),
 ]
 

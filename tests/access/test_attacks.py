@@ -33,7 +33,7 @@ DROPPED: Mapping[str, Any] = {"call": {}, "see": {"scopes": ["audit"], "any_owne
 ARGUMENTS: Mapping[str, Any] = {"note": SECRET}
 
 
-@pytest.mark.parametrize("more", [{}, {"fallback": "wait"}, {"adaptive": "5s"}, {"tasks": "forbidden"}])
+@pytest.mark.parametrize("more", [{}, {"tasks": "wait"}, {"adaptive": "5s"}, {"tasks": "forbidden"}])
 async def test_who_may_start_and_not_see_gets_nothing_of_it_in_any_answer(
     tmp_path: Path, more: Mapping[str, Any]
 ) -> None:
@@ -61,11 +61,11 @@ async def test_who_may_start_and_not_see_gets_nothing_of_it_in_any_answer(
 
 async def test_a_plain_call_that_waits_gets_no_result_once_its_caller_may_not_see_it(tmp_path: Path) -> None:
     free: Mapping[str, Any] = {"call": {}, "see": {}, "answer": {}}
-    async with place(tmp_path, tool("ask", allow=free, fallback="wait"), tool("other", "echo")) as here:
+    async with place(tmp_path, tool("ask", allow=free, tasks="wait"), tool("other", "echo")) as here:
         alice = await here.peer("alice", capabilities={})
         engine = here.site.workflows.adapters["memory"]
         assert isinstance(engine, MemoryAdapter)
-        sleeping = tool("nap", "sleep", allow=free, fallback="wait")
+        sleeping = tool("nap", "sleep", allow=free, tasks="wait")
         await swap(here.site.workflows, tools=[sleeping], engines=here.site.workflows.adapters)
         replies: list[str] = []
 
@@ -149,8 +149,8 @@ async def test_an_answer_in_the_older_era_counts_with_the_rights_of_the_moment_i
     asked = {"issuer": ISSUER, "endpoint": f"{key_server.address}/claims", "client_id": "us", "client_secret": "s"}
     staff: Mapping[str, Any] = {"claims": {"groups": "staff"}}
     rules: Mapping[str, Any] = {"call": staff, "see": {}, "answer": staff}
-    confirmed = tool("order", "echo", allow=rules, fallback="wait", confirm="Sure?")
-    order = confirmed if way == "confirm" else tool("order", "ask", allow=rules, fallback="wait")
+    confirmed = tool("order", "echo", allow=rules, tasks="wait", questions={"confirm": {"message": "Sure?"}})
+    order = confirmed if way == "confirm" else tool("order", "ask", allow=rules, tasks="wait")
     async with house(tmp_path, {"introspection": [{**asked, "cache": "0s"}]}) as here:
         answer |= {"active": True, "aud": here.url, "sub": "alice", "client_id": "app", "groups": ["staff"]}
         workflows = here.sidecar.workflows

@@ -17,7 +17,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 
-from mcp_workflows import Ask, TasksClient, Tool, attach
+from mcp_workflows import Question, TasksClient, Tool, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, idempotency
 from mcp_workflows.client.connection import Era, connect
@@ -33,9 +33,9 @@ ASKED_BEFORE = Tool(
     name="asked_before",
     engine="memory",
     workflow="echo",
-    ask={
-        "first": Ask(message="First?", schema={"type": "string"}),
-        "second": Ask(message="Second?", schema={"type": "string"}),
+    questions={
+        "first": Question(message="First?", schema={"type": "string"}),
+        "second": Question(message="Second?", schema={"type": "string"}),
     },
 )
 
@@ -92,9 +92,9 @@ async def scene(url: str | Transport, person: Person | None = None, **settings: 
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncGenerator[str]:
-    """A server with a tool for each workflow in memory, over HTTP; it insists on the headers of the specification."""
+    """A server with a tool for each workflow in memory, over HTTP."""
     store = f"sqlite:///{tmp_path}/tasks.db"
-    async with site(store=store, tools=[*memory_tools(), ASKED_BEFORE], strict_headers=True) as found:
+    async with site(store=store, tools=[*memory_tools(), ASKED_BEFORE]) as found:
         yield found.url
 
 

@@ -22,7 +22,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from pydantic import ValidationError
 
-from mcp_workflows import Card, Fallback, Tool, attach
+from mcp_workflows import Card, TaskSupport, Tool, attach
 from mcp_workflows.adapter import Execution, Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
@@ -208,7 +208,7 @@ async def test_discovery_advertises_pages_to_those_who_declare_them(tmp_path: Pa
 
 
 async def test_one_tool_without_a_card_names_no_page_and_no_page_may_call_it(tmp_path: Path) -> None:
-    waiting = Tool(**each_of("forever", fallback=Fallback.WAIT))
+    waiting = Tool(**each_of("forever", tasks=TaskSupport.WAIT))
     async with client_of(tmp_path, tool(), tool("echo", card="off"), waiting) as client:
         shown = ui_of(await client.tools())
     assert shown["ask"]["resourceUri"] == page_uri()
@@ -495,7 +495,7 @@ tools:
   one: {engine: here, workflow: echo}
   two: {engine: here, workflow: echo, card: "off"}
   three: {engine: here, workflow: echo, tasks: required}
-  four: {engine: here, workflow: echo, fallback: wait}
+  four: {engine: here, workflow: echo, tasks: wait}
 """
     shown = {"one": Card.ANSWERS_ONLY, "two": Card.OFF, "three": Card.OFF, "four": Card.OFF}
     assert config_of(tmp_path, text) == shown
@@ -513,7 +513,7 @@ def test_a_value_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:
         config_of(tmp_path, "tools: {one: {engine: here, workflow: echo, card: maybe}}")
 
 
-@pytest.mark.parametrize("more", [{"fallback": "wait"}, {"fallback": "refuse"}, {"tasks": "required"}])
+@pytest.mark.parametrize("more", [{"tasks": "wait"}, {"tasks": "required"}])
 def test_a_tool_that_hands_nothing_over_has_no_card_to_set(more: Mapping[str, Any]) -> None:
     with pytest.raises(ValidationError, match=r"card: only with .*; leave it out"):
         Tool.model_validate({**each_of("echo"), "card": "on", **more})

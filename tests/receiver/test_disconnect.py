@@ -29,9 +29,9 @@ from tests.support.served import peer, serving, site
 pytestmark = pytest.mark.anyio
 
 TOOLS = """
-  steady: {engine: here, workflow: forever, fallback: wait}
-  needy: {engine: here, workflow: forever, fallback: wait, cancel_on_disconnect: true}
-  asking: {engine: here, workflow: ask, fallback: wait, cancel_on_disconnect: true}
+  steady: {engine: here, workflow: forever, tasks: wait}
+  needy: {engine: here, workflow: forever, tasks: wait, cancel_on_disconnect: true}
+  asking: {engine: here, workflow: ask, tasks: wait, cancel_on_disconnect: true}
 """
 
 Leave: TypeAlias = Callable[[Scene, str], Awaitable[None]]
@@ -242,8 +242,8 @@ ON_TEMPORAL = """
 store: sqlite:///tasks.db
 engines: {{here: {{adapter: temporal, address: "{address}", task_queue: {queue}}}}}
 tools:
-  steady: {{engine: here, workflow: SlowCompute, args: [600, a], fallback: wait}}
-  needy: {{engine: here, workflow: SlowCompute, args: [600, a], fallback: wait, cancel_on_disconnect: true}}
+  steady: {{engine: here, workflow: SlowCompute, args: [600, a], tasks: wait}}
+  needy: {{engine: here, workflow: SlowCompute, args: [600, a], tasks: wait, cancel_on_disconnect: true}}
 """
 
 

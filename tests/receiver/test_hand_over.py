@@ -15,10 +15,9 @@ import pytest
 from mcp.client import Client
 from mcp.server.mcpserver import MCPServer
 
-from mcp_workflows import TaskSupport, Tool, ToolGate, Workflows, attach
+from mcp_workflows import GateQuestion, TaskSupport, Tool, Workflows, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError, RequestError
-from mcp_workflows.tools.gates import GateQuestion
 from tests.support.client_2025 import session
 from tests.support.served import Peer, peer, serving
 
@@ -51,12 +50,10 @@ def shop(folder: Path) -> tuple[MCPServer[None], Workflows]:
             raise ValueError("failed after it handed over")
         return done
 
-    gate = ToolGate(
-        when={"after_seconds": 0}, ask=GateQuestion(message="Refund {{order_id}}?", schema=YES), send="{{answer.ok}}"
-    )
+    gate = GateQuestion(when={"after_seconds": 0}, message="Refund {{order_id}}?", schema=YES, send="{{answer.ok}}")
     tools = [
         Tool(name="refund_order", engine="memory", workflow="echo", listed=False, input=ORDER),
-        Tool(name="approve_order", engine="memory", workflow="gated", gates={"approve": gate}),
+        Tool(name="approve_order", engine="memory", workflow="gated", questions={"approve": gate}),
         Tool(name="long_order", engine="memory", workflow="sleep", tasks=TaskSupport.REQUIRED),
     ]
     engines = {"memory": MemoryAdapter(MemorySettings(name=str(folder)))}

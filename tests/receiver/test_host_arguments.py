@@ -15,7 +15,7 @@ from mcp.server.lowlevel import Server
 from mcp_workflows import TaskSupport, Tool
 from mcp_workflows.client import TasksClient
 from mcp_workflows.tasks.results import MISMATCH
-from mcp_workflows.tools.questions import Ask
+from mcp_workflows.tools.questions import Question
 from mcp_workflows.tools.tool import UNCHECKED
 from tests.support.in_memory import MODERN, Line, entered, line
 
@@ -45,7 +45,7 @@ def echo(name: str, **more: Any) -> Tool:
 
 TOOLS = [
     echo("order", input=ORDER),
-    echo("sized", ask={"sizes": Ask.model_validate({"message": "Which?", "schema": SIZES})}),
+    echo("sized", questions={"sizes": Question.model_validate({"message": "Which?", "schema": SIZES})}),
     Tool(name="ask", engine="memory", workflow="ask", wait=timedelta(seconds=20)),
     echo("count", output=NUMBER),
     echo("count_plainly", output=NUMBER, tasks=TaskSupport.FORBIDDEN),

@@ -13,7 +13,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
-from mcp_workflows import Ask, Tool, Workflows, attach
+from mcp_workflows import Question, Tool, Workflows, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
 from tests.support.served import Peer, memory_tools, peer, serving
@@ -24,7 +24,7 @@ ASKS = Tool(
     name="asks",
     engine="memory",
     workflow="echo",
-    ask={"reason": Ask(message="Why?", schema={"type": "string"})},
+    questions={"reason": Question(message="Why?", schema={"type": "string"})},
 )
 
 
@@ -117,11 +117,11 @@ async def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
         ([ASKS, ASKS], "two tools are named 'asks'"),
         (
             [ASKS.model_copy(update={"input": {"type": "object", "additionalProperties": False}})],
-            "'reason', which the tool's input does not take",
+            "takes no 'reason'",
         ),
         (
             [Tool(name="a", engine="memory", workflow="echo", input=NAMED, args=["{{ordr}}"])],
-            "args names ordr, which the tool's input does not have",
+            "args: there is no argument 'ordr'",
         ),
         ([Tool(name="a", engine="memory", workflow="echo", options={"queue": 1})], "options.queue: Extra inputs"),
     ],

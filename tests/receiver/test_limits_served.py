@@ -15,7 +15,7 @@ import anyio
 import httpx2
 import pytest
 
-from mcp_workflows import Tool
+from mcp_workflows import Tool, WatchTool
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limit_settings import DEFAULTS, UNLIMITED, Limits, ToolLimits
@@ -29,6 +29,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Finished, Get, List, Update
 from tests.support.here import elder
 from tests.support.in_memory import entered, line
@@ -85,7 +86,7 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(folder: Path, limits: Limits, *tools: Tool, clock: Time | None = None) -> AsyncGenerator[Replica]:
+async def replica(folder: Path, limits: Limits, *tools: AnyTool, clock: Time | None = None) -> AsyncGenerator[Replica]:
     """Replicas of one folder share the store and the engine."""
     engine, records = Counting(MemorySettings(name=str(folder))), list[Record]()
     async with AsyncExitStack() as stack:
@@ -166,7 +167,7 @@ async def test_tasks_of_a_tool_are_bounded_for_one_and_for_all(tmp_path: Path) -
 
 
 async def test_who_watches_what_runs_is_bounded_too(tmp_path: Path) -> None:
-    watching = Tool(name="watching", engine="memory", workflow="forever", kind="watch")  # pyright: ignore[reportArgumentType]
+    watching = WatchTool(name="watching", engine="memory", workflow="forever")
     async with replica(tmp_path, only(tasks_per_principal=2), watching) as here:
         await here.create("forever")
         await here.create("forever")

@@ -27,6 +27,7 @@ from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver.context import Callers
 from mcp_workflows.receiver.http_limits import Sessions
+from mcp_workflows.sidecar import app
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
@@ -246,8 +247,9 @@ async def test_a_sidecar_bounds_the_sessions_of_each_and_those_of_all(tmp_path: 
         assert [answer.status_code for answer in answers] == [200, 429, 200, 503]
 
 
-async def test_a_sidecar_closes_sessions_that_idle_for_as_long_as_it_is_told(tmp_path: Path) -> None:
-    config, tokens = configured(tmp_path, ("alice", "bob"), max_sessions=1, session_idle="200ms")
+async def test_a_sidecar_closes_sessions_that_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_SESSION_IDLE", 0.2)
+    config, tokens = configured(tmp_path, ("alice", "bob"), max_sessions=1)
     async with in_sidecar(config, build(config)) as here:
         await here.session(tokens["alice"])
         await here.has_room(tokens["bob"])

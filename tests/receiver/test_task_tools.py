@@ -19,7 +19,7 @@ from mcp.client import Client
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
-from mcp_workflows import Fallback, TaskSupport, Tool, attach
+from mcp_workflows import TaskSupport, Tool, attach
 from mcp_workflows.adapter import Execution, InputRequest, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
@@ -279,7 +279,7 @@ async def test_a_task_that_failed_is_a_result_with_is_error(
 
 
 async def test_a_refusal_says_what_the_client_lacks_and_starts_nothing(tmp_path: Path) -> None:
-    tool = Tool(name="books", engine="memory", workflow="forever", fallback=Fallback.REFUSE)
+    tool = Tool(name="books", engine="memory", workflow="forever", tasks=TaskSupport.REQUIRED)
     async with server_of(tmp_path, tool) as server, line(server) as new, line(server, "2025-11-25") as old:
         refused = (await new.call("books"))["error"]
         assert (refused["code"], refused["data"]) == (-32021, {"requiredCapabilities": DECLARED})
@@ -619,7 +619,7 @@ async def test_the_sdks_own_client_goes_on_with_a_handle_from_a_tool_that_promis
 
 async def test_where_nothing_hands_over_there_are_no_task_tools(tmp_path: Path) -> None:
     tools = [
-        Tool(name="task_status", engine="memory", workflow="echo", fallback=Fallback.WAIT),
+        Tool(name="task_status", engine="memory", workflow="echo", tasks=TaskSupport.WAIT),
         Tool(name="my_tasks", engine="memory", workflow="echo", tasks=TaskSupport.FORBIDDEN),
     ]
     async with server_of(tmp_path, *tools) as server, line(server) as client:
@@ -628,11 +628,11 @@ async def test_where_nothing_hands_over_there_are_no_task_tools(tmp_path: Path) 
         assert "Unknown tool" in (await client.call("task_wait", {"taskId": "x"}))["error"]["message"]
 
 
-@pytest.mark.parametrize(("fallback", "changed"), [(Fallback.TOOLS, 1), (Fallback.WAIT, 0)])
+@pytest.mark.parametrize(("tasks", "changed"), [(TaskSupport.OPTIONAL, 1), (TaskSupport.WAIT, 0)])
 async def test_a_client_hears_of_changed_tools_only_where_the_task_tools_go(
-    tmp_path: Path, fallback: Fallback, changed: int
+    tmp_path: Path, tasks: TaskSupport, changed: int
 ) -> None:
-    tool = Tool(name="quick", engine="memory", workflow="echo", fallback=fallback)
+    tool = Tool(name="quick", engine="memory", workflow="echo", tasks=tasks)
     async with server_of(tmp_path, tool) as server, line(server, "2025-11-25") as client:
         for _ in range(2):
             task = (await client.call("quick", task={}))["result"]["task"]
@@ -644,7 +644,7 @@ async def test_a_client_hears_of_changed_tools_only_where_the_task_tools_go(
 @pytest.mark.parametrize("name", sorted(TASK_TOOL_NAMES))
 def test_a_tool_with_a_task_tools_name_is_refused_where_they_are_offered(name: str) -> None:
     engines = {"memory": MemoryAdapter(MemorySettings())}
-    tools = [Tool(name=name, engine="memory", workflow="echo", fallback=Fallback.WAIT)]
+    tools = [Tool(name=name, engine="memory", workflow="echo", tasks=TaskSupport.WAIT)]
     attach(Server("fine"), tools=tools, engines=engines)
     for wrong, my_tasks in ((tools, True), ([*tools, *handing("echo")], False)):
         with pytest.raises(ConfigError, match=f"tool '{name}': this is the name of a task tool"):
@@ -657,11 +657,11 @@ def test_workflows_yaml_says_where_a_task_tools_name_is_taken(tmp_path: Path) ->
         "engines: {memory: {adapter: memory}}\n"
         "tools:\n"
         "  ship: {engine: memory, workflow: echo}\n"
-        "  task_wait: {engine: memory, workflow: echo, fallback: wait}\n"
+        "  task_wait: {engine: memory, workflow: echo, tasks: wait}\n"
     )
     with pytest.raises(ConfigError, match=r"workflows.yaml:4: tools.task_wait: this is the name of a task tool"):
         load_config(path, {})
-    path.write_text(path.read_text().replace("echo}\n", "echo, fallback: wait}\n", 1))
+    path.write_text(path.read_text().replace("echo}\n", "echo, tasks: wait}\n", 1))
     assert len(load_config(path, {}).tools) == 2
     path.write_text("server: {my_tasks: true}\n" + path.read_text())
     with pytest.raises(ConfigError, match=r"workflows.yaml:5: tools.task_wait: "):

@@ -22,88 +22,71 @@ pytestmark = pytest.mark.anyio
 # `asks`: whether the client asks for tasks (2026-07-28: declares the extension; before: sends `params.task`).
 # What the workflow does: it ends at once (quick), later than `wait` and `adaptive` (slow), or asks a question (ask).
 CALLS = """
-era         asks  tasks      fallback  adaptive   quick    slow     ask
-2026-07-28  yes   required   *         no         task     task     task
-2026-07-28  yes   required   *         yes        result   task     task
-2026-07-28  yes   optional   *         no         task     task     task
-2026-07-28  yes   optional   *         yes        result   task     task
-2026-07-28  yes   forbidden  *         *          result   result   stuck
-2026-07-28  no    required   *         *          -32021   -32021   -32021
-2026-07-28  no    optional   default   *          result   handle   handle
-2026-07-28  no    optional   tools     *          result   handle   handle
-2026-07-28  no    optional   wait      *          result   result   stuck
-2026-07-28  no    optional   refuse    *          -32021   -32021   -32021
-2026-07-28  no    forbidden  *         *          result   result   stuck
-2025-11-25  yes   required   *         *          task     task     task
-2025-11-25  yes   optional   *         *          task     task     task
-2025-11-25  yes   forbidden  *         *          -32601   -32601   -32601
-2025-11-25  no    required   *         *          -32601   -32601   -32601
-2025-11-25  no    optional   default   *          result   handle   handle
-2025-11-25  no    optional   tools     *          result   handle   handle
-2025-11-25  no    optional   wait      *          result   result   stuck
-2025-11-25  no    optional   refuse    *          -32601   -32601   -32601
-2025-11-25  no    forbidden  *         *          result   result   stuck
-2025-06-18  *     required   *         *          -32601   -32601   -32601
-2025-06-18  *     optional   default   *          result   handle   handle
-2025-06-18  *     optional   tools     *          result   handle   handle
-2025-06-18  *     optional   wait      *          result   result   stuck
-2025-06-18  *     optional   refuse    *          -32601   -32601   -32601
-2025-06-18  *     forbidden  *         *          result   result   stuck
+era         asks  tasks      adaptive   quick    slow     ask
+2026-07-28  yes   required   no         task     task     task
+2026-07-28  yes   required   yes        result   task     task
+2026-07-28  yes   optional   no         task     task     task
+2026-07-28  yes   optional   yes        result   task     task
+2026-07-28  yes   wait       no         task     task     task
+2026-07-28  yes   wait       yes        result   task     task
+2026-07-28  yes   forbidden  *          result   result   stuck
+2026-07-28  no    required   *          -32021   -32021   -32021
+2026-07-28  no    optional   *          result   handle   handle
+2026-07-28  no    wait       *          result   result   stuck
+2026-07-28  no    forbidden  *          result   result   stuck
+2025-11-25  yes   required   *          task     task     task
+2025-11-25  yes   optional   *          task     task     task
+2025-11-25  yes   wait       *          task     task     task
+2025-11-25  yes   forbidden  *          -32601   -32601   -32601
+2025-11-25  no    required   *          -32601   -32601   -32601
+2025-11-25  no    optional   *          result   handle   handle
+2025-11-25  no    wait       *          result   result   stuck
+2025-11-25  no    forbidden  *          result   result   stuck
+2025-06-18  *     required   *          -32601   -32601   -32601
+2025-06-18  *     optional   *          result   handle   handle
+2025-06-18  *     wait       *          result   result   stuck
+2025-06-18  *     forbidden  *          result   result   stuck
 """
 
 # Which settings of a tool go together; the others are refused when they are read.
 TOOLS = """
-tasks      fallback  adaptive  is
-required   default   *         fine
-required   tools     *         wrong
-required   wait      *         wrong
-required   refuse    *         wrong
-optional   *         *         fine
-forbidden  default   no        fine
-forbidden  default   yes       wrong
-forbidden  tools     *         wrong
-forbidden  wait      *         wrong
-forbidden  refuse    *         wrong
+tasks      adaptive  is
+required   *         fine
+optional   *         fine
+wait       *         fine
+forbidden  no        fine
+forbidden  yes       wrong
 """
 
 # What `tools/list` shows: task tools, and of a tool its output schema and `execution.taskSupport`.
 LISTS = """
-era         asks  tasks      fallback  task_tools  output  support
-2026-07-28  yes   required   *         no          yes     -
-2026-07-28  yes   optional   *         no          yes     -
-2026-07-28  yes   forbidden  *         no          yes     -
-2026-07-28  no    required   *         yes         yes     -
-2026-07-28  no    optional   default   yes         no      -
-2026-07-28  no    optional   tools     yes         no      -
-2026-07-28  no    optional   wait      yes         yes     -
-2026-07-28  no    optional   refuse    yes         yes     -
-2026-07-28  no    forbidden  *         yes         yes     -
-2025-11-25  yes   required   *         no          yes     required
-2025-11-25  yes   optional   default   no          no      optional
-2025-11-25  yes   optional   tools     no          no      optional
-2025-11-25  yes   optional   wait      no          yes     optional
-2025-11-25  yes   optional   refuse    no          yes     required
-2025-11-25  yes   forbidden  *         no          yes     forbidden
-2025-11-25  no    required   *         yes         yes     required
-2025-11-25  no    optional   default   yes         no      optional
-2025-11-25  no    optional   tools     yes         no      optional
-2025-11-25  no    optional   wait      yes         yes     optional
-2025-11-25  no    optional   refuse    yes         yes     required
-2025-11-25  no    forbidden  *         yes         yes     forbidden
-2025-06-18  *     required   *         yes         yes     -
-2025-06-18  *     optional   default   yes         no      -
-2025-06-18  *     optional   tools     yes         no      -
-2025-06-18  *     optional   wait      yes         yes     -
-2025-06-18  *     optional   refuse    yes         yes     -
-2025-06-18  *     forbidden  *         yes         yes     -
+era         asks  tasks      task_tools  output  support
+2026-07-28  yes   required   no          yes     -
+2026-07-28  yes   optional   no          yes     -
+2026-07-28  yes   wait       no          yes     -
+2026-07-28  yes   forbidden  no          yes     -
+2026-07-28  no    required   yes         yes     -
+2026-07-28  no    optional   yes         no      -
+2026-07-28  no    wait       yes         yes     -
+2026-07-28  no    forbidden  yes         yes     -
+2025-11-25  yes   required   no          yes     required
+2025-11-25  yes   optional   no          no      optional
+2025-11-25  yes   wait       no          yes     optional
+2025-11-25  yes   forbidden  no          yes     forbidden
+2025-11-25  no    required   yes         yes     required
+2025-11-25  no    optional   yes         no      optional
+2025-11-25  no    wait       yes         yes     optional
+2025-11-25  no    forbidden  yes         yes     forbidden
+2025-06-18  *     required   yes         yes     -
+2025-06-18  *     optional   yes         no      -
+2025-06-18  *     wait       yes         yes     -
+2025-06-18  *     forbidden  yes         yes     -
 """
 
 ERAS = ("2026-07-28", "2025-11-25", "2025-06-18")
 YES_NO = ("yes", "no")
 DOES = ("quick", "slow", "ask")
-CONFIGURED = list(
-    itertools.product(("required", "optional", "forbidden"), ("default", "tools", "wait", "refuse"), YES_NO)
-)
+CONFIGURED = list(itertools.product(("required", "optional", "wait", "forbidden"), YES_NO))
 OUTPUT = {"type": "object"}
 TASK_TOOLS = {"task_status", "task_wait", "task_answer", "task_cancel", "my_tasks"}
 
@@ -130,12 +113,10 @@ def look_up(table: str, *found: str) -> Mapping[str, str]:
     return fitting[0]
 
 
-def settings(tasks: str, fallback: str, adaptive: str, bound: str) -> Mapping[str, Any]:
+def settings(tasks: str, adaptive: str, bound: str) -> Mapping[str, Any]:
     """A tool's settings as they would be written."""
     said: dict[str, Any] = {"tasks": tasks, "output": OUTPUT}
-    if fallback != "default":
-        said["fallback"] = fallback
-    if tasks == "optional" and fallback in {"default", "tools"}:
+    if tasks == "optional":
         said["wait"] = bound
     if adaptive == "yes":
         said["adaptive"] = bound
@@ -147,20 +128,19 @@ class Case:
     """One tool as it is configured, and what its workflow does."""
 
     tasks: str
-    fallback: str
     adaptive: str
     does: str
 
     @property
     def name(self) -> str:
         """The tool's name."""
-        return f"{self.tasks}.{self.fallback}.{self.adaptive}.{self.does}"
+        return f"{self.tasks}.{self.adaptive}.{self.does}"
 
     @property
     def tool(self) -> Tool:
         """The tool."""
         bound = SOON if self.does == "slow" else LATE
-        said = settings(self.tasks, self.fallback, self.adaptive, bound)
+        said = settings(self.tasks, self.adaptive, bound)
         return Tool(name=self.name, engine="memory", workflow=WORKFLOW[self.does], **said)
 
 
@@ -195,10 +175,10 @@ def params(era: str, asks: str) -> Mapping[str, Any]:
     return {"task": {}} if era != "2026-07-28" and asks == "yes" else {}
 
 
-@pytest.mark.parametrize(("tasks", "fallback", "adaptive"), CONFIGURED)
-def test_settings_that_do_not_go_together_are_refused(tasks: str, fallback: str, adaptive: str) -> None:
-    said = settings(tasks, fallback, adaptive, "1s")
-    if look_up(TOOLS, tasks, fallback, adaptive)["is"] == "fine":
+@pytest.mark.parametrize(("tasks", "adaptive"), CONFIGURED)
+def test_settings_that_do_not_go_together_are_refused(tasks: str, adaptive: str) -> None:
+    said = settings(tasks, adaptive, "1s")
+    if look_up(TOOLS, tasks, adaptive)["is"] == "fine":
         assert Tool(name="tool", engine="memory", workflow="echo", **said).name == "tool"
     else:
         with pytest.raises(ValidationError, match="leave it out"):
@@ -222,7 +202,7 @@ async def test_every_client_gets_what_the_table_says(tmp_path: Path) -> None:
     wrong: list[str] = []
 
     async def call(client: Line, era: str, asks: str, case: Case) -> None:
-        expected = look_up(CALLS, era, asks, case.tasks, case.fallback, case.adaptive)[case.does]
+        expected = look_up(CALLS, era, asks, case.tasks, case.adaptive)[case.does]
         found = kind_of(await client.call(case.name, SLOW, **params(era, asks)))
         if found != expected:
             wrong.append(f"{era} {asks} {case.name}: {found}, not {expected}")
@@ -236,7 +216,7 @@ async def test_every_client_gets_what_the_table_says(tmp_path: Path) -> None:
 
 async def test_every_client_is_shown_what_the_table_says(tmp_path: Path) -> None:
     wrong: list[str] = []
-    first = Case("optional", "default", "no", "quick")
+    first = Case("optional", "no", "quick")
     async with clients(tmp_path, [case.tool for case in CASES]) as found:
         for (era, asks), client in found.items():
             await client.call(first.name, **params(era, asks))
@@ -247,6 +227,6 @@ async def test_every_client_is_shown_what_the_table_says(tmp_path: Path) -> None
                 support = tool.get("execution", {}).get("taskSupport", "-")
                 output = "yes" if "outputSchema" in tool else "no"
                 shown = {"task_tools": task_tools, "output": output, "support": support}
-                if shown != (expected := look_up(LISTS, era, asks, case.tasks, case.fallback)):
+                if shown != (expected := look_up(LISTS, era, asks, case.tasks)):
                     wrong.append(f"{era} {asks} {case.name}: {shown}, not {expected}")
     assert wrong == []

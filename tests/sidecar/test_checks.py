@@ -54,7 +54,7 @@ async def fill(folder: Path, *rows: tuple[str, str]) -> None:
         ("wait: auto, ", None),
         ("wait: 4s, adaptive: 2s, ", None),
         ("wait: 5s, adaptive: 2h, ", "wait and adaptive: a host that gives up sooner may call again; some do after 5s"),
-        ("fallback: wait, ", None),  # that is what it says
+        ("tasks: wait, ", None),  # that is what it says
     ],
 )
 async def test_a_wait_too_long_for_some_hosts_is_pointed_out(tmp_path: Path, settings: str, hint: str | None) -> None:

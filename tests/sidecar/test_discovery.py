@@ -347,7 +347,7 @@ async def test_what_can_be_no_tool_is_left_out_and_told_once(
 async def test_what_would_bring_task_tools_beside_a_tool_of_their_name_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = configured(tmp_path, monkeypatch, "  task_wait: {engine: here, workflow: ask, fallback: wait}\n")
+    config = configured(tmp_path, monkeypatch, "  task_wait: {engine: here, workflow: ask, tasks: wait}\n")
     async with staged(config, tmp_path) as stage:
         stage.here.exposed = [marked("a"), marked("brief", options={"brief": True})]
         await stage.until_listed("task_wait", "brief")

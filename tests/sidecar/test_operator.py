@@ -39,7 +39,7 @@ from mcp_workflows.sidecar.operator import Operator, TaskFilter
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
-from mcp_workflows.tools.gates import GateQuestion, ToolGate
+from mcp_workflows.tools.questions import GateQuestion
 from mcp_workflows.tools.tool import Tool
 
 pytestmark = pytest.mark.anyio
@@ -223,8 +223,8 @@ async def test_every_gate_of_a_task_is_told_open_closed_or_unknown(here: Office)
 
 async def test_the_gates_of_a_tool_are_told_although_the_task_has_ended_or_is_older_than_they_are() -> None:
     ask: Any = {"message": "Ship it?", "schema": {"type": "boolean"}}
-    gate = ToolGate(when={"after_seconds": 0}, ask=GateQuestion(**ask), send={})
-    tool = Tool(name="ship", engine="here", workflow="gated", gates={"approve": gate})
+    gate = GateQuestion(when={"after_seconds": 0}, send={}, **ask)
+    tool = Tool(name="ship", engine="here", workflow="gated", questions={"approve": gate})
     async with office(tools=[tool]) as here:
         ended, older = await here.task("fail", tool="ship"), await here.task(tool="ship")
         assert await gates_of(here, ended) == {"approve": "closed: the execution has ended"}
@@ -239,8 +239,8 @@ tools:
   ship:
     engine: here
     workflow: gated
-    gates:
-      approve: {{when: {{after_seconds: 1000}}, ask: {{message: Ship it?}}, send: {{}}}}
+    questions:
+      approve: {{when: {{after_seconds: 1000}}, message: Ship it?, send: {{}}}}
 """
 
 

@@ -26,7 +26,7 @@ from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.reload import Reloader, files_of
-from mcp_workflows.tools.tool import Fallback, TaskSupport
+from mcp_workflows.tools.tool import TaskSupport
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.in_memory import entered
@@ -89,7 +89,7 @@ async def test_a_good_edit_is_served(tmp_path: Path) -> None:
 
 async def test_a_change_that_only_clients_of_2025_11_25_see_is_one(tmp_path: Path) -> None:
     """They are shown whether a tool makes tasks."""
-    before = Tool(name="pay", engine="memory", workflow="echo", fallback=Fallback.WAIT)
+    before = Tool(name="pay", engine="memory", workflow="echo", tasks=TaskSupport.WAIT)
     after = Tool(name="pay", engine="memory", workflow="echo", tasks=TaskSupport.REQUIRED)
     async with entered([before], store=f"sqlite:///{tmp_path}/tasks.db") as (_, workflows):
         assert await swap(workflows, tools=[after], engines=workflows.adapters)

@@ -35,7 +35,7 @@ tools:
     annotations: {destructiveHint: true}
     tasks: required
     ttl: 7d
-    ask:
+    questions:
       reason: {message: "Why now?", schema: {type: string}, when_missing: true}
 """
 

@@ -14,8 +14,9 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from mcp_workflows import Tool, Workflows, attach
+from mcp_workflows import Workflows, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.tools.tool import AnyTool
 
 MODERN = "2026-07-28"
 WITHIN = 30  # seconds for one reply
@@ -122,7 +123,7 @@ async def line(
 
 @asynccontextmanager
 async def entered(
-    tools: Sequence[Tool], *, store: str, engine: str = "memory", **settings: Any
+    tools: Sequence[AnyTool], *, store: str, engine: str = "memory", **settings: Any
 ) -> AsyncGenerator[tuple[Server[Any], Workflows]]:
     """A lowlevel server with these tools on an engine in memory; it may have many clients."""
     server: Server[Any] = Server("test", version="1")

@@ -25,6 +25,7 @@ from mcp_workflows import Tool, Workflows, attach
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.store.protocol import Store
+from mcp_workflows.tools.tool import AnyTool
 from tests.support.stopwatch import stopwatch
 
 VERSION = "2026-07-28"
@@ -175,7 +176,7 @@ class Site:
 async def site(
     *,
     store: Store | str,
-    tools: Sequence[Tool] | None = None,
+    tools: Sequence[AnyTool] | None = None,
     adapters: Mapping[str, Adapter] | None = None,
     authenticated: bool = False,
     port: int = 0,

@@ -33,8 +33,8 @@ store: sqlite:///tasks.db
 engines: {{here: {{adapter: memory}}}}
 tools:
   forever: {{engine: here, workflow: forever}}
-  patient: {{engine: here, workflow: forever, fallback: wait}}
-  needy: {{engine: here, workflow: forever, fallback: wait, cancel_on_disconnect: true}}
+  patient: {{engine: here, workflow: forever, tasks: wait}}
+  needy: {{engine: here, workflow: forever, tasks: wait, cancel_on_disconnect: true}}
   asking: {{engine: here, workflow: ask}}
 """
 

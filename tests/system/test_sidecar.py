@@ -208,7 +208,7 @@ async def test_every_stream_is_kept_alive_and_no_proxy_may_hold_it_back(
     assert max(shipped, EventSourceResponse.DEFAULT_PING_INTERVAL) <= 15  # seconds
     monkeypatch.setattr(modern_http, MODERN_PING, 0.1)
     monkeypatch.setattr(EventSourceResponse, "DEFAULT_PING_INTERVAL", 0.1)  # likewise
-    found = scene(tmp_path, "  forever: {engine: here, workflow: forever, fallback: wait}")
+    found = scene(tmp_path, "  forever: {engine: here, workflow: forever, tasks: wait}")
     async with over_http(found) as url, peer(url) as modern, elder(url) as old:
         task_id = (await modern.call("forever")).result["taskId"]
         of_old: dict[str, Any] = {"name": "forever", "arguments": {}, "task": {}}

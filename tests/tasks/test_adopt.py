@@ -17,7 +17,7 @@ from mcp.client import Client as HostClient
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
-from mcp_workflows import Tool, ToolGate, attach
+from mcp_workflows import Tool, WatchTool, attach
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Execution, Finding, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
@@ -37,8 +37,8 @@ from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.compatibility import find_incompatibilities
-from mcp_workflows.tools.gates import GateQuestion
-from mcp_workflows.tools.tool import WATCH_INPUT, Kind
+from mcp_workflows.tools.questions import GateQuestion
+from mcp_workflows.tools.tool import WATCH_INPUT, AnyTool, Kind
 from mcp_workflows.wire.commands import (
     Call,
     CallOutcome,
@@ -63,13 +63,13 @@ YES: Mapping[str, Any] = {"action": "accept", "content": {"ok": True}}
 OK: Mapping[str, Any] = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 
 
-def watch(name: str, workflow: str, **settings: Any) -> Tool:
-    return Tool.model_validate({"name": name, "engine": "memory", "workflow": workflow, "kind": "watch", **settings})
+def watch(name: str, workflow: str, **settings: Any) -> WatchTool:
+    return WatchTool.model_validate({"name": name, "engine": "memory", "workflow": workflow, **settings})
 
 
-def gate() -> ToolGate:
-    asked = GateQuestion(message="Close {{args.execution_id}}?", schema=dict(OK))
-    return ToolGate(when={"after_seconds": 0}, ask=asked, send=["{{answer.ok}}", "{{args.execution_id}}"])
+def gate() -> GateQuestion:
+    sent = ["{{answer.ok}}", "{{args.execution_id}}"]
+    return GateQuestion(when={"after_seconds": 0}, message="Close {{args.execution_id}}?", schema=dict(OK), send=sent)
 
 
 TOOLS = (
@@ -82,8 +82,8 @@ TOOLS = (
     watch("no_tasks", "sleep", tasks="forbidden"),
     watch("asking", "ask"),
     watch("answering", "ask", allow_answer=True),
-    watch("closing", "gated", gates={"close": gate()}, allow_answer=True),
-    watch("seeing", "gated", gates={"close": gate()}),
+    watch("closing", "gated", questions={"close": gate()}, allow_answer=True),
+    watch("seeing", "gated", questions={"close": gate()}),
     Tool(name="start", engine="memory", workflow="forever"),
 )
 
@@ -144,7 +144,7 @@ async def _quiet(_: Execution) -> None:
 
 
 @asynccontextmanager
-async def house(folder: Path, kind: type[MemoryAdapter] = MemoryAdapter, *tools: Tool) -> AsyncGenerator[House]:
+async def house(folder: Path, kind: type[MemoryAdapter] = MemoryAdapter, *tools: AnyTool) -> AsyncGenerator[House]:
     engine, clock = kind(MemorySettings(name=str(folder))), Clock()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
@@ -470,7 +470,7 @@ WATCHING = ENGINES + "tools:\n  it:\n    engine: orders\n    workflow: sleep\n  
 
 def test_it_is_written_as_every_tool(tmp_path: Path) -> None:
     (tool,) = load(tmp_path, WATCHING + "    allow_answer: true\n").tools
-    assert (tool.kind, tool.allow_answer, tool.allow_cancel) == (Kind.WATCH, True, False)
+    assert (tool.kind, tool.may_answer, tool.may_cancel) == (Kind.WATCH, True, False)
     assert tool.input == WATCH_INPUT
 
 
@@ -478,8 +478,7 @@ def test_it_is_written_as_every_tool(tmp_path: Path) -> None:
     ("more", "said"),
     [
         ("    input: {type: object}\n", "kind: watch takes an execution id and starts nothing: leave out input"),
-        ("    send: {a: 1}\n", "leave out send"),
-        ("    cancel_on_disconnect: true\n", "cancel_on_disconnect: with kind: watch only together with allow_cancel"),
+        ("    cancel_on_disconnect: true\n", "cancel_on_disconnect: only with allow_cancel: true"),
         ("    description: x\n    title: '{{x}}'\n    allow_cancel: maybe\n", "allow_cancel"),
     ],
 )
@@ -488,9 +487,9 @@ def test_what_cannot_be_said_of_it_is_refused_with_its_line(tmp_path: Path, more
 
 
 def test_templates_of_it_know_the_execution_id_alone(tmp_path: Path) -> None:
-    ask = "{message: x, schema: {type: object, properties: {ok: {type: boolean}}}}"
+    asked = "message: x, schema: {type: object, properties: {ok: {type: boolean}}}"
     sent = "['{{args.order}}', '{{answer.ok}}']"
-    written = f"    gates: {{ok: {{when: {{after_seconds: 0}}, send: {sent}, ask: {ask}}}}}\n"
+    written = f"    questions: {{ok: {{when: {{after_seconds: 0}}, send: {sent}, {asked}}}}}\n"
     (problem,) = problems(tmp_path, WATCHING + written)
     assert problem.startswith("8:")
     assert "there is no argument 'order'" in problem

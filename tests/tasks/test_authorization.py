@@ -13,7 +13,7 @@ import anyio
 import httpx2
 import pytest
 
-from mcp_workflows import Tool
+from mcp_workflows import Kind
 from mcp_workflows.access import AccessRequest, Verb
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limit_settings import Limits
@@ -21,6 +21,7 @@ from mcp_workflows.adapter import Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import LIMIT_REACHED
 from mcp_workflows.receiver.attach import swap
+from mcp_workflows.tools.tool import MODELS, AnyTool
 from tests.support.here import Elder, elder, until
 from tests.support.served import Peer, Site, peer, site, told
 
@@ -36,9 +37,10 @@ ALICE, BOB, CAROL = "alice+orders:write", "bob+orders:approve", "carol"
 YES = {"action": "accept", "content": {"answer": "yes"}}
 
 
-def tool(name: str = "order", workflow: str = "ask", **more: Any) -> Tool:
+def tool(name: str = "order", workflow: str = "ask", **more: Any) -> AnyTool:
     """A tool of the engine in memory."""
-    return Tool.model_validate({"name": name, "engine": "memory", "workflow": workflow, **more})
+    model = MODELS[Kind(more.get("kind", Kind.START))]
+    return model.model_validate({"name": name, "engine": "memory", "workflow": workflow, **more})
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class Place:
 
 
 @asynccontextmanager
-async def place(folder: Path, *tools: Tool, **settings: Any) -> AsyncGenerator[Place]:
+async def place(folder: Path, *tools: AnyTool, **settings: Any) -> AsyncGenerator[Place]:
     """These tools on a server where a token is a subject and its scopes."""
     records: list[Record] = []
     async with (
@@ -227,7 +229,7 @@ async def test_what_is_tried_in_vain_is_on_record_too(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_leaves_and_so_cancels_is_on_record(tmp_path: Path) -> None:
-    async with place(tmp_path, tool("left", "forever", cancel_on_disconnect=True, fallback="wait")) as here:
+    async with place(tmp_path, tool("left", "forever", cancel_on_disconnect=True, tasks="wait")) as here:
         leaver = await here.peer(ALICE, capabilities={})
         async with anyio.create_task_group() as group:
             group.start_soon(leaver.call, "left")
@@ -286,7 +288,7 @@ async def test_who_may_see_the_tasks_of_all_sees_them_and_hears_of_them(tmp_path
 
 
 async def test_a_plain_call_whose_question_is_for_somebody_else_waits_for_the_answer(tmp_path: Path) -> None:
-    async with place(tmp_path, tool(allow=APPROVED, fallback="wait")) as here:
+    async with place(tmp_path, tool(allow=APPROVED, tasks="wait")) as here:
         alice, bob = await here.peer(ALICE, capabilities={"elicitation": {}}), await here.peer(BOB)
         results: list[Mapping[str, Any]] = []
 

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows import Fallback, TaskSupport, Tool
+from mcp_workflows import TaskSupport, Tool
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Ref, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
@@ -416,13 +416,14 @@ async def test_an_answer_taken_elsewhere_is_not_asked_for_again_here(tmp_path: P
 
 @pytest.mark.parametrize("verb", ["start", "describe"])
 @pytest.mark.parametrize(
-    ("fallback", "told"), [(Fallback.WAIT, "what was started there goes on"), (Fallback.TOOLS, "It goes on by itself")]
+    ("tasks", "told"),
+    [(TaskSupport.WAIT, "what was started there goes on"), (TaskSupport.OPTIONAL, "It goes on by itself")],
 )
 async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallback: Fallback, told: str, verb: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: TaskSupport, told: str, verb: str
 ) -> None:
     monkeypatch.setattr("mcp_workflows.tasks.service.NO_ANSWER_LIMIT", 0.5)
-    tools = [Tool(name="forever", engine="memory", workflow="forever", fallback=fallback)]
+    tools = [Tool(name="forever", engine="memory", workflow="forever", tasks=tasks)]
     async with replica(tmp_path, patience=0.1, tools=tools) as (service, engine):
         engine.faults.silent = frozenset({verb})
         command = Call(tool="forever", arguments={}, takes_tasks=False, takes_questions=False)
@@ -438,7 +439,7 @@ async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
 ) -> None:
     monkeypatch.setattr("mcp_workflows.tasks.maintenance.RECOVER_EVERY", 0.05)
     ttl = timedelta(seconds=0.2)
-    tools = [Tool(name="nap", engine="memory", workflow="sleep", ttl=ttl, fallback=Fallback.WAIT)]
+    tools = [Tool(name="nap", engine="memory", workflow="sleep", ttl=ttl, tasks=TaskSupport.WAIT)]
     async with replica(tmp_path, tools=tools) as (service, _):
         for key in (None, "k" * 32):  # which leaves a tombstone
             command = Call(
@@ -712,7 +713,7 @@ async def test_a_person_gets_time_to_answer_even_in_an_unknown_host() -> None:
         ({"wait": timedelta(minutes=2)}, False, timedelta(minutes=2)),
         ({"wait": timedelta(minutes=2)}, True, CARD_WAIT),
         ({}, True, CARD_WAIT),
-        ({"fallback": Fallback.WAIT}, False, None),
+        ({"tasks": TaskSupport.WAIT}, False, None),
         ({"tasks": TaskSupport.FORBIDDEN}, False, None),
     ],
 )

@@ -26,7 +26,8 @@ from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.idempotency import SHORTEST_SECRET
-from mcp_workflows.tools.questions import Ask
+from mcp_workflows.tools.questions import Question
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Find, Finished, Get, Questions
 from mcp_workflows.wire.params import KEY_PATHS, OWN_KEY, KeyPath
@@ -40,13 +41,13 @@ ADA, BEN = Principal(id="ada"), Principal(id="ben")
 WINDOW = timedelta(minutes=10)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MODERN_CLIENT = v2026_07_28.Client(takes_tasks=True, takes_questions=True)
-AMOUNT = Ask.model_validate({"message": "How much?", "schema": {"type": "integer"}, "when_missing": True})
+AMOUNT = Question.model_validate({"message": "How much?", "schema": {"type": "integer"}, "when_missing": True})
 TOOLS = [
     Tool(name="forever", engine="memory", workflow="forever"),
     Tool(name="deduped", engine="memory", workflow="forever", dedupe=WINDOW),
     Tool(name="other", engine="memory", workflow="forever", dedupe=WINDOW),
     Tool(name="brief", engine="memory", workflow="forever", dedupe=WINDOW, ttl=timedelta(minutes=1)),
-    Tool(name="asking", engine="memory", workflow="forever", dedupe=WINDOW, ask={"amount": AMOUNT}),
+    Tool(name="asking", engine="memory", workflow="forever", dedupe=WINDOW, questions={"amount": AMOUNT}),
     Tool(name="broken", engine="memory", workflow="no such workflow", dedupe=WINDOW),
 ]
 
@@ -89,7 +90,7 @@ async def _quiet(_: Execution) -> None:
 
 
 @asynccontextmanager
-async def replica(folder: Path, clock: Clock | None = None, tools: Sequence[Tool] = TOOLS) -> AsyncGenerator[Here]:
+async def replica(folder: Path, clock: Clock | None = None, tools: Sequence[AnyTool] = TOOLS) -> AsyncGenerator[Here]:
     """One sidecar's inside; those of one folder share the store and the engine."""
     clock = clock or Clock()
     engine = MemoryAdapter(MemorySettings(name=str(folder)))
@@ -338,7 +339,7 @@ def test_the_page_shows_what_is_so(tmp_path: Path) -> None:
     for text in blocks:
         (tmp_path / "workflows.yaml").write_text(text)
         loaded.append(load_config(tmp_path / "workflows.yaml", {}))
-    assert [bool(config.tools[0].on_behalf_of) for config in loaded] == [False, True]
+    assert [isinstance(tool := config.tools[0], Tool) and bool(tool.on_behalf_of) for config in loaded] == [False, True]
     assert [tuple(config.server.key_paths) for config in loaded] == [tuple(KEY_PATHS)] * 2
     assert f"at least {SHORTEST_SECRET} characters" in PAGE
 

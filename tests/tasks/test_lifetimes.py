@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows import Tool
+from mcp_workflows import Kind
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.adapter import Execution, Ref, Status
@@ -41,6 +41,7 @@ from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.maintenance import EVERY, ClockCheck
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.testing import make_task
+from mcp_workflows.tools.tool import MODELS, AnyTool
 from mcp_workflows.wire.commands import Call, Cancel, Created, Get, Part, Read, TaskView, Update
 
 pytestmark = pytest.mark.anyio
@@ -93,8 +94,9 @@ class Noting(MemoryAdapter):
         self.ended.append((ref.handle, reason))
 
 
-def tool(name: str, workflow: str = "stubborn", **more: Any) -> Tool:
-    return Tool.model_validate({"name": name, "engine": "memory", "workflow": workflow, **more})
+def tool(name: str, workflow: str = "stubborn", **more: Any) -> AnyTool:
+    model = MODELS[Kind(more.get("kind", Kind.START))]
+    return model.model_validate({"name": name, "engine": "memory", "workflow": workflow, **more})
 
 
 TOOLS = [

@@ -12,7 +12,7 @@ from mcp_workflows_stepfunctions.adapter import StepFunctionsAdapter
 from mcp_workflows_temporal.adapter import TemporalAdapter
 from pydantic import ValidationError
 
-from mcp_workflows import Tool
+from mcp_workflows import Tool, WatchTool
 from mcp_workflows.adapter.memory import MemoryAdapter
 from mcp_workflows.kit.functions import FunctionsAdapter
 from mcp_workflows.tools.compatibility import find_incompatibilities
@@ -92,9 +92,9 @@ def test_on_expire_is_keep_or_cancel(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", [{"cancel": {"grace": "1s"}}, {"on_expire": "cancel"}])
 def test_who_may_not_cancel_what_they_watch_may_not_have_it_ended_either(setting: dict[str, Any]) -> None:
     tool = {"name": "t", "engine": "orders", "workflow": "Ship", "kind": "watch", **setting}
-    with pytest.raises(ValidationError, match="only together with allow_cancel: true"):
-        Tool.model_validate(tool)
-    Tool.model_validate({**tool, "allow_cancel": True})
+    with pytest.raises(ValidationError, match="only with allow_cancel: true"):
+        WatchTool.model_validate(tool)
+    WatchTool.model_validate({**tool, "allow_cancel": True})
 
 
 AT_ONCE = "a cancellation ends executions of this engine at once: leave `cancel` out"

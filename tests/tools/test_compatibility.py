@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mcp_workflows import Tool
+from mcp_workflows import Tool, WatchTool
 from mcp_workflows.adapter import JSON, StartGuarantee
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.tools.compatibility import find_incompatibilities
-from mcp_workflows.tools.tool import Kind, TaskSupport
+from mcp_workflows.tools.tool import TaskSupport
 from tests.support.config_files import problems
 from tests.support.served import Peer, peer, site
 from tests.support.strangers import installed
@@ -63,7 +63,7 @@ def test_a_fleeting_workflow_can_be_no_task(tasks: TaskSupport) -> None:
 
 
 def test_a_fleeting_workflow_cannot_be_watched() -> None:
-    tool = BRIEF.model_copy(update={"kind": Kind.WATCH, "tasks": TaskSupport.OPTIONAL})
+    tool = WatchTool(name="brief", engine="here", workflow="echo", options={"brief": True})
     [(setting, text)] = find_incompatibilities(tool, BriefAdapter)
     assert (setting, text) == (
         "kind",

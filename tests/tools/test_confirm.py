@@ -10,7 +10,7 @@ import mcp_types as types
 import pytest
 from pydantic import ValidationError
 
-from mcp_workflows import Kind, Tool
+from mcp_workflows import Question, Tool, WatchTool
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Start
 from mcp_workflows.errors import RequestError
@@ -33,8 +33,9 @@ NO: Sequence[tuple[Mapping[str, Any], str]] = [
 
 
 def tool(name: str = "charge", **more: Any) -> Tool:
-    written = {"engine": "memory", "workflow": "forever", "input": INPUT, "confirm": "Charge {{amount}} to {{to}}?"}
-    return Tool.model_validate({"name": name, **written, **more})
+    questions = {"confirm": {"message": more.pop("confirm", "Charge {{amount}} to {{to}}?")}, **more.pop("ask", {})}
+    written = {"name": name, "engine": "memory", "workflow": "forever", "input": INPUT, "questions": questions, **more}
+    return Tool.model_validate(written)
 
 
 TOOLS = [
@@ -250,7 +251,8 @@ async def test_a_server_refuses_clients_that_cannot_ask(tmp_path: Path, version:
 
 
 async def test_a_tool_that_watches_asks_first_too(tmp_path: Path) -> None:
-    watch = Tool(name="watch", kind=Kind.WATCH, engine="memory", workflow="forever", confirm="Show {{execution_id}}?")
+    asked_first = {"confirm": Question(message="Show {{execution_id}}?")}
+    watch = WatchTool(name="watch", engine="memory", workflow="forever", questions=asked_first)
     async with scenery.replica(tmp_path, tools=[watch]) as here:
         order = Start(workflow="forever", arguments=[], key="k", created=scenery.NOON)
         arguments = {"execution_id": await here.engine.start(order)}
@@ -280,11 +282,11 @@ WRONG: Sequence[tuple[Mapping[str, Any], str]] = [
     ({"title": "\u3164"}, "must say something"),
     ({"confirm": " \u200b\u202e"}, "must say something"),
     ({"ask": {"to": {"message": " ", "schema": {"type": "string"}}}}, "must say something"),
-    ({"ask": {"confirm": {"message": "?", "schema": {"type": "string"}}}}, "rename it"),
+    ({"ask": {"sure": {"message": "?"}}}, "only one yes or no"),
     ({"on_behalf_of": {"owner": "x"}}, "anyway"),
     ({"on_behalf_of": {"E-Mail": "x"}}, "no name"),
     ({"dedupe": "0s"}, "longer than 0"),
-    ({"kind": "watch", "input": None, "dedupe": "10m"}, "dedupe"),
+    ({"ask": {"to": {"message": "?", "when_missing": True}}}, "when_missing"),
 ]
 
 
@@ -295,5 +297,8 @@ def test_a_mistake_is_found_when_it_is_loaded(settings: Mapping[str, Any], said:
 
 
 def test_an_argument_that_is_not_there_is_found_when_it_is_loaded() -> None:
-    found = tool(confirm="Charge {{ammount}}?", on_behalf_of={"who": "{{whom}}"}).unknown_arguments()
-    assert found == {"confirm": ["ammount"], "on_behalf_of.who": ["whom"]}
+    found = tool(confirm="Charge {{ammount}}?", on_behalf_of={"who": "{{whom}}"}).problems()
+    assert list(found) == [
+        ("questions.confirm.message", "there is no argument 'ammount'; did you mean 'amount'?"),
+        ("on_behalf_of.who", "there is no argument 'whom'"),
+    ]

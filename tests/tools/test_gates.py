@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mcp.server.lowlevel import Server
 
-from mcp_workflows import Question, Tool, ToolGate, attach
+from mcp_workflows import GateQuestion, Tool, attach
 from mcp_workflows.adapter import Gate, gate_settings
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
@@ -27,15 +27,19 @@ ORDER: Mapping[str, Any] = {"type": "object", "properties": {"order_id": {"type"
 NAMED: Mapping[str, Any] = {"_meta": {"mcp-workflows/question": "approve"}}  # how a client learns the gate's name
 
 
-def approve(**changed: Any) -> ToolGate:
-    asked = Question(message="Ship {{args.order_id}}?", schema=dict(OK))
+def approve(**changed: Any) -> GateQuestion:
     sent = ["{{answer.ok}}", "{{principal.subject}}", "{{order_id}} in {{task.id}}"]
-    written: dict[str, Any] = {"when": NOW, "ask": asked, "send": {"signal": "approve", "args": sent}}
-    return ToolGate(**{**written, **changed})
+    written: dict[str, Any] = {
+        "when": NOW,
+        "message": "Ship {{args.order_id}}?",
+        "schema": dict(OK),
+        "send": {"signal": "approve", "args": sent},
+    }
+    return GateQuestion(**{**written, **changed})
 
 
-def gated(*, name: str = "ship", **gates: ToolGate) -> Tool:
-    return Tool(name=name, engine="memory", workflow="gated", input=dict(ORDER), gates=gates)
+def gated(*, name: str = "ship", **gates: GateQuestion) -> Tool:
+    return Tool(name=name, engine="memory", workflow="gated", input=dict(ORDER), questions=gates)
 
 
 @pytest.fixture
@@ -155,7 +159,7 @@ tools:
     engine: memory
     workflow: gated
     input: {{type: object, properties: {{order_id: {{type: string}}}}}}
-    gates:
+    questions:
       approve: {gate}
 """
 
@@ -163,27 +167,27 @@ tools:
 @pytest.mark.parametrize(
     ("gate", "complaint"),
     [
-        ("{when: {after_seconds: 0}, send: 1}", "tools.ship.gates.approve.ask: is missing"),
-        ("{ask: {message: Go?, schema: {type: boolean}}, send: 1}", "tools.ship.gates.approve.when: is missing"),
+        ("{when: {after_seconds: 0}, send: 1}", "tools.ship.questions.approve.message: is missing"),
+        ("{message: Go?, schema: {type: boolean}, send: 1}", "tools.ship.questions.approve.when: is missing"),
         (
-            "{when: {after: 0}, ask: {message: Go?, schema: {type: boolean}}, send: 1}",
-            "tools.ship.gates.approve.when.after: unknown key",
+            "{when: {after: 0}, message: Go?, schema: {type: boolean}, send: 1}",
+            "tools.ship.questions.approve.when.after: unknown key",
         ),
         (
-            "{when: {after_seconds: 0}, ask: {message: 'Go {{orderid}}?', schema: {type: boolean}}, send: 1}",
+            "{when: {after_seconds: 0}, message: 'Go {{orderid}}?', schema: {type: boolean}, send: 1}",
             "there is no argument 'orderid'; did you mean 'order_id'?",
         ),
         (
-            "{when: {after_seconds: 0}, ask: {message: Go?, schema: {type: boolean}}, send: '{{answer.ok}}'}",
-            "tools.ship.gates.approve.send: the answer has no 'ok'",
+            "{when: {after_seconds: 0}, message: Go?, schema: {type: boolean}, send: '{{answer.ok}}'}",
+            "tools.ship.questions.approve.send: the answer has no 'ok'",
         ),
         (
-            "{when: {after_seconds: 0}, ask: {message: Go?, schema: {type: boolean}}, send: '{{answer.'}",
+            "{when: {after_seconds: 0}, message: Go?, schema: {type: boolean}, send: '{{answer.'}",
             "braces that are not closed",
         ),
         (
-            "{when: {after_seconds: 0}, ask: {message: Go?, schema: {type: object, properties: {a: {}}}}, send: 1}",
-            "tools.ship.gates.approve.ask.schema",
+            "{when: {after_seconds: 0}, message: Go?, schema: {type: object, properties: {a: {}}}, send: 1}",
+            "tools.ship.questions.approve.schema",
         ),
     ],
 )
@@ -207,7 +211,7 @@ def test_an_engine_without_gates_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changed", "complaint"),
-    [({"when": {"soon": 1}}, r"gates\.approve\.when"), ({"send": ["{{answer.okay}}"]}, "'okay'")],
+    [({"when": {"soon": 1}}, r"questions\.approve\.when"), ({"send": ["{{answer.okay}}"]}, "'okay'")],
 )
 def test_a_gate_in_code_is_checked_like_one_in_the_configuration(changed: dict[str, Any], complaint: str) -> None:
     tool, engine = gated(approve=approve(**changed)), MemoryAdapter(MemorySettings())

@@ -39,13 +39,13 @@ TOOLS = [
         name="mapped",
         engine="memory",
         workflow="forever",
-        send={"by": "{{principal.claims.email}}", "n": "{{principal.claims.n}}", "scopes": "{{principal.scopes}}"},
+        args=[{"by": "{{principal.claims.email}}", "n": "{{principal.claims.n}}", "scopes": "{{principal.scopes}}"}],
     ),
     Tool(
         name="nested",
         engine="memory",
         workflow="forever",
-        send={"roles": "{{principal.claims.realm_access.roles}}", "none": "{{principal.claims.realm_access.team}}"},
+        args=[{"roles": "{{principal.claims.realm_access.roles}}", "none": "{{principal.claims.realm_access.team}}"}],
         on_behalf_of={
             "role": "{{principal.claims.realm_access.roles[0]}}",
             "clerk": '{{principal.claims.resource_access."shop.eu".roles[0]}}',

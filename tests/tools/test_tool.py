@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator as Other
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_workflows.tools.json_schema import check_schema, violations
-from mcp_workflows.tools.questions import example_of, find_key, is_called, short_key
-from mcp_workflows.tools.tool import UNCHECKED, Ask, TaskSupport, Tool
+from mcp_workflows.tools.questions import Question, example_of, find_key, is_called, short_key
+from mcp_workflows.tools.tool import UNCHECKED, TaskSupport, Tool
 from mcp_workflows.units import MAX_TTL, Duration
 
 DURATION: TypeAdapter[timedelta] = TypeAdapter(Duration)
@@ -119,15 +119,12 @@ BAD_FIELDS: list[dict[str, Any]] = [  # Any: any field of Tool
     *[
         {"args": "{{"},
         {"args": ["{{a b}}"]},
-        {"send": "{{"},
-        {"send": 1, "args": [1]},
         {"annotations": {"readonlyHint": True}},
     ],
-    {"ask": {"why": {"message": "Why {{", "schema": {"type": "string"}}}},
-    {"ask": {"why": {"message": "Why?"}}},
-    {"ask": {"why": {"message": "Why?", "schema": {}}}},
-    {"ask": {"why": {"message": "Why?", "schema": {"type": "null"}}}},
-    {"ask": {"why": {"message": "Why?", "schema": {"type": "string", "minLength": -1}}}},
+    {"questions": {"why": {"message": "Why {{", "schema": {"type": "string"}}}},
+    {"questions": {"why": {"message": "Why?", "schema": {}}}},
+    {"questions": {"why": {"message": "Why?", "schema": {"type": "null"}}}},
+    {"questions": {"why": {"message": "Why?", "schema": {"type": "string", "minLength": -1}}}},
 ]
 
 
@@ -270,14 +267,6 @@ def test_an_output_schema_that_allows_the_stand_in_is_listed_as_it_is(output: An
     assert make_tool(output=output).promised_output == output
 
 
-@pytest.mark.parametrize("sent", [{"detail": {"orderId": "{{a}}", "by": "{{b}}"}}, "{{args}}", "{{a}}", ["{{a}}"], 7])
-def test_what_is_sent_is_the_one_argument(sent: Any) -> None:  # Any: any JSON value
-    for arguments in ({"a": [1, 2]}, {"a": 1, "b": 2}, {}):
-        scope = {"args": arguments}
-        assert make_tool(send=sent).map(scope) == make_tool(args=[sent]).map(scope)
-    assert make_tool(send={"detail": {"orderId": "{{a}}"}}).map({"args": {"a": 1}}) == [{"detail": {"orderId": 1}}]
-
-
 TEXT = {"type": "string"}
 TWO = {"type": "object", "properties": {"x": TEXT, "y": TEXT}}
 ONE_OF_TWO = {**TWO, "required": ["x"]}
@@ -292,7 +281,7 @@ FORMS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # Any: schemas
 
 @pytest.mark.parametrize(("schema", "form"), FORMS)
 def test_a_question_is_shown_as_a_form(schema: dict[str, Any], form: dict[str, Any]) -> None:  # Any: schemas
-    ask = Ask(message="Why?", schema=schema)
+    ask = Question(message="Why?", schema=schema)
     assert ask.form("why") == form
     assert ask.answers("why") == set(form["properties"])
 
@@ -314,12 +303,12 @@ DUE: list[tuple[dict[str, Any], bool, dict[str, Any], bool]] = [  # Any: schema 
 def test_when_a_question_is_due(
     schema: dict[str, Any], when_missing: bool, arguments: dict[str, Any], due: bool
 ) -> None:  # Any: schema and arguments
-    assert Ask(message="Why?", schema=schema, when_missing=when_missing).due("why", arguments) is due
+    assert Question(message="Why?", schema=schema, when_missing=when_missing).due("why", arguments) is due
 
 
 def test_a_question_is_asked_with_what_is_known() -> None:
-    tool = make_tool(ask={"why": {"message": "Why ship {{id}}?", "schema": TEXT}})
-    assert tool.question("why", {"args": {"id": "o-1"}}) == {
+    tool = make_tool(questions={"why": {"message": "Why ship {{id}}?", "schema": TEXT}})
+    assert tool.ask["why"].params("why", {"args": {"id": "o-1"}}) == {
         "mode": "form",
         "message": "Why ship «o-1»?",
         "requestedSchema": {"type": "object", "properties": {"why": TEXT}, "required": ["why"]},

@@ -108,7 +108,7 @@ def encode_argument(arguments: JSON) -> str:
     """
     positional = cast("Sequence[JSON]", arguments) if isinstance(arguments, list) else [arguments]
     if len(positional) > 1:
-        raise EngineRefused("a workflow takes one argument: write send: {...} instead of a list in args", final=True)
+        raise EngineRefused("a workflow takes one argument: write args: [{...}], a list of one", final=True)
     value: JSON = positional[0] if positional else {}
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))

@@ -110,7 +110,7 @@ async def test_the_steps_of_gates_are_looked_for(
     gates: Mapping[str, Any] = {"approval": {"when": when, "send": {"body": {}}}}
     found = await verify(calls, settings(google_engine.address), workflow, gates)
     wrong = [(finding.text, finding.hint) for finding in found if finding.ok is False]
-    setting = "gates.approval.when.method" if "method" in str(said) else "gates.approval.when"
+    setting = "questions.approval.when.method" if "method" in str(said) else "questions.approval.when"
     assert wrong == ([] if said is None else [(f"{setting}: {said}", hint)])
 
 
@@ -131,7 +131,7 @@ async def test_a_step_that_does_not_wait_is_mentioned(calls: Client, google_engi
         for step in ("wait", "inner")
     ]
     text = "step 'inner' does not call events.await_callback itself: it may never be asked about (steps that do: wait)"
-    assert found == [[], [Finding(ok=True, text=f"gates.approval.when: {text}")]]
+    assert found == [[], [Finding(ok=True, text=f"questions.approval.when: {text}")]]
 
 
 async def test_two_gates_of_one_step_are_told(calls: Client, google_engine: GoogleEngine) -> None:
@@ -139,7 +139,7 @@ async def test_two_gates_of_one_step_are_told(calls: Client, google_engine: Goog
     gates = {"first": gate, "second": {**gate, "when": "wait"}}
     found = await verify(calls, settings(google_engine.address), google_engine.deploy("gated", GATED), gates)
     assert [finding.text for finding in found] == [
-        "gates.second.when: step 'wait' is asked about by gate first already"
+        "questions.second.when: step 'wait' is asked about by gate first already"
     ]
 
 

@@ -29,7 +29,8 @@ def gate(when: Any, *, words: str = "Approve {{args.order_id}}?", **more: Any) -
     """One that says which order is meant."""
     return {
         "when": when,
-        "ask": {"message": words, "schema": OK},
+        "message": words,
+        "schema": OK,
         "send": {"body": {"approved": "{{answer.ok}}", "order": "{{args.order_id}}", "by": "{{principal.subject}}"}},
         "decline": {"body": {"approved": False, "why": "{{args.order_id}} was refused"}},
         **more,
@@ -76,11 +77,12 @@ async def test_a_gate_is_answered_by_its_name_from_the_command_line(
     amount = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
     pay = {
         "when": "await_approval",
-        "ask": {"message": "Pay {{amount}}?", "schema": amount},
+        "message": "Pay {{amount}}?",
+        "schema": amount,
         "send": {"body": {"paid": "{{answer.amount}}"}},
         "decline": {"body": {"paid": 0}},
     }
-    tool = {"workflow": workflow, "input": amount, "gates": {"approval": pay}}
+    tool = {"workflow": workflow, "input": amount, "questions": {"approval": pay}}
     config = configured(tmp_path, google_engine.address, {"it": tool})
     for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
         assert json.dumps(result) == '{"paid": 12}'

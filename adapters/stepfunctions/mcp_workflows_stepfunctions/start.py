@@ -164,7 +164,7 @@ def read_input(arguments: JSON) -> str:
     """
     positional = cast("Sequence[JSON]", arguments) if isinstance(arguments, list) else [arguments]
     if len(positional) > 1:
-        raise EngineRefused("a state machine takes one input: write send: {...} instead of a list in args", final=True)
+        raise EngineRefused("a state machine takes one input: write args: [{...}], a list of one", final=True)
     return payload(positional[0] if positional else {}, "input", "pass a reference to it, such as an S3 key")
 
 

@@ -109,7 +109,7 @@ async def test_an_error_of_a_gate_that_the_state_hardly_catches_is_told(
     gate: Mapping[str, Any] = {"when": "Approve", "send": {"output": {}}, "decline": {"error": error}}
     found = await adapter.verify(arn, {}, {"approval": gate})
     said = f"state 'Approve' catches no error {error!r}; did you mean {meant!r}?"
-    assert [each.text for each in found] == ([] if meant is None else [f"gates.approval.decline.error: {said}"])
+    assert [each.text for each in found] == ([] if meant is None else [f"questions.approval.decline.error: {said}"])
 
 
 ILLEGIBLE = "is in an expression that it cannot be read back from"
@@ -125,19 +125,19 @@ FOR_JSONATA = {"QueryLanguage": "JSONata", "Arguments": {"Message": "{% $base64e
         (
             {"Parameters": SENT},
             {"state": "Approve", "token": "MessageBody.id"},
-            "gates.approval.when.token: MessageBody.id is not where state 'Approve' has its task token",
+            "questions.approval.when.token: MessageBody.id is not where state 'Approve' has its task token",
             "write token: MessageBody.cb.id, or leave it out",
         ),
         (
             {"Parameters": {"QueueUrl": "q", "MessageBody": {"token.$": "$.token"}}},
             "Approve",
-            "gates.approval.when: state 'Approve' sends its task token to nobody",
+            "questions.approval.when: state 'Approve' sends its task token to nobody",
             'among what the state sends: "taskToken.$": "$$.Task.Token"',
         ),
         (
             FOR_JSONATA,
             "Approve",
-            f"gates.approval.when: the task token of state 'Approve' {ILLEGIBLE}",
+            f"questions.approval.when: the task token of state 'Approve' {ILLEGIBLE}",
             '"taskToken": "{% $states.context.Task.Token %}"',
         ),
         (FOR_JSONATA, {"state": "Approve", "token": "Message"}, None, ""),  # nobody can tell
@@ -175,7 +175,7 @@ async def test_two_gates_of_one_state_are_told(adapter: StepFunctionsAdapter, st
         stepfunctions.machine(GATED), {}, {"first": gate, "second": {**gate, "when": "Approve"}}
     )
     (wrong,) = [finding.text for finding in found if finding.ok is False]
-    assert wrong == "gates.second.when: state 'Approve' is asked about by gate first already"
+    assert wrong == "questions.second.when: state 'Approve' is asked about by gate first already"
 
 
 async def test_the_states_are_those_of_the_version_that_is_started(

@@ -101,11 +101,12 @@ async def test_the_operator_answers_a_gate_by_its_name_though_its_key_is_a_numbe
     form = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     approval = {
         "when": "WaitForApproval",
-        "ask": {"message": "Approve?", "schema": form},
+        "message": "Approve?",
+        "schema": form,
         "send": {"output": {"approved": "{{answer.ok}}", "by": "{{principal.id}}"}},
     }
     workflow = stepfunctions.machine(foreign(**{"callback_token.$": "$$.Task.Token"}))
-    tools = {"it": {"workflow": workflow, "gates": {"approval": approval}}}
+    tools = {"it": {"workflow": workflow, "questions": {"approval": approval}}}
     async with client_of(configured(tmp_path, stepfunctions.url, tools)) as client:
         task_id = await called(client)
         key, _ = await asked(client, task_id)

@@ -138,12 +138,13 @@ ASK_OK: Final = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "r
 GATES: Final = {
     "approval": {
         "when": "WaitForApproval",
-        "ask": {"message": "Ship {{args.order_id}}?", "schema": ASK_OK},
+        "message": "Ship {{args.order_id}}?",
+        "schema": ASK_OK,
         "send": {"output": {"approved": "{{answer.ok}}"}},
         "decline": {"error": "Rejected", "cause": "nobody approved it"},
     }
 }
-GATED: Final = {"input": {"type": "object", "properties": {"order_id": {"type": "string"}}}, "gates": GATES}
+GATED: Final = {"input": {"type": "object", "properties": {"order_id": {"type": "string"}}}, "questions": GATES}
 APPROVED: Final = {"action": "accept", "content": {"ok": True}}
 
 
@@ -171,10 +172,11 @@ async def test_a_gate_is_answered_by_its_name_from_the_command_line(
     amount = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
     pay = {
         "when": "WaitForApproval",
-        "ask": {"message": "Pay {{amount}}?", "schema": amount},
+        "message": "Pay {{amount}}?",
+        "schema": amount,
         "send": {"output": {"paid": "{{answer.amount}}"}},
     }
-    tool = {"workflow": machine, "input": amount, "gates": {"approval": pay}}
+    tool = {"workflow": machine, "input": amount, "questions": {"approval": pay}}
     config = configured(tmp_path, stepfunctions.url, {"it": tool})
     for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
         assert json.dumps(result) == '{"paid": 12}'
@@ -188,8 +190,8 @@ async def test_nobody_who_answers_is_null_to_the_states_that_read_who_it_was(
     machine["States"]["Ship"]["Parameters"] = {"who.$": "$.by", "note.$": "$.note", "order.$": "$.order"}
     output = {"by": "{{principal.subject}}", "note": "{{answer.note}}", "order": "{{args.order_of}}"}
     ask = {"message": "Ship?", "schema": {"type": "object", "properties": {"note": {"type": "string"}}}}
-    gates = {"approval": {**GATES["approval"], "ask": ask, "send": {"output": output}}}
-    tool = {"workflow": stepfunctions.machine(machine), "gates": gates}
+    gates = {"approval": {**GATES["approval"], **ask, "send": {"output": output}}}
+    tool = {"workflow": stepfunctions.machine(machine), "questions": gates}
     async with client_of(configured(tmp_path, stepfunctions.url, {"it": tool})) as client:
         task_id = await called(client)
         key, _ = await asked(client, task_id)
@@ -256,7 +258,7 @@ async def test_a_task_token_is_in_no_log_no_store_and_no_message(stepfunctions: 
         "misled": {
             "workflow": stepfunctions.machine(foreign(**{"order.$": "$.order_id", "token.$": "$$.Task.Token"})),
             **GATED,
-            "gates": {
+            "questions": {
                 "approval": {
                     **GATES["approval"],
                     "when": {"state": "WaitForApproval", "token": "Entries[0].Detail.order"},

@@ -25,10 +25,11 @@ tools:
     engine: orders
     workflow: Orders
     input: {type: object, properties: {order_id: {type: string}}, required: [order_id]}
-    gates:
+    questions:
       approve:
         when: WaitForApproval
-        ask: {message: "Ship {{args.order_id}}?", schema: {type: boolean}}
+        message: "Ship {{args.order_id}}?"
+        schema: {type: boolean}
         send: {output: {approved: "{{answer.approve}}"}}
         decline: {error: Rejected}
 """

@@ -39,7 +39,7 @@ def test_the_input_is_the_same_to_the_byte_for_the_same_arguments() -> None:
 
 
 def test_two_inputs_are_refused_with_what_to_write() -> None:
-    with pytest.raises(EngineRefused, match="write send:"):
+    with pytest.raises(EngineRefused, match="write args:"):
         read_input(["a", "b"])
 
 

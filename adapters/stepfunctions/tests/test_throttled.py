@@ -54,7 +54,7 @@ async def until(client: Peer, task_id: str, text: str) -> str:
 async def test_a_task_shows_its_last_known_state_and_a_plain_call_goes_on_waiting(
     server: Injecting, tmp_path: Path, operation: str
 ) -> None:
-    config = configured(tmp_path, server.url, {"it": {"workflow": MACHINE, "fallback": "wait"}}, timeout_seconds=1)
+    config = configured(tmp_path, server.url, {"it": {"workflow": MACHINE, "tasks": "wait"}}, timeout_seconds=1)
     results: list[Any] = []
 
     async def plain(client: Peer) -> None:
@@ -81,7 +81,7 @@ async def test_what_is_throttled_halves_our_rate_for_a_while(
     rate = {"bucket": 2, "refill": 16}
     quota = {"share": 1, "describe_execution": rate, "get_execution_history": {"bucket": 99, "refill": 99}}
     config = configured(
-        tmp_path, server.url, {"it": {"workflow": MACHINE, "fallback": "wait", "history": False}}, quota=quota
+        tmp_path, server.url, {"it": {"workflow": MACHINE, "tasks": "wait", "history": False}}, quota=quota
     )
 
     async def plain(client: Peer) -> None:

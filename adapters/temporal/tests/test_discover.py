@@ -125,9 +125,9 @@ async def test_what_it_does_not_have_is_a_problem_with_what_was_meant(own: Scene
         problems = (await verified(own, "Shop.FulfilOrder", gates={"ship": wrong}, cancel={"signal": "stop"}))[False]
     assert sorted(problem.split(":")[0] for problem in problems) == [
         "cancel.signal",
-        "gates.ship.decline.update",
-        "gates.ship.send.signal",
-        "gates.ship.when.query",
+        "questions.ship.decline.update",
+        "questions.ship.send.signal",
+        "questions.ship.when.query",
     ]
     assert any("has no signal 'aprove'; did you mean 'approve'? (it has: approve)" in text for text in problems)
 
@@ -220,7 +220,7 @@ async def test_the_activity_of_a_gate_is_looked_for_in_recent_histories(
         await mailed(scene)
         found = await verified(scene, "Mailed", gates=after(activity))
     texts = [re.sub("the latest ([0-9]+ executions|execution)", "{n}", text) for text in found[ok]]
-    assert texts == ([] if said is None else [f"gates.ship.when.after: {said}"])
+    assert texts == ([] if said is None else [f"questions.ship.when.after: {said}"])
     assert found[not ok] == []
 
 
@@ -261,7 +261,7 @@ async def test_what_another_gate_names_is_not_what_was_meant(scene: Scene) -> No
         await mailed(scene)
         found = await verified(scene, "Mailed", gates=gates)
     assert found[False] == []
-    assert "gates.again.when.after: could not be verified: no activity 'send_approval_xmail'" in found[True][0]
+    assert "questions.again.when.after: could not be verified: no activity 'send_approval_xmail'" in found[True][0]
 
 
 async def test_an_execution_that_has_ended_is_looked_at_behind_many_that_have_just_begun(
@@ -425,8 +425,8 @@ async def test_check_says_what_the_gates_name_and_the_workflow_lacks(
     config = tmp_path / "workflows.yaml"
     config.write_text(
         CONFIG.format(address=empty_server.address, queue=own.queue).replace("Configured", "Mailed")
-        + "    cancel: {signal: stop}\n    gates:\n      ship:\n        when: {after: send_aproval_mail}\n"
-        + "        ask: {message: Ship?}\n"
+        + "    cancel: {signal: stop}\n    questions:\n      ship:\n        when: {after: send_aproval_mail}\n"
+        + "        message: Ship?\n"
         + "        send: {signal: aprove}\n"
     )
     async with worker(own):
@@ -434,7 +434,9 @@ async def test_check_says_what_the_gates_name_and_the_workflow_lacks(
         done = await anyio.to_thread.run_sync(run, "check", str(config))
     assert done.returncode == 1, done.stdout
     [line] = [line for line in done.stdout.splitlines() if line.startswith("tool")]
-    assert f"{config}:14: gates.ship.send.signal: workflow Mailed has no signal 'aprove'; did you mean 'appr" in line
+    assert (
+        f"{config}:14: questions.ship.send.signal: workflow Mailed has no signal 'aprove'; did you mean 'appr" in line
+    )
     assert f"{config}:9: cancel.signal: workflow Mailed has no signal 'stop' (it has: approve)" in line
-    assert f"{config}:12: gates.ship.when.after: no activity 'send_aproval_mail' in " in line
+    assert f"{config}:12: questions.ship.when.after: no activity 'send_aproval_mail' in " in line
     assert "did you mean 'send_approval_mail'?" in line

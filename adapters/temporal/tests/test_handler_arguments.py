@@ -27,12 +27,11 @@ tools:
     engine: orders
     workflow: ShipByVote
     input: {workflow}
-    gates:
+    questions:
       approve:
         when: {{query: state, equals: awaiting_approval}}
-        ask:
-          message: Ship it?
-          schema: {{type: object, properties: {{ok: {{type: boolean}}, who: {{type: string}}}}, required: [ok]}}
+        message: Ship it?
+        schema: {{type: object, properties: {{ok: {{type: boolean}}, who: {{type: string}}}}, required: [ok]}}
         send: {send}
 """
 
@@ -65,7 +64,7 @@ def test_arguments_that_the_handler_does_not_take_are_refused_where_the_code_is_
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path, send), {})
-    assert "tools.ship.gates.approve.send.args" in str(caught.value)
+    assert "tools.ship.questions.approve.send.args" in str(caught.value)
     assert wrong in str(caught.value)
 
 
@@ -114,7 +113,7 @@ async def test_check_compares_the_number_of_arguments_with_what_came_lately(own_
         await until_listed(scene, 4)
         [few] = await checked(scene, {"signal": "approve", "args": ["{{answer.ok}}"]})
         assert few.text == (
-            "gates.approve.send.args: signal approve lately came with 2 or 3, and this gives it 1 argument"
+            "questions.approve.send.args: signal approve lately came with 2 or 3, and this gives it 1 argument"
         )
         assert "null where there is nothing to say" in (few.hint or "")
         [many] = await checked(scene, {"update": "vote", "args": [1, 2, 3]})
@@ -154,7 +153,7 @@ async def test_why_blames_the_gate_whose_signal_breaks_the_workflow_and_says_how
     await selling.adapter.answer(ref, {await only_key(selling, ref): yes(True)})
     why = await broken(selling, ref)
     assert why.reason == (
-        "gates.approve.send.args: gate approve sent signal approve with 1 argument, which its handler does not take"
+        "questions.approve.send.args: gate approve sent signal approve with 1 argument, which its handler does not take"
         ": ShipByVote.approve() missing 1 required positional argument: 'who'"
     )
     await cli(dev_server, why.advice, "workflow reset", " (")
@@ -170,7 +169,7 @@ async def test_why_blames_the_gate_whose_update_breaks_the_workflow(selling: Sce
         await selling.adapter.answer(ref, {key: yes(1, 2, 3, kind="update", name="vote")})
     why = await broken(selling, ref)
     assert why.reason == (
-        "gates.approve.send.args: gate approve sent update vote, which its handler does not take: "
+        "questions.approve.send.args: gate approve sent update vote, which its handler does not take: "
         "ShipByVote.vote() takes 3 positional arguments but 4 were given (self is one of them)"
     )
     await cli(dev_server, why.advice, "workflow reset", " (")

@@ -41,10 +41,11 @@ tools:
     engine: orders
     workflow: ShipOrder
     input: {type: object, properties: {order_id: {type: string}, parcels: {type: integer}}, required: [order_id]}
-    gates:
+    questions:
       approve:
         when: {after: NotifyApprover}
-        ask: {message: "Ship {{args.order_id}}?", schema: {type: boolean}}
+        message: "Ship {{args.order_id}}?"
+        schema: {type: boolean}
         send: {signal: approve, args: ["{{answer.approve}}"]}
   plain: {engine: orders, workflow: ShipOrder}
   elsewhere: {engine: memory, workflow: echo}

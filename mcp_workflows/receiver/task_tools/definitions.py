@@ -10,7 +10,7 @@ from typing import Final
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.tools.json_schema import Checker, Schema
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 
 
 class Name(StrEnum):
@@ -34,7 +34,7 @@ FOR_APPROVERS: Final = frozenset({Name.QUESTIONS, Name.STATUS, Name.ANSWER})  # 
 TASK_TOOL_NAMES: Final = frozenset(name.value for name in Name)
 TAKEN: Final = (
     "this is the name of a task tool, by which clients without tasks go on with theirs: rename it, or set "
-    "`fallback: wait` or `refuse` for all tools with optional tasks, no `my_tasks`, and no rules for others than owners"
+    "`tasks: wait` or `required` for all tools with optional tasks, no `my_tasks`, and no rules for others than owners"
 )
 
 
@@ -83,7 +83,7 @@ def task_tool(name: object) -> TaskTool | None:
     return _BY_NAME.get(name) if isinstance(name, str) else None
 
 
-def offered(tools: Iterable[Tool], *, my_tasks: bool) -> bool:
+def offered(tools: Iterable[AnyTool], *, my_tasks: bool) -> bool:
     """Return True if task tools are offered beside these tools.
 
     That is when a client may get a task id in text, tasks are listed, or others' tasks may wait for an answer.
@@ -91,7 +91,7 @@ def offered(tools: Iterable[Tool], *, my_tasks: bool) -> bool:
     return my_tasks or any(tool.hands_over or (tool.allow and tool.allow.asks_others) for tool in tools)
 
 
-def clashes(tools: Iterable[Tool], *, my_tasks: bool) -> Iterator[tuple[str, str]]:
+def clashes(tools: Iterable[AnyTool], *, my_tasks: bool) -> Iterator[tuple[str, str]]:
     """Yield the tools with a reserved name, if task tools are offered, each with advice."""
     known = list(tools)
     if not offered(known, my_tasks=my_tasks):

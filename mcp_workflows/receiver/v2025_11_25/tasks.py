@@ -33,7 +33,7 @@ from mcp_workflows.receiver.v2025_11_25.session import PolledQuestion, Session, 
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.service import NOT_FOUND, TaskService, time_left
 from mcp_workflows.tasks.view import final_result, withdrawn_result
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as wire
 from mcp_workflows.wire.commands import Call, CallOutcome, Questions, TaskView, Update
@@ -55,7 +55,7 @@ class InCoreTasks:
 
     # --- tools/call
 
-    async def call(self, ctx: Context, call: Call, principal: Principal, tool: Tool) -> CallOutcome:
+    async def call(self, ctx: Context, call: Call, principal: Principal, tool: AnyTool) -> CallOutcome:
         """Call a tool and ask its questions on the call's own stream; those of the workflow while the call may wait.
 
         Ask each question once; ask again only if the answer failed validation. If the question stays open, treat the

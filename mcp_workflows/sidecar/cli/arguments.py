@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mcp_workflows.errors import OperatorError
-from mcp_workflows.sidecar.config.problems import did_you_mean
+from mcp_workflows.tools.json_schema import did_you_mean
 
 Schema = Mapping[str, Any]  # Any: JSON Schema
 

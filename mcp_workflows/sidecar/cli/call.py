@@ -32,17 +32,17 @@ from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
 from mcp_workflows.sidecar.cli.prompts import AnswerFlag, Answers, QuestionName
 from mcp_workflows.sidecar.cli.result import Outcome
 from mcp_workflows.sidecar.config.models import Config
-from mcp_workflows.sidecar.config.problems import did_you_mean
 from mcp_workflows.sidecar.operator import find_task
 from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
+from mcp_workflows.tools.json_schema import did_you_mean
 from mcp_workflows.tools.prepare import fill_templates
-from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool
+from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
 RECONNECT_SECONDS = 60.0  # the longest absence of a server while its task is followed
 NEW = "0" * 40  # in a dry run: the id and the key that a real call would get
 
-T = TypeVar("T", Tool, types.Tool)
+T = TypeVar("T", AnyTool, types.Tool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +172,12 @@ def _named(name: str, tools: Sequence[T]) -> T:
     return by_name[name]
 
 
-def _configured(config: Config | None, name: str) -> Tool | None:
+def _configured(config: Config | None, name: str) -> AnyTool | None:
     """Return the tool of this name in the configuration; None for a task tool, or one of another server."""
     return next((tool for tool in config.tools if tool.name == name), None) if config else None
 
 
-def _arguments(options: CallOptions, schema: Schema, tool: Tool | None) -> dict[str, Any]:  # Any: JSON
+def _arguments(options: CallOptions, schema: Schema, tool: AnyTool | None) -> dict[str, Any]:  # Any: JSON
     """Return the arguments, validated for a configured tool; those that the tool asks for may be missing."""
     arguments = read_arguments(map(read_pair, options.words), schema, options.given)
     arguments = tool.checker.normalize(arguments) if tool else arguments
@@ -192,7 +192,7 @@ def _arguments(options: CallOptions, schema: Schema, tool: Tool | None) -> dict[
 
 
 async def preview(
-    config: Config, tool: Tool, given: Mapping[str, Any], answers: Answers
+    config: Config, tool: AnyTool, given: Mapping[str, Any], answers: Answers
 ) -> dict[str, Any]:  # Any: JSON
     """Return the start that the adapter would get and, if the adapter can tell, the request that it would send.
 
@@ -222,7 +222,7 @@ async def preview(
         "workflow": start.workflow,
         "arguments": start.arguments,
         "options": start.options,
-        "asks": {name: tool.question(name, scope) for name in asked},
+        "asks": {name: tool.ask[name].params(name, scope) for name in asked},
         "confirms": None if sought is None else sought.request.params["message"],
         "gates": {name: asdict(gate) for name, gate in kept.gates.items()},
     }
@@ -235,7 +235,7 @@ async def preview(
     return {key: value for key, value in sent.items() if value not in ({}, None)}
 
 
-def _answered(tool: Tool, given: Mapping[str, Any], answers: Answers) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+def _answered(tool: AnyTool, given: Mapping[str, Any], answers: Answers) -> tuple[tuple[str, ...], Mapping[str, Any]]:
     """Return the questions that a person would be asked, and the arguments with the answers of flags."""
     arguments, dialogue = dict(given), Dialogue()
     asked: list[str] = []

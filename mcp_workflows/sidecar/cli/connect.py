@@ -18,9 +18,9 @@ from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import PATH
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, DEFAULT_HOST, DEFAULT_PORT, ConfigOption, load
-from mcp_workflows.sidecar.config.includes import variables_of
 from mcp_workflows.sidecar.config.json_schema import config_schema, team_schema
 from mcp_workflows.sidecar.config.models import ServerSettings
+from mcp_workflows.sidecar.config.yaml import variables_in
 from mcp_workflows.sidecar.host_snippets import Host, OverHttp, OverStdio, Variable, login_of, snippet
 
 _SAY_URL = f"say where it is served: --url http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"
@@ -65,7 +65,7 @@ def _started(config: Path, name: str) -> OverStdio:
     command = [_executable(), "serve", str(config.resolve())]
     variables = [
         Variable(name=variable, default=default, is_set=bool(os.environ.get(variable)))
-        for variable, default in variables_of(config, os.environ).items()
+        for variable, default in variables_in(config).items()
     ]
     return OverStdio(name=name, command=command, variables=variables)
 

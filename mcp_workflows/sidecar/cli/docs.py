@@ -20,7 +20,8 @@ from rich.markdown import Markdown
 
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.config.problems import did_you_mean, names
+from mcp_workflows.sidecar.config.problems import names
+from mcp_workflows.tools.json_schema import did_you_mean
 
 _PACKAGE = Path(str(files("mcp_workflows")))
 _WIDEST = 120  # columns of a page; longer lines are hard to read

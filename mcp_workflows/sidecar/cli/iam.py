@@ -16,7 +16,7 @@ from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
 from mcp_workflows.sidecar.config.models import Config, Engine
 from mcp_workflows.sidecar.config.problems import no_engine
-from mcp_workflows.tools.tool import Kind, Tool
+from mcp_workflows.tools.tool import AnyTool, Kind
 
 
 @app.command()
@@ -70,7 +70,7 @@ def _without_permissions(config: Config) -> Sequence[Engine]:
     return [engine for engine in config.engines.values() if not _permits(engine)]
 
 
-def _use(tool: Tool) -> Use:
+def _use(tool: AnyTool) -> Use:
     watches = tool.kind is Kind.WATCH
     return Use(
         tool=tool.name,
@@ -78,8 +78,8 @@ def _use(tool: Tool) -> Use:
         options=tool.options,
         gates={name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()},
         watches=watches,
-        answers=tool.allow_answer or not watches,
-        cancels=tool.allow_cancel or not watches,
+        answers=tool.may_answer,
+        cancels=tool.may_cancel,
     )
 
 

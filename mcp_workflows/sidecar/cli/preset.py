@@ -11,7 +11,8 @@ import typer
 from mcp_workflows.adapter import HasPresets, Preset, installed_adapters, load_adapter
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.cli.app import app, say
-from mcp_workflows.sidecar.config.problems import did_you_mean, names
+from mcp_workflows.sidecar.config.problems import names
+from mcp_workflows.tools.json_schema import did_you_mean
 
 preset_app = typer.Typer(name="preset", help="Settings for known engines: list, show, schema.", no_args_is_help=True)
 app.add_typer(preset_app)

@@ -15,9 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from mcp_workflows.sidecar.cli.arguments import Pair, Schema, WrongUsage, read_pair, typed
 from mcp_workflows.sidecar.cli.options import command_line
 from mcp_workflows.sidecar.cli.progress import Screen
-from mcp_workflows.sidecar.config.problems import did_you_mean
 from mcp_workflows.task import Task
-from mcp_workflows.tools.json_schema import violations
+from mcp_workflows.tools.json_schema import did_you_mean, violations
 from mcp_workflows.tools.questions import NAME_META, is_called, name_of
 
 ElicitResult = types.ElicitResult

@@ -16,10 +16,10 @@ from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, load, log
 from mcp_workflows.sidecar.config.models import Config
-from mcp_workflows.sidecar.config.problems import did_you_mean, names
-from mcp_workflows.tools.gates import ELICIT
-from mcp_workflows.tools.questions import NAME_META
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.sidecar.config.problems import names
+from mcp_workflows.tools.json_schema import did_you_mean
+from mcp_workflows.tools.questions import ELICIT, NAME_META
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.params import STATUS, progress_text
 
 
@@ -58,7 +58,7 @@ def replay(
         say(f"gate {gate} was never open in this history: compare its `when` with what is in there", err=True)
 
 
-def _tool(config: Config, name: str) -> Tool:
+def _tool(config: Config, name: str) -> AnyTool:
     tools = {tool.name: tool for tool in config.tools}
     if name not in tools:
         raise ConfigError(f"there is no tool {name!r}{did_you_mean(name, tools)} (there are: {names(tools)})")
@@ -77,7 +77,7 @@ def _read(path: Path) -> Any:  # Any: JSON
         raise ConfigError(f"{path}: not JSON ({type(error).__name__})") from None
 
 
-def _gates(tool: Tool, words: Sequence[str]) -> Mapping[str, Gate]:
+def _gates(tool: AnyTool, words: Sequence[str]) -> Mapping[str, Gate]:
     """Return the tool's gates, filled in from the arguments; without arguments, as they are written."""
     if not words:
         return {name: _as_written(tool, name) for name in tool.gates}
@@ -88,9 +88,9 @@ def _gates(tool: Tool, words: Sequence[str]) -> Mapping[str, Gate]:
     return tool.frozen_gates({"args": arguments, **ANONYMOUS.scope, "task": {"id": None}})
 
 
-def _as_written(tool: Tool, name: str) -> Gate:
+def _as_written(tool: AnyTool, name: str) -> Gate:
     gate = tool.gates[name]
-    asked = {"mode": "form", "message": gate.ask.message, "requestedSchema": gate.ask.form(name)}
+    asked = {"mode": "form", "message": gate.message, "requestedSchema": gate.form(name)}
     params = {**asked, "_meta": {NAME_META: name}}
     request = InputRequest(method=ELICIT, params=params, gate=name)
     return Gate(when=gate.when, request=request, send=gate.send, decline=gate.decline)

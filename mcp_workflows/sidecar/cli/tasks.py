@@ -41,7 +41,7 @@ from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.operator import Operator, TaskFilter
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.tasks.executions import ObservedTask
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 
 T = TypeVar("T")
 
@@ -252,7 +252,7 @@ def _commands(look: ObservedTask, config: Config, file: Path) -> Sequence[str]:
     return []
 
 
-def _tool(config: Config, name: str) -> Tool:
+def _tool(config: Config, name: str) -> AnyTool:
     for tool in config.tools:
         if tool.name == name:
             return tool

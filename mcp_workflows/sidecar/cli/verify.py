@@ -21,11 +21,12 @@ from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, load, log
 from mcp_workflows.sidecar.config.models import Config, Engine
-from mcp_workflows.sidecar.config.problems import did_you_mean, names, no_engine
+from mcp_workflows.sidecar.config.problems import names, no_engine
 from mcp_workflows.sidecar.verify.run import Plan, Promise, Verdict, Verification, run_until_interrupted
 from mcp_workflows.testing.laws import UNKNOWN
+from mcp_workflows.tools.json_schema import did_you_mean
 from mcp_workflows.tools.prepare import fill_templates
-from mcp_workflows.tools.tool import Kind, Tool
+from mcp_workflows.tools.tool import AnyTool, Kind
 
 INTERRUPTED: Final = 130
 _WIDTH: Final = 9  # of the longest verdict
@@ -211,7 +212,7 @@ def _role(config: Config, engine: str, part: str, written: str | None) -> Role:
     return Role(workflow=tool.workflow, arguments=kept.input, options=kept.options)
 
 
-def _tool(config: Config, engine: str, name: str) -> Tool:
+def _tool(config: Config, engine: str, name: str) -> AnyTool:
     tools = {tool.name: tool for tool in config.tools if tool.engine == engine}
     if name not in tools:
         raise ConfigError(f"engine {engine} has no tool {name!r}{did_you_mean(name, tools)} (it has: {names(tools)})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -15,32 +15,24 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from mcp_workflows.access.authn.settings import one_or_more
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.config.problems import Report, empty_guards, no_engine
-from mcp_workflows.sidecar.config.yaml import (
-    ExternalValues,
-    Problem,
-    Source,
-    Where,
-    list_in,
-    mapping_in,
-    read_source,
-    variables_in,
-)
+from mcp_workflows.sidecar.config.problems import Report, find_mistakes, no_engine
+from mcp_workflows.sidecar.config.yaml import Problem, Source, Where, list_in, mapping_in, read_source
+from mcp_workflows.tools.tool import missing_need
 
 MAX_NAME = 64
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-TEAM_SECTIONS = ("tools",)
 COMPOSED = ("include", "defaults", "rules")  # sections that the composed configuration does not have
 POLICY = frozenset({"allow", "allow_answer", "allow_cancel", "limits"})
-"""Settings of a tool that its team cannot change: permissions and limits."""
-_PART = r"[A-Za-z0-9_-]+"
+"""Settings of a tool that an included file cannot have: permissions and limits."""
+_QUESTIONS = "questions"  # merged by name, so that a tool cannot leave out a question that the platform asks
 _TEXT = {"type": "string"}
 _ONE_OR_MORE = WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]})
 Settings: TypeAlias = Mapping[str, Any]  # Any: any JSON value, for the models to check
+Origins: TypeAlias = Mapping[Where, tuple[Source, Where]]
 
 
 class Include(BaseModel):
-    """Some files with tools, and what they may do. A glob alone will do for files of your own."""
+    """Some files with tools, and the engines that they may use. A glob alone will do for files of your own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -50,96 +42,40 @@ class Include(BaseModel):
     )
     namespace: str | None = Field(
         default=None,
-        pattern=rf"^{_PART}(\.{_PART})*$",
+        pattern=r"^[A-Za-z0-9_-]+$",
         description="What the names of their tools begin with: `orders` makes `create` the tool `orders_create`.",
     )
-    separator: str = Field(
-        default="_", pattern=r"^[._-]{1,2}$", description="What stands between the namespace and the name."
-    )
     engines: list[str] = Field(min_length=1, description="The engines that they may use.")
-    env: list[str] = Field(
-        default_factory=list, description="The variables of the environment that they may use, as `${NAME}`."
-    )
-    code: bool = Field(
-        default=False,
-        description="Whether they may name code to read schemas from (`input: module:Class`), which is run here.",
-    )
-    defaults: dict[str, Any] = Field(
-        default_factory=dict, description="Settings of their tools, where those say nothing themselves."
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """The permissions and defaults that one entry of `include` gives to its files."""
+class _ToolEntry:
+    """One tool as it is written in one of the files."""
 
+    name: str  # with its namespace
+    source: Source
     where: Where
-    files: Mapping[str, Where]  # the globs, and the place of each
+    entry: object
     engines: frozenset[str] | None = None  # None: all
-    env: frozenset[str] = frozenset()
-    code: bool = False
-    prefix: str = ""
-    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def grants(report: Report, source: Source) -> Sequence[Grant]:
-    """Return the valid entries of `include`; report problems of the others."""
-    written = source.data.get("include")
-    entries, known = list_in(written), frozenset(mapping_in(source.data.get("engines")))
-    if written is not None and not isinstance(written, list):
-        report.add(("include",), "must be a list, of globs or of mappings with files and engines")
-    found = [_grant(report, entry, ("include", index), known) for index, entry in enumerate(entries)]
-    return [grant for grant in found if grant]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """The `defaults` under every tool, and the `rules` over those whose names match."""
 
+    defaults: Settings = field(default_factory=dict[str, Any])
+    rules: Mapping[str, Settings] = field(default_factory=dict[str, Settings])
 
-def _grant(report: Report, entry: object, where: Where, known: frozenset[str]) -> Grant | None:
-    if isinstance(entry, str):
-        return Grant(where=where, files={entry: where})
-    include = report.validate(Include, entry, where)
-    if include is None:
-        return None
-    for index, engine in enumerate(include.engines):
-        if engine not in known:
-            report.add((*where, "engines", index), no_engine(engine, known))
-    listed = isinstance(cast("Mapping[str, object]", entry)["files"], list)
-    at = (*where, "files")
-    return Grant(
-        where=where,
-        files={pattern: (*at, index) if listed else at for index, pattern in enumerate(include.files)},
-        engines=frozenset(include.engines),
-        env=frozenset(include.env),
-        code=include.code,
-        prefix=f"{include.namespace}{include.separator}" if include.namespace else "",
-        defaults=include.defaults,
-    )
+    def over(self, name: str, found: Settings, *, known: Collection[str]) -> Settings:
+        """Return the settings of a tool that is in no file, with the known ones of these layers."""
+        nowhere = Source(path=Path(), data={}, lines={}, substitutions=(), problems=(), unreadable=frozenset())
+        layers = [self.defaults, *(self.rules[pattern] for pattern in self.rules_for(name))]
+        below, *above = ({key: value for key, value in layer.items() if key in known} for layer in layers)
+        return _merge([(nowhere, (), each) for each in (below, found, *above)])[0]
 
-
-def globs_in(data: Mapping[str, Any]) -> Sequence[str]:
-    """Return the globs of a configuration that may be invalid."""
-    files = [mapping_in(entry).get("files", entry) for entry in list_in(data.get("include"))]
-    return [each for found in files for each in (list_in(found) or [found]) if isinstance(each, str)]
-
-
-def files_for(config: Path, pattern: str) -> Sequence[Path]:
-    """Return the files that a glob of this configuration matches, sorted by name; hidden ones only if it names them.
-
-    Symbolic links must stay in its folder, so that reviewers of that folder see all files that a team can change.
-
-    Raises:
-        ConfigError: it leads out of the folder, or there is no such file.
-    """
-    folder = config.parent
-    if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-        raise ConfigError(f"{pattern}: files in the folder of {config.name} only, and no ..")
-    found = sorted(glob.glob(pattern, root_dir=folder, recursive=True))
-    files = [folder / name for name in found if (folder / name).is_file()]
-    others = [file for file in files if not file.samefile(config)]
-    for file in others:
-        if not file.resolve().is_relative_to(folder.resolve()):
-            raise ConfigError(f"{file} leads out of the folder of {config.name}; put the file itself there")
-    if not others:
-        raise ConfigError(f"{pattern}: there is no such file")
-    return others
+    def rules_for(self, name: str) -> Sequence[str]:
+        """Return the patterns that match this name, in the order of the file."""
+        return [pattern for pattern in self.rules if fnmatchcase(name, pattern)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,24 +89,49 @@ class ComposedConfig:
     includes: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ToolEntry:
-    """One tool as it is written in one of the files."""
-
-    name: str  # with its namespace
-    source: Source
-    where: Where
-    entry: object
-    grant: Grant | None = None  # None: it is in workflows.yaml itself
-
-    @property
-    def place(self) -> str:
-        return f"{self.source.path}:{self.source.line(self.where)}"
-
-
 def is_schema_file(reference: str) -> bool:
     """Return whether a reference names a file with a schema, and not a workflow in code."""
     return reference.endswith(".json") or reference.startswith((".", "/"))
+
+
+def included_globs(path: Path, environ: Mapping[str, str]) -> Sequence[str]:
+    """Return the globs of a configuration that may be invalid; none if it cannot be read."""
+    try:
+        entries = list_in(read_source(path, environ).data.get("include"))
+    except ConfigError:
+        return ()
+    files = [mapping_in(entry).get("files", entry) for entry in entries]
+    return [str(each) for found in files for each in (list_in(found) or [found])]
+
+
+def files_in(path: Path, patterns: Sequence[str]) -> Sequence[Path]:
+    """Return the files that these globs match now."""
+    found: list[Path] = []
+    for pattern in patterns:
+        with suppress(ConfigError):
+            found += _files_for(path, pattern)
+    return found
+
+
+def _files_for(config: Path, pattern: str) -> Sequence[Path]:
+    """Return the files that a glob of this configuration matches, sorted by name; hidden ones only if it names them.
+
+    Symbolic links must stay in its folder, so that reviewers of that folder see all files that a team can change.
+
+    Raises:
+        ConfigError: it leads out of the folder, or there is no such file.
+    """
+    folder = config.parent
+    if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        raise ConfigError(f"{pattern}: files in the folder of {config.name} only, and no ..")
+    files = [folder / name for name in sorted(glob.glob(pattern, root_dir=folder, recursive=True))]
+    others = [file for file in files if file.is_file() and not file.samefile(config)]
+    for file in others:
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise ConfigError(f"{file} leads out of the folder of {config.name}; put the file itself there")
+    if not others:
+        raise ConfigError(f"{pattern}: there is no such file")
+    return others
 
 
 def read_config(path: Path, environ: Mapping[str, str], *, text: str | None = None) -> ComposedConfig:
@@ -181,301 +142,164 @@ def read_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
     Raises:
         ConfigError: one of the files cannot be read or parsed at all.
     """
-    source = read_source(path, ExternalValues(environ=environ), text=text)
-    empty = [source.problem(where, text) for where, text in empty_guards(source.data)]
-    source = replace(source, problems=[*source.problems, *empty])
+    source = read_source(path, environ, text=text)
+    mistakes = [source.problem(where, wrong) for where, wrong in find_mistakes(source.data)]
+    source = replace(source, problems=[*source.problems, *mistakes])
     if not source.data.keys() & set(COMPOSED):
         return ComposedConfig(source=source, engines={}, layers=Layers())
-    return _Composer(source, environ).composed()
+    report, problems = Report(source), list[Problem]()
+    layers = _layers(report, source)
+    own = mapping_in(source.data.get("tools"))
+    found = [_ToolEntry(name=name, source=source, where=("tools", name), entry=entry) for name, entry in own.items()]
+    found += _included(report, source, problems)
+    tools: dict[str, _ToolEntry] = {}
+    for tool in found:
+        first = tools.setdefault(tool.name, tool)
+        if first is not tool:
+            place = first.source.problem(first.where, "").place
+            wrong = f"there is a tool {tool.name!r} already: {place}; `namespace:` keeps teams apart"
+            problems.append(tool.source.problem(tool.where, wrong))
+    entries: dict[str, object] = {}
+    moved: dict[Where, tuple[Source, Where]] = {}
+    for name, tool in tools.items():
+        entries[name], origins = _layered(tool, layers, source)
+        moved[("tools", name)] = (tool.source, tool.where)
+        moved |= {("tools", name, *key): origin for key, origin in origins.items()}
+    data = {key: value for key, value in source.data.items() if key not in COMPOSED}
+    if isinstance(data.get("tools", {}), dict | None):
+        data["tools"] = entries
+    return ComposedConfig(
+        source=replace(source, data=data, moved=moved, problems=[*report.problems, *problems]),
+        engines={name: tool.engines for name, tool in tools.items() if tool.engines is not None},
+        layers=layers,
+        includes=bool(source.data.get("include")),
+        unused_rules=[each for each in layers.rules if not any(fnmatchcase(name, each) for name in tools)],
+    )
 
 
-def variables_of(path: Path, environ: Mapping[str, str]) -> Mapping[str, str | None]:
-    """Return the variables of the environment in the configuration and all that it includes, with their defaults.
-
-    The default is None if one of the mentions has none, and empty if they differ: an empty variable takes the default
-    of each mention.
-    """
-    included = files_in(path, included_globs(path, environ))
-    found: dict[str, str | None] = {}
-    for name, default in (mention for file in (path, *included) for mention in variables_in(file)):
-        known = found.setdefault(name, default)
-        if known != default:
-            found[name] = None if None in (known, default) else ""
-    return found
+def _layers(report: Report, source: Source) -> Layers:
+    defaults, rules = source.data.get("defaults"), mapping_in(source.data.get("rules"))
+    if source.data.get("rules") is not None and not isinstance(source.data["rules"], dict):
+        report.add(("rules",), 'must be a mapping, by name of tools or pattern ("orders_*")')
+    written: dict[Where, object] = {("defaults",): defaults, **{("rules", name): rule for name, rule in rules.items()}}
+    for where, settings in written.items():
+        if settings is not None and not isinstance(settings, dict):
+            report.add(where, "must be a mapping of settings of tools")
+    return Layers(defaults=mapping_in(defaults), rules={name: mapping_in(each) for name, each in rules.items()})
 
 
-def included_globs(path: Path, environ: Mapping[str, str]) -> Sequence[str]:
-    """Return the globs of a configuration that may be invalid; none if it cannot be read."""
-    try:
-        return globs_in(read_source(path, ExternalValues(environ=environ)).data)
-    except ConfigError:
-        return ()
-
-
-def files_in(path: Path, patterns: Sequence[str]) -> Sequence[Path]:
-    """Return the files that these globs match now."""
-    found: list[Path] = []
-    for pattern in patterns:
-        with suppress(ConfigError):
-            found += files_for(path, pattern)
-    return found
-
-
-class _Composer:
-    """One pass over the files of a configuration."""
-
-    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
-        self._source = source
-        self._environ = environ
-        self._report = Report(source)
-        self._problems: list[Problem] = []  # of the included files
-
-    def composed(self) -> ComposedConfig:
-        layers = Layers(defaults=self._mapping(("defaults",)), rules=self._rules())
-        others = [tool for grant in grants(self._report, self._source) for tool in self._included(grant)]
-        tools = self._named_once([*self._own(), *others])
-        entries: dict[str, object] = {}
-        moved: dict[Where, tuple[Source, Where]] = {}
-        for tool in tools.values():
-            entries[tool.name], origins = self._layered(tool, layers)
-            moved[("tools", tool.name)] = (tool.source, tool.where)
-            moved |= {("tools", tool.name, key): origin for key, origin in origins.items()}
-        data = {key: value for key, value in self._source.data.items() if key not in COMPOSED}
-        if isinstance(data.get("tools", {}), dict | None):
-            data["tools"] = entries
-        return ComposedConfig(
-            source=replace(self._source, data=data, moved=moved, problems=[*self._report.problems, *self._problems]),
-            engines={
-                each.name: each.grant.engines
-                for each in tools.values()
-                if each.grant and each.grant.engines is not None
-            },
-            layers=layers,
-            includes=bool(self._source.data.get("include")),
-            unused_rules=[each for each in layers.rules if not any(each in layers.rules_for(name) for name in tools)],
-        )
-
-    def _own(self) -> Iterator[_ToolEntry]:
-        for name, entry in mapping_in(self._source.data.get("tools")).items():
-            yield _ToolEntry(name=name, source=self._source, where=("tools", name), entry=entry)
-
-    def _mapping(self, where: Where) -> Settings:
-        found: object = self._source.data
-        for key in where:
-            found = mapping_in(found).get(str(key))
-        settings = mapping_in(found)
-        if found is not None and not isinstance(found, dict):
-            self._report.add(where, "must be a mapping of settings of tools")
-        return settings
-
-    def _rules(self) -> Mapping[str, Settings]:
-        rules = self._source.data.get("rules")
-        names = list(mapping_in(rules))
-        if rules is not None and not isinstance(rules, dict):
-            self._report.add(("rules",), 'must be a mapping, by name of tools or pattern ("orders_*")')
-        return {name: self._mapping(("rules", name)) for name in names}
-
-    def _included(self, grant: Grant) -> Iterator[_ToolEntry]:
-        """Yield the tools of the files that a grant is for, in the order of the files."""
-        for pattern, where in grant.files.items():
+def _included(report: Report, source: Source, problems: list[Problem]) -> Iterator[_ToolEntry]:
+    """Yield the tools of the files that `include` names; add the problems of these files."""
+    entries, known = list_in(source.data.get("include")), mapping_in(source.data.get("engines"))
+    if source.data.get("include") is not None and not isinstance(source.data["include"], list):
+        report.add(("include",), "must be a list, of globs or of mappings with files and engines")
+    for index, entry in enumerate(entries):
+        where: Where = ("include", index)
+        if isinstance(entry, str):
+            globs, prefix, engines = {entry: where}, "", None
+        elif include := report.validate(Include, entry, where):
+            for at, engine in enumerate(include.engines):
+                if engine not in known:
+                    report.add((*where, "engines", at), no_engine(engine, known))
+            is_list = isinstance(mapping_in(entry).get("files"), list)
+            globs = {each: (*where, "files", at)[: None if is_list else -1] for at, each in enumerate(include.files)}
+            prefix = f"{include.namespace}_" if include.namespace else ""
+            engines = frozenset(include.engines)
+        else:
+            continue
+        for pattern, place in globs.items():
             try:
-                files = files_for(self._source.path, pattern)
+                files = _files_for(source.path, pattern)
             except ConfigError as error:
-                self._report.add(where, str(error))
+                report.add(place, str(error))
                 continue
             for file in files:
-                yield from self._tools_in(file, grant)
-
-    def _tools_in(self, file: Path, grant: Grant) -> Iterator[_ToolEntry]:
-        giver = f"{self._source.path.name}, which includes it"
-        external = ExternalValues(environ=self._environ, names=grant.env, files=False)
-        source = read_source(file, external, holds="tools")
-        report = Report(source)
-        for key in source.data.keys() - set(TEAM_SECTIONS):
-            report.add((key,), f"a file that is included has tools only; anything else belongs in {giver}")
-        for empty, text in empty_guards({key: source.data.get(key) for key in TEAM_SECTIONS}):
-            if empty[-1] not in POLICY:  # which is an error anyway
-                report.add(empty, text)
-        written_tools, rules = source.data.get("tools"), _TeamRules(report, self._source.path, grant)
-        tools = mapping_in(written_tools)
-        if not tools:
-            report.add(("tools",), "must be a mapping, by name" if written_tools else "needs at least one of the tools")
-        for name, entry in tools.items():
-            where: Where = ("tools", name)
-            full, written = f"{grant.prefix}{name}", rules.permitted(where, entry)
-            if len(full) > MAX_NAME >= len(name):
-                report.add(where, f"{full!r} has {len(full)} characters with its namespace, at most {MAX_NAME} will do")
-            else:
-                yield _ToolEntry(name=full, source=source, where=where, entry=written, grant=grant)
-        self._problems += report.problems
-
-    def _named_once(self, tools: Sequence[_ToolEntry]) -> Mapping[str, _ToolEntry]:
-        found: dict[str, _ToolEntry] = {}
-        for tool in tools:
-            first = found.setdefault(tool.name, tool)
-            if first is not tool:
-                text = f"there is a tool {tool.name!r} already: {first.place}; `namespace:` keeps teams apart"
-                self._problems.append(tool.source.problem(tool.where, text))
-        return found
-
-    def _layered(self, tool: _ToolEntry, layers: Layers) -> tuple[object, Mapping[str, tuple[Source, Where]]]:
-        entry, ours = tool.entry, self._source
-        if not isinstance(entry, dict):
-            return entry, {}
-        below = [Layer(source=ours, where=("defaults",), values=layers.defaults, default=True)]
-        if tool.grant:
-            at = (*tool.grant.where, "defaults")
-            below.append(Layer(source=ours, where=at, values=tool.grant.defaults, default=True))
-        own = Layer(source=tool.source, where=tool.where, values=cast("Settings", entry))
-        above = [
-            Layer(source=ours, where=("rules", pattern), values=layers.rules[pattern])
-            for pattern in layers.rules_for(tool.name)
-        ]
-        return merge([*below, own, *above])
+                theirs = Report(read_source(file, None, holds="tools"))
+                for name, at, tool in _tools_in(theirs, source.path):
+                    full = f"{prefix}{name}"
+                    if len(full) > MAX_NAME >= len(name):
+                        wrong = f"{full!r} has {len(full)} characters with its namespace, at most {MAX_NAME} will do"
+                        theirs.add(at, wrong)
+                    else:
+                        yield _ToolEntry(name=full, source=theirs.source, where=at, entry=tool, engines=engines)
+                problems += theirs.problems
 
 
-@dataclass(frozen=True, slots=True)
-class _TeamRules:
-    """The settings that a tool of an included file may have."""
-
-    report: Report
-    config: Path
-    grant: Grant
-
-    def permitted(self, where: Where, entry: object) -> object:
-        """Return the tool without forbidden settings, which are reported; its paths begin at the configuration."""
-        if not isinstance(entry, dict):
-            return entry
-        written = dict(cast("Mapping[str, Any]", entry))
+def _tools_in(report: Report, config: Path) -> Iterator[tuple[str, Where, object]]:
+    """Yield the tools of an included file, without what it may not say, which is reported."""
+    data = report.source.data
+    for key in data.keys() - {"tools"}:
+        text = "a file that is included has tools only"
+        report.add((key,), f"{text}; anything else belongs in {config.name}, which includes it")
+    for where, wrong in find_mistakes({"tools": data.get("tools")}):
+        if where[-1] not in POLICY:  # which is an error anyway
+            report.add(where, wrong)
+    tools = mapping_in(data.get("tools"))
+    if not tools:
+        report.add(("tools",), "must be a mapping, by name" if data.get("tools") else "needs at least one of the tools")
+    for name, entry in tools.items():
+        at: Where = ("tools", name)
+        written = dict(mapping_in(entry))
         for key in sorted(written.keys() & POLICY):
-            where_to = "in `rules`, or in `defaults` where this is included"
-            text = f"is policy, which belongs in {self.config.name}: {where_to}"
-            self.report.add((*where, key), text)
+            report.add((*at, key), f"is policy, which belongs in {config.name}: in `rules`, or in `defaults`")
             del written[key]
         for key in ("input", "output"):
             if isinstance(reference := written.get(key), str):
                 try:
-                    written[key] = self._reference(reference)
+                    written[key] = _schema_file(reference, report.path.parent, config.parent)
                 except ConfigError as error:
-                    self.report.add((*where, key), str(error))
+                    report.add((*at, key), str(error))
                     del written[key]
-        return written
-
-    def _reference(self, reference: str) -> str:
-        if is_schema_file(reference):
-            return self._schema_file(reference)
-        return self._code(reference) if REFERENCE.fullmatch(reference) else reference
-
-    @property
-    def _folder(self) -> Path:
-        return self.report.path.parent
-
-    def _schema_file(self, reference: str) -> str:
-        file = self._folder / reference
-        if Path(reference).is_absolute() or not file.resolve().is_relative_to(self._folder.resolve()):
-            raise ConfigError(f"{reference} leads out of the folder of this file; put the schema beside it")
-        return f"./{file.relative_to(self.config.parent).as_posix()}"
-
-    def _code(self, reference: str) -> str:
-        """Return the reference with the folders that lead to the code: two teams may each have a `workflows.py`."""
-        if not self.grant.code:
-            wrong = f"{reference} is code, and none is run for this file; write the schema out, or name a file"
-            raise ConfigError(f"{wrong} (`code: true` in {self.config.name}, where this is included, would permit it)")
-        first = reference.partition(":")[0].partition(".")[0]
-        beside = (self._folder / f"{first}.py").is_file() or (self._folder / first).is_dir()
-        folders = self._folder.relative_to(self.config.parent).parts if beside else ()
-        if strange := [name for name in folders if not name.isidentifier()]:
-            raise ConfigError(f"{reference}: code cannot be imported from a folder named {strange[0]!r}; rename that")
-        return ".".join((*folders, reference))
+        yield name, at, written if isinstance(entry, dict) else entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """Some settings and their place."""
+def _schema_file(reference: str, folder: Path, config: Path) -> str:
+    """Return the reference to a schema beside the file that names it, from the folder of the configuration on.
 
-    source: Source
-    where: Where
-    values: Settings
-    default: bool = False  # dropped where it does not apply to a tool
-
-
-def merge(layers: Sequence[Layer]) -> tuple[Settings, Mapping[str, tuple[Source, Where]]]:
-    """Merge settings, later layers over earlier ones, and return them with the origin of each."""
-    on_top: dict[str, Layer] = {}
-    for layer in layers:
-        for key, value in layer.values.items():
-            if value is not None or key not in on_top:
-                on_top[key] = layer
-    own_first = sorted(layers, key=lambda layer: layer.default)
-    values = {key: on_top[key].values[key] for layer in own_first for key in layer.values}
-    counting = {key: on_top[key] for key in values if not on_top[key].default or applies(key, values)}
-    origins = {key: (layer.source, (*layer.where, key)) for key, layer in counting.items()}
-    return {key: values[key] for key in counting}, origins
+    Raises:
+        ConfigError: it leads out of the folder, or is code.
+    """
+    if not is_schema_file(reference):
+        if not REFERENCE.fullmatch(reference):
+            return reference  # which is an error in any file
+        raise ConfigError(
+            f"{reference} is code, and none is run for a file that is included: write the schema out, or name a file"
+        )
+    file = folder / reference
+    if Path(reference).is_absolute() or not file.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"{reference} leads out of the folder of this file; put the schema beside it")
+    return f"./{file.relative_to(config).as_posix()}"
 
 
-def applies(key: str, settings: Settings) -> bool:
-    """Return whether a default applies to a tool with these settings; in the tool itself it would be a mistake."""
-    needs = _ONLY_FOR.get(key)
-    return needs is None or needs(settings)
+def _layered(tool: _ToolEntry, layers: Layers, ours: Source) -> tuple[object, Origins]:
+    entry = tool.entry
+    if not isinstance(entry, dict):
+        return entry, {}
+    above = [(ours, ("rules", pattern), layers.rules[pattern]) for pattern in layers.rules_for(tool.name)]
+    own = (tool.source, tool.where, cast("Settings", entry))
+    return _merge([(ours, ("defaults",), layers.defaults), own, *above])
 
 
-def _optional(settings: Settings) -> bool:
-    return bool(settings.get("tasks", "optional") == "optional")
+def _merge(layers: Sequence[tuple[Source, Where, Settings]]) -> tuple[Settings, Origins]:
+    """Merge settings, later layers over earlier ones, and return them with the origin of each.
 
-
-def _is_task(settings: Settings) -> bool:
-    return bool(settings.get("tasks") != "forbidden")
-
-
-def _watches(settings: Settings) -> bool:
-    return bool(settings.get("kind") == "watch")
-
-
-def _starts(settings: Settings) -> bool:
-    return not _watches(settings)
-
-
-def _may_cancel(settings: Settings) -> bool:
-    return _starts(settings) or settings.get("allow_cancel") is True
-
-
-def _hands_over(settings: Settings) -> bool:
-    return _optional(settings) and settings.get("fallback", "tools") == "tools"
-
-
-_ONLY_FOR: Mapping[str, Callable[[Settings], bool]] = {
-    "fallback": _optional,
-    "wait": _hands_over,
-    "card": _hands_over,
-    "adaptive": _is_task,
-    "allow_answer": _watches,
-    "allow_cancel": _watches,
-    "input": _starts,
-    "args": _starts,
-    "send": _starts,
-    "ask": _starts,
-    "dedupe": _starts,
-    "on_behalf_of": _starts,
-    "cancel": _may_cancel,
-    "cancel_on_disconnect": _may_cancel,
-    "on_expire": _may_cancel,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layers:
-    """The `defaults` under every tool, and the `rules` over those whose names match."""
-
-    defaults: Settings = field(default_factory=dict[str, Any])
-    rules: Mapping[str, Settings] = field(default_factory=dict[str, Settings])
-
-    def over(self, name: str, found: Settings, *, known: Collection[str]) -> Settings:
-        """Return the settings of a tool that is in no file, with the known ones of these layers."""
-        layers = [self.defaults, found, *(self.rules[pattern] for pattern in self.rules_for(name))]
-        ours = [{key: value for key, value in layer.items() if key in known or layer is found} for layer in layers]
-        nowhere = Source(path=Path(), data={}, lines={}, substitutions=(), problems=(), unreadable=frozenset())
-        return merge([Layer(source=nowhere, where=(), values=each, default=each is ours[0]) for each in ours])[0]
-
-    def rules_for(self, name: str) -> Sequence[str]:
-        """Return the patterns that match this name, in the order of the file."""
-        return [pattern for pattern in self.rules if fnmatchcase(name, pattern)]
+    A setting is taken whole from the uppermost layer, but questions by their names. One of the first layer, the
+    defaults, is left out where it does not count.
+    """
+    values: dict[str, Any] = {key: None for layer in (*layers[1:], layers[0]) for key in layer[2]}
+    origins: dict[Where, tuple[Source, Where]] = {}
+    for source, where, settings in layers:
+        for key, value in settings.items():
+            if value is None and values[key] is not None:
+                continue
+            below = values[key]
+            if key == _QUESTIONS and isinstance(below, dict) and isinstance(value, dict):
+                named = cast("Settings", value)
+                origins |= {(key, name): (source, (*where, key, name)) for name in named}
+                values[key] = {**below, **named}
+            else:
+                values[key], origins[(key,)] = value, (source, (*where, key))
+    own = {key for _, _, settings in layers[1:] for key, value in settings.items() if value is not None}
+    useless = {key for key in layers[0][2].keys() - own if missing_need(key, values)}
+    kept = {where: origin for where, origin in origins.items() if where[0] not in useless}
+    return {key: value for key, value in values.items() if key not in useless}, kept

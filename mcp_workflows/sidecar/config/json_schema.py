@@ -19,15 +19,15 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.includes import POLICY, Include
 from mcp_workflows.sidecar.config.models import (
     CANCEL,
+    OTLP,
     TOOL_KEYS,
     AuditSettings,
     ServerSettings,
     StoreSettings,
-    TelemetrySettings,
 )
-from mcp_workflows.tools.gates import ToolGate
 from mcp_workflows.tools.json_schema import Schema
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.questions import GateQuestion, Question
+from mcp_workflows.tools.tool import MODELS, Tool
 from mcp_workflows.units import write_duration
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,6 @@ def config_schema() -> Schema:
     engines = [_engine_entry(name, schemas[adapter.Settings]) for name, adapter in adapters.items()]
     tool = _tool_of(adapters, schemas)
     settings: Schema = {**tool, "required": []}  # none is required in `defaults`
-    included = schemas[Include]
-    included["properties"] = {**included["properties"], "defaults": {**included["properties"]["defaults"], **settings}}
     schema: Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "workflows.yaml",
@@ -55,13 +53,16 @@ def config_schema() -> Schema:
             "store": {"anyOf": [{"type": "string", "description": "The URL alone."}, schemas[StoreSettings]]},
             "limits": schemas[Limits],
             "audit": schemas[AuditSettings],
-            "telemetry": schemas[TelemetrySettings],
+            "telemetry": {"enum": [OTLP], "description": "Send traces and metrics by OTLP."},
             "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}) | {"minProperties": 1},
             "include": {
                 "type": "array",
                 "description": "Files with tools of teams: see `mcp-workflows docs teams`.",
                 "items": {
-                    "anyOf": [{"type": "string", "description": "A glob alone, for files of your own."}, included]
+                    "anyOf": [
+                        {"type": "string", "description": "A glob alone, for files of your own."},
+                        schemas[Include],
+                    ]
                 },
             },
             "defaults": {**settings, "description": "Settings of all tools, where nothing else is said of them."},
@@ -93,8 +94,8 @@ def team_schema() -> Schema:
 
 
 def _model_schemas(adapters: Mapping[str, type[Adapter]]) -> _ModelSchemas:
-    sections: list[type[BaseModel]] = [ServerSettings, StoreSettings, Limits, AuditSettings, TelemetrySettings]
-    models: list[type[BaseModel]] = [*sections, Include, Tool, ToolGate]
+    sections: list[type[BaseModel]] = [ServerSettings, StoreSettings, Limits, AuditSettings]
+    models: list[type[BaseModel]] = [*sections, Include, *MODELS.values(), Question, GateQuestion]
     for adapter in adapters.values():
         gate = gate_settings(adapter)
         models += [adapter.Settings, adapter.Options, *([gate] if gate else [])]
@@ -105,7 +106,11 @@ def _tool_of(adapters: Mapping[str, type[Adapter]], schemas: _ModelSchemas) -> S
     """Return the schema of a tool of any of these adapters."""
     gates = [schemas[model] for adapter in adapters.values() if (model := gate_settings(adapter))]
     options = [schemas[adapter.Options] for adapter in adapters.values()]
-    entry = _tool_entry(schemas[Tool], options, _gate_entry(schemas[ToolGate], gates))
+    properties: Schema = {}
+    for model in MODELS.values():
+        properties = {**schemas[model]["properties"], **properties}
+    question = {"anyOf": [schemas[Question], _gate_entry(schemas[GateQuestion], gates)]}
+    entry = _tool_entry(properties, options, question)
     cancels = [model["properties"][CANCEL] for model in options if CANCEL in model.get("properties", {})]
     entry["properties"][CANCEL] = _cancel_entry(schemas[Tool]["properties"][CANCEL], cancels, schemas.made)
     return entry
@@ -147,14 +152,14 @@ def _gate_entry(gate: Schema, words: Sequence[Schema]) -> Schema:
     return {**gate, "properties": properties}
 
 
-def _tool_entry(tool: Schema, options: Sequence[Schema], gate: Schema) -> Schema:
+def _tool_entry(settings: Schema, options: Sequence[Schema], question: Schema) -> Schema:
     properties: Schema = {}
     for model in options:
         for key, value in model.get("properties", {}).items():
             same = key not in properties or properties[key] == value
             properties[key] = value if same else {"anyOf": [properties[key], value]}
-    properties |= {key: value for key, value in tool["properties"].items() if key in TOOL_KEYS}
-    properties["gates"] = {**properties["gates"], "additionalProperties": gate}
+    properties |= {key: value for key, value in settings.items() if key in TOOL_KEYS}
+    properties["questions"] = {**properties["questions"], "additionalProperties": question}
     for key in ("input", "output"):
         properties[key] = {"anyOf": [properties[key], _CODE_OR_FILE], "description": properties[key]["description"]}
     return {

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BaseModel
 
-from mcp_workflows.access import PRINCIPAL_FIELDS, Authorizer
+from mcp_workflows.access import Authorizer
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import (
     GATE_WORDS,
@@ -36,9 +36,10 @@ from mcp_workflows.adapter import (
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.task_tools.definitions import clashes
-from mcp_workflows.sidecar.config.includes import REFERENCE, ComposedConfig, applies, is_schema_file, read_config
+from mcp_workflows.sidecar.config.includes import REFERENCE, ComposedConfig, is_schema_file, read_config
 from mcp_workflows.sidecar.config.models import (
     CANCEL,
+    OTLP,
     SECTIONS,
     TOOL_KEYS,
     AuditSettings,
@@ -46,15 +47,14 @@ from mcp_workflows.sidecar.config.models import (
     Engine,
     ServerSettings,
     StoreSettings,
-    TelemetrySettings,
     with_absolute_path,
 )
-from mcp_workflows.sidecar.config.problems import Report, did_you_mean, known_keys, models_in, names, no_engine
+from mcp_workflows.sidecar.config.problems import Report, known_keys, models_in, names, no_engine
 from mcp_workflows.sidecar.config.yaml import Source, Where, mapping_in, read_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tools.compatibility import find_incompatibilities
-from mcp_workflows.tools.json_schema import Schema, check_schema
-from mcp_workflows.tools.tool import AfterCancel, Kind, TaskSupport, Tool
+from mcp_workflows.tools.json_schema import Schema, check_schema, did_you_mean
+from mcp_workflows.tools.tool import MODELS, AfterCancel, AnyTool, Kind, TaskSupport, missing_need
 
 T = TypeVar("T")
 Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the file; None: its adapter is unknown
@@ -79,7 +79,11 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
     server = report.validate(ServerSettings, _or_empty(source.data.get("server")), ("server",))
     store = _store(report, source)
     limits = report.validate(Limits, _or_empty(source.data.get("limits")), ("limits",))
-    audit, telemetry = _audit_and_telemetry(report, source)
+    audit = source.data.get("audit")
+    audited = None if audit is None else report.validate(AuditSettings, audit, ("audit",))
+    telemetry = source.data.get("telemetry")
+    if (not isinstance(telemetry, dict | None) and telemetry != OTLP) or telemetry == {}:
+        report.add(("telemetry",), f"must be {OTLP}, or left out")
     written = _section(report, source, "engines")
     kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
     engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
@@ -93,14 +97,14 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
     _check_layers(report, composed, kinds)
     authorizer = _authorizer(report, server)
     _check_rules(report, server, [tool for tool in tools if tool])
-    KNOWN.add_all([server, store, telemetry, *(engine.settings for engine in engines.values() if engine)])
+    KNOWN.add_all([server, store, *(engine.settings for engine in engines.values() if engine)])
     report.raise_if_any()
     return Config(
         tool_defaults=partial(composed.layers.over, known=TOOL_KEYS),
         place=source.place,
         authorizer=authorizer,
-        audit=audit,
-        telemetry=telemetry,
+        audit=None if audited is None else with_absolute_path(audited, source.path.parent),
+        telemetry=telemetry == OTLP,
         server=_present(server),
         store=_present(store),
         limits=_present(limits),
@@ -118,14 +122,10 @@ def _check_layers(report: Report, composed: ComposedConfig, kinds: Kinds) -> Non
     if len(options) < len(kinds) or any(model.model_config.get("extra") == "allow" for model in options):
         return  # not all keys are known
     known = TOOL_KEYS.union(*(known_keys(model) for model in options))
-    layers = {("defaults",): composed.layers.defaults} | {
-        ("rules", name): rule for name, rule in composed.layers.rules.items()
-    }
-    reported = {each.where for each in report.problems}
-    for where, settings in layers.items():
+    rules = {("rules", name): rule for name, rule in composed.layers.rules.items()}
+    for where, settings in {("defaults",): composed.layers.defaults, **rules}.items():
         for key in settings.keys() - known:
-            if (*where, key) not in reported:
-                report.unknown((*where, key), known)
+            report.unknown((*where, key), known)
 
 
 def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, Engine], Mapping[str, object]]:
@@ -153,7 +153,7 @@ def _authorizer(report: Report, server: ServerSettings | None) -> Authorizer | N
         return None
 
 
-def _check_rules(report: Report, server: ServerSettings | None, tools: Sequence[Tool]) -> None:
+def _check_rules(report: Report, server: ServerSettings | None, tools: Sequence[AnyTool]) -> None:
     if server is None or server.auth is None or server.auth.sources < 2:
         return
     for tool in tools:
@@ -203,14 +203,6 @@ def _store(report: Report, source: Source) -> StoreSettings | None:
     except ConfigError as error:
         report.add(("store", "encryption", "key_file" if located and located.key_file else "keys"), str(error))
     return settings
-
-
-def _audit_and_telemetry(report: Report, source: Source) -> tuple[AuditSettings | None, TelemetrySettings | None]:
-    """Return the settings of `audit` and `telemetry`; None for a section that is not there."""
-    audit, telemetry = source.data.get("audit"), source.data.get("telemetry")
-    audited = None if audit is None else report.validate(AuditSettings, audit, ("audit",))
-    measured = None if telemetry is None else report.validate(TelemetrySettings, telemetry, ("telemetry",))
-    return None if audited is None else with_absolute_path(audited, source.path.parent), measured
 
 
 def _absolute(url: str, folder: Path) -> str:
@@ -270,7 +262,7 @@ def _by_adapter(
     return report.validate(model, {key: value for key, value in values.items() if key not in unknown}, where)
 
 
-def _tools(report: Report, composed: ComposedConfig, kinds: Kinds, *, needed: bool) -> Sequence[Tool | None]:
+def _tools(report: Report, composed: ComposedConfig, kinds: Kinds, *, needed: bool) -> Sequence[AnyTool | None]:
     section = _section(report, composed.source, "tools", needed=needed and not composed.includes)
     for pattern in composed.unused_rules if needed else ():  # they may match tools on engines
         report.add(("rules", pattern), f"there is no such tool{did_you_mean(pattern, section)}")
@@ -284,7 +276,7 @@ def _usable(name: str, composed: ComposedConfig, kinds: Kinds) -> Kinds:
     return kinds if usable is None else {engine: kind for engine, kind in kinds.items() if engine in usable}
 
 
-def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) -> Tool | None:
+def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) -> AnyTool | None:
     where: Where = ("tools", name)
     if not isinstance(entry, dict):
         report.add(where, "must be a mapping with an engine and a workflow")
@@ -295,64 +287,53 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
     others = {key: written[key] for key in written.keys() - TOOL_KEYS}
     fields, others = _split_cancel(report, fields, others, kind, where)
     options = _options(report, others, kind, kinds, where)
-    fields = _without_tasks(report, fields, where) if is_fleeting(kind, options) else fields
+    if is_fleeting(kind, options):
+        fields = _without_tasks(report, fields, where)
     fields = _with_schemas(report, folder, fields, kind, where)
-    _check_gates(report, fields.get("gates"), kind, (*where, "gates"))
-    _check_handlers(report, written.get("input"), fields.get("gates"), kind, (*where, "gates"))
-    tool = report.validate(Tool, {**fields, "name": name, "options": options}, where)
+    _check_gates(report, fields.get("questions"), written.get("input"), kind, (*where, "questions"))
+    if (written_kind := fields.get("kind", Kind.START)) not in list(Kind):
+        report.add(
+            (*where, "kind"),
+            f"must be {' or '.join(Kind)}{did_you_mean(str(written_kind), [kind.value for kind in Kind])}",
+        )
+        return None
+    model = MODELS[Kind(written_kind)]
+    tool: AnyTool | None = report.validate(model, {**fields, "name": name, "options": options}, where)
     if tool is not None:
-        for place, strangers in tool.unknown_arguments().items():
-            for argument in strangers:
-                hint = did_you_mean(argument, tool.input["properties"])
-                report.add((*where, *place.split(".")), f"there is no argument {argument!r}{hint}")
-        for place, field in tool.unknown_principal_fields():
-            hint = did_you_mean(field, PRINCIPAL_FIELDS)
-            report.add((*where, *place.split(".")), f"there is no principal.{field}{hint}")
-        for place, field, brought in tool.unanswered():
-            report.add((*where, *place.split(".")), f"the answer has no {field!r}{did_you_mean(field, brought)}")
-        for gate, part, wrong in tool.unused_answers():
-            report.add((*where, "gates", gate, part), wrong)
-        for question, key in tool.unanswerable():
-            wrong = f"the tool's input takes no {key!r}: it has additionalProperties: false"
-            report.add((*where, "ask", question, "schema"), wrong)
-        for setting, wrong in find_incompatibilities(tool, kind) if kind else ():
-            report.add((*where, setting), wrong)
+        for place, wrong in (*tool.problems(), *(find_incompatibilities(tool, kind) if kind else ())):
+            report.add((*where, *place.split(".")), wrong)
     return tool
 
 
 def _without_tasks(report: Report, fields: Mapping[str, Any], where: Where) -> dict[str, Any]:
     """Return the fields of a tool that cannot have tasks: `tasks: forbidden`, and no default that needs tasks."""
-    reported = {key for key in fields if not report.by_default((*where, key))}
-    if "tasks" in reported or fields.get("kind") == Kind.WATCH:
+    own = {key for key in fields if not report.by_default((*where, key))}
+    if "tasks" in own or fields.get("kind") == Kind.WATCH:
         return dict(fields)
     forbidden = {**fields, "tasks": TaskSupport.FORBIDDEN.value}
-    return {key: value for key, value in forbidden.items() if key in reported or applies(key, forbidden)}
+    return {key: value for key, value in forbidden.items() if key in own or not missing_need(key, forbidden)}
 
 
-def _check_gates(report: Report, gates: object, kind: type[Adapter] | None, where: Where) -> None:
-    """Validate the settings of gates that belong to the adapter; the tool's model validates the others."""
+def _check_gates(
+    report: Report, questions: object, reference: object, kind: type[Adapter] | None, where: Where
+) -> None:
+    """Report what the adapter finds wrong with gates: their settings, and handlers of the workflow that do not fit."""
+    gates = {
+        name: found for name, each in mapping_in(questions).items() if GATE_WORDS & (found := mapping_in(each)).keys()
+    }
+    if kind is None or not gates:
+        return
     model = gate_settings(kind)
-    if kind is None or not mapping_in(gates):
-        return
     if model is None:
-        report.add(where, "the adapter of this engine knows no gates")
+        report.add(where, "the adapter of this engine knows no gates: leave out the questions with `when`")
         return
-    for name, gate in mapping_in(gates).items():
-        words = {key: value for key, value in mapping_in(gate).items() if key in GATE_WORDS}
-        if isinstance(gate, dict):
-            report.validate(model, words, (*where, name))
-
-
-def _check_handlers(report: Report, reference: object, gates: object, kind: type[Adapter] | None, where: Where) -> None:
-    """Report gates that the workflow's handlers do not fit, if its code is named and can be read."""
-    if not isinstance(reference, str) or not REFERENCE.fullmatch(reference) or is_schema_file(reference):
-        return
-    written = {name: cast("dict[str, Any]", gate) for name, gate in mapping_in(gates).items() if isinstance(gate, dict)}
-    if kind is None or not issubclass(kind, ReadsHandlers) or not isinstance(gates, dict):
-        return
-    with suppress(ConfigError):  # an import error is reported for `input`
-        for place, wrong in kind.misfits(reference, written).items():
-            report.add((*where, *place.split(".")), wrong)
+    for name, gate in gates.items():
+        report.validate(model, {key: value for key, value in gate.items() if key in GATE_WORDS}, (*where, name))
+    is_code = isinstance(reference, str) and REFERENCE.fullmatch(reference) and not is_schema_file(reference)
+    if is_code and issubclass(kind, ReadsHandlers):
+        with suppress(ConfigError):  # an import error is reported for `input`
+            for place, wrong in kind.misfits(cast("str", reference), gates).items():
+                report.add((*where, *place.split(".")), wrong)
 
 
 def _engine_kind(report: Report, engine: object, kinds: Kinds, where: Where) -> type[Adapter] | None:
@@ -384,9 +365,7 @@ def _with_schemas(
     result = {key: value for key, value in fields.items() if key not in references}
     for key, reference in references.items():
         try:
-            found = _resolve(key, reference, folder, kind)
-            derived = {name: value for name, value in found.items() if name != "args" or "send" not in fields}
-            result = {**derived, **result}
+            result = {**_resolve(key, reference, folder, kind), **result}
         except ConfigError as error:
             report.add((*where, key), str(error))
     return result

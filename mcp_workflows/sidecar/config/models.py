@@ -19,7 +19,6 @@ from pydantic import (
     Field,
     SecretStr,
     WithJsonSchema,
-    field_validator,
     model_validator,
 )
 
@@ -35,7 +34,7 @@ from mcp_workflows.sidecar.discovery import ToolDefaults, no_defaults
 from mcp_workflows.sidecar.request_headers import exact_origin, host, origin
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import Store, open_store
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import MODELS, AnyTool
 from mcp_workflows.units import Duration, parse_duration
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
@@ -43,7 +42,7 @@ _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: mounted sec
 _MAX_KEY_FILE: Final = 100_000  # bytes, for a thousand keys
 SECTIONS = ("include", "server", "store", "limits", "audit", "telemetry", "engines", "defaults", "rules", "tools")
 CANCEL = "cancel"  # a setting of a tool that some adapters extend
-TOOL_KEYS = known_keys(Tool) - {"name", "options", "listed"}
+TOOL_KEYS = frozenset[str]().union(*map(known_keys, MODELS.values())) - {"name", "options", "listed"}
 
 STDOUT: Final = "stdout"
 STDERR: Final = "stderr"
@@ -118,9 +117,6 @@ class ServerSettings(BaseModel):
         description="The server's version, as hosts see it. Default: the version of mcp-workflows.",
     )
     instructions: str | None = Field(default=None, description="What the model reads about the server as a whole.")
-    strict_headers: bool = Field(
-        default=False, description="Refuse `tasks/*` requests over HTTP that have no `Mcp-Name` header."
-    )
     allowed_hosts: list[Annotated[str, AfterValidator(host)]] = Field(
         default_factory=list,
         description="`Host` headers to accept besides the address that is listened on: `workflows.example.com`, with "
@@ -180,20 +176,11 @@ class ServerSettings(BaseModel):
         description="How often each engine is asked how executions are; with more tasks, clients poll less. "
         "Default: 50, and without a limit for workflows in the server's own process (DBOS with `module`).",
     )
-    max_open_waits: int = Field(
-        default=200,
-        ge=0,
-        le=1000,
-        description="How many executions are waited for with an open request, where an engine has these (Temporal).",
-    )
     max_sessions: int = Field(
         default=10_000,
         gt=0,
         description="How many sessions of 2025-11-25 (and before) may be open over HTTP at the same time, of all "
         "callers together; see `limits.sessions_per_principal`.",
-    )
-    session_idle: Duration = Field(
-        default=timedelta(minutes=30), description="How long such a session stays open without any request."
     )
 
     @property
@@ -243,7 +230,7 @@ class AuditSettings(BaseModel):
     to: str = Field(
         min_length=1,
         description="Where events go, one JSON object per line: `stdout`, `stderr`, a file (relative to the folder of "
-        "this file), or `otlp`, as logs to where `telemetry.otlp` says. `stdout` only over HTTP.",
+        "this file), or `otlp`, as logs to where the variables of OpenTelemetry say. `stdout` only over HTTP.",
     )
     include: list[Payload] = Field(
         default_factory=list[Payload],
@@ -254,40 +241,6 @@ class AuditSettings(BaseModel):
     def file(self) -> Path | None:
         """The file; None for the other destinations."""
         return None if self.to in _NO_FILES else Path(self.to)
-
-
-class OtlpSettings(BaseModel):
-    """A collector of OpenTelemetry that takes OTLP over HTTP. Needs `mcp-workflows[otlp]`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-    endpoint: str | None = Field(
-        default=None,
-        description="Its address, without a path: http://collector:4318. Default: what OTEL_EXPORTER_OTLP_ENDPOINT "
-        "says, or else http://localhost:4318.",
-    )
-    headers: dict[str, SecretStr] = Field(default_factory=dict[str, SecretStr], description="Sent with each request.")
-    traces: bool = Field(default=True, description="Send traces.")
-    metrics: bool = Field(default=True, description="Send metrics.")
-    every: Duration = Field(default=timedelta(minutes=1), description="How often metrics are sent.")
-    sample: float = Field(
-        default=1, ge=0, le=1, description="The share of traces that begin here which is sent; others: as their parent."
-    )
-
-    @field_validator("endpoint")
-    @classmethod
-    def _an_address(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError("an address begins with http:// or https://")
-        return value if value is None else value.rstrip("/")
-
-
-class TelemetrySettings(BaseModel):
-    """Where traces and metrics go; metrics can also be scraped: `serve --ops HOST:PORT`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-    otlp: OtlpSettings | None = Field(default=None, description="A collector; `{}` for one on this machine.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,10 +264,10 @@ class Config:
     server: ServerSettings
     store: StoreSettings
     engines: Mapping[str, Engine]
-    tools: Sequence[Tool]
+    tools: Sequence[AnyTool]
     authorizer: Authorizer | None = None
     audit: AuditSettings | None = None
-    telemetry: TelemetrySettings | None = None
+    telemetry: bool = False  # by OTLP, as the variables of OpenTelemetry say
     limits: Limits = DEFAULTS
     tool_defaults: ToolDefaults = no_defaults
     place: Callable[[Where], str | None] = _no_place  # of a setting: `workflows.yaml:12`; None: in no file

@@ -15,18 +15,19 @@ from typing import Any, Final, TypeVar, cast, get_args
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from mcp_workflows.adapter import closest
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.yaml import Problem, Source, Substitution, Where
+from mcp_workflows.tools.json_schema import did_you_mean
 
 M = TypeVar("M", bound=BaseModel)
 _ANY: Final = "*"
-_SETTINGS: Final[tuple[Where, ...]] = (("tools", _ANY), ("rules", _ANY), ("defaults",), ("include", _ANY, "defaults"))
+_SETTINGS: Final[tuple[Where, ...]] = (("tools", _ANY), ("rules", _ANY), ("defaults",))
 _OF_TOOLS: Final[Mapping[Where, str]] = {
     ("allow",): "whoever is let in may call it; `{}` is nobody",
     ("allow", _ANY, "issuer"): "any issuer will do",
     ("allow", _ANY, _ANY, "issuer"): "any issuer will do",
-    ("confirm",): "nobody is asked",
+    ("questions",): "nobody is asked",
+    ("questions", _ANY): "nobody is asked",
 }
 _OTHERS: Final[Mapping[Where, str]] = {
     ("server", "auth"): "whoever reaches the server is let in",
@@ -41,6 +42,32 @@ GUARDS: Final[Mapping[Where, str]] = {
     **_OTHERS,
     **{(*place, *setting): without for place in _SETTINGS for setting, without in _OF_TOOLS.items()},
 }
+"""Settings that protect nothing if they are left empty, each with what then happens."""
+
+_QUESTION: Final = "questions: {NAME: {message: ..., schema: ...}}"
+_OLD_OF_TOOLS: Final[Mapping[Where, str]] = {
+    ("ask",): f"is now `{_QUESTION}`",
+    ("confirm",): "is now a question without a schema: `questions: {confirm: {message: ...}}`",
+    ("gates",): "is now `questions: {NAME: {when: ..., message: ..., schema: ..., send: ..., decline: ...}}`",
+    ("fallback",): "is part of `tasks` now: `tools` is `tasks: optional`, `wait` is `tasks: wait`, and `refuse` is "
+    "`tasks: required`",
+    ("send",): "is now `args: [...]`, a list with the one input",
+}
+_TEAMS: Final = 'of tools that are included belong in `rules`, by pattern ("orders_*")'
+OLD_KEYS: Final[Mapping[Where, str]] = {
+    **{(*place, *setting): text for place in _SETTINGS for setting, text in _OLD_OF_TOOLS.items()},
+    ("include", _ANY, "defaults"): f"is gone: settings {_TEAMS}, or in `defaults`",
+    ("include", _ANY, "env"): f"is gone: an included file gets nothing from outside; settings with ${{NAME}} {_TEAMS}",
+    ("include", _ANY, "code"): "is gone: no code is run for an included file; it can name a file with a schema",
+    ("include", _ANY, "separator"): "is gone: it is `_`, as some hosts refuse names with a dot",
+    ("server", "strict_headers"): "is gone: such requests are taken, as their body says what is meant",
+    ("server", "max_open_waits"): "is gone: it is 200",
+    ("server", "session_idle"): "is gone: it is 30m; how many there are is bounded by `max_sessions`",
+    ("limits", "max_json_values"): "is gone: it is 60,000, in bodies over HTTP as well",
+    ("telemetry", "otlp"): "is now `telemetry: otlp`; the rest are OpenTelemetry's own variables of the environment, "
+    "such as OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER",
+}
+"""Keys that there were before the first release, each with what to write instead."""
 
 
 _MAX_SHOWN = 6  # characters of a substituted value in a row that a message may contain, plus one
@@ -62,15 +89,12 @@ _SENTENCES: Mapping[str, str] = {
 }
 
 
+_OF_EMPTY = frozenset({"dict_type", "model_type", "model_attributes_type"})  # said better where an empty guard is
+
+
 def names(items: Iterable[str]) -> str:
     """Return a list of names for people."""
     return ", ".join(sorted(items)) or "none"
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'orders'?` if a known name is close, else nothing."""
-    close = closest(name, (word for word in known if word != name))
-    return f"; did you mean {close!r}?" if close else ""
 
 
 def no_engine(name: str, known: Iterable[str]) -> str:
@@ -98,31 +122,36 @@ class Report:
     """Collects problems, to be raised as one `ConfigError`."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
         self._problems = list(source.problems)
 
     def add(self, where: Where, text: str) -> None:
         """Add a problem, unless it follows from a value that could not be read."""
         where = self._setting(where, text)
-        if not self._source.is_unreadable(where):
-            self._problems.append(self._source.problem(where, _redact(text, self._source.related(where))))
+        if not self.source.is_unreadable(where):
+            self._problems.append(self.source.problem(where, _redact(text, self.source.related(where))))
 
     def _setting(self, where: Where, text: str) -> Where:
         """Return the place of the setting that the text begins with, if that is in another file."""
         inside = (*where, re.split(r"[:,]", text, maxsplit=1)[0])
-        elsewhere = self._source.origin(inside)[0] is not self._source.origin(where)[0]
+        elsewhere = self.source.origin(inside)[0] is not self.source.origin(where)[0]
         return inside if elsewhere else where
 
     def by_default(self, where: Where) -> bool:
         """Return whether a setting of a tool comes from defaults, which need not apply to every tool."""
-        _, at = self._source.origin(where)
+        _, at = self.source.origin(where)
         return at != where and at[-2:-1] == ("defaults",)
 
     def unknown(self, where: Where, known: Iterable[str]) -> None:
-        """Add that the last key of `where` is not a known one."""
+        """Add that the last key of `where` is not a known one, unless it has a problem already: an old key has one."""
         known = sorted(known)
         key = str(where[-1])
-        self.add(where, f"unknown key{did_you_mean(key, known)} (known: {names(known)})")
+        if not self._has_problem(where):
+            self.add(where, f"unknown key{did_you_mean(key, known)} (known: {names(known)})")
+
+    def _has_problem(self, where: Where) -> bool:
+        source, at = self.source.origin(where)
+        return any((each.path, each.where) == (source.path, at) for each in self._problems)
 
     def validate(
         self, model: type[M], value: object, where: Where, *, reported: Collection[str] = frozenset()
@@ -134,7 +163,7 @@ class Report:
         Unknown keys that have been `reported` are not reported again.
         """
         try:
-            return model.model_validate(value, context={"folder": self._source.origin(where)[0].path.parent})
+            return model.model_validate(value, context={"folder": self.source.origin(where)[0].path.parent})
         except ValidationError as error:
             wrong = [each for each in error.errors(include_url=False) if not _is_reported(each, reported)]
             found = [(self._locate(details, where), details) for details in wrong]
@@ -146,13 +175,13 @@ class Report:
     def _add_error(self, model: type[BaseModel], details: ErrorDetails, at: Where) -> None:
         if details["type"] == "extra_forbidden":
             self.unknown(at, known_keys(_model_at(model, details["loc"][:-1])))
-        else:
+        elif details["type"] not in _OF_EMPTY or not self._has_problem(at):
             self.add(at, _sentence(details))
 
     def _locate(self, details: ErrorDetails, where: Where) -> Where:
         """Return the place in the file; pydantic's location also names the members of unions."""
         for part in details["loc"]:
-            if self._source.has((*where, part)):
+            if self.source.has((*where, part)):
                 where = (*where, part)
         return (*where, details["loc"][-1]) if details["type"] == "missing" else where
 
@@ -164,14 +193,14 @@ class Report:
         """
         if not self._problems:
             return
-        main = self._source.path
+        main = self.source.path
         found = {(each.path != main, each.path, each.line, path_of(each.where), each.text) for each in self._problems}
         raise ConfigError("\n".join(f"{file}:{line}: {at}{text}" for _, file, line, at, text in sorted(found)))
 
     @property
     def path(self) -> Path:
         """The file."""
-        return self._source.path
+        return self.source.path
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -204,10 +233,12 @@ def _sentence(details: ErrorDetails) -> str:
 
 
 def _model_at(model: type[BaseModel], loc: Sequence[str | int]) -> type[BaseModel]:
-    """Return the model that a path of keys leads to, for suggestions."""
+    """Return the model that a path of keys leads to, for suggestions; a part may be the name of a union's member."""
+    inner: Sequence[type[BaseModel]] = ()
     for part in loc:
         fields = [field for name, field in model.model_fields.items() if part in {name, *_written(model, name)}]
-        model = next((inner for field in fields for inner in models_in(field.annotation)), model)
+        inner = [each for field in fields for each in models_in(field.annotation)] or inner
+        model = next((each for each in inner if each.__name__ == part), inner[0] if fields and inner else model)
     return model
 
 
@@ -255,23 +286,26 @@ def _common(text: str, position: int, value: str) -> int:
     return length
 
 
-def empty_guards(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
-    """Yield guards that are written without a value, and a message about each.
+def find_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+    """Yield old keys, and guards that are written without a value, with a message about each.
 
-    `data` is the content of workflows.yaml or of an included file. Left empty, these settings would protect nothing.
+    `data` is the content of workflows.yaml or of an included file.
     """
+    for pattern, text in OLD_KEYS.items():
+        yield from ((where, text) for where, _ in _matches(data, pattern, ()))
     for pattern, without in GUARDS.items():
-        for where in _nulls(data, pattern, ()):
-            yield where, f"is left empty, and without it {without}: say what it shall be, or take it out"
+        for where, value in _matches(data, pattern, ()):
+            if value is None:
+                yield where, f"is left empty, and without it {without}: say what it shall be, or take it out"
 
 
-def _nulls(value: object, pattern: Where, where: Where) -> Iterator[Where]:
+def _matches(value: object, pattern: Where, where: Where) -> Iterator[tuple[Where, object]]:
     if not pattern:
-        yield from () if value is not None else (where,)
+        yield where, value
         return
     for key, inner in _members(value):
         if pattern[0] in (_ANY, key):
-            yield from _nulls(inner, pattern[1:], (*where, key))
+            yield from _matches(inner, pattern[1:], (*where, key))
 
 
 def _members(value: object) -> Iterable[tuple[str | int, object]]:

@@ -103,8 +103,8 @@ def _place(source: Source, where: Where) -> str:
 def _from_elsewhere(source: Source, tool: Where) -> Iterator[tuple[str, str]]:
     own = source.origin(tool)
     for where, (found, at) in source.moved.items():
-        if where[:-1] == tool and (found is not own[0] or at[:-1] != own[1]):
-            yield str(where[-1]), f"{found.path}:{found.line(at)}"
+        if where[:2] == tool != where and (found is not own[0] or at[: len(own[1])] != own[1]):
+            yield ".".join(map(str, where[2:])), f"{found.path}:{found.line(at)}"
 
 
 class _Redactor:

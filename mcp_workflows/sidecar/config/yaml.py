@@ -10,7 +10,7 @@ cannot be read or parsed is an error at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -125,15 +125,6 @@ def _related(one: Where, other: Where) -> bool:
     return one[:shorter] == other[:shorter]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExternalValues:
-    """The variables of the environment and files that a configuration may use."""
-
-    environ: Mapping[str, str] = field(repr=False)
-    names: Collection[str] | None = None  # None: all
-    files: bool = True
-
-
 def mapping_in(value: object) -> Mapping[str, Any]:
     """Return a value if it is a mapping, or else an empty one."""
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
@@ -144,16 +135,24 @@ def list_in(value: object) -> Sequence[Any]:  # Any: any JSON value
     return cast("Sequence[Any]", value) if isinstance(value, list) else []
 
 
-def variables_in(path: Path) -> Sequence[tuple[str, str | None]]:
-    """Return the mentions of variables of the environment in one file: the name, and the default or None.
+def variables_in(path: Path) -> Mapping[str, str | None]:
+    """Return the variables of the environment that the file mentions, with their defaults.
+
+    The default is None if one of the mentions has none, and empty if they differ: an empty variable takes the default
+    of each mention.
 
     Raises:
         ConfigError: the file cannot be read, or is not YAML.
     """
     root = _compose(YAML(typ="safe", pure=True), path, read_text(path))
-    found = (found for text in _texts(root) for found in _PLACEHOLDER.findall(text))
-    mentions = (_VARIABLE.fullmatch(inside or "") for inside in found)
-    return [(match[1], match[2]) for match in mentions if match]
+    found: dict[str, str | None] = {}
+    for inside in (inside for text in _texts(root) for inside in _PLACEHOLDER.findall(text)):
+        if mention := _VARIABLE.fullmatch(inside or ""):
+            name, default = mention[1], mention[2]
+            known = found.setdefault(name, default)
+            if known != default:
+                found[name] = None if None in (known, default) else ""
+    return found
 
 
 def _texts(root: Node | None) -> Iterator[str]:
@@ -191,9 +190,9 @@ def read_text(path: Path) -> str:
 
 
 def read_source(
-    path: Path, external: ExternalValues, *, holds: str = "engines and tools", text: str | None = None
+    path: Path, environ: Mapping[str, str] | None, *, holds: str = "engines and tools", text: str | None = None
 ) -> Source:
-    """Read workflows.yaml, or `text` in its place, and fill in `${...}` from `external`.
+    """Read workflows.yaml, or `text` in its place, and fill in `${...}`; without `environ`, these are errors.
 
     Raises:
         ConfigError: the file cannot be read, is not YAML, is empty, is not a mapping or has far too much in it.
@@ -204,7 +203,7 @@ def read_source(
         raise ConfigError(f"{path}:1: the file is empty; it needs {holds}")
     if not isinstance(root, MappingNode):
         raise ConfigError(f"{path}:{_line(root)}: this must be a mapping with {holds}")
-    reading = _Reader(yaml, path, external)
+    reading = _Reader(yaml, path, environ)
     try:
         data = cast("Mapping[str, Any]", reading.value(root, ()))
     except RecursionError:
@@ -249,10 +248,10 @@ def _line(node: Node) -> int:
 class _Reader:
     """One pass over the nodes of a file."""
 
-    def __init__(self, yaml: YAML, path: Path, external: ExternalValues) -> None:
+    def __init__(self, yaml: YAML, path: Path, environ: Mapping[str, str] | None) -> None:
         self._yaml = yaml
         self._path = path
-        self._external = external
+        self._environ = environ
         self._around: list[Node] = []
         self._values = 0
         self.lines: dict[Where, int] = {(): 1}
@@ -364,19 +363,18 @@ class _Reader:
 
     def _find(self, inside: str) -> str | None:
         """Return the value of a placeholder, or None for its default."""
-        external = self._external
+        if self._environ is None:
+            raise ConfigError(
+                "a file that is included gets nothing from outside: write the value, or say it in `rules`"
+            )
         if inside.startswith("file:"):
-            if not external.files:
-                raise ConfigError("files from outside are not for a file that is included")
             text = read_text(self._path.parent / inside.removeprefix("file:"))
             return text.removesuffix("\n").removesuffix("\r")
         variable = _VARIABLE.fullmatch(inside)
         if not variable or "${" in inside:
             raise ConfigError("write ${NAME}, ${NAME:-default} or ${file:path}, or $${ for a plain ${")
         name, default = variable.groups()
-        if external.names is not None and name not in external.names:
-            raise ConfigError(f"{name} is not for this file: where it is included, `env: [...]` says which ones are")
-        value = external.environ.get(name)
+        value = self._environ.get(name)
         if not value and default is not None:
             return None
         if value is None:

@@ -1,10 +1,14 @@
-"""Export of traces, metrics and audit events by OTLP; imported by name, because it needs the extra `otlp`."""
+"""Export of traces, metrics and audit events by OTLP; imported by name, because it needs the extra `otlp`.
+
+Where they go, and how many, the variables of the environment say that OpenTelemetry defines (`OTEL_...`).
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
@@ -18,30 +22,27 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from mcp_workflows.sidecar.config.models import OtlpSettings
-
 EVENT_NAME = "mcp_workflows.audit"
 
 
-def spans(settings: OtlpSettings) -> SpanProcessor:
-    """Return a processor that sends spans."""
-    return BatchSpanProcessor(OTLPSpanExporter(endpoint=_at(settings, "traces"), headers=_headers(settings)))
+def processors() -> Sequence[SpanProcessor]:
+    """Return a processor that sends spans; none with `OTEL_TRACES_EXPORTER=none`."""
+    return [] if os.environ.get("OTEL_TRACES_EXPORTER") == "none" else [BatchSpanProcessor(OTLPSpanExporter())]
 
 
-def reader(settings: OtlpSettings) -> MetricReader:
-    """Return a reader that sends metrics periodically."""
-    exporter = OTLPMetricExporter(endpoint=_at(settings, "metrics"), headers=_headers(settings))
-    return PeriodicExportingMetricReader(exporter, export_interval_millis=settings.every.total_seconds() * 1000)
+def readers() -> Sequence[MetricReader]:
+    """Return a reader that sends metrics periodically; none with `OTEL_METRICS_EXPORTER=none`."""
+    is_off = os.environ.get("OTEL_METRICS_EXPORTER") == "none"
+    return [] if is_off else [PeriodicExportingMetricReader(OTLPMetricExporter())]
 
 
 class AuditLogs(logging.Handler):
     """Sends lines of JSON as log records with these attributes."""
 
-    def __init__(self, settings: OtlpSettings, service: Mapping[str, str]) -> None:
+    def __init__(self, service: Mapping[str, str]) -> None:
         super().__init__()
         self._logs = LoggerProvider(Resource.create(dict(service)), shutdown_on_exit=False)
-        exporter = OTLPLogExporter(endpoint=_at(settings, "logs"), headers=_headers(settings))
-        self._logs.add_log_record_processor(BatchLogRecordProcessor(exporter))
+        self._logs.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
         self._logger = self._logs.get_logger(EVENT_NAME)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -65,11 +66,3 @@ class AuditLogs(logging.Handler):
         """Send the remaining events; blocks."""
         self._logs.shutdown()
         super().close()
-
-
-def _at(settings: OtlpSettings, signal: str) -> str | None:
-    return None if settings.endpoint is None else f"{settings.endpoint}/v1/{signal}"
-
-
-def _headers(settings: OtlpSettings) -> dict[str, str] | None:
-    return {name: value.get_secret_value() for name, value in settings.headers.items()} or None

@@ -9,7 +9,6 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from mcp_workflows.telemetry import Telemetry
 
@@ -23,14 +22,12 @@ class Providers:
         *,
         readers: Sequence[MetricReader],
         processors: Sequence[SpanProcessor],
-        sample: float,
     ) -> None:
         resource = Resource.create(dict(service))
         self._tracers: TracerProvider | None = None
         self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
         if processors:
-            sampler = ParentBased(TraceIdRatioBased(sample))
-            self._tracers = TracerProvider(sampler, resource, shutdown_on_exit=False)
+            self._tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
             for processor in processors:
                 self._tracers.add_span_processor(processor)
         self.telemetry = Telemetry(meters=self._meters, tracers=self._tracers)

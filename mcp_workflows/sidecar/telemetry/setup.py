@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from mcp_workflows.access.audit import Audit, silent
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.config.models import OTLP, STDERR, STDOUT, AuditSettings, OtlpSettings, TelemetrySettings
+from mcp_workflows.sidecar.config.models import OTLP, STDERR, STDOUT, AuditSettings
 from mcp_workflows.sidecar.telemetry.audit_log import (
     AuditLog,
     OpenHandler,
@@ -30,8 +30,8 @@ class Exporters:
     def __init__(
         self,
         audit: AuditSettings | None = None,
-        telemetry: TelemetrySettings | None = None,
         *,
+        otlp: bool = False,
         name: str,
         version: str,
         scraped: bool = False,
@@ -42,13 +42,12 @@ class Exporters:
             ConfigError: a package that it needs is not installed.
         """
         self._service = {"service.name": name, "service.version": version}
-        otlp = None if telemetry is None else telemetry.otlp
         self.scrape: Scrape | None = None
         self._providers: Any = None  # Any: a class of an optional package
-        self.telemetry = self._telemetry(otlp, scraped=scraped)
+        self.telemetry = self._telemetry(otlp=otlp, scraped=scraped)
         self._audit_log: AuditLog | None = None
         if audit is not None:
-            sink = self._sink(audit, otlp)
+            sink = self._sink(audit)
             include = frozenset(audit.include)
             self._audit_log = AuditLog(sink, telemetry=self.telemetry, server=name, include=include)
         self._stack = AsyncExitStack()
@@ -58,31 +57,30 @@ class Exporters:
         """The audit log."""
         return self._audit_log or silent
 
-    def _telemetry(self, otlp: OtlpSettings | None, *, scraped: bool) -> Telemetry:
+    def _telemetry(self, *, otlp: bool, scraped: bool) -> Telemetry:
         readers: list[Any] = []  # Any: classes of optional packages
         processors: list[Any] = []
         if scraped:
             prometheus = _loaded("prometheus", "ops", "serve --ops").PrometheusMetrics()
             self.scrape = prometheus.text
             readers.append(prometheus.reader)
-        if otlp is not None:
-            exporters = _loaded("otlp", OTLP, "telemetry.otlp")
-            readers += [exporters.reader(otlp)] if otlp.metrics else []
-            processors += [exporters.spans(otlp)] if otlp.traces else []
+        if otlp:
+            exporters = _loaded("otlp", OTLP, "telemetry: otlp")
+            readers += exporters.readers()
+            processors += exporters.processors()
         if not readers and not processors:
             return Telemetry()
-        sample = 1.0 if otlp is None else otlp.sample
         providers = _loaded("sdk", "ops", "telemetry").Providers
-        self._providers = providers(self._service, readers=readers, processors=processors, sample=sample)
+        self._providers = providers(self._service, readers=readers, processors=processors)
         found: Telemetry = self._providers.telemetry
         return found
 
-    def _sink(self, audit: AuditSettings, otlp: OtlpSettings | None) -> OpenHandler:
+    def _sink(self, audit: AuditSettings) -> OpenHandler:
         if audit.file is not None:
             return to_file(audit.file)
         if audit.to == OTLP:
-            logs, settings = _loaded("otlp", OTLP, "audit.to: otlp").AuditLogs, otlp or OtlpSettings()
-            return lambda: logs(settings, self._service)
+            logs = _loaded("otlp", OTLP, "audit.to: otlp").AuditLogs
+            return lambda: logs(self._service)
         return lambda: logging.StreamHandler({STDOUT: sys.stdout, STDERR: sys.stderr}[audit.to])
 
     def make_global(self) -> None:

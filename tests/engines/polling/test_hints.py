@@ -17,7 +17,7 @@ from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import WatchTool
 from mcp_workflows.wire.commands import Call, Created
 from tests.support.places import Counting, Place, Slow, place, until
 
@@ -224,7 +224,7 @@ async def test_a_look_that_a_hint_asked_for_and_that_failed_is_made_again(tmp_pa
 
 async def test_a_hint_is_for_all_tasks_of_the_execution(tmp_path: Path) -> None:
     engine = Told(settings(tmp_path))
-    watch = Tool.model_validate({"name": "watch", "engine": "memory", "workflow": "forever", "kind": "watch"})
+    watch = WatchTool(name="watch", engine="memory", workflow="forever")
 
     async def quiet(_: Execution) -> None:
         """Nobody asked for progress."""

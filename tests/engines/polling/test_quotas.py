@@ -17,7 +17,7 @@ from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.task import Task
-from mcp_workflows.tools.tool import Fallback, Tool
+from mcp_workflows.tools.tool import TaskSupport, Tool
 from mcp_workflows.wire.commands import Call, Cancel, Finished
 from tests.support.places import Counting, Place, place, until
 
@@ -199,7 +199,7 @@ async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_workflows.tasks.service.NO_ANSWER_LIMIT", 0.2)
-    patient = Tool(name="patient", engine="memory", workflow="sleep", fallback=Fallback.WAIT)
+    patient = Tool(name="patient", engine="memory", workflow="sleep", tasks=TaskSupport.WAIT)
     engine = engine_of(Limited, tmp_path, looks=50)
     results: list[Finished] = []
 

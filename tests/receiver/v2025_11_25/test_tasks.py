@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows import Ask, Tool
+from mcp_workflows import Question, Tool
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver.v2025_11_25 import elicitation as asking
 from mcp_workflows.tasks import service
@@ -28,10 +28,10 @@ YES: Mapping[str, Any] = {"action": "accept", "content": {"answer": "yes"}}
 
 
 def _tools() -> list[Tool]:
-    question = Ask.model_validate({"message": "Why?", "schema": {"type": "string"}})
+    question = Question.model_validate({"message": "Why?", "schema": {"type": "string"}})
     return [
         *memory_tools(),
-        Tool(name="asks_first", engine="memory", workflow="echo", ask={"reason": question}),
+        Tool(name="asks_first", engine="memory", workflow="echo", questions={"reason": question}),
         Tool(name="hasty", engine="memory", workflow="ask", wait=timedelta(milliseconds=300)),
     ]
 

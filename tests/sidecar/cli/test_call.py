@@ -58,7 +58,7 @@ tools:
     engine: here
     workflow: echo
     input: {type: object, properties: {a: {type: integer}, approve: {type: boolean}}, required: [a, approve]}
-    ask: {approve: {message: "Ship {{a}}?", schema: {type: boolean}, when_missing: true}}
+    questions: {approve: {message: "Ship {{a}}?", schema: {type: boolean}, when_missing: true}}
   sleep: {engine: here, workflow: sleep, input: {type: object, properties: {seconds: {type: number}}}}
   ask: {engine: here, workflow: ask_in_turn}
   fail: {engine: here, workflow: fail}
@@ -70,10 +70,11 @@ tools:
     engine: here
     workflow: gated
     input: {type: object, properties: {order: {type: string}}, required: [order]}
-    gates:
+    questions:
       approve:
         when: {after_seconds: 0}
-        ask: {message: "Ship {{order}}?", schema: {type: object, properties: {ok: {type: boolean}}, required: [ok]}}
+        message: Ship {{order}}?
+        schema: {type: object, properties: {ok: {type: boolean}}, required: [ok]}
         send: {signal: approve, args: ["{{answer.ok}}"]}
 """
 

@@ -671,10 +671,11 @@ tools:
   ship:
     engine: orders
     workflow: gated
-    gates:
+    questions:
       go:
         when: {after_seconds: 0}
-        ask: {message: Go?, schema: {type: object, properties: {ok: {type: boolean}}}}
+        message: Go?
+        schema: {type: object, properties: {ok: {type: boolean}}}
         send: "{{answer.ok}}"
   far: {engine: other, workflow: echo}
 """

@@ -157,18 +157,17 @@ tools:
   gated:
     engine: here
     workflow: gated
-    gates:
+    questions:
       approve:
         when: {after_seconds: 0}
-        ask:
-          message: "Ship it?"
-          schema:
-            type: object
-            properties:
-              ok: {type: boolean}
-              note: {type: string}
-              sizes: {type: array, items: {type: string, enum: [S, M, L]}}
-            required: [ok]
+        message: "Ship it?"
+        schema:
+          type: object
+          properties:
+            ok: {type: boolean}
+            note: {type: string}
+            sizes: {type: array, items: {type: string, enum: [S, M, L]}}
+          required: [ok]
         send: {ok: "{{answer.ok}}", sizes: "{{answer.sizes}}"}
         decline: {refused: true}
 """

@@ -52,16 +52,12 @@ SECRETIVE: Mapping[str, tuple[str, str]] = {
         f"server: {{auth: {{tokens: [{{name: ci, sha256: mcpw_{SECRET}}}]}}}}\n" + ENGINE.format("tls: true") + TOOLS,
         "sha256: mcpw_***",
     ),
-    "a user who is the token": (
-        f"telemetry: {{otlp: {{endpoint: 'http://{SECRET}@collector:4318'}}}}\n" + ENGINE.format("tls: true") + TOOLS,
-        "endpoint: http://***@collector:4318",
-    ),
     "a header that is a text": (
-        ENGINE.format("tls: true") + TOOLS.replace("Pay}", f"Pay, send: {{auth: Bearer {SECRET}}}}}"),
+        ENGINE.format("tls: true") + TOOLS.replace("Pay}", f"Pay, args: [{{auth: Bearer {SECRET}}}]}}"),
         "auth: Bearer ***",
     ),
     "an argument": (
-        ENGINE.format("tls: true") + TOOLS.replace("Pay}", f"Pay, send: {{password: {SECRET}}}}}"),
+        ENGINE.format("tls: true") + TOOLS.replace("Pay}", f"Pay, args: [{{password: {SECRET}}}]}}"),
         "password: '***'",
     ),
     "a section nobody knows": (f"other: {{x: {{y: {SECRET}}}}}\n" + ENGINE.format("tls: true") + TOOLS, "other: '***'"),
@@ -104,7 +100,7 @@ def test_no_secret_is_shown_wherever_it_is(tmp_path: Path, text: str, shown: str
 
 
 def test_what_is_shown_can_be_used_and_means_the_same(tmp_path: Path) -> None:
-    text = SAMPLE + '    send: {price: "$${x} {{order_id}}"}\n'
+    text = SAMPLE + '    args: [{price: "$${x} {{order_id}}"}]\n'
     text = text.replace('    args: ["{{order_id}}", "{{express}}"]\n', "")
     path = written(tmp_path, {"workflows.yaml": text})
     environ = {"TEMPORAL_ADDRESS": "temporal.example.com:7233"}
@@ -120,11 +116,11 @@ def test_the_schemas_of_arguments_are_shown_whatever_their_properties_are_called
         "properties": {"token": {"type": "string", "description": "A token."}},
     }
     text = ENGINE.format("tls: true") + TOOLS.replace(
-        "Pay}", f"Pay, input: {json.dumps(schema)}, send: '{{{{token}}}}'}}"
+        "Pay}", f"Pay, input: {json.dumps(schema)}, args: ['{{{{token}}}}']}}"
     )
     shown = redact_config(written(tmp_path, {"workflows.yaml": text}), {})
     assert shown.config["tools"]["pay"]["input"] == schema
-    assert shown.config["tools"]["pay"]["send"] == "{{token}}"
+    assert shown.config["tools"]["pay"]["args"] == ["{{token}}"]
 
 
 def test_each_tool_says_where_it_and_its_settings_are_from(

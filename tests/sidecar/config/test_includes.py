@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -12,12 +11,11 @@ import pytest
 
 from mcp_workflows.access import Allow
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.config.includes import variables_of
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
-from mcp_workflows.sidecar.config.yaml import MAX_VALUES
+from mcp_workflows.sidecar.config.yaml import MAX_VALUES, variables_in
 from mcp_workflows.sidecar.reload import files_of
-from mcp_workflows.tools.tool import TaskSupport, Tool
+from mcp_workflows.tools.tool import AnyTool, TaskSupport
 
 SECRET = "hunter2-and-much-more"
 
@@ -43,7 +41,7 @@ def load(folder: Path, files: Mapping[str, str], **environ: str) -> Config:
     return load_config(written(folder, files), environ)
 
 
-def tools(folder: Path, files: Mapping[str, str], **environ: str) -> Mapping[str, Tool]:
+def tools(folder: Path, files: Mapping[str, str], **environ: str) -> Mapping[str, AnyTool]:
     return {tool.name: tool for tool in load(folder, files, **environ).tools}
 
 
@@ -81,16 +79,11 @@ def test_a_glob_alone_is_for_files_of_ones_own_and_may_use_every_engine(tmp_path
     assert list(tools(tmp_path, {"workflows.yaml": platform, "deep/down/a.yaml": text})) == ["pay"]
 
 
-def test_the_separator_can_be_a_dot(tmp_path: Path) -> None:
-    platform = PLATFORM.replace("namespace: orders", "namespace: orders, separator: .")
-    assert list(tools(tmp_path, {"workflows.yaml": platform, "teams/a.yaml": TEAM})) == ["orders.create"]
-
-
 def test_a_setting_is_taken_whole_from_the_uppermost_place_that_has_it(tmp_path: Path) -> None:
     platform = """\
-        defaults: {ttl: 1d, max_result: 1000, allow: {call: {scopes: [any]}, see: {}}}
+        defaults: {engine: here, ttl: 1d, max_result: 1000, allow: {call: {scopes: [any]}, see: {}}}
         include:
-          - {files: teams/*.yaml, namespace: orders, engines: [here], defaults: {engine: here, ttl: 2d}}
+          - {files: teams/*.yaml, namespace: orders, engines: [here]}
         engines: {here: {adapter: memory}}
         rules:
           "orders_*": {allow: {call: {scopes: [orders]}, see: {}}}
@@ -106,7 +99,7 @@ def test_a_setting_is_taken_whole_from_the_uppermost_place_that_has_it(tmp_path:
     assert {name: (tool.ttl, tool.max_result) for name, tool in found.items()} == {
         "own": (timedelta(days=1), 7),
         "orders_pay": (timedelta(days=3), 5),
-        "orders_see": (timedelta(days=2), 1000),
+        "orders_see": (timedelta(days=1), 1000),
     }
     assert {name: tool.allow for name, tool in found.items()} == {
         "own": Allow.model_validate({"call": {"scopes": ["any"]}, "see": {}}),
@@ -116,12 +109,12 @@ def test_a_setting_is_taken_whole_from_the_uppermost_place_that_has_it(tmp_path:
 
 
 def test_a_default_says_nothing_of_a_tool_that_it_does_not_count_for(tmp_path: Path) -> None:
-    platform = "defaults: {fallback: tools, wait: 5s, adaptive: 1s, cancel_on_disconnect: true}\n" + PLATFORM
+    platform = "defaults: {wait: 5s, adaptive: 1s, cancel_on_disconnect: true}\n" + PLATFORM
     text = """\
         tools:
           a: {engine: here, workflow: echo, tasks: required}
           b: {engine: here, workflow: echo, tasks: forbidden}
-          c: {engine: here, workflow: echo, fallback: wait}
+          c: {engine: here, workflow: echo, tasks: wait}
           d: {engine: here, workflow: echo, kind: watch}
           e: {engine: here, workflow: echo}
     """
@@ -139,41 +132,6 @@ def test_a_schema_file_is_looked_for_beside_the_file_that_names_it(tmp_path: Pat
     assert tools(tmp_path, files)["orders_create"].input["properties"] == {"order": {}}
 
 
-CODE = """\
-from temporalio import workflow
-
-@workflow.defn
-class Flow:
-    @workflow.run
-    async def run(self, {argument}: str) -> None: ...
-"""
-CODED = "include:\n  - {files: coded_*/*.yaml, engines: [t], code: true, defaults: {engine: t, task_queue: q}}\n"
-
-
-def test_two_teams_may_have_code_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr("sys.dont_write_bytecode", True)
-    files = {
-        "workflows.yaml": CODED + "engines: {t: {adapter: temporal}}\n",
-        "coded_a/a.yaml": "tools: {a: {workflow: Flow, input: 'flows:Flow'}}\n",
-        "coded_b/b.yaml": "tools: {b: {workflow: Flow, input: 'flows:Flow'}}\n",
-        "coded_a/flows.py": CODE.format(argument="first"),
-        "coded_b/flows.py": CODE.format(argument="second"),
-    }
-    found = tools(tmp_path, files)
-    assert {name: list(tool.input["properties"]) for name, tool in found.items()} == {"a": ["first"], "b": ["second"]}
-
-
-def test_a_folder_that_python_cannot_import_from_is_named(tmp_path: Path) -> None:
-    files = {
-        "workflows.yaml": CODED.replace("coded_*", "team-a") + "engines: {t: {adapter: temporal}}\n",
-        "team-a/a.yaml": "tools: {a: {workflow: Flow, input: 'flows:Flow'}}\n",
-        "team-a/flows.py": CODE.format(argument="a"),
-    }
-    (problem,) = problems(tmp_path, files)
-    assert problem.startswith("team-a/a.yaml:1: tools.a.input: flows:Flow: code cannot be imported from a folder named")
-
-
 def test_a_glob_may_come_from_outside_and_what_it_finds_is_watched(tmp_path: Path) -> None:
     path = written(
         tmp_path, {"workflows.yaml": PLATFORM.replace("teams/*", "'${WHERE}/*").replace("*.yaml", "*.yaml'")}
@@ -181,20 +139,6 @@ def test_a_glob_may_come_from_outside_and_what_it_finds_is_watched(tmp_path: Pat
     written(tmp_path, {"teams/a.yaml": TEAM})
     assert [tool.name for tool in load_config(path, {"WHERE": "teams"}).tools] == ["orders_create"]
     assert files_of(path, {"WHERE": "teams"}) == {path, tmp_path / "teams" / "a.yaml"}
-
-
-def test_of_the_environment_a_team_gets_what_its_entry_lists(tmp_path: Path) -> None:
-    platform = PLATFORM.replace("engines: [here]", "engines: [here], env: [REGION]")
-    text = "tools:\n  create: {engine: here, workflow: echo, title: 'In ${REGION:-nowhere}'}\n"
-    files = {"workflows.yaml": platform, "teams/a.yaml": text}
-    assert tools(tmp_path, files, REGION="Bavaria")["orders_create"].title == "In Bavaria"
-    assert tools(tmp_path, files)["orders_create"].title == "In nowhere"
-
-
-def test_hosts_are_told_the_variables_of_included_files_too(tmp_path: Path) -> None:
-    text = "tools:\n  create: {engine: here, workflow: echo, title: '${REGION}'}\n"
-    path = written(tmp_path, {"workflows.yaml": f"store: ${{URL}}\n{PLATFORM}", "teams/a.yaml": text})
-    assert variables_of(path, {}) == {"URL": None, "REGION": None}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +157,7 @@ def test_a_variable_has_a_default_if_all_its_mentions_have_one(
     tmp_path: Path, mentions: str, default: str | None
 ) -> None:
     path = written(tmp_path, {"workflows.yaml": f"store: {mentions}\n"})
-    assert variables_of(path, {}) == {"A": default}
+    assert variables_in(path) == {"A": default}
 
 
 # --- what a team may not say
@@ -234,18 +178,13 @@ FORBIDDEN: Mapping[str, tuple[str, str]] = {
         "2: tools.create.allow: is policy, which belongs in workflows.yaml",
     ),
     "an empty policy": (TEAM.replace("}", ", allow: }"), "2: tools.create.allow: is policy"),
-    "a confirmation left empty": (TEAM.replace("}", ", confirm: ~}"), "2: tools.create.confirm: is left empty"),
-    "a confirmation that says nothing": (
-        TEAM.replace("}", ', confirm: ""}'),
-        "2: tools.create.confirm: must say something",
-    ),
-    "a confirmation of which nothing is seen": (
-        TEAM.replace("}", ', confirm: " \\u200b"}'),
-        "2: tools.create.confirm: must say something",
+    "a question left empty": (
+        TEAM.replace("}", ", questions: {sure: }}"),
+        "2: tools.create.questions.sure: is left empty",
     ),
     "a question that says nothing": (
-        TEAM.replace("}", ', ask: {why: {message: "\\u2060", schema: {type: string}}}}'),
-        "2: tools.create.ask.why.message: must say something",
+        TEAM.replace("}", ', questions: {why: {message: "\\u2060"}}}'),
+        "2: tools.create.questions.why.message: must say something",
     ),
     "limits": (TEAM.replace("}", ", limits: {tasks: 9}}"), "2: tools.create.limits: is policy"),
     "who may cancel what others started": (
@@ -262,15 +201,11 @@ FORBIDDEN: Mapping[str, tuple[str, str]] = {
     ),
     "a variable": (
         TEAM.replace("echo", '"${SECRET}"'),
-        "2: tools.create.workflow: ${SECRET}: SECRET is not for this file",
-    ),
-    "a variable with a default": (
-        TEAM.replace("echo", '"${SECRET:-x}"'),
-        "SECRET is not for this file: where it is inc",
+        "2: tools.create.workflow: ${SECRET}: a file that is included gets nothing from outside",
     ),
     "a file from outside": (
         TEAM.replace("echo", '"${file:/etc/hostname}"'),
-        "2: tools.create.workflow: ${file:/etc/hostname}: files from outside are not for a file that is included",
+        "2: tools.create.workflow: ${file:/etc/hostname}: a file that is included gets nothing from outside",
     ),
     "code": (
         TEAM.replace("}", ", input: 'os:system'}"),
@@ -300,19 +235,30 @@ def test_what_a_team_may_not_say_is_named_with_its_file_and_line(tmp_path: Path,
     assert SECRET not in problem
 
 
-@pytest.mark.parametrize("written", ["~", '""', '" "', '"\\u200b"'])
+@pytest.mark.parametrize("written", ["~", "{message: ''}", '{message: " "}', '{message: "\\u200b"}'])
 def test_a_team_cannot_blank_the_question_of_the_platform(tmp_path: Path, written: str) -> None:
-    platform = f"{PLATFORM}defaults: {{confirm: Sure?}}\n"
-    files = {"workflows.yaml": platform, "teams/a.yaml": TEAM.replace("}", f", confirm: {written}}}")}
-    (problem,) = problems(tmp_path, files)
-    assert problem.startswith("teams/a.yaml:2: tools.create.confirm: ")
+    platform = f"{PLATFORM}defaults: {{questions: {{sure: {{message: Sure?}}}}}}\n"
+    team_file = TEAM.replace("}", f", questions: {{sure: {written}}}}}")
+    (problem,) = problems(tmp_path, {"workflows.yaml": platform, "teams/a.yaml": team_file})
+    assert problem.startswith("teams/a.yaml:2: tools.create.questions.sure")
 
 
-@pytest.mark.parametrize("layer", ["defaults: {confirm: ' '}", "rules: {orders_create: {confirm: ' '}}"])
+@pytest.mark.parametrize("layer", ["defaults", "rules"])
+def test_a_question_of_the_platform_joins_those_of_a_tool(tmp_path: Path, layer: str) -> None:
+    asked = "questions: {sure: {message: Sure?}}"
+    said = f"defaults: {{{asked}}}" if layer == "defaults" else f"rules: {{orders_create: {{{asked}}}}}"
+    own = TEAM.replace("}", ", questions: {why: {message: Why?, schema: {type: string}}}}")
+    (tool,) = tools(tmp_path, {"workflows.yaml": f"{PLATFORM}{said}\n", "teams/a.yaml": own}).values()
+    assert (tool.confirmation or ("",))[0] == "sure"
+    assert list(tool.ask) == ["why"]
+
+
+@pytest.mark.parametrize("layer", ["defaults: {QUESTION}", "rules: {orders_create: {QUESTION}}"])
 def test_a_confirmation_of_the_platform_says_something(tmp_path: Path, layer: str) -> None:
+    layer = layer.replace("QUESTION", "questions: {sure: {message: ' '}}")
     (problem,) = problems(tmp_path, {"workflows.yaml": f"{PLATFORM}{layer}\n", "teams/a.yaml": TEAM})
     assert problem.startswith("workflows.yaml:6: ")
-    assert "confirm: must say something" in problem
+    assert "questions.sure.message: must say something" in problem
 
 
 def test_of_engines_that_are_not_for_a_team_nothing_is_said(tmp_path: Path) -> None:
@@ -372,8 +318,10 @@ WRONG: Mapping[str, tuple[str, str, str]] = {
     "an unknown engine": ("[here]", "[her]", "2: include[0].engines[0]: no engine named 'her'; did you mean 'here'?"),
     "an unknown key": ("namespace:", "namespce:", "2: include[0].namespce: unknown key; did you mean 'namespace'?"),
     "a namespace": ("namespace: orders", "namespace: o/r", "2: include[0].namespace: must match pattern"),
-    "a default": ("[here]}", "[here], defaults: {ttl: 1x}}", "2: include[0].defaults.ttl: a duration is a number"),
-    "an unknown default": ("[here]}", "[here], defaults: {tt: 1d}}", "2: include[0].defaults.tt: unknown key; did you"),
+    "defaults": ("[here]}", "[here], defaults: {ttl: 1d}}", "2: include[0].defaults: is gone: settings of tools"),
+    "the environment": ("[here]}", "[here], env: [A]}", "2: include[0].env: is gone: an included file gets nothing"),
+    "code": ("[here]}", "[here], code: true}", "2: include[0].code: is gone: no code is run for an included file"),
+    "a separator": ("[here]}", "[here], separator: .}", "2: include[0].separator: is gone: it is `_`"),
     "a rule for nothing": (
         "engines:\n",
         "rules: {orders_creat: {ttl: 1d}}\nengines:\n",
@@ -383,11 +331,6 @@ WRONG: Mapping[str, tuple[str, str, str]] = {
         "engines:\n",
         "rules: {orders_create: 1}\nengines:\n",
         "rules.orders_create: must be a mapping",
-    ),
-    "a policy": (
-        "[here]}",
-        "[here], defaults: {allow: {calls: {}}}}",
-        "2: include[0].defaults.allow.calls: unknown key",
     ),
     "a rule that cannot hold": (
         "engines:\n",

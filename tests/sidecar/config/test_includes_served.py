@@ -27,7 +27,7 @@ from mcp_workflows.sidecar.reload import Reloader, files_of
 from mcp_workflows.tools.json_schema import violations
 from tests.sidecar.cli.test_cli import Terminal, terminal
 from tests.sidecar.config.test_config_schema import plain
-from tests.sidecar.config.test_includes import CODE, CODED, PLATFORM, TEAM, written
+from tests.sidecar.config.test_includes import PLATFORM, TEAM, written
 from tests.support.served import Peer, peer, serving
 
 __all__ = ["terminal"]
@@ -97,14 +97,9 @@ def _errors(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
 
 
 def test_what_included_files_name_is_watched_too(tmp_path: Path) -> None:
-    text = "tools: {a: {workflow: Flow, input: 'flows:Flow', output: ./schemas/out.json}}\n"
-    files = {
-        "workflows.yaml": CODED + "engines: {t: {adapter: temporal}}\n",
-        "coded_x/a.yaml": text,
-        "coded_x/flows.py": CODE.format(argument="a"),
-    }
+    files = {"workflows.yaml": PLATFORM, "teams/a.yaml": TEAM.replace("}", ", output: ./schemas/out.json}")}
     found = {str(file.relative_to(tmp_path)) for file in files_of(written(tmp_path, files), {})}
-    assert found == {"workflows.yaml", "coded_x/a.yaml", "coded_x/flows.py", "coded_x/schemas/out.json"}
+    assert found == {"workflows.yaml", "teams/a.yaml", "teams/schemas/out.json"}
 
 
 # --- tools that are found on engines

@@ -279,10 +279,10 @@ def test_an_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.M
     path.write_text(CONFIG.format(audit="{to: otlp}", more="", name="x"))
     config = load_config(path, {})
     with pytest.raises(ConfigError, match=r"pip install 'mcp-workflows\[otlp\]'"):
-        Exporters(config.audit, config.telemetry, name="x", version="1")
+        Exporters(config.audit, otlp=config.telemetry, name="x", version="1")
 
 
-async def test_a_collector_gets_the_events_as_logs(tmp_path: Path) -> None:
+async def test_a_collector_gets_the_events_as_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[ExportLogsServiceRequest] = []
     sent: list[str | None] = []
 
@@ -296,8 +296,9 @@ async def test_a_collector_gets_the_events_as_logs(tmp_path: Path) -> None:
     collector = Starlette(routes=[Route("/v1/logs", take, methods=["POST"])])
     async with serving(collector) as url:
         logging.getLogger("opentelemetry").setLevel(logging.ERROR)
-        otlp = f"{{endpoint: {url.removesuffix('/mcp')}, headers: {{x-key: k}}, traces: false, metrics: false}}"
-        async with audited(tmp_path, "{to: otlp}", f"telemetry: {{otlp: {otlp}}}") as client:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url.removesuffix("/mcp"))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=k")
+        async with audited(tmp_path, "{to: otlp}") as client:
             await a_life(client)
     records = [record for body in got for logs in body.resource_logs for scope in logs.scope_logs
                for record in scope.log_records]  # fmt: skip

@@ -98,7 +98,7 @@ def _gates(read: Definition, gates: Mapping[str, Mapping[str, JSON]]) -> Iterato
     for gate, words in gates.items():
         when = words.get("when")
         step, routine, method = gate_step(when), _word(when, "routine"), _word(when, "method")
-        where = f"gates.{gate}.when"
+        where = f"questions.{gate}.when"
         if first.setdefault((step, routine, method), gate) != gate:
             taken = f"{where}: step {step!r} is asked about by gate {first[step, routine, method]} already"
             yield Finding(ok=False, text=taken, hint="leave one of the two out")

@@ -117,21 +117,21 @@ def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) 
         name = gate_state(words.get("when"))
         state = there.get(name)
         if first.setdefault(name, gate) != gate:
-            text = f"gates.{gate}.when: state {name!r} is asked about by gate {first[name]} already"
+            text = f"questions.{gate}.when: state {name!r} is asked about by gate {first[name]} already"
             yield Finding(ok=False, text=text, hint="leave one of the two out")
             continue
         if state is None:
             meant = closest(name, there)
             hint = f"did you mean {meant!r}?" if meant else f"its states: {', '.join(there)}"
-            yield Finding(ok=False, text=f"gates.{gate}.when: there is no state {name!r}", hint=hint)
+            yield Finding(ok=False, text=f"questions.{gate}.when: there is no state {name!r}", hint=hint)
         elif not state.waits_for_token:
             yield Finding(
                 ok=False,
-                text=f"gates.{gate}.when: state {name!r} does not wait for a task token",
+                text=f"questions.{gate}.when: state {name!r} does not wait for a task token",
                 hint="its Resource must end in .waitForTaskToken: nothing else can be answered from outside",
             )
         else:
-            yield from _token(f"gates.{gate}.when", state, gate_token(words.get("when")))
+            yield from _token(f"questions.{gate}.when", state, gate_token(words.get("when")))
 
 
 def _token(where: str, state: State, written: str | None) -> Iterator[Finding]:
@@ -166,7 +166,7 @@ def _errors(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]])
             if state is None or not isinstance(error, str) or error in state.caught or "{{" in error:
                 continue
             if meant := get_close_matches(error, state.caught, n=1, cutoff=_SLIP):
-                where = f"gates.{gate}.{part}.error"
+                where = f"questions.{gate}.{part}.error"
                 text = f"{where}: state {state.name!r} catches no error {error!r}; did you mean {meant[0]!r}?"
                 yield Finding(ok=False, text=text, hint=f"correct {where}, or the Catch of the state")
 

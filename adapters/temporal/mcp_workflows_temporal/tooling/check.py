@@ -131,7 +131,7 @@ def read_references(options: Mapping[str, JSON], gates: Mapping[str, Mapping[str
     """Return the names in a tool's `cancel` and gates, except those with placeholders."""
     places = {"cancel": options.get("cancel")}
     for gate, words in gates.items():
-        places.update({f"gates.{gate}.{word}": value for word, value in words.items()})
+        places.update({f"questions.{gate}.{word}": value for word, value in words.items()})
     return [named for where, value in places.items() for named in _references(where, value)]
 
 

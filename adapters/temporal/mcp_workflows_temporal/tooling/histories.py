@@ -177,7 +177,7 @@ class Sent:
     @property
     def where(self) -> str:
         """The setting in the tool."""
-        return f"gates.{self.gate}.{self.part}.args"
+        return f"questions.{self.gate}.{self.part}.args"
 
 
 def read_sent(gates: Mapping[str, Mapping[str, JSON]]) -> Sequence[Sent]:
