@@ -72,7 +72,7 @@ class Task:
     may_answer: bool = True  # False: its questions are for somebody else
     may_cancel: bool = True
     tombstone: bool = False  # expired: its key starts nothing again, and its owner hears that it has expired
-    identity: str = ""  # of its engine, see `capabilities.Identified`; empty: written before engines had one
+    identity: str = ""  # of its engine, see `Adapter.identity`; empty: written before engines had one
 
     @property
     def engine_key(self) -> str:

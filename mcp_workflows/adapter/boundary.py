@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Final, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -126,7 +127,7 @@ def askable(requests: Mapping[str, InputRequest], *, takes_urls: bool) -> Mappin
 class Gate:
     """A human step that our configuration declares for a workflow that was not written for us, frozen at the start.
 
-    `when`, `send` and `decline` are in the engine's own words, see `capabilities.Gated`; placeholders in the last two
+    `when`, `send` and `decline` are in the engine's own words, see `Adapter.GateSettings`; placeholders in the last two
     are filled in when an answer comes.
     """
 
@@ -148,7 +149,7 @@ class Ref:
     workflow: str
     handle: str
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
-    gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])  # empty for adapters without `Gated`
+    gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])  # empty for adapters without gates
     asked: frozenset[str] = frozenset()
     principal: JSON = None
 
@@ -211,21 +212,49 @@ class Nothing(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
+class Adapter(AbstractAsyncContextManager["Adapter"]):
     """One workflow engine. Stateless between calls but for its client.
 
     Entering it must not need the engine: the first call notices an engine that is down. Only `EngineError`s cross: one
-    table per adapter translates foreign errors.
+    table per adapter translates foreign errors. A subclass writes the four verbs and says what it is in class
+    attributes. An ability beyond the verbs is a protocol of `capabilities`, or of `mcp_workflows.kit.tooling` for
+    `tooling`; an adapter has it if it has its methods, and `isinstance` is the one way to ask.
     """
 
     Settings: ClassVar[type[BaseModel]]  # of the engine, from `engines:` in workflows.yaml
     Options: ClassVar[type[BaseModel]]  # of one tool on this engine, from `tools:`
+    GateSettings: ClassVar[type[BaseModel] | None] = None
+    """The model of a gate's `when`, `send` and `decline` on this engine; None: it has no gates.
+
+    With gates, `describe` and `answer` heed `ref.gates`: an open gate is a request with `gate` set to its name, and a
+    key that no other round of it ever has.
+    """
     starts: ClassVar[StartGuarantee]
+    start_options: ClassVar[frozenset[str]] = frozenset()  # that only matter for a start: `kind: watch` has none
+    cancels_at_once: ClassVar[bool] = False  # a cancellation ends the execution, so that no grace is needed
+    tooling: Any = None
+    """The tools for operators and authors; None: there are none.
+
+    In the class it is the class of the tools, whose static methods need no engine. An adapter has one instance of it,
+    from its construction on. Any: its type is the adapter's own, and has those protocols of
+    `mcp_workflows.kit.tooling` that it can.
+    """
 
     def __init__(self, settings: Any) -> None:  # Any: an instance of the adapter's own Settings
         """Keep the settings; connect lazily."""
-        ...
 
+    @property
+    def identity(self) -> str:
+        """The adapter and its namespace, account, project or database: `temporal:default`.
+
+        It tells the engine from another one with the same name in another configuration: see docs/decisions/0030. It is
+        read while the adapter is open, needs no call, and has no secret. It must not change with credentials, nor with
+        an address if the engine has anything more lasting. A row keeps it; only an engine with the same name and
+        identity acts on the row. Empty: the name in the configuration is all that tells engines apart.
+        """
+        return ""
+
+    @abstractmethod
     async def start(self, start: Start) -> str:
         """Start one execution and return its handle; KEYED: the same key again returns the same handle.
 
@@ -236,6 +265,7 @@ class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
         """
         ...
 
+    @abstractmethod
     async def describe(self, ref: Ref) -> Execution:
         """Look once, without waiting. A terminal answer never changes.
 
@@ -245,6 +275,7 @@ class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
         """
         ...
 
+    @abstractmethod
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Deliver responses (`{action, content}`) by input request key; unknown and answered keys are ignored.
 
@@ -256,6 +287,7 @@ class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
         """
         ...
 
+    @abstractmethod
     async def cancel(self, ref: Ref) -> None:
         """Ask to cancel; a no-op on an ended execution. The truth is what `describe` says afterwards.
 
@@ -264,6 +296,23 @@ class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
             ExecutionNotFound, EngineUnavailable: see `describe`.
         """
         ...
+
+    @staticmethod
+    def same_workflow(written: str, found: str) -> bool:
+        """Return True if the workflow that a tool names is the one that an adopted execution runs.
+
+        Override it if workflows of the engine have more than one name.
+        """
+        return written == found
+
+    @staticmethod
+    def fleeting(options: Mapping[str, JSON]) -> bool:
+        """Return True if a tool with these options runs workflows too short-lived to be looked up later.
+
+        Such executions can be no tasks. Their handle is good in this process only, and nothing dedupes their starts: no
+        start that may have happened is repeated, whatever `starts` promises.
+        """
+        return False
 
 
 def installed_adapters() -> Sequence[str]:
@@ -308,4 +357,6 @@ def load_adapter(name: str) -> type[Adapter]:
         raise ConfigError(f"the adapter {name!r} is installed but cannot be loaded: {error}") from None
     if not isinstance(adapter, type):
         raise ConfigError(f"the adapter {name!r} is no class: give `settings` to from_functions, and it is one")
-    return cast("type[Adapter]", adapter)
+    if not issubclass(adapter, Adapter):
+        raise ConfigError(f"the adapter {name!r} is no subclass of mcp_workflows.adapter.Adapter")
+    return adapter

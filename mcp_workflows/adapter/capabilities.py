@@ -1,20 +1,21 @@
-"""Optional abilities of an engine beyond the four verbs; without one the core does the plain thing.
+"""Abilities of an engine beyond the four verbs that change how the core runs its executions.
 
 Each is a protocol of its own, so that an adapter has exactly those its engine is good at: see docs/decisions/0006.
+Without one the core does the plain thing. The tools for operators are in `mcp_workflows.kit.tooling`; the types that
+the engine in memory needs for them are here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import ClassVar, Protocol, Self, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
-from mcp_workflows.adapter.boundary import JSON, Execution, Gate, InputRequest, Ref, Start
+from mcp_workflows.adapter.boundary import JSON, Adapter, Execution, Ref, Start
 from mcp_workflows.errors import EngineRefused
 
 Options = TypeVar("Options", bound=BaseModel)
@@ -32,187 +33,7 @@ class Finding:
     hint: str | None = None
 
 
-@runtime_checkable
-class Checks(Protocol):
-    """Optional: can check that the engine answers and that a workflow could run there now."""
-
-    async def check_engine(self) -> Finding:
-        """Check that the engine can be reached and the settings fit it; never raise an EngineError."""
-        ...
-
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that this workflow could run now; never raise an EngineError."""
-        ...
-
-
-@runtime_checkable
-class Identified(Protocol):
-    """Optional: can tell its engine from another one with the same name in another configuration.
-
-    Without it the name in the configuration is all that tells engines apart. See docs/decisions/0030.
-    """
-
-    @property
-    def identity(self) -> str:
-        """The adapter and its namespace, account, project or database: `temporal:default`.
-
-        It is read while the adapter is open, needs no call, and has no secret. It must not change with credentials,
-        nor with an address if the engine has anything more lasting. A row keeps it; only an engine with the same name
-        and identity acts on the row.
-        """
-        ...
-
-
-@runtime_checkable
-class Verifies(Protocol):
-    """Optional: can check that a workflow has the signals, updates and queries that its tool names."""
-
-    async def verify(
-        self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
-    ) -> Sequence[Finding]:
-        """Return all that is missing or could not be found out (unknown, no problem); never raise an EngineError.
-
-        `gates` are `when`, `send` and `decline` by name, as they are written: nothing is filled in. A text about one
-        setting begins with its path in the tool and a colon (`questions.approve.when.after: ...`): `check` puts the
-        file and the line before it.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowSchema:
-    """The schemas that the code of a workflow gives for its input and output."""
-
-    input: Mapping[str, JSON]  # JSON Schema of an object: the tool's arguments
-    output: Mapping[str, JSON] | None  # JSON Schema of an object, if the result is one
-    args: JSON  # the mapping template that turns the arguments into what the engine gets
-
-
-@runtime_checkable
-class Schemas(Protocol):
-    """Optional: can derive a tool's schemas from the workflow's code, `module:attribute`."""
-
-    @staticmethod
-    def schema(reference: str) -> WorkflowSchema:
-        """Import the workflow and read its type hints.
-
-        Raises:
-            ConfigError: cannot be imported, or is not a workflow whose hints can be read.
-        """
-        ...
-
-
-@runtime_checkable
-class ReadsHandlers(Protocol):
-    """Optional, beside `Schemas`: can check in a workflow's code that it takes all that a tool's gates send."""
-
-    @staticmethod
-    def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
-        """Return the problems by setting in `gates`: `approve.send.args`.
-
-        `gates` are by name, as they are written: nothing is filled in, and they may not be right.
-
-        Raises:
-            ConfigError: see `Schemas.schema`.
-        """
-        ...
-
-
-@runtime_checkable
-class Gated(Protocol):
-    """Optional: shows an execution of a workflow that was not written for us as waiting for a person.
-
-    `describe` and `answer` heed `ref.gates`: an open gate is a request with `gate` set to its name, and a key that no
-    other round of it ever has.
-    """
-
-    GateSettings: ClassVar[type[BaseModel]]  # the model of a gate's `when`, `send` and `decline` on this engine
-
-
 GATE_WORDS = frozenset({"when", "send", "decline"})  # the fields of `GateSettings`
-
-
-def gate_settings(adapter: object) -> type[BaseModel] | None:
-    """Return the model of an adapter (or its class) for the engine's words in a gate; None: it has no gates."""
-    return getattr(adapter, "GateSettings", None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """The execution as a client would have seen it from one event of a history on."""
-
-    event: str  # the engine's own id of the event
-    execution: Execution
-
-
-@runtime_checkable
-class Replays(Protocol):
-    """Optional: can replay an exported history offline, as clients would have seen it."""
-
-    @staticmethod
-    def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
-        """Return each change that a client would have seen, in order.
-
-        Raises:
-            ConfigError: this is not a history of this engine.
-        """
-        ...
-
-
-class GateState(StrEnum):
-    """The state of a gate: an open one asks its question now."""
-
-    OPEN = "open"
-    CLOSED = "closed"
-    UNKNOWN = "unknown"  # it cannot be told now
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedGate:
-    """The state of one gate of an execution, and the reason for it in a sentence."""
-
-    state: GateState
-    why: str
-
-    @classmethod
-    def closed(cls, why: str) -> Self:
-        """Return the state of a gate that asks nothing now."""
-        return cls(state=GateState.CLOSED, why=why)
-
-
-def open_gates(requests: Mapping[str, InputRequest]) -> Mapping[str, ExplainedGate]:
-    """Return the gates with a question among these requests, by name."""
-    asking = {request.gate: (key, request) for key, request in requests.items() if request.gate is not None}
-    return {
-        gate: ExplainedGate(state=GateState.OPEN, why=f"it asks: {request.params.get('message', '')} ({key})")
-        for gate, (key, request) in asking.items()
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """The reason for the present state of an execution."""
-
-    reason: str  # one sentence
-    facts: Mapping[str, str] = field(default_factory=dict[str, str])  # in the order of display
-    advice: str | None = None  # the next thing to do
-    gates: Mapping[str, ExplainedGate] = field(default_factory=dict[str, ExplainedGate])  # by name, of `ref.gates`
-
-
-@runtime_checkable
-class Explains(Protocol):
-    """Optional: can explain why an execution is still working; may ask the engine more than `describe` does."""
-
-    async def explain(self, ref: Ref) -> Explanation:
-        """Explain the state for the operator: attempts, last errors, pollers, the time without a change.
-
-        With gates, give the state of each: `open_gates`, and of the others why they are closed. For gates that are left
-        out, the last look counts.
-
-        Raises:
-            ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
-        """
-        ...
 
 
 @runtime_checkable
@@ -411,23 +232,9 @@ class Terminates(Protocol):
         ...
 
 
-def can_terminate(adapter: object) -> bool:
-    """True if an adapter, or its class, can terminate executions."""
-    return callable(getattr(adapter, "terminate", None))
-
-
-def cancels_at_once(adapter: object) -> bool:
-    """True if a cancellation ends an execution of this adapter (or its class) at once, so that no grace is needed.
-
-    A class attribute of this name says so; without it, an execution may go on for as long as it likes.
-    """
-    found: bool = getattr(adapter, "cancels_at_once", False)
-    return found
-
-
-def takes_grace(adapter: object) -> bool:
+def takes_grace(adapter: Adapter | type[Adapter]) -> bool:
     """True if an adapter, or its class, can terminate an execution some time after a cancellation."""
-    return can_terminate(adapter) and not cancels_at_once(adapter)
+    return isinstance(adapter, Terminates) and not adapter.cancels_at_once
 
 
 @runtime_checkable
@@ -456,214 +263,6 @@ def read_options(model: type[Options], options: Mapping[str, JSON]) -> Options:
         wrong = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, wrong["loc"]))
         raise EngineRefused(f"{place}: {wrong['msg']}" if place else wrong["msg"], final=True) from None
-
-
-def start_options(adapter: object) -> frozenset[str]:
-    """Return the tool options of an adapter (or its class) that only matter for a start.
-
-    A tool of `kind: watch` may not set them. A class attribute of this name names them; without it, there are none.
-    """
-    found: frozenset[str] = getattr(adapter, "start_options", frozenset[str]())
-    return found
-
-
-@runtime_checkable
-class Fleeting(Protocol):
-    """Optional: some of its workflows are too short-lived to be looked up later, so they can be no tasks.
-
-    Their handle is good in this process only, and nothing dedupes their starts: no start that may have happened is
-    repeated, whatever `Adapter.starts` promises.
-    """
-
-    @staticmethod
-    def fleeting(options: Mapping[str, JSON]) -> bool:
-        """Return True if a tool with these options runs such a workflow."""
-        ...
-
-
-def is_fleeting(adapter: object, options: Mapping[str, JSON]) -> bool:
-    """True if a tool with these options is too short-lived for a task, on an adapter or its class."""
-    fleeting = getattr(adapter, "fleeting", None)  # `isinstance` of a protocol takes as long as a read of the store
-    return fleeting is not None and bool(fleeting(options))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposed:
-    """A workflow that its owner has marked, in the engine itself, to be offered as a tool."""
-
-    name: str  # of the tool, as clients call it: `[A-Za-z0-9_.-]`, at most 64 characters
-    workflow: str
-    source: str  # its name in the engine: an ARN, a resource name
-    title: str | None = None
-    description: str | None = None
-    input: Mapping[str, JSON]  # JSON Schema of an object
-    draft: Mapping[str, JSON] | None = None  # a guess at a better one, which `check` prints for the owner to correct
-    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
-    pin: bool = False  # its owner is a third party: a changed title, description or input is not offered unseen
-
-
-@runtime_checkable
-class Exposes(Protocol):
-    """Optional: finds the workflows that their owners have marked to be tools; off unless its settings say so."""
-
-    @property
-    def expose_every(self) -> float | None:
-        """Seconds between two looks for them; None: it is off, and nothing is offered that is not named."""
-        ...
-
-    async def exposed(self) -> Sequence[Exposed]:
-        """Return all workflows that are marked now.
-
-        Raises:
-            EngineRefused, EngineUnavailable: it cannot be told; the tools that were offered stay.
-        """
-        ...
-
-
-def expose_every(adapter: object) -> float | None:
-    """Return the seconds between two looks of an adapter for marked workflows; None: it does not look, or cannot."""
-    return adapter.expose_every if isinstance(adapter, Exposes) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """The use that a tool makes of an engine."""
-
-    tool: str
-    workflow: str
-    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # as they are written: nothing is filled in
-    gates: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])  # likewise
-    watches: bool = False  # it starts nothing
-    answers: bool = True
-    cancels: bool = True
-
-
-@runtime_checkable
-class Permits(Protocol):
-    """Optional: can say which permissions of the engine exactly these tools need."""
-
-    async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
-        """Return the least privilege, in the engine's own format (an IAM policy document).
-
-        Raises:
-            EngineRefused, EngineUnavailable: it cannot be told.
-        """
-        ...
-
-
-def same_workflow(adapter: object, written: str, found: str) -> bool:
-    """True if the workflow that a tool names is the one that an adopted execution runs.
-
-    An engine whose workflows have more than one name has a method of this name; otherwise the two must be equal.
-    """
-    says: Callable[[str, str], bool] | None = getattr(adapter, "same_workflow", None)
-    return written == found if says is None else says(written, found)
-
-
-def one_workflow(adapter: object, written: str, found: str) -> bool:
-    """True if both are one workflow, even if a tool names a version of the one that was found."""
-    return same_workflow(adapter, written, found) or same_workflow(adapter, found, written)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discovered:
-    """A workflow that is on an engine, or ran there lately."""
-
-    workflow: str
-    title: str | None = None
-    description: str | None = None
-    input: Mapping[str, JSON] | None = None  # JSON Schema of an object; None: the engine knows none
-    code: str | None = None  # `module:attribute`, for `Schemas`: the schemas stay those of the code
-    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the options that a tool for it needs
-    last_seen: datetime | None = None
-    executions: int = 0  # of those looked at
-
-
-@runtime_checkable
-class Discovers(Protocol):
-    """Optional: can list the workflows there are."""
-
-    async def discover(self) -> Sequence[Discovered]:
-        """Return the workflows seen lately, the most frequent first.
-
-        Raises:
-            EngineRefused, EngineUnavailable: it cannot be told.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftedEngine:
-    """A draft of an engine, made of what answers at an address."""
-
-    name: str  # as it calls itself
-    settings: Mapping[str, JSON]
-    workflows: Sequence[Discovered] = ()  # those that become tools of their own in the draft
-    advice: Sequence[str] = ()  # what people must look at, in a sentence each
-
-
-@runtime_checkable
-class Drafts(Protocol):
-    """Optional: can draft the settings of an engine from what answers at an address, or to a command."""
-
-    @staticmethod
-    async def draft(address: str, start: str | None) -> DraftedEngine:
-        """Return a draft; `start` names a workflow there, and the draft is for that one.
-
-        Raises:
-            ConfigError: nothing can be made of what answers there.
-            EngineRefused, EngineUnavailable: nothing answers.
-        """
-        ...
-
-
-def first_settings(adapter: object) -> Mapping[str, str]:
-    """Return the settings that `mcp-workflows init` asks for, by name, with the proposed values.
-
-    `adapter` may be a class. An empty value proposes to leave the setting out. A class attribute of this name has them;
-    without it, `init` asks for the required settings.
-    """
-    found: Mapping[str, str] = getattr(adapter, "first_settings", {})
-    return found
-
-
-@runtime_checkable
-class Previews(Protocol):
-    """Optional: can return the request that `start` would send to the engine, without sending it."""
-
-    def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the request in the engine's own words.
-
-        Raises:
-            EngineRefused: it would be refused before anything is sent.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
-    """Settings for one well-known engine, as a file that comes with the adapter."""
-
-    title: str  # the engine
-    verified: str  # `real` (the contract on the engine itself), `recorded` (a specification, replies) or `read`
-    since: str  # the version of the engine
-    notes: str  # what its users must know
-    text: str  # the file
-
-
-@runtime_checkable
-class HasPresets(Protocol):
-    """Optional: ships settings for well-known engines, which a setting `preset` names."""
-
-    @staticmethod
-    def presets() -> Mapping[str, Preset]:
-        """Return the presets by name."""
-        ...
-
-    @staticmethod
-    def preset_schema() -> Mapping[str, JSON]:
-        """Return the JSON Schema of a preset, for files of users' own."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -707,35 +306,3 @@ class Fixtures:
     unknown_handle: str = "no-such-execution"
     gaps: Mapping[str, str] = field(default_factory=dict[str, str])  # laws that the engine cannot keep, and why
     questions: Mapping[str, Question] = field(default_factory=dict[str, Question])  # about the engine itself
-
-
-@runtime_checkable
-class HasFixtures(Protocol):
-    """Optional: can put workflows of known behaviour on its engine for a while, for `mcp-workflows verify`."""
-
-    @staticmethod
-    def fixture_settings() -> type[BaseModel]:
-        """Return the model of what the user has to say besides: a role, a service account."""
-        ...
-
-    def fixtures_notice(self) -> str:
-        """Return what `fixtures` creates, what it costs and which permissions it needs, in a few sentences."""
-        ...
-
-    def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
-        """Create the workflows; remove them in the end, whatever happens. `self` is entered.
-
-        Raises:
-            EngineRefused, EngineUnavailable: they cannot be created.
-        """
-        ...
-
-
-@runtime_checkable
-class Embeds(Protocol):
-    """Optional: ships source files that authors copy into their workflows, to ask people and report progress."""
-
-    @staticmethod
-    def embeds() -> Mapping[str, str]:
-        """Return the text of the file, by language (`go`, `typescript`)."""
-        ...

@@ -196,6 +196,53 @@ WORKFLOWS: Final[Mapping[str, Workflow]] = {
 """The built-in workflows by name. Each is a pure function of an execution and of the clock."""
 
 
+class MemoryTooling:
+    """The tools of an engine in memory: checks, and fixtures for `mcp-workflows verify`."""
+
+    def __init__(self, name: str, is_down: Callable[[str], bool], has_workflow: Callable[[str], bool]) -> None:
+        """`is_down` takes a verb, `has_workflow` a workflow."""
+        self._name = name
+        self._is_down = is_down
+        self._has_workflow = has_workflow
+
+    async def check_engine(self) -> Finding:
+        """Say if `describe` would reach the engine now."""
+        if self._is_down("describe"):
+            return Finding(ok=False, text="does not answer", hint="clear `faults.unavailable`")
+        return Finding(ok=True, text=f"engine in memory {self._name!r}")
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        """Say if there is such a workflow."""
+        if not self._has_workflow(workflow):
+            return Finding(ok=False, text=f"no workflow named {workflow!r}", hint=f"there are: {_names()}")
+        return await self.check_engine()
+
+    @staticmethod
+    def fixture_settings() -> type[BaseModel]:
+        """Return the model of no settings."""
+        return Nothing
+
+    @staticmethod
+    def fixtures_notice() -> str:
+        """Say that nothing is created."""
+        return "They run in memory, and nothing is created."
+
+    @asynccontextmanager
+    async def fixtures(self, settings: BaseModel) -> AsyncGenerator[Fixtures]:
+        """Yield the built-in workflows of known behaviour."""
+        yield Fixtures(
+            finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
+            output={"text": "hi"},
+            other_arguments=[{"text": "ho"}],
+            fails=Role(workflow="fail"),
+            failure="declined",
+            endless=Role(workflow="forever"),
+            asks=Role(workflow="ask"),
+            asks_two=Role(workflow="ask_two"),
+            refused=Role(workflow="nobody-wrote-this"),
+        )
+
+
 class MemoryAdapter(Adapter):
     """An adapter of an engine in memory.
 
@@ -204,19 +251,21 @@ class MemoryAdapter(Adapter):
 
     Settings: ClassVar[type[BaseModel]] = MemorySettings
     Options: ClassVar[type[BaseModel]] = MemoryOptions
-    GateSettings: ClassVar[type[BaseModel]] = MemoryGate
+    GateSettings: ClassVar[type[BaseModel] | None] = MemoryGate
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
+    tooling: Any = MemoryTooling  # Any: see `Adapter.tooling`
 
     def __init__(self, settings: MemorySettings, engine: MemoryEngine | None = None) -> None:
         """Join the engine, by default the one of that name, or make a new one."""
         self._settings = settings
         self._engine = engine or _ENGINES.setdefault(settings.name, MemoryEngine())
+        self.tooling = type(self).tooling(settings.name, self._is_down, self._has_workflow)
         self.calls = self._engine.calls
         self.faults = self._engine.faults
 
     @property
     def identity(self) -> str:
-        """The name of the engine; see `Identified.identity`."""
+        """The name of the engine; see `Adapter.identity`."""
         return f"memory:{self._settings.name}"
 
     async def __aenter__(self) -> Self:
@@ -267,42 +316,6 @@ class MemoryAdapter(Adapter):
         """Return the execution of this handle."""
         await self._call("adopt")
         return Ref(workflow=self._found(execution_id).start.workflow, handle=execution_id)
-
-    async def check_engine(self) -> Finding:
-        """Say if `describe` would reach the engine now."""
-        if self._is_down("describe"):
-            return Finding(ok=False, text="does not answer", hint="clear `faults.unavailable`")
-        return Finding(ok=True, text=f"engine in memory {self._settings.name!r}")
-
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Say if there is such a workflow."""
-        if not self._has_workflow(workflow):
-            return Finding(ok=False, text=f"no workflow named {workflow!r}", hint=f"there are: {_names()}")
-        return await self.check_engine()
-
-    @staticmethod
-    def fixture_settings() -> type[BaseModel]:
-        """Return the model of no settings."""
-        return Nothing
-
-    def fixtures_notice(self) -> str:
-        """Say that nothing is created."""
-        return "They run in memory, and nothing is created."
-
-    @asynccontextmanager
-    async def fixtures(self, settings: BaseModel) -> AsyncGenerator[Fixtures]:
-        """Yield the built-in workflows of known behaviour."""
-        yield Fixtures(
-            finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
-            output={"text": "hi"},
-            other_arguments=[{"text": "ho"}],
-            fails=Role(workflow="fail"),
-            failure="declined",
-            endless=Role(workflow="forever"),
-            asks=Role(workflow="ask"),
-            asks_two=Role(workflow="ask_two"),
-            refused=Role(workflow="nobody-wrote-this"),
-        )
 
     @property
     def handles(self) -> Sequence[str]:

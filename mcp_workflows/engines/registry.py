@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
-from functools import cache, cached_property
+from functools import cached_property
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -20,12 +20,8 @@ from mcp_workflows.adapter import (
     DECLINE_META,
     Adapter,
     Allowance,
-    Checks,
-    Discovered,
     Execution,
-    Exposed,
     Failure,
-    Finding,
     Hints,
     InputRequest,
     Limited,
@@ -39,12 +35,7 @@ from mcp_workflows.adapter import (
     Waits,
 )
 from mcp_workflows.adapter.boundary import MAX_STEPS
-from mcp_workflows.adapter.display_text import (
-    MAX_DESCRIPTION,
-    cleaned,
-    cleaned_schema,
-    safe_link,
-)
+from mcp_workflows.adapter.display_text import cleaned, cleaned_schema, safe_link
 from mcp_workflows.adapter.redaction import mask, mask_known, mask_output
 from mcp_workflows.engines.circuit_breaker import Circuit
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
@@ -53,7 +44,6 @@ from mcp_workflows.telemetry import Api, EngineCallRecord, Telemetry, outcome_of
 
 logger = logging.getLogger(__name__)
 
-CHECK_PATIENCE = 2.0  # seconds for a look at an engine's health
 CALL_TIMEOUT = 10.0  # seconds for one call to an engine, its own retries included
 _LOOKS: Final = frozenset({"describe", "sweep"})  # not made while the engine is known to be silent
 _COUNTED: Final = _LOOKS | {"find", "start"}  # their outcome shows whether the engine answers
@@ -69,8 +59,6 @@ MAX_FAILURE = 65_536  # characters
 MAX_QUESTION = 65_536  # characters of its params, as JSON
 _QUESTION = frozenset({"mode", "message", "requestedSchema", "url", "elicitationId"})  # the params of an elicitation
 _NOT_SHOWN = "it asks a question that is not shown: it is too large, or sends people to an address that is not https"
-
-Described = TypeVar("Described", Exposed, Discovered)
 
 NotesOf = Callable[[str], Notes]
 """Return the notes of an engine, by its name."""
@@ -203,22 +191,22 @@ class Engines:
 
     def hinting(self) -> Mapping[str, Adapter]:
         """Return the adapters that may tell which executions have changed, by engine."""
-        return {name: adapter for name, adapter in self.adapters.items() if self._has(name, Hints)}
+        return {name: opened.adapter for name, opened in self._opened.items() if opened.has(Hints)}
 
     def _has(self, engine: str, capability: type[object]) -> bool:
-        adapter = self.get(engine)
-        return adapter is not None and _implements(type(adapter), capability)  # type: ignore[arg-type]  # mypy: a class is hashable
+        opened = self._opened.get(engine)
+        return opened is not None and opened.has(capability)
 
     # --- calls
 
     def allowance(self, name: str) -> Allowance | None:
         """Return the rates that the engine's quotas allow now; None if it has no quotas, or its adapter cannot tell."""
+        adapter = self.get(name)
         try:
             with _contained(name):
-                found = getattr(self.get(name), "allowance", None)
+                return adapter.allowance if isinstance(adapter, Limited) else None
         except (EngineError, TimeoutError):
             return None
-        return found if isinstance(found, Allowance) else None
 
     def silence(self, name: str) -> str | None:
         """Return the reason if a look at this engine is not worth waiting for now, or None."""
@@ -254,30 +242,6 @@ class Engines:
         """The engines whose workflows this process should run, and does not."""
         adapters = self.adapters.items()
         return [name for name, each in adapters if isinstance(each, Limited) and each.allowance.runs_here is False]
-
-    async def check(self) -> Mapping[str, Finding]:
-        """Check all engines at once and return the findings; unknown if an adapter has no check."""
-        findings: dict[str, Finding] = {}
-        adapters = self.adapters
-        async with anyio.create_task_group() as group:
-            for name, adapter in adapters.items():
-                group.start_soon(self._check, name, adapter, findings)
-        return {name: findings[name] for name in adapters}
-
-    async def _check(self, name: str, adapter: Adapter, findings: dict[str, Finding]) -> None:
-        if not isinstance(adapter, Checks):
-            findings[name] = Finding(ok=None, text="not checked: its adapter cannot tell")
-            return
-        try:
-            findings[name] = Finding(ok=False, text=f"no answer within {CHECK_PATIENCE:g} s")
-            with anyio.move_on_after(CHECK_PATIENCE):
-                async with self.calling(name, api="check"):
-                    findings[name] = await adapter.check_engine()
-        except EngineError as error:
-            findings[name] = Finding(ok=False, text=str(error))
-        findings[name] = replace(findings[name], text=mask(findings[name].text))
-        if (silence := self.silence(name)) and not findings[name].ok:
-            findings[name] = replace(findings[name], text=f"{findings[name].text}; looks at tasks: {silence}")
 
     async def hints(self, engine: str, changed: Callable[[str], None]) -> None:
         """Call `changed` with each handle that the engine reports as changed; return if it never will report any.
@@ -423,6 +387,13 @@ class OpenEngine:
         self._stopping = anyio.Event()
         self._idle = anyio.Event()
         self.circuit = Circuit(on_change=self._log_silence)
+        self._has: dict[type[object], bool] = {}
+
+    def has(self, capability: type[object]) -> bool:
+        """Return True if the adapter has this capability; kept, as each look asks and a protocol is slow to check."""
+        if capability not in self._has:
+            self._has[capability] = isinstance(self.adapter, capability)
+        return self._has[capability]
 
     def _log_silence(self, silence: str | None) -> None:
         if silence is None:
@@ -437,7 +408,7 @@ class OpenEngine:
             if self._notes is not None and isinstance(self.adapter, Remembers):
                 self.adapter.remember(self._notes(self.name))
             async with self.adapter:
-                self.identity = str(getattr(self.adapter, "identity", ""))  # optional, see `capabilities.Identified`
+                self.identity = str(self.adapter.identity)
                 opened = True
                 task_status.started()
                 await self._stopping.wait()
@@ -500,17 +471,6 @@ def validated(execution: Execution) -> Execution:
         return replace(execution, status=Status.FAILED, output=None, message=None, failure=failure)
 
 
-def described(workflow: Described) -> Described:
-    """Return a workflow of an engine with the words for it as models may read them."""
-    title, text, schema = workflow.title, workflow.description, workflow.input
-    return replace(
-        workflow,
-        title=title and cleaned(title, MAX_STEP_NAME),
-        description=text and cleaned(text, MAX_DESCRIPTION),
-        input=cleaned_schema(schema),
-    )
-
-
 def digest_of(execution: Execution) -> ExecutionDigest:
     """Return the digest of an execution: it differs if the status, message, progress or questions do."""
     seen = (execution.status, execution.message, execution.progress, tuple(sorted(execution.requests)))
@@ -537,11 +497,6 @@ def _contained(engine: str, consequence: str = "") -> Generator[None]:
 
 def _broken(error: Exception) -> AdapterBroke:
     return AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log")
-
-
-@cache  # a check against a protocol takes as long as a read of the store
-def _implements(kind: type[Adapter], capability: type[object]) -> bool:
-    return issubclass(kind, capability)
 
 
 def _without_secrets(execution: Execution) -> Execution:

@@ -63,7 +63,6 @@ class FunctionsAdapter(Adapter):
     Settings: ClassVar[type[BaseModel]] = Nothing
     Options: ClassVar[type[BaseModel]] = Nothing
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE
-    identity = ""
 
     def __init__(
         self,
@@ -77,6 +76,7 @@ class FunctionsAdapter(Adapter):
         connect: Callable[[], Client[Any]] | None = None,  # Any: a client of the author's own
         errors: Errors = NO_ERRORS,
         threads: int = THREADS,
+        identity: str = "",
     ) -> None:
         """Keep the functions; threads are created by the first calls.
 
@@ -97,9 +97,15 @@ class FunctionsAdapter(Adapter):
         self.__connect = connect
         self.__errors = errors
         self.__threads = threads
+        self.__identity = identity
         self.__places: anyio.CapacityLimiter | None = None  # one for each thread, while the adapter is entered
         self.__first: tuple[object, ...] = ()  # the client, while it is open
         self.__opened = AsyncExitStack()
+
+    @property
+    def identity(self) -> str:
+        """The identity that the settings give; see `Adapter.identity`."""
+        return self.__identity
 
     async def __aenter__(self) -> Self:
         """Open the client and take calls."""
@@ -289,7 +295,7 @@ def from_functions(
     pydantic model, it is a class for an entry point and workflows.yaml, and each function gets one more argument, the
     first: what the context manager `connect(settings)` yields, or the settings if there is no `connect`. With
     `settings=Nothing` there is nothing to set, and no such argument. Connecting must not need the engine. A property
-    `identity` of the model is that of the adapter: see `capabilities.Identified`.
+    `identity` of the model is that of the adapter: see `Adapter.identity`.
 
     Give `starts=StartGuarantee.KEYED` if starting again under the same `start.key` is safe: only then does the core do
     it. `same(start, handle)` says for KEYED whether the execution of this handle has the workflow and input of `start`,
@@ -311,9 +317,8 @@ def from_functions(
     client = nullcontext[Any] if connect is None and settings is not Nothing else connect
 
     def with_settings(self: FunctionsAdapter, settings: BaseModel) -> None:
-        FunctionsAdapter.__init__(self, **rest, connect=client and partial(client, settings))
-        if identity := getattr(settings, "identity", None):
-            self.identity = str(identity)
+        identity = str(getattr(settings, "identity", None) or "")
+        FunctionsAdapter.__init__(self, **rest, connect=client and partial(client, settings), identity=identity)
 
     body: dict[str, object] = {"starts": starts, "Options": options}
     if settings is None:

@@ -27,10 +27,10 @@ from mcp_workflows.access import Authorizer
 from mcp_workflows.access.audit import Audit, counting, silent
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
-from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding, Notes
+from mcp_workflows.adapter import JSON, Adapter, Notes
 from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.engines.polling.policy import PollingPolicy
-from mcp_workflows.engines.registry import Engines, described
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
 from mcp_workflows.receiver.context import AnyServer, Callers, Context, ProgressReports, client_of, host_of, name_of
 from mcp_workflows.receiver.http_limits import limit_requests
@@ -50,7 +50,6 @@ from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire import v2026_07_28 as wire
 
-LONGEST_LOOK = 120.0  # seconds for all marked workflows of an engine: page by page, within its quotas
 DIALOGUE_SECONDS = 24 * 3600.0  # how long a person may take to answer the questions before a start
 _SEALING_KEY = "request-state"  # its name in the store
 _EVERYBODY = [
@@ -144,6 +143,11 @@ class Workflows:
         return self._my_tasks
 
     @property
+    def engines(self) -> Engines:
+        """The engines, for calls beyond those of tasks."""
+        return self._engines
+
+    @property
     def adapters(self) -> Mapping[str, Adapter]:
         """The adapters in use, by engine."""
         return self._engines.adapters
@@ -220,26 +224,9 @@ class Workflows:
         if self.alive and self._gauges is not None:
             await self._gauges.take()
 
-    async def check_engines(self) -> Mapping[str, Finding]:
-        """Return the health of each engine, by name."""
-        return await self._engines.check()
-
     async def retention_rounds(self) -> Mapping[str, RetentionRound]:
         """Return the last round over all tasks of each engine, by name; see `retention_rounds`."""
         return await retention_rounds(self._store, self._engines)
-
-    async def exposed(self, engine: str) -> Sequence[Exposed]:
-        """Return the workflows of an engine that are marked as tools there; none if its adapter cannot discover any.
-
-        Raises:
-            EngineError: the engine did not answer.
-        """
-        try:
-            with anyio.fail_after(LONGEST_LOOK):
-                async with self._engines.calling(engine, api="exposed", bounded=False) as adapter:
-                    return [described(each) for each in await adapter.exposed()] if isinstance(adapter, Exposes) else []
-        except TimeoutError:
-            raise EngineUnavailable(f"no answer within {LONGEST_LOOK:g} s") from None
 
     def notes(self, engine: str) -> Notes:
         """Return the notes of an engine in the store."""

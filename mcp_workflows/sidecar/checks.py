@@ -20,14 +20,16 @@ from rich.text import Text
 
 from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.authn.verifier import verifier
-from mcp_workflows.adapter import GATE_WORDS, Adapter, Checks, Exposed, Exposes, Finding, Verifies
+from mcp_workflows.adapter import GATE_WORDS, Adapter, Finding
 from mcp_workflows.adapter.display_text import cleaned, quoted
-from mcp_workflows.engines.registry import REBIND, Engines, NotesOf, described
+from mcp_workflows.engines.registry import REBIND, Engines, NotesOf
 from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
+from mcp_workflows.kit.tooling import Checks, Exposed, Verifies, expose_every
 from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import ACCEPT, MarkedWorkflow, as_accepted, compose
+from mcp_workflows.sidecar.tooling import check_engine, find_exposed
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.task import engine_key, split_engine_key
 from mcp_workflows.tools.hosts import UNKNOWN_WAIT, refusals
@@ -305,10 +307,10 @@ async def _check_engine(
             identities[engine.name] = engines.identity(engine.name)
             if called_at := addresses(engine.name, engines.routes.get(engine.name, {})):
                 details["called_at"] = ", ".join(called_at)
-            finding = (await engines.check())[engine.name] if isinstance(adapter, Checks) else None
+            finding = await check_engine(engines, engine.name)
             found(Row(kind=ItemKind.ENGINE, name=engine.name, details=details, finding=finding))
             async with anyio.create_task_group() as group:
-                if isinstance(adapter, Exposes) and adapter.expose_every is not None:
+                if expose_every(adapter) is not None:
                     group.start_soon(discoveries.look, engine.name, adapter, engines, patience)
                 for tool in tools:
                     group.start_soon(_check_tool, tool, adapter, finding, patience, found, place)
@@ -327,28 +329,29 @@ async def _check_tool(
     found: Callable[[Row], None],
     place: Place,
 ) -> None:
-    if not isinstance(adapter, Checks):
+    tooling = adapter.tooling
+    if not isinstance(tooling, Checks):
         found(_tool_row(tool, None))
     elif engine and engine.ok is False:
         found(_tool_row(tool, _blocked(tool)))
     else:
-        finding = await _within(patience, lambda: _checked(tool, adapter))
-        if isinstance(adapter, Verifies) and finding.ok is not False:
-            finding = await _within(patience, lambda: _verified(tool, adapter, finding, place))
+        finding = await _within(patience, lambda: _checked(tool, tooling))
+        if isinstance(tooling, Verifies) and finding.ok is not False:
+            finding = await _within(patience, lambda: _verified(tool, tooling, finding, place))
         found(_tool_row(tool, finding))
 
 
-async def _checked(tool: AnyTool, adapter: Checks) -> Finding:
+async def _checked(tool: AnyTool, tooling: Checks) -> Finding:
     """Check that the workflow could run now; a tool that only watches needs no check."""
     if tool.kind is Kind.WATCH:
         return Finding(ok=True, text=f"watches executions of {tool.workflow}")
-    return await adapter.check(tool.workflow, tool.options)
+    return await tooling.check(tool.workflow, tool.options)
 
 
-async def _verified(tool: AnyTool, adapter: Verifies, checked: Finding, place: Place) -> Finding:
+async def _verified(tool: AnyTool, tooling: Verifies, checked: Finding, place: Place) -> Finding:
     """Return the finding together with the differences between the workflow and the tool, and the open points."""
     gates = {name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()}
-    more = [_placed(tool, each, place) for each in await adapter.verify(tool.workflow, tool.options, gates)]
+    more = [_placed(tool, each, place) for each in await tooling.verify(tool.workflow, tool.options, gates)]
     wrong = [finding for finding in more if finding.ok is False]
     if not wrong:
         unknown = any(finding.ok is None for finding in (checked, *more))
@@ -496,20 +499,16 @@ class Discoveries:
     trouble: dict[str, str] = field(default_factory=dict[str, str])
     changed: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
 
-    async def look(self, engine: str, adapter: Exposes, engines: Engines, patience: float) -> None:
+    async def look(self, engine: str, adapter: Adapter, engines: Engines, patience: float) -> None:
         """Read the marked workflows of one engine, which is open."""
-        longest = patience * _PAGES
+        self.adapters[engine] = adapter
         try:
-            with anyio.fail_after(longest):
-                async with engines.calling(engine, bounded=False) as opened:
-                    self.adapters[engine] = opened
-                    self.exposed[engine] = [described(each) for each in await adapter.exposed()]
-                pinned = [each for each in self.exposed[engine] if each.pin]
-                await self._compare(engine, engines.identity(engine), pinned)
+            self.exposed[engine] = await find_exposed(engines, engine, patience * _PAGES)
         except EngineError as error:
             self.trouble[engine] = str(error)
-        except TimeoutError:
-            self.trouble[engine] = f"no answer within {longest:g} s"
+        else:
+            pinned = [each for each in self.exposed[engine] if each.pin]
+            await self._compare(engine, engines.identity(engine), pinned)
 
     async def _compare(self, engine: str, identity: str, pinned: Sequence[Exposed]) -> None:
         """Compare definitions with those that were accepted, if the store can be used: its own check tells."""

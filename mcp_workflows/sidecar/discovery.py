@@ -17,10 +17,12 @@ from anyio.abc import TaskGroup
 from pydantic import ValidationError
 
 from mcp_workflows.access.audit import Event, Record
-from mcp_workflows.adapter import Adapter, Exposed, Notes, digest, expose_every, is_fleeting, one_workflow, takes_grace
+from mcp_workflows.adapter import Adapter, Notes, digest, takes_grace
 from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
+from mcp_workflows.kit.tooling import Exposed, expose_every
 from mcp_workflows.receiver.attach import Changes, Workflows, swap
 from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES, offered
+from mcp_workflows.sidecar.tooling import find_exposed, one_workflow
 from mcp_workflows.tools.compatibility import find_problems, first
 from mcp_workflows.tools.json_schema import excess
 from mcp_workflows.tools.tool import AnyTool, TaskSupport, Tool
@@ -136,14 +138,14 @@ def _classified(
     return marked.rejected(f"it cannot be a tool: {'; '.join(problems)}") if problems else replace(marked, tool=tool)
 
 
-def _tool(engine: str, exposed: Exposed, adapter: object, tool_defaults: ToolDefaults) -> AnyTool:
+def _tool(engine: str, exposed: Exposed, adapter: Adapter, tool_defaults: ToolDefaults) -> AnyTool:
     said: Mapping[str, Any] = {
         "engine": engine,
         "workflow": exposed.workflow,
         "title": exposed.title,
         "description": exposed.description,
         "input": dict(exposed.input),
-        **({"tasks": TaskSupport.FORBIDDEN} if is_fleeting(adapter, exposed.options) else {}),
+        **({"tasks": TaskSupport.FORBIDDEN} if adapter.fleeting(exposed.options) else {}),
     }
     settings = {**tool_defaults(exposed.name, said), "name": exposed.name, "options": dict(exposed.options)}
     if not takes_grace(adapter):
@@ -274,7 +276,7 @@ class Discovery:
     async def _look(self, engine: str, adapter: Adapter) -> WorkflowsError | None:
         """Look at one engine once; return the error if that failed."""
         try:
-            found = [await self._accepted(engine, each) for each in await self._workflows.exposed(engine)]
+            found = [await self._accepted(engine, each) for each in await find_exposed(self._workflows.engines, engine)]
         except EngineError as error:
             return error
         async with self._lock:

@@ -16,6 +16,7 @@ from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
 from mcp_workflows.receiver.attach import Workflows
 from mcp_workflows.sidecar.shutdown import ShutdownState
+from mcp_workflows.sidecar.tooling import check_engines
 from mcp_workflows.tasks.maintenance import RetentionRound
 
 ASK_EVERY: Final = 1.0  # seconds: anybody may call the endpoint, and must not cause load on engines
@@ -59,7 +60,7 @@ def engines(workflows: Workflows) -> Endpoint:
         nonlocal known, asked, rounds
         async with lock:
             if (now := time.monotonic()) - asked >= ASK_EVERY:
-                known, asked = dict(await workflows.check_engines()), now
+                known, asked = dict(await check_engines(workflows.engines)), now
                 with suppress(StoreError):  # /readyz tells that
                     rounds = await workflows.retention_rounds()
             findings = known

@@ -14,20 +14,10 @@ import anyio
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, Event, answer_reason, record_of, silent
-from mcp_workflows.adapter import (
-    JSON,
-    ExplainedGate,
-    Explains,
-    Explanation,
-    GateState,
-    Status,
-    Terminates,
-    asked,
-    open_gates,
-    same_workflow,
-)
+from mcp_workflows.adapter import JSON, Status, Terminates, asked
 from mcp_workflows.engines.registry import Engines, ref_of
 from mcp_workflows.errors import EngineError, OperatorError, RequestError
+from mcp_workflows.kit.tooling import ExplainedGate, Explains, Explanation, GateState, open_gates
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.adopt import AdoptionRequest, watched_arguments
@@ -134,11 +124,12 @@ class Operator:
         if task.ended or look.warning or task.handle is None:
             return look, _from_the_store(look)
         adapter = self._engines.get(task.engine)
-        if not isinstance(adapter, Explains):
+        tooling = None if adapter is None else adapter.tooling
+        if not isinstance(tooling, Explains):
             return look, _from_the_store(look)
         try:
             async with self._engines.calling(task):
-                return look, await adapter.explain(ref_of(task, task.handle))
+                return look, await tooling.explain(ref_of(task, task.handle))
         except EngineError as error:
             look = ObservedTask(task, f"engine {task.engine}: {error}")
             return look, _from_the_store(look)
@@ -210,7 +201,7 @@ class Operator:
             ref = await self._executions.adoption.find(tool, execution_id)
         except EngineError as error:
             raise OperatorError(f"engine {tool.engine}: {error}") from None
-        if not same_workflow(self._engines.get(tool.engine), tool.workflow, ref.workflow):
+        if not self._executions.adoption.runs(tool, ref):
             raise OperatorError(f"{execution_id} runs workflow {ref.workflow}, and tool {tool.name} {tool.workflow}")
         ttl, known = tool.ttl or retention, watched_arguments(tool, execution_id, arguments)
         request = AdoptionRequest(tool=tool, ref=ref, owner=owner, arguments=known, ttl=ttl, context={})

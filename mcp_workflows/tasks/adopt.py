@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import anyio
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON, Adopts, Execution, Ref, Status, digest, same_workflow
+from mcp_workflows.adapter import JSON, Adopts, Execution, Ref, Status, digest
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
@@ -74,13 +74,18 @@ class Adoption:
         except (EngineRefused, ExecutionNotFound) as error:
             logger.info("tool %s cannot watch %r: engine %r: %s", tool.name, execution_id, tool.engine, error)
         else:
-            if same_workflow(self._engines.get(tool.engine), tool.workflow, ref.workflow):
+            if self.runs(tool, ref):
                 return ref
             logger.info("tool %s cannot watch %r: it runs workflow %r", tool.name, execution_id, ref.workflow)
         await anyio.sleep_until(began + _REFUSED_AFTER)
         raise ExecutionNotFound(
             f"Engine {tool.engine} shows no execution {execution_id!r} of workflow {tool.workflow} that can be watched"
         )
+
+    def runs(self, tool: AnyTool, ref: Ref) -> bool:
+        """Return True if the execution runs the tool's workflow."""
+        adapter = self._engines.get(tool.engine)
+        return tool.workflow == ref.workflow if adapter is None else adapter.same_workflow(tool.workflow, ref.workflow)
 
     async def create(self, adopted: AdoptionRequest, caps: Caps = NO_CAPS) -> Task:
         """Create the task, or return the one that this owner has for the execution and the unchanged tool.

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from mcp_workflows.adapter import Adapter, Failure, Finds, Start, StartGuarantee, is_fleeting
+from mcp_workflows.adapter import Adapter, Failure, Finds, Start, StartGuarantee
 from mcp_workflows.engines.registry import REBIND, Engines
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
@@ -79,7 +79,7 @@ def promised(adapter: Adapter | None, row: Task) -> StartGuarantee:
     """Return the start guarantee of this row; an adapter that says FINDABLE and cannot search counts as ONCE."""
     if adapter is None:
         return StartGuarantee.KEYED  # nothing is started while its engine is not configured
-    if is_fleeting(adapter, row.options):
+    if adapter.fleeting(row.options):
         return StartGuarantee.ONCE
     if adapter.starts is StartGuarantee.FINDABLE and not isinstance(adapter, Finds):
         return StartGuarantee.ONCE

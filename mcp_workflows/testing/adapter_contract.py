@@ -10,8 +10,9 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import Adapter, Checks, Finds, StartGuarantee
+from mcp_workflows.adapter import Adapter, Finds, StartGuarantee
 from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import laws
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.testing.laws import (
@@ -241,14 +242,16 @@ class AdapterContract(CapabilityLaws):
 
     async def test_checks_find_out_what_is_there(self, subject: Subject, adapter: Adapter) -> None:
         """Law: a check says in a sentence if it is fine, not fine or unknown, and never raises an EngineError."""
-        if not isinstance(adapter, Checks):
+        tooling = adapter.tooling
+        if not isinstance(tooling, Checks):
             pytest.skip("this adapter does not check")
-        assert (await adapter.check_engine()).ok
-        there = await adapter.check(subject.finishes.workflow, subject.finishes.options)
+        assert (await tooling.check_engine()).ok
+        there = await tooling.check(subject.finishes.workflow, subject.finishes.options)
         assert there.ok is not False, there.text
         assert there.text
         async with unreachable(subject) as nobody:
-            assert isinstance(nobody, Checks)
-            for finding in (await nobody.check_engine(), await nobody.check(subject.finishes.workflow, {})):
+            tooling = nobody.tooling
+            assert isinstance(tooling, Checks)
+            for finding in (await tooling.check_engine(), await tooling.check(subject.finishes.workflow, {})):
                 assert not finding.ok, "an engine that is not there is not fine; what nothing can say is ok=None"
                 assert_clean(subject, f"{finding.text} {finding.hint}")

@@ -15,8 +15,6 @@ from mcp_workflows.adapter import (
     Adopts,
     Allowance,
     Execution,
-    Explains,
-    Exposes,
     HasLogs,
     Hints,
     Ref,
@@ -28,6 +26,7 @@ from mcp_workflows.adapter import (
     Waits,
 )
 from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.kit.tooling import Explains, Exposes
 from mcp_workflows.testing.laws import (
     STACK_TRACES,
     Subject,
@@ -133,16 +132,17 @@ class CapabilityLaws:
 
     async def test_an_explanation_has_a_reason_in_a_sentence(self, subject: Subject, adapter: Adapter) -> None:
         """Law: there is a reason, running or ended, and no stack trace in it."""
-        if not isinstance(adapter, Explains):
+        tooling = adapter.tooling
+        if not isinstance(tooling, Explains):
             skip_without("Explains")
         async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
-            running = await adapter.explain(ref)
-        ended = await adapter.explain(ref)
+            running = await tooling.explain(ref)
+        ended = await tooling.explain(ref)
         for found in (running, ended):
             assert found.reason
             assert "\n" not in found.reason
             assert not [trace for trace in STACK_TRACES if trace in str(found)]
-        await expect_not_found(adapter.explain(_nobodys(subject)), "explain")
+        await expect_not_found(tooling.explain(_nobodys(subject)), "explain")
 
     # --- Sweeps
 
@@ -208,12 +208,13 @@ class CapabilityLaws:
 
     async def test_what_is_marked_can_be_offered(self, subject: Subject, adapter: Adapter) -> None:
         """Law: a name for a tool, a source for people, a JSON Schema of an object, options as tools have them."""
-        if not isinstance(adapter, Exposes):
+        tooling = adapter.tooling
+        if not isinstance(tooling, Exposes):
             skip_without("Exposes")
-        if adapter.expose_every is None:
+        if tooling.expose_every is None:
             pytest.skip("the subject does not look for marked workflows")
-        assert adapter.expose_every > 0
-        for each in await adapter.exposed():
+        assert tooling.expose_every > 0
+        for each in await tooling.exposed():
             assert TOOL_NAME.fullmatch(each.name)
             assert each.workflow
             assert each.source
@@ -276,14 +277,15 @@ class CapabilityLaws:
                 calls.append(nobody.log(ref))
             if isinstance(nobody, Adopts):
                 calls.append(nobody.adopt(subject.unknown_handle))
-            if isinstance(nobody, Explains):
-                calls.append(nobody.explain(ref))
+            if isinstance(nobody.tooling, Explains):
+                calls.append(nobody.tooling.explain(ref))
             if isinstance(nobody, Sweeps):
                 calls.append(nobody.describe_many([ref]))
             if isinstance(nobody, Waits):
                 calls.append(nobody.wait(ref))
-            if isinstance(nobody, Exposes) and nobody.expose_every is not None:
-                calls.append(nobody.exposed())
+            exposing = nobody.tooling
+            if isinstance(exposing, Exposes) and exposing.expose_every is not None:
+                calls.append(exposing.exposed())
             for call in calls:
                 with anyio.fail_after(subject.glance), pytest.raises(EngineUnavailable) as unavailable:
                     await call

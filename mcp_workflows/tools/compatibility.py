@@ -6,24 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel, ValidationError
 
-from mcp_workflows.adapter import (
-    GATE_WORDS,
-    Adapter,
-    Adopts,
-    can_terminate,
-    cancels_at_once,
-    gate_settings,
-    is_fleeting,
-    start_options,
-)
+from mcp_workflows.adapter import GATE_WORDS, Adapter, Adopts, Terminates
 from mcp_workflows.tools.tool import AnyTool, TaskSupport, Tool, WatchTool
 
 
-def find_incompatibilities(tool: AnyTool, adapter: object) -> Iterator[tuple[str, str]]:
+def find_incompatibilities(tool: AnyTool, adapter: Adapter | type[Adapter]) -> Iterator[tuple[str, str]]:
     """Yield what this adapter (or its class) cannot do for the tool, each with the setting that asks for it."""
     yield from _unwatchable(tool, adapter)
     yield from _unendable(tool, adapter)
-    if not is_fleeting(adapter, tool.options):
+    if not adapter.fleeting(tool.options):
         return
     if isinstance(tool, WatchTool):
         yield "kind", "this workflow is too short-lived to be watched, the engine keeps nothing to look up"
@@ -31,29 +22,29 @@ def find_incompatibilities(tool: AnyTool, adapter: object) -> Iterator[tuple[str
         yield "tasks", "this workflow is too short-lived to be a task: leave `tasks` out, it is `forbidden` here"
 
 
-def adapt_tool(tool: AnyTool, adapter: object) -> AnyTool:
+def adapt_tool(tool: AnyTool, adapter: Adapter | None) -> AnyTool:
     """Return the tool; its tasks are forbidden if its workflow is too short-lived and `tasks` is not set."""
     is_set = "tasks" in tool.model_fields_set or isinstance(tool, WatchTool)
-    if is_set or not is_fleeting(adapter, tool.options):
+    if is_set or adapter is None or not adapter.fleeting(tool.options):
         return tool
     return tool.model_copy(update={"tasks": TaskSupport.FORBIDDEN})
 
 
-def _unwatchable(tool: AnyTool, adapter: object) -> Iterator[tuple[str, str]]:
+def _unwatchable(tool: AnyTool, adapter: Adapter | type[Adapter]) -> Iterator[tuple[str, str]]:
     if isinstance(tool, Tool):
         return
     if not isinstance(adapter, Adopts):
         yield "kind", "the adapter of this engine cannot watch executions that were started elsewhere"
-    for name in sorted(start_options(adapter) & tool.options.keys()):
+    for name in sorted(adapter.start_options & tool.options.keys()):
         yield name, "only matters when a workflow is started, and kind: watch starts none; leave it out"
 
 
-def _unendable(tool: AnyTool, adapter: object) -> Iterator[tuple[str, str]]:
+def _unendable(tool: AnyTool, adapter: Adapter | type[Adapter]) -> Iterator[tuple[str, str]]:
     if tool.cancel is None:
         return
-    if cancels_at_once(adapter):
+    if adapter.cancels_at_once:
         yield "cancel", "a cancellation ends executions of this engine at once: leave `cancel` out"
-    elif not can_terminate(adapter):
+    elif not isinstance(adapter, Terminates):
         yield "cancel", "the adapter of this engine cannot terminate executions: leave `cancel` out"
 
 
@@ -76,7 +67,7 @@ def first(error: ValidationError) -> str:
 
 
 def _wrong_gates(tool: AnyTool, adapter: Adapter) -> Iterator[str]:
-    model = gate_settings(adapter)
+    model = adapter.GateSettings
     if model is None:
         if tool.gates:
             yield f"the adapter of engine {tool.engine!r} knows no gates"

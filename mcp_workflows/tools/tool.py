@@ -304,7 +304,8 @@ class _Offered(BaseModel):
     @field_validator("output")
     @classmethod
     def _has_no_formats(cls, schema: Schema | None) -> Schema | None:
-        return without_formats(schema)
+        formatless: Schema | None = without_formats(schema)
+        return formatless
 
     @field_validator("options")
     @classmethod
@@ -368,7 +369,9 @@ class _Offered(BaseModel):
     @property
     def advertised_support(self) -> Literal["required", "optional", "forbidden"]:
         """The task support in the words of 2025-11-25 (`execution.taskSupport`)."""
-        return "optional" if self.tasks is TaskSupport.WAIT else self.tasks.value
+        if self.tasks is TaskSupport.REQUIRED:
+            return "required"
+        return "forbidden" if self.tasks is TaskSupport.FORBIDDEN else "optional"
 
     @cached_property
     def _before(self) -> Mapping[str, Question]:

@@ -11,8 +11,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mcp_workflows.adapter import Adapter, Checks, Ref, Start, Status
+from mcp_workflows.adapter import Adapter, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import (
     AdapterContract,
     FindableMemoryAdapter,
@@ -157,7 +158,7 @@ async def test_a_protocol_error_has_its_code_and_data(adapter: MemoryAdapter) ->
 async def test_an_unknown_workflow_is_refused_with_what_there_is(adapter: MemoryAdapter) -> None:
     with pytest.raises(EngineRefused, match=r"there are: ask, .*stubborn"):
         await begin(adapter, "nope")
-    assert not (await adapter.check("nope", {})).ok
+    assert not (await adapter.tooling.check("nope", {})).ok
 
 
 async def test_calls_are_counted_over_all_adapters_of_one_name(adapter: MemoryAdapter) -> None:
@@ -181,7 +182,7 @@ async def test_a_verb_made_unavailable_reaches_nothing(adapter: MemoryAdapter) -
     with pytest.raises(EngineUnavailable) as down:
         await adapter.describe(ref)
     assert not down.value.sent
-    assert not (await adapter.check_engine()).ok
+    assert not (await adapter.tooling.check_engine()).ok
     await adapter.cancel(ref)
     adapter.faults.unavailable = frozenset()
     assert (await adapter.describe(ref)).status is Status.CANCELLED
@@ -213,4 +214,4 @@ async def test_a_forgotten_execution_is_not_found(adapter: MemoryAdapter) -> Non
 
 
 def test_it_checks() -> None:
-    assert isinstance(MemoryAdapter(MemorySettings()), Checks)
+    assert isinstance(MemoryAdapter(MemorySettings()).tooling, Checks)

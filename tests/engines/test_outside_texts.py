@@ -9,19 +9,12 @@ from typing import Any, Final, get_type_hints
 
 import pytest
 
-from mcp_workflows.adapter import (
-    Discovered,
-    Execution,
-    ExecutionStep,
-    Exposed,
-    Failure,
-    InputRequest,
-    Progress,
-    Status,
-)
+from mcp_workflows.adapter import Execution, ExecutionStep, Failure, InputRequest, Progress, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.registry import MAX_QUESTION, Engines, described, validated
+from mcp_workflows.engines.registry import MAX_QUESTION, Engines, validated
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.tooling import Discovered, Exposed
+from mcp_workflows.sidecar.tooling import described
 
 pytestmark = pytest.mark.anyio
 

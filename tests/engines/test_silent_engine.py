@@ -15,6 +15,7 @@ from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY
 from mcp_workflows.errors import EngineUnavailable, StoreUnavailable
+from mcp_workflows.sidecar.tooling import check_engines
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.maintenance import RECOVER_AT_ONCE
@@ -250,5 +251,5 @@ async def test_the_health_of_engines_says_since_when_looks_get_no_answer(tmp_pat
         engine.freeze("describe")
         await known_silent(here, task_id)
         engine.faults.unavailable = frozenset({"describe"})  # so that its check says no
-        assert "does not answer; looks at tasks: no answer since" in (await here.engines.check())["memory"].text
+        assert "does not answer; looks at tasks: no answer since" in (await check_engines(here.engines))["memory"].text
         engine.thaw()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import Execution, Finding, Status
-from mcp_workflows.adapter.memory import MemoryAdapter
+from mcp_workflows.adapter.memory import MemoryAdapter, MemoryTooling
 from mcp_workflows.sidecar.checks import ItemState, check
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
@@ -140,20 +141,24 @@ async def test_what_is_wrong_with_a_setting_is_told_with_its_file_and_line(tmp_p
     path.write_text("engines:\n  here: {adapter: memory}\ninclude: [team.yaml]\n")
     config = load_config(path, {})
     wrong = ("cancel.grace: too short", "cancel.nothing: is not there", "it is slow: by far")
-    kind = type("Verifying", (Verifying,), {"findings": [Finding(ok=False, text=text) for text in wrong]})
+    kind = verifying([Finding(ok=False, text=text) for text in wrong])
     report = await check(replace(config, engines={"here": replace(config.engines["here"], kind=kind)}))
     (row,) = [row for row in report.rows if row.kind == "tool"]
     assert row.finding
     assert row.finding.text == f"{team}:6: cancel.grace: too short; {wrong[1]}; {wrong[2]}"
 
 
-class Verifying(MemoryAdapter):
-    """Knows what its workflows lack."""
+def verifying(findings: Sequence[Finding]) -> type[MemoryAdapter]:
+    """An adapter that knows what its workflows lack."""
 
-    findings: tuple[Finding, ...] = ()
+    class Tooling(MemoryTooling):
+        async def verify(self, workflow: str, options: Any, gates: Any) -> Sequence[Finding]:
+            return findings
 
-    async def verify(self, workflow: str, options: Any, gates: Any) -> tuple[Finding, ...]:
-        return self.findings
+    class Verifying(MemoryAdapter):
+        tooling: Any = Tooling
+
+    return Verifying
 
 
 @pytest.mark.parametrize(
@@ -177,7 +182,7 @@ async def test_what_could_not_be_verified_is_unknown_and_what_is_missing_a_probl
     config_file: Path, findings: tuple[Finding, ...], state: ItemState, text: str
 ) -> None:
     config = load_config(config_file, {})
-    kind = type("Verifying", (Verifying,), {"findings": findings})
+    kind = verifying(findings)
     engine = replace(config.engines["here"], kind=kind)
     report = await check(replace(config, engines={"here": engine}))
     row = report.rows[-1]

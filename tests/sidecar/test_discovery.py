@@ -18,9 +18,10 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from mcp_workflows.access.audit import Event, Record
-from mcp_workflows.adapter import JSON, Exposed
-from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
+from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings, MemoryTooling
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.kit.tooling import Exposed
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.cli.app import app
@@ -78,32 +79,38 @@ class Markings:
 MARKINGS = Markings()
 
 
+class MarkingTooling(MemoryTooling):
+    """Finds what is marked."""
+
+    expose_every: float | None = None
+
+    async def exposed(self) -> Sequence[Exposed]:
+        marks = MARKINGS[self._name]
+        marks.looks += 1
+        if marks.trouble:
+            raise marks.trouble
+        return marks.exposed
+
+
 class MarkingAdapter(MemoryAdapter):
     """An engine in memory whose workflows can be marked."""
 
     Settings = MarkingSettings
     Options = MarkingOptions
+    tooling: Any = MarkingTooling
 
     def __init__(self, settings: MarkingSettings) -> None:
         super().__init__(settings)
-        self.marks, self._every = MARKINGS[settings.name], settings.every
+        self.marks = MARKINGS[settings.name]
+        self.tooling.expose_every = settings.every
 
     @staticmethod
     def fleeting(options: Mapping[str, JSON]) -> bool:
         return bool(options.get("brief"))
 
-    def same_workflow(self, written: str, found: str) -> bool:
+    @staticmethod
+    def same_workflow(written: str, found: str) -> bool:
         return written == found.partition(":")[0]
-
-    @property
-    def expose_every(self) -> float | None:
-        return self._every
-
-    async def exposed(self) -> Sequence[Exposed]:
-        self.marks.looks += 1
-        if self.marks.trouble:
-            raise self.marks.trouble
-        return self.marks.exposed
 
 
 def marked(

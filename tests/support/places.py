@@ -22,7 +22,7 @@ from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
 from tests.support.served import memory_tools
 from tests.support.stopwatch import stopwatch
@@ -153,7 +153,7 @@ async def place(
     folder: Path,
     engine: MemoryAdapter,
     polling: PollingPolicy,
-    *more: Tool,
+    *more: AnyTool,
     patience: float = CALL_TIMEOUT,
     store: Store | None = None,
 ) -> AsyncGenerator[Place]:

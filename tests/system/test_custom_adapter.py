@@ -39,7 +39,7 @@ CAPABILITIES = DOCS / "capabilities.md"
 QUOTING = (DOCS / "write-an-adapter.md", DOCS / "adapter-verbs.md", CAPABILITIES)
 BIN = Path(sys.executable).parent
 
-ADAPTER_LINES = 160
+ADAPTER_LINES = 175
 TEST_LINES = 45
 LAWS = 20  # at least so many tests has the contract
 
@@ -340,10 +340,10 @@ async def test_the_documents_class_of_functions_uses_its_settings_and_checks(tmp
             assert (await adapter.describe(ref)).status is Status.RUNNING
             await adapter.cancel(ref)
             assert (await adapter.describe(ref)).status is Status.CANCELLED
-            assert (await adapter.check("plate", {})).ok
-            assert (await adapter.check("plaque", {})).text == "it does not make 'plaque'"
+            assert (await adapter.tooling.check("plate", {})).ok
+            assert (await adapter.tooling.check("plaque", {})).text == "it does not make 'plaque'"
         async with kind(settings(address=address, api_key="wrong")) as adapter:
-            assert (await adapter.check("plate", {})).hint == "check address and api_key"
+            assert (await adapter.tooling.check("plate", {})).hint == "check address and api_key"
             with pytest.raises(EngineRefused, match="it answered 401: it does not accept our credentials"):
                 await adapter.start(an_order("other"))
     async with kind(settings(address=address, api_key="letmein")) as adapter:

@@ -8,11 +8,13 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import anyio
 import pytest
 
 from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, Status
+from mcp_workflows.adapter.memory import MemoryTooling
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.testing import (
     AdapterContract,
@@ -262,18 +264,26 @@ async def test_a_false_promise_that_nothing_was_started_is_told() -> None:
     assert "EngineUnavailable(sent=False) is a promise that nothing was started" in found
 
 
+class UnsureTooling(MemoryTooling):
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        return Finding(ok=None, text="the engine does not list its workflows")
+
+
 class Unsure(MemoryAdapter):
     """Cannot say which workflows there are, and says so."""
 
+    tooling: Any = UnsureTooling
+
+
+class WrongTooling(MemoryTooling):
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        return Finding(ok=None, text="the engine does not list its workflows")
+        return Finding(ok=False, text="no such workflow")
 
 
 class Wrong(MemoryAdapter):
     """Says that what is there is not."""
 
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        return Finding(ok=False, text="no such workflow")
+    tooling: Any = WrongTooling
 
 
 async def test_a_check_may_say_that_it_is_unknown_but_not_that_there_is_none() -> None:

@@ -13,6 +13,7 @@ from mcp_workflows_temporal.adapter import TemporalAdapter
 from pydantic import ValidationError
 
 from mcp_workflows import Tool, WatchTool
+from mcp_workflows.adapter import Adapter
 from mcp_workflows.adapter.memory import MemoryAdapter
 from mcp_workflows.kit.functions import FunctionsAdapter
 from mcp_workflows.tools.compatibility import find_incompatibilities
@@ -110,7 +111,7 @@ AT_ONCE = "a cancellation ends executions of this engine at once: leave `cancel`
         (GoogleAdapter, AT_ONCE),
     ],
 )
-def test_a_grace_needs_an_engine_that_can_be_gentle_and_then_terminate(kind: type[object], said: str | None) -> None:
+def test_a_grace_needs_an_engine_that_can_be_gentle_and_then_terminate(kind: type[Adapter], said: str | None) -> None:
     tool = Tool.model_validate({"name": "t", "engine": "e", "workflow": "w", "cancel": {"grace": "1s"}})
     assert dict(find_incompatibilities(tool, kind)).get("cancel") == said
 

@@ -11,29 +11,16 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 import anyio
 from dbos import DBOSClient, WorkflowSerializationFormat
 from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
 from sqlalchemy.engine import URL, make_url
 
-from mcp_workflows.adapter import (
-    JSON,
-    Allowance,
-    Discovered,
-    DraftedEngine,
-    Execution,
-    Explanation,
-    Finding,
-    Ref,
-    Start,
-    StartGuarantee,
-    WorkflowSchema,
-)
+from mcp_workflows.adapter import JSON, Adapter, Allowance, Execution, Ref, Start, StartGuarantee
 from mcp_workflows.adapter.redaction import KNOWN
-from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.kit.threads import begin_call
 from mcp_workflows_dbos.describe import execution_of
 from mcp_workflows_dbos.errors import translated
@@ -50,17 +37,13 @@ from mcp_workflows_dbos.start import (
     validate_arguments,
 )
 from mcp_workflows_dbos.tables import Question, Row, Tables
-from mcp_workflows_dbos.tooling.check import check_engine, check_workflow
-from mcp_workflows_dbos.tooling.discover import discover
-from mcp_workflows_dbos.tooling.explain import explain
-from mcp_workflows_dbos.tooling.schema import draft_file, read_schema
+from mcp_workflows_dbos.tooling import DbosTooling
 from mcp_workflows_dbos.workflow import ANSWER, CHANGES
 
 _CALLS: Final = 8  # calls at a time, each in a thread
 _TIMEOUT: Final = 8  # seconds for one call; the core gives up after ten
 _SWEEP_EVERY: Final = 0.2  # seconds
 _BATCH: Final = 500  # executions of one sweep: three queries
-_NO_DATABASE: Final = "set database, or launch the application once"
 _WITHDRAWN: Final[Mapping[str, JSON]] = {"action": "cancel", "content": None}
 
 _NO_NAME: Final = re.compile(r"[^a-z0-9_-]+")  # characters that no name of a DBOS application has
@@ -68,14 +51,14 @@ _NO_NAME: Final = re.compile(r"[^a-z0-9_-]+")  # characters that no name of a DB
 T = TypeVar("T")
 
 
-class DbosAdapter:
-    """Adapter for DBOS; satisfies `Adapter`."""
+class DbosAdapter(Adapter):
+    """Adapter for DBOS."""
 
     Settings: ClassVar[type[BaseModel]] = DbosSettings
     Options: ClassVar[type[BaseModel]] = DbosOptions
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED  # the key is the workflow id
     start_options: ClassVar[frozenset[str]] = frozenset({"queue"})
-    first_settings: ClassVar[Mapping[str, str]] = {"module": "app"}
+    tooling: Any = DbosTooling  # Any: see `Adapter.tooling`
 
     def __init__(self, settings: DbosSettings) -> None:
         KNOWN.add_all(settings)
@@ -87,10 +70,11 @@ class DbosAdapter:
         self._tables: Tables | None = None
         self._limiter = anyio.CapacityLimiter(_CALLS)
         self._exit = AsyncExitStack()
+        self.tooling = DbosTooling(settings, self._read, lambda: self._executor, self._arguments)
 
     @property
     def identity(self) -> str:
-        """The system database, with its server or folder, and the application; see `Identified.identity`."""
+        """The system database, with its server or folder, and the application; see `Adapter.identity`."""
         url, application = make_url(self._url), self._application
         file = str(Path(url.database or "").resolve()) if is_sqlite(self._url) else f"{url.host}/{url.database}"
         name = application.name if application else self._settings.application
@@ -163,13 +147,8 @@ class DbosAdapter:
             raise EngineRefused(f"{start.workflow}: {error}", final=True) from None
         return arguments
 
-    def _queue(self, options: Mapping[str, JSON]) -> str | None:
-        """Return the queue that the tool or the engine names."""
-        queue: str | None = options.get("queue")
-        return queue or self._settings.queue
-
     async def _enqueue(self, start: Start, arguments: Arguments) -> None:
-        queue = self._queue(start.options)
+        queue = self._settings.queue_of(start.options)
         if queue is None and self._application is not None:
             queue = self._application.queue
         if queue is None:
@@ -178,14 +157,6 @@ class DbosAdapter:
         args, named = split(arguments)
         client = self._entered(self._client)
         await self._call(partial(client.enqueue, options, *args, **named))
-
-    def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the start that would be sent, its arguments converted to the type hints; see `Previews`."""
-        arguments = self._arguments(start)
-        args, named = split(to_jsonable_python(arguments, bytes_mode="base64"))
-        shown = {"workflow_name": start.workflow, "workflow_id": start.key, "args": [*args], "kwargs": {**named}}
-        queue = self._queue(start.options)
-        return shown if queue is None else {**shown, "queue_name": queue}
 
     async def describe(self, ref: Ref) -> Execution:
         """Read the rows of an execution; see `Adapter.describe`."""
@@ -233,14 +204,13 @@ class DbosAdapter:
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """Read the rows of all executions in two queries; see `Sweeps.describe_many`."""
-        tables = self._entered(self._tables)
-        rows = await self._call(lambda: tables.rows([ref.handle for ref in refs]))
+        rows = await self._read(lambda tables: tables.rows([ref.handle for ref in refs]))
         return {name: execution_of(row, self._note(row)) for name, row in rows.items()}
 
     @property
     def allowance(self) -> Allowance:
         """Return an allowance without a quota; see `Limited.allowance`."""
-        runs = None if self._application is None else self._problem() is None
+        runs = None if self._application is None else self._executor is None or self._executor.outage is None
         return Allowance(looks_per_second=inf, sweep_every=_SWEEP_EVERY, batch=_BATCH, runs_here=runs)
 
     async def adopt(self, execution_id: str) -> Ref:
@@ -268,69 +238,17 @@ class DbosAdapter:
         finally:
             stopped.set()
 
-    async def explain(self, ref: Ref) -> Explanation:
-        """Explain the state of an execution; see `Explains.explain`."""
-        try:
-            row = await self._row(ref.handle, steps=True)
-        except EngineUnavailable:
-            if (problem := self._problem()) is None:
-                raise
-            return Explanation(reason=problem, facts={}, advice=None)
-        tables = self._entered(self._tables)
-        latest = await self._call(tables.latest_version)
-        return explain(row, self._executor, latest)
-
-    async def check_engine(self) -> Finding:
-        """Check that the database answers and the workflows run; see `Checks.check_engine`."""
-        tables = self._entered(self._tables)
-        try:
-            queues = await self._call(tables.queues)
-        except EngineError as error:
-            return self._unusable(error)
-        return check_engine(self._settings, self._executor, queues)
-
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that a workflow and its queue exist; see `Checks.check`."""
-        tables = self._entered(self._tables)
-        try:
-            executed, queues = await self._call(lambda: (tables.executed_workflows(), tables.queues()))
-        except EngineError as error:
-            return self._unusable(error)
-        return check_workflow(workflow, self._executor, executed, self._queue(options), queues)
-
-    async def discover(self) -> Sequence[Discovered]:
-        """Return the workflows of the module, and those that have run; see `Discovers.discover`."""
-        tables = self._entered(self._tables)
-        return discover(self._executor, await self._call(tables.executed_workflows))
-
-    def _unusable(self, error: EngineError) -> Finding:
-        """Return the finding of a check that the database did not answer."""
-        problem = self._problem()  # has the remedy
-        return Finding(ok=False, text=problem or str(error), hint=None if problem else _NO_DATABASE)
-
-    def _problem(self) -> str | None:
-        """Return why the workflows of this process do not run, for operators: it may have a path."""
-        executor = self._executor
-        return None if executor is None or executor.is_running else executor.problem
-
-    @staticmethod
-    def schema(reference: str) -> WorkflowSchema:
-        """Read the type hints of a workflow; see `Schemas.schema`."""
-        return read_schema(reference)
-
-    @staticmethod
-    async def draft(address: str, start: str | None) -> DraftedEngine:
-        """Draft the engine and the tools of a Python file; see `Drafts.draft`."""
-        return draft_file(Path(address), start)
-
     # --- calls
 
     async def _row(self, handle: str, *, steps: bool = False) -> Row:
-        tables = self._entered(self._tables)
-        rows = await self._call(lambda: tables.rows([handle], steps=steps))
+        rows = await self._read(lambda tables: tables.rows([handle], steps=steps))
         if handle not in rows:
             raise ExecutionNotFound(f"DBOS has no workflow {handle}")
         return rows[handle]
+
+    async def _read(self, read: Callable[[Tables], T]) -> T:
+        tables = self._entered(self._tables)
+        return await self._call(lambda: read(tables))
 
     async def _call(self, function: Callable[[], T]) -> T:
         """Call a function that blocks in a thread, and translate its errors."""

@@ -119,6 +119,11 @@ class Executor:
         return self.version is not None
 
     @property
+    def outage(self) -> str | None:
+        """The reason why this process does not run the workflows, for operators: it may have a path; None: it does."""
+        return None if self.is_running else self.problem
+
+    @property
     def has_other_workflows(self) -> bool:
         """True if the process that runs the application has other workflows than this one."""
         return self._lock.is_for_others and not self.is_running

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
+
+from mcp_workflows.adapter import JSON
 
 _MODEL = ConfigDict(extra="forbid", frozen=True)
 _DIALECTS = frozenset({"sqlite", "postgresql"})
@@ -66,6 +69,11 @@ class DbosSettings(BaseModel):
         if self.module is None and self.version is not None:
             raise ValueError("`version` is that of the code in `module`: workers in other processes set their own")
         return self
+
+    def queue_of(self, options: Mapping[str, JSON]) -> str | None:
+        """Return the queue that these options of a tool name, or else the engine's."""
+        queue: str | None = options.get("queue")
+        return queue or self.queue
 
 
 class DbosOptions(BaseModel):

@@ -168,7 +168,7 @@ async def test_a_workflow_that_exits_fails_with_its_line_and_the_others_go_on(
         seen = await ended(adapter, order(f"{file.stem}.{workflow}"))
         assert seen.failure
         assert seen.failure.text == f"{file}:{line}: it called exit: raise an exception in its place"
-        assert (await adapter.check_engine()).ok
+        assert (await adapter.tooling.check_engine()).ok
         assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
 
 
@@ -210,7 +210,7 @@ async def test_a_workflow_that_stops_the_event_loop_is_told_and_all_go_on(
 async def test_a_loop_that_is_blocked_is_told_with_its_line(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     async with adapter_of(file) as adapter:
-        await adapter.check_engine()  # we go on while a workflow blocks
+        await adapter.tooling.check_engine()  # we go on while a workflow blocks
         async with anyio.create_task_group() as group:
             group.start_soon(until, adapter, f"{file.stem}.blocks")
             with anyio.fail_after(PATIENCE):
@@ -237,14 +237,14 @@ async def test_arguments_that_do_not_fit_are_refused_before_anything_starts(file
 async def test_a_preview_shows_what_would_be_started(file: Path) -> None:
     async with adapter_of(file) as adapter:
         start = order(f"{file.stem}.works", number="1")
-        assert adapter.preview(start) == {
+        assert adapter.tooling.preview(start) == {
             "workflow_name": start.workflow,
             "workflow_id": start.key,
             "args": [],
             "kwargs": {"number": 1},
         }
         with pytest.raises(EngineRefused, match="number: Input should be a valid integer"):
-            adapter.preview(order(f"{file.stem}.works", number="many"))
+            adapter.tooling.preview(order(f"{file.stem}.works", number="many"))
 
 
 @pytest.mark.anyio
@@ -360,14 +360,14 @@ async def test_a_database_that_cannot_be_used_is_told_once_with_its_path_and_use
     before = content_of(database)
     told = f"the workflows of {file.stem} do not run: {database} {said}"
     async with adapter_of(file) as adapter:
-        found = await adapter.check_engine()
+        found = await adapter.tooling.check_engine()
         assert (found.ok, found.text) == (False, told)
         with pytest.raises(EngineUnavailable):
             await adapter.describe(Ref(workflow="", handle="one"))
         order = Start(workflow=f"{file.stem}.works", arguments={"number": 1}, key="no", created=datetime.now(UTC))
         with pytest.raises(EngineUnavailable, match=re.escape(f"its workflows do not run: their database {said}")):
             await adapter.start(order)
-        assert (await adapter.explain(Ref(workflow="", handle="one"))).reason == told
+        assert (await adapter.tooling.explain(Ref(workflow="", handle="one"))).reason == told
         with anyio.fail_after(PATIENCE):
             while [each.message for each in caplog.records].count("they do not run") < RETRIES:
                 await anyio.sleep(0.1)
@@ -376,7 +376,7 @@ async def test_a_database_that_cannot_be_used_is_told_once_with_its_path_and_use
         assert content_of(database) == before
         database.rename(database.with_suffix(".moved"))
         with anyio.fail_after(PATIENCE):
-            while not (await adapter.check_engine()).ok:
+            while not (await adapter.tooling.check_engine()).ok:
                 await anyio.sleep(0.1)
         assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
 
@@ -386,7 +386,7 @@ async def test_a_database_that_cannot_be_used_is_told_once_with_its_path_and_use
 async def test_nobody_else_can_read_the_database(file: Path) -> None:
     database = file.with_suffix(".db")
     async with adapter_of(file) as adapter:
-        assert (await adapter.check_engine()).ok
+        assert (await adapter.tooling.check_engine()).ok
         files = [database.with_name(f"{database.name}{each}") for each in ("", "-wal", "-shm")]
         modes = [oct(each.stat().st_mode & 0o777) for each in files]
     assert modes == ["0o600"] * 3

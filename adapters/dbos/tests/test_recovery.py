@@ -290,14 +290,14 @@ async def test_of_two_modules_with_one_name_the_second_starts_nothing_until_the_
     settings = DbosSettings.model_validate({"module": application.name, "database": application.url})
     with application.host() as first:
         async with DbosAdapter(settings) as adapter:
-            found = await adapter.check_engine()
+            found = await adapter.tooling.check_engine()
             assert not found.ok
             assert f"another process runs application mcp-{application.name} with other workflows" in found.text
             with pytest.raises(EngineUnavailable, match="with other workflows"):
                 await adapter.start(start)
             first.send_signal(signal.SIGKILL)
             with anyio.fail_after(PATIENCE):
-                while not (await adapter.check_engine()).ok:
+                while not (await adapter.tooling.check_engine()).ok:
                     await anyio.sleep(0.1)
             await adapter.start(start)
             assert (await until(adapter, "one", lambda seen: seen.terminal)).status is Status.SUCCEEDED
@@ -307,7 +307,7 @@ async def test_workers_elsewhere_take_executions_from_their_queue(application: A
     start = Start(workflow="questions", arguments={}, key="one", created=datetime.now(UTC))
     with application.host():
         async with application.outside() as adapter:
-            assert (await adapter.check_engine()).ok
+            assert (await adapter.tooling.check_engine()).ok
             assert await adapter.start(start) == await adapter.start(start) == "one"
             asked = await until(adapter, "one", lambda seen: len(seen.requests) == 2)
             assert await adapter.describe_many([Ref(workflow="", handle="one")]) == {"one": asked}
@@ -322,7 +322,7 @@ async def test_changed_code_is_told_and_waits_for_its_version(application: Appli
     application.write("\n\n@DBOS.workflow()\nasync def another():\n    return 1\n")
     with application.host():
         async with application.outside() as adapter:
-            told = await adapter.explain(Ref(workflow="", handle="one"))
+            told = await adapter.tooling.explain(Ref(workflow="", handle="one"))
             assert "was begun by version" in told.reason
             assert "version:" in (told.advice or "")
             await adapter.answer(
@@ -436,7 +436,7 @@ async def test_debounced_and_scheduled_workflows_run_beside_tasks(application: A
             ended = await until(adapter, "one", lambda seen: seen.terminal)
             assert ended.output == {"several": {"done": [*range(STEPS)]}}
             with anyio.fail_after(PATIENCE):
-                while not [each for each in await adapter.discover() if each.workflow == "every_second"]:
+                while not [each for each in await adapter.tooling.discover() if each.workflow == "every_second"]:
                     await anyio.sleep(0.1)
 
 

@@ -48,7 +48,7 @@ async def test_a_workflow_without_async_runs_in_a_thread(tmp_path: Path) -> None
 @pytest.mark.parametrize("zone", ["", "Z", "+01:00"])
 async def test_times_are_taken_and_returned_with_a_zone_and_without(tmp_path: Path, zone: str) -> None:
     arguments = {"when": f"2026-01-02T03:04:05{zone}", "at": f"03:04:05{zone}"}
-    schema = DbosAdapter.schema(f"{FLOWS}:clock")
+    schema = DbosAdapter.tooling.schema(f"{FLOWS}:clock")
     assert schema.output is not None
     tool = Tool(name="t", engine="e", workflow="clock", input=dict(schema.input), output=dict(schema.output))
     assert not tool.complaints(arguments)
@@ -60,14 +60,14 @@ async def test_times_are_taken_and_returned_with_a_zone_and_without(tmp_path: Pa
 @pytest.mark.anyio
 async def test_what_can_be_imported_are_the_workflows_of_the_module(tmp_path: Path) -> None:
     async with in_process(f"sqlite:///{tmp_path}/flows.db") as adapter:
-        found = {each.workflow: each for each in await adapter.discover()}
+        found = {each.workflow: each for each in await adapter.tooling.discover()}
     assert found.keys() >= {"echo", "buy", "approve"}
     assert found["buy"].code == f"{FLOWS}:buy"
     assert found["buy"].description == "Charge a card and return a receipt.\n\nA second paragraph."
 
 
 def test_schemas_come_from_type_hints_and_defaults() -> None:
-    schema = DbosAdapter.schema(f"{FLOWS}:buy")
+    schema = DbosAdapter.tooling.schema(f"{FLOWS}:buy")
     assert schema.input == {
         "type": "object",
         "properties": {"order_id": {"type": "string"}, "amount": {"type": "integer", "default": 3}},
@@ -97,7 +97,7 @@ def test_the_queue_of_an_execution_is_named_unless_it_is_dbos_own() -> None:
 
 @pytest.mark.anyio
 async def test_a_result_has_the_names_of_its_schema(tmp_path: Path) -> None:
-    schema = DbosAdapter.schema(f"{FLOWS}:sell").output
+    schema = DbosAdapter.tooling.schema(f"{FLOWS}:sell").output
     assert schema is not None
     assert (await ended(tmp_path, "sell")).output == dict.fromkeys(schema["properties"], "A-1")
 

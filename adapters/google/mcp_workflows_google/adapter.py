@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import anyio
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import (
     JSON,
+    Adapter,
     Allowance,
-    Discovered,
     Execution,
-    Explanation,
-    Exposed,
-    Finding,
-    Fixtures,
     Notes,
     Ref,
     Route,
     Start,
     StartGuarantee,
-    Use,
 )
-from mcp_workflows.errors import EngineError, EngineRefused
 from mcp_workflows.kit.bulk_status import Listings
 from mcp_workflows.kit.change_hints import ChangeHints
 from mcp_workflows_google.client import Client, open_client
@@ -40,13 +34,9 @@ from mcp_workflows_google.notes import EmptyNotes, ExecutionNotes
 from mcp_workflows_google.questions import receive_claim, receive_question
 from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import GoogleOptions, GoogleSettings
-from mcp_workflows_google.start import KeySearch, build_request, preview
-from mcp_workflows_google.tooling.check import check_engine, check_workflow, permissions, verify
-from mcp_workflows_google.tooling.deployment import FixtureSettings
-from mcp_workflows_google.tooling.discover import LabelledWorkflows, adopt, discover, same_workflow
-from mcp_workflows_google.tooling.embed import embedded_files
-from mcp_workflows_google.tooling.explain import explain
-from mcp_workflows_google.tooling.fixtures import NOTICE, fixtures
+from mcp_workflows_google.start import KeySearch, build_request
+from mcp_workflows_google.tooling import GoogleTooling, Parts
+from mcp_workflows_google.tooling.discover import LabelledWorkflows, adopt, same_workflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +44,22 @@ class _Session:
     """The client and what depends on it, from entering the adapter to leaving it; no durable state."""
 
     client: Client
-    labelled_workflows: LabelledWorkflows
     key_search: KeySearch
     listings: Listings
 
 
-class GoogleAdapter:
+class GoogleAdapter(Adapter):
     """Adapter for Google Cloud Workflows.
 
-    Satisfies `Adapter` and those protocols of `mcp_workflows.adapter` that Google Cloud Workflows can support.
+    It has those capabilities of `mcp_workflows.adapter` that Google Cloud Workflows can support.
     """
 
     Settings: ClassVar[type[BaseModel]] = GoogleSettings
     Options: ClassVar[type[BaseModel]] = GoogleOptions
-    GateSettings: ClassVar[type[BaseModel]] = GateSettings
+    GateSettings: ClassVar[type[BaseModel] | None] = GateSettings
     starts: ClassVar[StartGuarantee] = StartGuarantee.FINDABLE
-    start_options: ClassVar[frozenset[str]] = frozenset()
-    first_settings: ClassVar[Mapping[str, str]] = {"project": "", "location": "${GOOGLE_CLOUD_LOCATION:-us-central1}"}
-    cancels_at_once: ClassVar[bool] = True  # see `capabilities.cancels_at_once`
+    cancels_at_once: ClassVar[bool] = True
+    tooling: Any = GoogleTooling  # Any: see `Adapter.tooling`
 
     def __init__(self, settings: GoogleSettings) -> None:
         self._settings = settings
@@ -79,6 +67,7 @@ class GoogleAdapter:
         self._hints = ChangeHints()
         self._stack = AsyncExitStack()
         self._entered: _Session | None = None
+        self.tooling = GoogleTooling(settings)
 
     def remember(self, notes: Notes) -> None:
         """Use this store for questions and claims; see `Remembers.remember`."""
@@ -86,7 +75,7 @@ class GoogleAdapter:
 
     @property
     def identity(self) -> str:
-        """The project and location, without a call; see `Identified.identity`.
+        """The project and location, without a call; see `Adapter.identity`.
 
         `default` stands for the project of the credentials.
         """
@@ -100,10 +89,11 @@ class GoogleAdapter:
             client = await stack.enter_async_context(open_client(self._settings))
             self._entered = _Session(
                 client=client,
-                labelled_workflows=LabelledWorkflows(client, self._settings.discover),
                 key_search=KeySearch(client),
                 listings=listings(client),
             )
+            labelled = LabelledWorkflows(client, self._settings.discover)
+            self.tooling.parts = Parts(client=client, notes=self._notes, labelled=labelled, describe=self.describe)
             self._stack = stack.pop_all()
         return self
 
@@ -111,7 +101,7 @@ class GoogleAdapter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the client."""
-        self._entered = None
+        self._entered = self.tooling.parts = None
         await self._stack.aclose()
 
     async def start(self, start: Start) -> str:
@@ -134,10 +124,6 @@ class GoogleAdapter:
         if found is not None:
             self._register(found)
         return found
-
-    def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the CreateExecution request that `start` would send; see `Previews.preview`."""
-        return preview(start, self._settings)
 
     async def describe(self, ref: Ref) -> Execution:
         """Call GetExecution and add the open questions from the notes; see `Adapter.describe`."""
@@ -198,70 +184,6 @@ class GoogleAdapter:
             return
         with self._hints.listen(changed):
             await anyio.sleep_forever()
-
-    @property
-    def expose_every(self) -> float | None:
-        """Seconds between two searches for labelled workflows; see `Exposes.expose_every`."""
-        discovery = self._settings.discover
-        return None if discovery is None else discovery.every.total_seconds()
-
-    async def exposed(self) -> Sequence[Exposed]:
-        """Return the workflows with the label of `discover`; see `Exposes.exposed`."""
-        return await self._session.labelled_workflows.exposed()
-
-    async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
-        """Return a custom role with the least permissions that these tools need; see `Permits.permissions`."""
-        return permissions(self._settings, uses)
-
-    async def discover(self) -> Sequence[Discovered]:
-        """Return the deployed workflows; see `Discovers.discover`."""
-        return await discover(self._session.client)
-
-    async def explain(self, ref: Ref) -> Explanation:
-        """Explain the state of an execution; see `Explains.explain`."""
-        execution = await self.describe(ref)
-        record = await self._notes.read(ref.handle)
-        return await explain(self._session.client, record.name, execution, ref.gates)
-
-    async def check_engine(self) -> Finding:
-        """Check that Google accepts the credentials in this project and location."""
-        return await check_engine(self._session.client, self._settings)
-
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that the workflow exists and can be executed."""
-        try:
-            GoogleOptions.read(options)
-        except EngineRefused as error:
-            return Finding(ok=False, text=str(error))
-        return await check_workflow(self._session.client, workflow)
-
-    async def verify(
-        self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
-    ) -> Sequence[Finding]:
-        """Check the steps that the gates name, and the settings that questions need; see `Verifies.verify`."""
-        try:
-            return await verify(self._session.client, self._settings, workflow, gates)
-        except EngineError as error:
-            return [Finding(ok=None, text=f"its source could not be verified: {error}")]
-
-    @staticmethod
-    def embeds() -> Mapping[str, str]:
-        """Return the subworkflows that ask people and claim keys, for copying into a workflow."""
-        return embedded_files()
-
-    @staticmethod
-    def fixture_settings() -> type[BaseModel]:
-        """Return the model of the account that workflows run as; see `HasFixtures`."""
-        return FixtureSettings
-
-    def fixtures_notice(self) -> str:
-        """Say what is deployed, and what that costs; see `HasFixtures.fixtures_notice`."""
-        return NOTICE
-
-    def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
-        """Deploy workflows of known behaviour; see `HasFixtures.fixtures`."""
-        assert isinstance(settings, FixtureSettings)
-        return fixtures(self._session.client, self._settings, settings)
 
     def _register(self, handle: str) -> None:
         self._session.listings.note_running(handle)

@@ -19,8 +19,8 @@ async def test_a_start_that_could_not_be_found_again_is_a_problem_before_it_is_l
     stub: Injecting, adapter: GoogleAdapter
 ) -> None:
     stub.workflows[NAME] = Workflow(name=NAME, state=Workflow.State.ACTIVE, revision_id="000001-abc")
-    assert (await adapter.check("orders", {})).ok
+    assert (await adapter.tooling.check("orders", {})).ok
     stub.tell("ListExecutions", Fault(code="PERMISSION_DENIED"))
-    found = await adapter.check("orders", {})
+    found = await adapter.tooling.check("orders", {})
     assert not found.ok
     assert f"workflows.executions.list on {NAME}" in found.text

@@ -75,7 +75,9 @@ class TestGoogleAdapter(AdapterContract):
             @asynccontextmanager
             async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
                 assert isinstance(adapter, GoogleAdapter)
-                assert (await adapter.check(stage.echo, {})).ok  # connected: only the reply of the start is to be lost
+                assert (
+                    await adapter.tooling.check(stage.echo, {})
+                ).ok  # connected: only the reply of the start is to be lost
                 assert await adapter.find(new_start(Role(workflow=stage.echo))) is None  # likewise, for executions
                 async with proxy.losing():
                     yield

@@ -23,8 +23,9 @@ from mcp_workflows_google_local.language.errors import Raised, Tag
 from adapters.google.tests import scene
 from adapters.google.tests.tell import EXECUTION, GOOGLE, noted, posted
 from adapters.google.tests.worlds import SERVER, World, run
-from mcp_workflows.adapter import Embeds, Failure, Ref, Start
+from mcp_workflows.adapter import Failure, Ref, Start
 from mcp_workflows.adapter.templates import Template
+from mcp_workflows.kit.tooling import Embeds
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.google_engine import GoogleEngine
 
@@ -54,8 +55,8 @@ def shown(field: str) -> list[Any]:
 
 
 def test_the_adapter_embeds_what_the_page_tells_to_append() -> None:
-    assert issubclass(GoogleAdapter, Embeds)
-    assert GoogleAdapter.embeds() == embedded_files()
+    assert isinstance(GoogleAdapter.tooling, Embeds)
+    assert GoogleAdapter.tooling.embeds() == embedded_files()
     [command] = [line for line in blocks("sh")[0].splitlines() if " helper " in line]
     assert command.split()[2] in FILES
     assert "--update-env-vars=MCP_WORKFLOWS_URL=" in blocks("sh")[0]

@@ -14,7 +14,7 @@ from mcp_workflows_google.tooling.check import permissions
 from mcp_workflows_google.tooling.definition import parse_definition
 from mcp_workflows_google.tooling.embed import add_subworkflows
 
-from mcp_workflows.adapter import Use
+from mcp_workflows.kit.tooling import Use
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.google_engine import GoogleEngine
 

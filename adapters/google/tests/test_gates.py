@@ -192,7 +192,7 @@ async def until_told(it: Watched, said: str) -> None:
     try:
         with anyio.fail_after(15):
             while not re.fullmatch(said, found):
-                gate = (await it.adapter.explain(it.ref)).gates["approval"]
+                gate = (await it.adapter.tooling.explain(it.ref)).gates["approval"]
                 found = f"{gate.state}: {gate.why}"
     except TimeoutError:
         raise AssertionError(found) from None

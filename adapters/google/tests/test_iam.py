@@ -13,8 +13,9 @@ from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.start import preview
 from mcp_workflows_google.tooling.check import permissions
 
-from mcp_workflows.adapter import Start, Use
+from mcp_workflows.adapter import Start
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.tooling import Use
 
 READS = {"workflows.executions.get", "workflows.executions.list", "workflows.workflows.get"}
 STARTS = {"workflows.executions.cancel", "workflows.executions.create"}

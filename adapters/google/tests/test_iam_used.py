@@ -11,8 +11,9 @@ from mcp_workflows_google import GoogleAdapter
 
 from adapters.google.tests.injecting import Injecting, Reply
 from adapters.google.tests.stubbed import PLACE, adapter, notes, running_stub, settings, start, stub, told
-from mcp_workflows.adapter import Ref, Use
+from mcp_workflows.adapter import Ref
 from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.kit.tooling import Use
 
 __all__ = ["adapter", "notes", "running_stub", "stub"]
 pytestmark = pytest.mark.anyio
@@ -51,22 +52,22 @@ async def everything(adapter: GoogleAdapter, stub: Injecting) -> None:
         await adapter.answer(ref, {key: {"action": "accept", "content": {}}})
     assert await told(adapter, "claim", {**PLACE, "execution": "e-1"}) == {"claimed": True}
     await adapter.describe_many([ref])
-    await adapter.explain(ref)
+    await adapter.tooling.explain(ref)
     await adapter.adopt(ref.handle)
-    await adapter.check("orders", {})
-    await adapter.verify("orders", {}, {})
+    await adapter.tooling.check("orders", {})
+    await adapter.tooling.verify("orders", {}, {})
     await adapter.cancel(ref)
 
 
 async def test_the_role_of_a_tool_is_what_it_uses(adapter: GoogleAdapter, stub: Injecting) -> None:
     await everything(adapter, stub)
-    role = await adapter.permissions([Use(tool="it", workflow="orders")])
+    role = await adapter.tooling.permissions([Use(tool="it", workflow="orders")])
     assert set(role["includedPermissions"]) == used(stub)
 
 
 async def test_looking_for_labelled_workflows_uses_one_more(stub: Injecting) -> None:
     async with GoogleAdapter(settings(stub, discover={})) as adapter:
-        await adapter.exposed()
-        role = await adapter.permissions([])
+        await adapter.tooling.exposed()
+        role = await adapter.tooling.permissions([])
     assert used(stub) == {"workflows.workflows.list"}
     assert used(stub) <= set(role["includedPermissions"])

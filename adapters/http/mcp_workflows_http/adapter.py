@@ -8,19 +8,17 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import ClassVar, Final, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 import anyio
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import (
     JSON,
+    Adapter,
     Allowance,
-    Discovered,
     Execution,
-    Finding,
     Notes,
-    Preset,
     Ref,
     Route,
     SharedSecret,
@@ -42,12 +40,9 @@ from mcp_workflows_http.definition import ApiDefinition, Ask
 from mcp_workflows_http.describe import describe, listings, log_end
 from mcp_workflows_http.errors import change_error
 from mcp_workflows_http.handle import Handle, run_of
-from mcp_workflows_http.presets import presets
-from mcp_workflows_http.settings import HttpOptions, HttpSettings, preset_schema
+from mcp_workflows_http.settings import HttpOptions, HttpSettings
 from mcp_workflows_http.start import find_executions, start_execution
-from mcp_workflows_http.tooling.check import check_engine, check_workflow, made_up
-from mcp_workflows_http.tooling.discover import discover
-from mcp_workflows_http.tooling.preview import preview
+from mcp_workflows_http.tooling import DiscoveringHttpTooling, HttpTooling
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
 _SWEEP_EVERY: Final = 5.0  # seconds at least between two sweeps
@@ -58,13 +53,13 @@ _LISTS_SHARE: Final = 0.4  # of the rate limit, where the API has lists; starts,
 T = TypeVar("T", bound="HttpAdapter")
 
 
-class HttpAdapter:
-    """Adapter for a job API; satisfies `Adapter` and the protocols that its definition makes possible."""
+class HttpAdapter(Adapter):
+    """Adapter for a job API; it has the capabilities that its definition makes possible."""
 
     Settings: ClassVar[type[BaseModel]] = HttpSettings
     Options: ClassVar[type[BaseModel]] = HttpOptions
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
-    first_settings: ClassVar[Mapping[str, str]] = {"preset": "respond-async", "url": "https://jobs.example.com"}
+    tooling: Any = HttpTooling  # Any: see `Adapter.tooling`
     looks_share: ClassVar[float] = 0.8  # of the rate limit
 
     def __new__(cls, settings: HttpSettings) -> Self:
@@ -77,6 +72,8 @@ class HttpAdapter:
         self._client = ApiClient(settings)
         self._waits = KeptLooks()
         self.changes = ChangeHints()
+        kind = HttpTooling if settings.workflows is None else DiscoveringHttpTooling
+        self.tooling = kind(settings, self._client, self._definitions)
 
     def remember(self, notes: Notes) -> None:
         """Keep definitions there; see `Remembers.remember`."""
@@ -84,7 +81,7 @@ class HttpAdapter:
 
     @property
     def identity(self) -> str:
-        """The URL of the API, and those of the `vars` that the request of a start has; see `Identified.identity`.
+        """The URL of the API, and those of the `vars` that the request of a start has; see `Adapter.identity`.
 
         They tell one project from another where all have one URL: those of GitHub are the repository.
         """
@@ -192,30 +189,6 @@ class HttpAdapter:
         if not reply.ok and reply.status not in how.late:
             raise change_error(reply)
 
-    def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the request that `start` would send; see `Previews.preview`."""
-        return preview(self._client, self._settings, start)
-
-    async def check_engine(self) -> Finding:
-        """Check that the API answers; see `Checks.check_engine`."""
-        finding = await check_engine(self._client, self._settings)
-        unmapped = await self._definitions.unmapped_finding(self._settings.look.map) if finding.ok else None
-        return unmapped or finding
-
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check a workflow, as far as the API can tell without a start; see `Checks.check`."""
-        return await check_workflow(self._client, self._settings, made_up(workflow, dict(options)))
-
-    @staticmethod
-    def presets() -> Mapping[str, Preset]:
-        """Return the definitions of well-known APIs; see `HasPresets.presets`."""
-        return presets()
-
-    @staticmethod
-    def preset_schema() -> Mapping[str, JSON]:
-        """Return the JSON Schema of a preset; see `HasPresets.preset_schema`."""
-        return preset_schema()
-
     @property
     def allowance(self) -> Allowance:
         """This process's share of the API's rate limit; see `Limited.allowance`."""
@@ -257,15 +230,6 @@ class FindingHttpAdapter(HttpAdapter):
             for handle in found[1:]:
                 await self._cancel(settings, handle, start.options)
         return found[0].text() if found else None
-
-
-class DiscoveringHttpAdapter(HttpAdapter):
-    """Adapter for a job API that lists its workflows; satisfies `Discovers` besides."""
-
-    async def discover(self) -> Sequence[Discovered]:
-        """Return the workflows, with what the API knows of their inputs; see `Discovers.discover`."""
-        assert self._settings.workflows is not None
-        return await discover(self._client, self._settings, self._settings.workflows)
 
 
 class LoggingHttpAdapter(HttpAdapter):
@@ -357,8 +321,6 @@ def _kind(cls: type[T], settings: HttpSettings) -> type[T]:
         parents.append(FindingHttpAdapter)
     if settings.look.log is not None:
         parents.append(LoggingHttpAdapter)
-    if settings.workflows is not None:
-        parents.append(DiscoveringHttpAdapter)
     if settings.webhook_secret is not None:
         parents.append(CalledHttpAdapter)
     if settings.can_sweep:

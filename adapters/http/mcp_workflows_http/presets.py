@@ -13,8 +13,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from mcp_workflows.adapter import JSON, Preset, closest
+from mcp_workflows.adapter import JSON, closest
 from mcp_workflows.kit.expressions import as_object
+from mcp_workflows.kit.tooling import Preset
 
 _FOLDER: Final = files("mcp_workflows_http") / "preset_files"
 _ENDINGS: Final = (".yaml", ".yml")  # of a file of the user's own

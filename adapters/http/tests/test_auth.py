@@ -106,7 +106,7 @@ async def test_a_token_that_expires_between_two_requests_of_a_look_is_renewed_on
 async def test_a_login_gives_a_token() -> None:
     async with scene("airflow", "release", auth={"login": {"user": "mcp", "password": "pw-1234"}}) as found:
         found.vendor.replies["POST /auth/token"] = JSONResponse({"access_token": "jwt-1"}, status_code=201)
-        assert not (await found.adapter.check_engine()).ok
+        assert not (await found.adapter.tooling.check_engine()).ok
         assert found.vendor.last("POST").body == {"username": "mcp", "password": "pw-1234"}
         assert headers_of(found.vendor, "/api/v2/version") == ["Bearer jwt-1"]
 

@@ -84,9 +84,9 @@ async def test_a_word_that_no_map_names_is_a_finding_after_a_day(
     async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store, here() as found:
         found.adapter.remember(notes_in(store)("jobs"))
         await found.look(await found.start("odd"))
-        assert (await found.adapter.check_engine()).ok
+        assert (await found.adapter.tooling.check_engine()).ok
         monkeypatch.setattr("mcp_workflows.kit.kept_definitions._TELL_AFTER", timedelta(0))
-        finding = await found.adapter.check_engine()
+        finding = await found.adapter.tooling.check_engine()
     assert finding.text == "its status 'sleeping' has been in no map for a day: a task with it goes on for ever"
     assert not finding.ok
 
@@ -216,7 +216,7 @@ async def test_what_has_ended_is_not_cancelled() -> None:
 
 async def test_a_value_cannot_leave_its_segment_of_a_path() -> None:
     async with here() as found:
-        shown = found.adapter.preview(start("../jobs?x=1#/echo"))
+        shown = found.adapter.tooling.preview(start("../jobs?x=1#/echo"))
         assert shown["url"].endswith("/jobs/..%2Fjobs%3Fx%3D1%23%2Fecho")
         for workflow in ("..", ".", ""):
             with pytest.raises(EngineRefused, match="cannot be a part of a path"):
@@ -229,7 +229,7 @@ async def test_only_what_is_split_fills_several_segments_of_a_path() -> None:
         ("/run/{{arguments.id}}", {"id": ["a", "b"]}, "/run/%5B%22a%22%2C%20%22b%22%5D"),
     ):
         async with here(start={**DEFINITION["start"], "request": f"POST {path}"}) as found:
-            assert found.adapter.preview(start("team/my job", arguments=arguments))["url"].endswith(sent)
+            assert found.adapter.tooling.preview(start("team/my job", arguments=arguments))["url"].endswith(sent)
     async with here(start={**DEFINITION["start"], "request": "POST /run/{{split(workflow, '/')}}"}) as found:
         for workflow in ("team/../x", "/x", ""):
             with pytest.raises(EngineRefused, match="cannot be a part of a path"):
@@ -344,7 +344,7 @@ async def test_the_definition_of_its_start_is_the_one_that_counts() -> None:
 
 async def test_what_a_start_would_send_is_shown_without_secrets() -> None:
     async with here() as found:
-        shown = found.adapter.preview(start(arguments={"a": "it's"}))
+        shown = found.adapter.tooling.preview(start(arguments={"a": "it's"}))
     assert TOKEN not in str(shown)
     assert shown["headers"]["authorization"] == "Bearer ***"
     assert shown["curl"].startswith("curl --request POST --header 'idempotency-key: k'")
@@ -352,10 +352,10 @@ async def test_what_a_start_would_send_is_shown_without_secrets() -> None:
 
 async def test_check_tells_whether_it_answers_and_lets_us_in() -> None:
     async with here(starts="findable", find=FIND) as found:
-        assert (await found.adapter.check_engine()).ok
-        assert (await found.adapter.check("echo", {})).text == "workflow echo its executions can be searched"
+        assert (await found.adapter.tooling.check_engine()).ok
+        assert (await found.adapter.tooling.check("echo", {})).text == "workflow echo its executions can be searched"
     async with here(auth={"bearer": "wrong"}, check={"engine": "/jobs/x"}) as found:
-        finding = await found.adapter.check_engine()
+        finding = await found.adapter.tooling.check_engine()
     assert (finding.ok, finding.hint) == (False, "check auth")
 
 
@@ -369,7 +369,7 @@ async def test_check_tells_whether_it_answers_and_lets_us_in() -> None:
 )
 async def test_check_looks_at_an_execution_that_nobody_started(look: Any, text: str) -> None:
     async with here(starts="findable", find=FIND, look={"request": look, "codes": {200: "running"}}) as found:
-        assert (await found.adapter.check("echo", {})).text.startswith(text)
+        assert (await found.adapter.tooling.check("echo", {})).text.startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ async def test_check_tells_a_look_that_fails_from_an_id_that_is_none(reply: Resp
     start, look = {**DEFINITION["start"], "handle": handle}, {**DEFINITION["look"], "request": "/jobs/{{handle.job}}"}
     async with here(start=start, look=look) as found:
         found.api.next_replies.append(answering(reply))
-        finding = await found.adapter.check("echo", {})
+        finding = await found.adapter.tooling.check("echo", {})
         assert found.api.calls["look"] == 1
     if text is None:
         assert (finding.ok, finding.text) == (None, "workflow echo: this API cannot tell without a start")
@@ -400,7 +400,7 @@ async def test_check_tells_a_look_that_fails_from_an_id_that_is_none(reply: Resp
 async def test_check_tells_a_page_in_place_of_the_api() -> None:
     async with here(check={"engine": "/jobs/x"}) as found:
         found.api.next_replies.append(answering(HTML))
-        finding = await found.adapter.check_engine()
+        finding = await found.adapter.tooling.check_engine()
     assert (finding.ok, finding.text) == (False, "it answered 200 with a page that is no JSON")
 
 

@@ -106,6 +106,6 @@ async def test_a_search_since_the_call_finds_what_a_clock_that_is_behind_has_dat
 async def test_check_finds_a_clock_that_differs_by_far(ahead: int, text: str) -> None:
     async with throttling(date=dated(time.time() + ahead)) as adapter:
         await pause_of(adapter)
-        finding = await adapter.check_engine()
+        finding = await adapter.tooling.check_engine()
     assert not finding.ok
     assert re.search(text, finding.text)

@@ -157,7 +157,7 @@ async def refused(url: str, text: str, **settings: Any) -> None:
         with pytest.raises(EngineUnavailable, match=text) as raised:
             await adapter.start(Start(workflow="w", arguments={}, key="k", created=datetime.now(UTC)))
         assert not raised.value.sent
-        finding = await adapter.check_engine()
+        finding = await adapter.tooling.check_engine()
         assert not finding.ok
         assert text.replace("\\", "") in finding.text
         assert "s3cret" not in f"{raised.value} {finding}"
@@ -230,7 +230,7 @@ async def test_a_proxy_that_wants_credentials_gets_them(authority: Authority, tm
         await started(adapter_of(url=f"https://localhost:{port}", proxy=ours, tls=tls, **DEFINITION))
         await started(adapter_of(url=f"http://127.0.0.1:{plain}", proxy=ours, **DEFINITION))
         async with adapter_of(url=f"http://127.0.0.1:{plain}", proxy=through.url, **DEFINITION) as adapter:
-            finding = await adapter.check_engine()
+            finding = await adapter.tooling.check_engine()
     text = "it answered 407: the proxy does not accept our credentials (proxy)"
     assert finding == Finding(ok=False, text=text, hint="check proxy")
 

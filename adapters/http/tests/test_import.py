@@ -12,7 +12,7 @@ from mcp_workflows_http import HttpAdapter, HttpSettings
 
 from adapters.http.tests.buildbot_engine import Buildbot
 from adapters.http.tests.scripted import scene
-from mcp_workflows.adapter import Discovered, Discovers
+from mcp_workflows.kit.tooling import Discovered, Discovers
 
 DEPLOY = """
 on:
@@ -36,8 +36,8 @@ build: {script: make}
 async def drafts(preset: str, replies: Mapping[str, Any], **settings: Any) -> Sequence[Discovered]:
     async with scene(preset, "any", **settings) as found:
         found.vendor.replies.update(replies)
-        assert isinstance(found.adapter, Discovers)
-        return await found.adapter.discover()
+        assert isinstance(found.adapter.tooling, Discovers)
+        return await found.adapter.tooling.discover()
 
 
 async def test_github_has_the_inputs_in_the_file_of_the_workflow() -> None:
@@ -157,8 +157,8 @@ async def test_buildbot_has_the_properties_of_its_force_scheduler(tmp_path: Path
     with Buildbot(tmp_path) as engine:
         settings = HttpSettings.model_validate({"preset": "buildbot", "url": engine.url})
         async with HttpAdapter(settings) as adapter:
-            assert isinstance(adapter, Discovers)
-            found = {each.workflow: each.input for each in await adapter.discover()}
+            assert isinstance(adapter.tooling, Discovers)
+            found = {each.workflow: each.input for each in await adapter.tooling.discover()}
     assert found.keys() == {"echo", "decline", "forever"}
     assert found["echo"] == {
         "type": "object",

@@ -140,12 +140,12 @@ def read(name: str) -> str:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_each_fits_the_schema_that_is_published(name: str) -> None:
-    jsonschema_rs.validate(dict(HttpAdapter.preset_schema()), json.loads(json.dumps(read_preset(name))))
+    jsonschema_rs.validate(dict(HttpAdapter.tooling.preset_schema()), json.loads(json.dumps(read_preset(name))))
 
 
 def test_the_schema_knows_every_key() -> None:
     with pytest.raises(jsonschema_rs.ValidationError, match="'lok' was unexpected"):
-        jsonschema_rs.validate(dict(HttpAdapter.preset_schema()), {"lok": {}})
+        jsonschema_rs.validate(dict(HttpAdapter.tooling.preset_schema()), {"lok": {}})
 
 
 def test_a_preset_has_no_credentials() -> None:

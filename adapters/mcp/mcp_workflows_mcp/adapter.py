@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Final, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Self, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import anyio
@@ -19,12 +19,9 @@ from pydantic import BaseModel
 
 from mcp_workflows.adapter import (
     JSON,
+    Adapter,
     Allowance,
-    Discovered,
-    DraftedEngine,
     Execution,
-    Exposed,
-    Finding,
     Notes,
     Ref,
     Start,
@@ -46,13 +43,10 @@ from mcp_workflows_mcp.handle import Handle, HandleKind
 from mcp_workflows_mcp.open_calls import OpenCalls
 from mcp_workflows_mcp.settings import McpOptions, McpSettings
 from mcp_workflows_mcp.start import StartCalls, find_executions
-from mcp_workflows_mcp.tooling.check import check_engine, check_workflow
-from mcp_workflows_mcp.tooling.discover import address_of, discover, draft_engine, exposed
-from mcp_workflows_mcp.tooling.preview import preview
+from mcp_workflows_mcp.tooling import McpTooling
 from mcp_workflows_mcp.upstream_tasks import UpstreamTasks, task_of
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
-_EXPOSE_EVERY: Final = 60.0  # seconds between two looks at the list of tools
 _LONGEST_PAUSE: Final = 60.0  # seconds between two looks that a server can ask for
 
 _CREDENTIAL: Final = re.compile(r"secret|passw|passphrase|token|key|credential|auth|cookie", re.IGNORECASE)
@@ -60,13 +54,13 @@ _CREDENTIAL: Final = re.compile(r"secret|passw|passphrase|token|key|credential|a
 T = TypeVar("T", bound="McpAdapter")
 
 
-class McpAdapter:
-    """Adapter for an MCP server; satisfies `Adapter`."""
+class McpAdapter(Adapter):
+    """Adapter for an MCP server."""
 
     Settings: ClassVar[type[BaseModel]] = McpSettings
     Options: ClassVar[type[BaseModel]] = McpOptions
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
-    first_settings: ClassVar[Mapping[str, str]] = {"url": "https://tools.example.com/mcp"}
+    tooling: Any = McpTooling  # Any: see `Adapter.tooling`
 
     def __new__(cls, settings: McpSettings) -> Self:
         """Return an adapter with exactly the guarantee and the capabilities that the definition has."""
@@ -83,6 +77,7 @@ class McpAdapter:
         self._looks = KeptLooks()
         self._exit = AsyncExitStack()
         self._group: TaskGroup | None = None
+        self.tooling = McpTooling(settings, self._upstream, self._definitions)
 
     def remember(self, notes: Notes) -> None:
         """Keep definitions and open calls there; see `Remembers.remember`."""
@@ -91,7 +86,7 @@ class McpAdapter:
 
     @property
     def identity(self) -> str:
-        """The URL, or the program with a digest of all that may lead it elsewhere; see `Identified.identity`.
+        """The URL, or the program with a digest of all that may lead it elsewhere; see `Adapter.identity`.
 
         The query of a URL, the arguments of a program and its variables may be secrets, so only the digest has them.
         It leaves out what is a credential by its name: a new token makes no other engine.
@@ -251,42 +246,6 @@ class McpAdapter:
         return await self._calls.elicitations.ask(call.id, params)
 
     # --- further capabilities
-
-    def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the call that `start` would make; see `Previews.preview`."""
-        return preview(self._settings, start)
-
-    async def check_engine(self) -> Finding:
-        """Check that the server answers and has the tools; see `Checks.check_engine`."""
-        finding = await check_engine(self._upstream, self._settings)
-        look = self._settings.look
-        unmapped = await self._definitions.unmapped_finding(look.map) if finding.ok and look is not None else None
-        return unmapped or finding
-
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that the tool of a workflow is there; see `Checks.check`."""
-        return await check_workflow(self._upstream, self._settings, workflow, options)
-
-    async def discover(self) -> Sequence[Discovered]:
-        """Return the tools that start something; see `Discovers.discover`."""
-        return await discover(self._upstream, self._settings)
-
-    @classmethod
-    async def draft(cls, address: str, start: str | None) -> DraftedEngine:
-        """Return a draft of the engine for a server; see `Drafts.draft`."""
-        how, shown = address_of(address)
-        async with cls(McpSettings.model_validate(how)) as adapter:
-            upstream = adapter._upstream
-            return draft_engine(list((await upstream.tools()).values()), await upstream.connection(), shown, start)
-
-    @property
-    def expose_every(self) -> float | None:
-        """The interval of reading the list of tools; see `Exposes.expose_every`."""
-        return _EXPOSE_EVERY if self._settings.expose else None
-
-    async def exposed(self) -> Sequence[Exposed]:
-        """Return the tools that `expose` names, as the server describes them; see `Exposes.exposed`."""
-        return await exposed(self._upstream, self._settings)
 
     @property
     def allowance(self) -> Allowance:

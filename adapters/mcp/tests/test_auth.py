@@ -386,7 +386,7 @@ async def test_a_refused_exchange_is_a_refusal_that_shows_no_token(
             await started(adapter)
         assert "workload-token" not in str(raised.value)
         assert server.calls("start_job") == []
-        found = await adapter.check_engine()
+        found = await adapter.tooling.check_engine()
         assert (found.ok, found.hint) == (False, "check auth")
     assert "workload-token" not in caplog.text
 

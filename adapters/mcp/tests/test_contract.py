@@ -62,7 +62,7 @@ async def over_http(state: Path, *, dedupes: bool = True, **more: Any) -> AsyncG
         @asynccontextmanager
         async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
             assert isinstance(adapter, McpAdapter)
-            await adapter.check_engine()  # it is connected by now: the reply of the start is lost, and no other
+            await adapter.tooling.check_engine()  # it is connected by now: the reply of the start is lost, and no other
             async with lossy.losing():
                 yield
 

@@ -167,7 +167,7 @@ async def test_check_says_which_fields_no_output_schema_names(named: Any, ok: bo
     schema = {"type": "object", "properties": named}
     tools = [tool("start_job", outputSchema=schema), tool("get_job", outputSchema=schema)]
     async with scene(ScriptedServer(tools=tools)) as found:
-        finding = await found.adapter.check("start_job", {})
+        finding = await found.adapter.tooling.check("start_job", {})
     assert finding.ok is ok
     assert said in finding.text
 
@@ -303,7 +303,7 @@ async def test_no_error_of_a_handshake_has_our_token(method: str) -> None:
         with pytest.raises(EngineError) as raised:
             await found.started()
         assert SECRET not in str(raised.value)
-        assert SECRET not in (await found.adapter.check_engine()).text
+        assert SECRET not in (await found.adapter.tooling.check_engine()).text
 
 
 async def test_control_characters_in_names_of_tools_reach_no_log_and_no_error(
@@ -313,7 +313,7 @@ async def test_control_characters_in_names_of_tools_reach_no_log_and_no_error(
         await found.started()
         found.server.tools.append(tool("evil\nERROR root: all is lost\x1b[31m", description="\x00\u202e"))
         found.server.tools[:] = [each for each in found.server.tools if each["name"] != "start_job"]
-        await found.adapter.exposed()
+        await found.adapter.tooling.exposed()
         with pytest.raises(EngineRefused) as raised:
             await found.started("key-2")
         for said in (str(raised.value), *(record.getMessage() for record in caplog.records)):
@@ -328,16 +328,16 @@ async def test_a_tool_that_vanishes_and_comes_back_is_told_once_each_time(caplog
     async with scene(expose=["start_job"]) as found:
         ref = await found.started()
         there = list(found.server.tools)
-        assert [each.name for each in await found.adapter.exposed()] == ["start_job"]
+        assert [each.name for each in await found.adapter.tooling.exposed()] == ["start_job"]
         found.server.tools = [each for each in there if each["name"] != "start_job"]
-        assert await found.adapter.exposed() == []
+        assert await found.adapter.tooling.exposed() == []
         for _ in range(3):
             with pytest.raises(EngineRefused, match="no tool 'start_job'"):
                 await found.started("key-2")
         assert (await found.adapter.describe(ref)).status is Status.RUNNING
         found.server.tools = there
         await found.started("key-3")
-        assert [each.name for each in await found.adapter.exposed()] == ["start_job"]
+        assert [each.name for each in await found.adapter.tooling.exposed()] == ["start_job"]
         told = [record.getMessage() for record in caplog.records if "have changed" in record.getMessage()]
         assert told == [
             "the tools of an MCP server have changed: gone: start_job",
@@ -358,7 +358,7 @@ async def test_another_input_of_a_tool_is_told_once_and_found_by_check(caplog: p
             {**each, "inputSchema": changed} if each["name"] == "get_job" else each for each in found.server.tools
         ]
         for _ in range(2):
-            finding = await found.adapter.check_engine()
+            finding = await found.adapter.tooling.check_engine()
             assert (finding.ok, finding.text) == (False, "look: the tool get_job needs uuid")
         told = [record.getMessage() for record in caplog.records if "have changed" in record.getMessage()]
         assert told == ["the tools of an MCP server have changed: with another input: get_job"]
@@ -532,8 +532,8 @@ MALFORMED: list[Any] = [  # Any: JSON of any shape
 async def test_a_malformed_tool_hides_no_other(malformed: Any, revision: str, caplog: pytest.LogCaptureFixture) -> None:
     server = ScriptedServer(revision=revision, tools=[tool("start_job"), malformed, tool("get_job")])
     async with scene(server, expose=["start_job"]) as found:
-        assert [each.name for each in await found.adapter.exposed()] == ["start_job"]
-        assert (await found.adapter.check_engine()).text.startswith("cancel: the server has no tool")
+        assert [each.name for each in await found.adapter.tooling.exposed()] == ["start_job"]
+        assert (await found.adapter.tooling.check_engine()).text.startswith("cancel: the server has no tool")
     assert "is malformed and left out" in caplog.text
 
 

@@ -92,13 +92,13 @@ def test_what_is_neither_a_url_nor_a_command_is_refused(text: str) -> None:
 
 async def test_a_draft_names_what_belongs_together(tmp_path: Path) -> None:
     async with served(tmp_path / "jobs.json") as url:
-        drafted = await McpAdapter.draft(url, None)
+        drafted = await McpAdapter.tooling.draft(url, None)
         assert drafted.name == "jobs"
         assert drafted.settings["url"] == url
         assert drafted.settings["look"]["tool"] == "get_job"
         assert drafted.settings["cancel"]["tool"] == "stop_job"
         assert drafted.settings["expose"] == ["start_job"]
         with pytest.raises(ConfigError, match="no tool 'nothing'"):
-            await McpAdapter.draft(url, "nothing")
+            await McpAdapter.tooling.draft(url, "nothing")
         with pytest.raises(ConfigError, match="answer_job does not seem to start"):
-            await McpAdapter.draft(url, "answer_job")
+            await McpAdapter.tooling.draft(url, "answer_job")

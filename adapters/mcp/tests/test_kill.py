@@ -199,7 +199,7 @@ async def test_a_server_over_http_that_is_killed_in_a_start_started_one_executio
     assert DEFINITION["starts"] == "keyed"
     with jobs_over_http(tmp_path) as server:
         async with http(server.url, timeout="500ms") as adapter:
-            await adapter.check_engine()
+            await adapter.tooling.check_engine()
             server.freeze()
             with pytest.raises(EngineUnavailable):
                 await started(adapter, "forever")

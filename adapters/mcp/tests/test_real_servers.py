@@ -36,7 +36,7 @@ async def adapter_of(engine: Mapping[str, Any], notes: MemoryNotes | None = None
     adapter = McpAdapter(McpSettings.model_validate(settings))
     adapter.remember(notes or MemoryNotes())
     async with adapter:
-        assert (found := await adapter.check_engine()).ok, found
+        assert (found := await adapter.tooling.check_engine()).ok, found
         yield adapter
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
@@ -19,21 +19,14 @@ from pydantic import BaseModel
 
 from mcp_workflows.adapter import (
     JSON,
+    Adapter,
     Allowance,
-    Discovered,
     Execution,
-    Explanation,
-    Exposed,
-    Finding,
-    Fixtures,
-    Gate,
     Ref,
-    Replayed,
     Start,
     StartGuarantee,
-    Use,
 )
-from mcp_workflows.errors import EngineError, EngineRefused
+from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.bulk_status import PAGE, ListEntry, ListingRefusedError, Listings, RunningNames
 from mcp_workflows_stepfunctions.arns import ExecutionArn, Machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError, open_client
@@ -50,15 +43,9 @@ from mcp_workflows_stepfunctions.gates import AnswerCall, GateSettings, answer_c
 from mcp_workflows_stepfunctions.hints import receive_hints
 from mcp_workflows_stepfunctions.settings import StepFunctionsOptions, StepFunctionsSettings
 from mcp_workflows_stepfunctions.start import Machines, read_input, start_execution, start_request
-from mcp_workflows_stepfunctions.tooling.check import check_engine, check_machine, verify
-from mcp_workflows_stepfunctions.tooling.deployment import FixtureSettings
-from mcp_workflows_stepfunctions.tooling.discover import TaggedMachines, adopt, discover, same_workflow
-from mcp_workflows_stepfunctions.tooling.explain import explain, explain_gates
-from mcp_workflows_stepfunctions.tooling.fixtures import NOTICE, fixtures
-from mcp_workflows_stepfunctions.tooling.iam import permissions
-from mcp_workflows_stepfunctions.tooling.offline import preview, read_embedded_files, replay
+from mcp_workflows_stepfunctions.tooling import NO_ROLE, Parts, StepFunctionsTooling
+from mcp_workflows_stepfunctions.tooling.discover import TaggedMachines, adopt, same_workflow
 
-NO_ROLE: Final = "source_identity needs assume_role of the engine: a session of that role carries it"
 CANCELLED_BY_US: Final = "cancelled through mcp-workflows"
 MAX_CAUSE: Final = 32_768  # characters, of StopExecution
 _ANSWERED: Final = "TaskTimedOut"  # AWS knows the token; its task was answered, timed out or was stopped
@@ -75,31 +62,31 @@ class _Opened:
     listings: Listings
     express: ExpressExecutions
     console: Console
-    tagged: TaggedMachines
 
 
-class StepFunctionsAdapter:
+class StepFunctionsAdapter(Adapter):
     """State machines of AWS Step Functions as workflows.
 
-    It satisfies `Adapter`, and those capabilities of `mcp_workflows.adapter` that Step Functions has.
+    It has those capabilities of `mcp_workflows.adapter` that Step Functions has.
     """
 
     Settings: ClassVar[type[BaseModel]] = StepFunctionsSettings
     Options: ClassVar[type[BaseModel]] = StepFunctionsOptions
-    GateSettings: ClassVar[type[BaseModel]] = GateSettings
+    GateSettings: ClassVar[type[BaseModel] | None] = GateSettings
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
     start_options: ClassVar[frozenset[str]] = frozenset({"express", "timeout"})
-    first_settings: ClassVar[Mapping[str, str]] = {"region": ""}
-    cancels_at_once: ClassVar[bool] = True  # see `capabilities.cancels_at_once`
+    cancels_at_once: ClassVar[bool] = True
+    tooling: Any = StepFunctionsTooling  # Any: see `Adapter.tooling`
 
     def __init__(self, settings: StepFunctionsSettings) -> None:
         self._settings = settings
         self._stack = AsyncExitStack()
         self._entered: _Opened | None = None
+        self.tooling = StepFunctionsTooling(settings)
 
     @property
     def identity(self) -> str:
-        """The account and Region, without a call; see `Identified.identity`.
+        """The account and Region, without a call; see `Adapter.identity`.
 
         The profile stands for an account that no setting names, and its host for an engine that is not AWS.
         """
@@ -119,16 +106,20 @@ class StepFunctionsAdapter:
             client = await stack.enter_async_context(open_client(settings))
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
+            machines, reader = Machines(client, settings.known_account), HistoryReader(client)
             self._entered = _Opened(
                 client=client,
-                machines=Machines(client, settings.known_account),
-                reader=HistoryReader(client),
+                machines=machines,
+                reader=reader,
                 listings=listings(client),
                 express=ExpressExecutions(client, group),
                 console=Console.of_region(
                     client.partition, client.region, url=settings.console_url, custom=client.endpoint_is_custom
                 ),
-                tagged=TaggedMachines(client, settings.discover),
+            )
+            tagged = TaggedMachines(client, settings.discover)
+            self.tooling.parts = Parts(
+                client=client, machines=machines, reader=reader, tagged=tagged, describe=self.describe
             )
             self._stack = stack.pop_all()
         return self
@@ -137,7 +128,7 @@ class StepFunctionsAdapter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the clients. Running Express executions continue at AWS, and their outcome is lost."""
-        self._entered = None
+        self._entered = self.tooling.parts = None
         await self._stack.aclose()
 
     async def start(self, start: Start) -> str:
@@ -220,10 +211,6 @@ class StepFunctionsAdapter:
         except ExpectedCodeError:
             await client.call("stop_execution", caller=caller, executionArn=ref.handle)
 
-    def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the StartExecution that `start` would send; see `Previews.preview`."""
-        return preview(start, self._opened.machines)
-
     async def adopt(self, execution_id: str) -> Ref:
         """Return the execution with this ARN; see `Adopts.adopt`."""
         return await adopt(self._opened.client, execution_id)
@@ -235,7 +222,7 @@ class StepFunctionsAdapter:
 
     @staticmethod
     def fleeting(options: Mapping[str, JSON]) -> bool:
-        """Return True for an Express state machine; see `Fleeting.fleeting`."""
+        """Return True for an Express state machine; see `Adapter.fleeting`."""
         return options.get("express") is True
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
@@ -250,86 +237,6 @@ class StepFunctionsAdapter:
     async def hints(self, changed: Callable[[str], None]) -> None:
         """Report the executions that EventBridge names in the queue of `events`; see `Hints.hints`."""
         await receive_hints(self._opened.client, self._settings, changed)
-
-    @property
-    def expose_every(self) -> float | None:
-        """The interval of looking for tagged state machines, in seconds; see `Exposes.expose_every`."""
-        discovery = self._settings.discover
-        return None if discovery is None else discovery.every.total_seconds()
-
-    async def exposed(self) -> Sequence[Exposed]:
-        """Return the state machines with the tag of `discover`; see `Exposes.exposed`."""
-        return await self._opened.tagged.exposed()
-
-    async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
-        """Return the IAM policy document with the least that these tools need; see `Permits.permissions`."""
-        return await permissions(self._opened.client, self._settings, uses)
-
-    async def discover(self) -> Sequence[Discovered]:
-        """Return all state machines; see `Discovers.discover`."""
-        return await discover(self._opened.client)
-
-    async def explain(self, ref: Ref) -> Explanation:
-        """Explain the state of an execution by the newest events of its history; see `Explains.explain`."""
-        opened, execution = self._opened, await self.describe(ref)
-        found = await explain(opened.client, ref, execution)
-        if execution.terminal or not ref.gates:
-            return found
-        return replace(found, gates=await explain_gates(opened.client, opened.machines, opened.reader, ref, execution))
-
-    async def check_engine(self) -> Finding:
-        """Check that Step Functions accepts these credentials, and that the queue of `events` can be read."""
-        return await check_engine(self._opened.client, self._settings.events)
-
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that the state machine exists and has the type that the tool says."""
-        opened = self._opened
-        try:
-            read = StepFunctionsOptions.read(options)
-        except EngineRefused as error:
-            return Finding(ok=False, text=str(error))
-        if read.source_identity is not None and self._settings.assume_role is None:
-            return Finding(ok=False, text=NO_ROLE)
-        return await check_machine(opened.client, opened.machines, workflow, read)
-
-    async def verify(
-        self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
-    ) -> Sequence[Finding]:
-        """Check that the machine has the states that the gates name; see `Verifies.verify`."""
-        opened = self._opened
-        try:
-            machine, read = await opened.machines.find(workflow), StepFunctionsOptions.read(options)
-        except EngineError as error:
-            return [Finding(ok=None, text=f"its states could not be verified: {error}")]
-        return await verify(opened.client, machine, read, gates)
-
-    @staticmethod
-    def embeds() -> Mapping[str, str]:
-        """Return states that ask people, to copy into a definition."""
-        return read_embedded_files()
-
-    @staticmethod
-    def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
-        """Return each status that clients would have seen, from `aws stepfunctions get-execution-history`.
-
-        Raises:
-            ConfigError: see `Replays.replay`.
-        """
-        return replay(history, gates)
-
-    @staticmethod
-    def fixture_settings() -> type[BaseModel]:
-        """Return the model of the role that state machines run as; see `HasFixtures`."""
-        return FixtureSettings
-
-    def fixtures_notice(self) -> str:
-        """Say what is deployed, and what that costs; see `HasFixtures.fixtures_notice`."""
-        return NOTICE
-
-    def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
-        """Deploy state machines of known behaviour; see `HasFixtures.fixtures`."""
-        assert isinstance(settings, FixtureSettings)
-        return fixtures(self._settings, settings)
 
     def _caller(self, options: StepFunctionsOptions) -> str | None:
         """Return the source identity of a start.

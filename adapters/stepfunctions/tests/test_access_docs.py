@@ -13,7 +13,7 @@ from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettin
 from mcp_workflows_stepfunctions.tooling.discover import read_comment
 from mcp_workflows_stepfunctions.tooling.iam import caller_policy, permissions
 
-from mcp_workflows.adapter import Use
+from mcp_workflows.kit.tooling import Use
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 

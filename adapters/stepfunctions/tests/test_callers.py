@@ -129,10 +129,10 @@ async def test_without_a_role_nothing_starts_and_check_says_why(account: Account
     async with adapter(account, assume_role=None) as opened:
         with pytest.raises(EngineRefused, match="needs assume_role"):
             await opened.start(order("ada"))
-        found = await opened.check(MACHINE, {"source_identity": "{{principal.subject}}"})
+        found = await opened.tooling.check(MACHINE, {"source_identity": "{{principal.subject}}"})
         assert (found.ok, "assume_role" in found.text) == (False, True)
     async with adapter(account) as opened:
-        assert (await opened.check(MACHINE, {"source_identity": "{{principal.subject}}"})).ok
+        assert (await opened.tooling.check(MACHINE, {"source_identity": "{{principal.subject}}"})).ok
 
 
 async def test_at_a_real_sts_it_starts_and_stops(stepfunctions: StepFunctions) -> None:

@@ -24,9 +24,9 @@ pytestmark = pytest.mark.anyio
 async def test_the_engine_is_there_or_what_to_check_is_said(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
-    assert (await adapter.check_engine()).text == "Step Functions answers in us-east-1"
+    assert (await adapter.tooling.check_engine()).text == "Step Functions answers in us-east-1"
     async with scene.adapter(stepfunctions, endpoint_url=f"http://127.0.0.1:{free_port()}") as nowhere:
-        found = await nowhere.check_engine()
+        found = await nowhere.tooling.check_engine()
     assert not found.ok
     assert "endpoint_url" in (found.hint or "")
 
@@ -37,10 +37,10 @@ async def test_a_queue_that_cannot_be_read_is_told_and_no_message_is_taken_from_
     queue = queues.new_queue(stepfunctions)
     queues.send(stepfunctions, queue, "a message")
     async with scene.adapter(stepfunctions, events={"queue_url": queue}) as adapter:
-        assert (await adapter.check_engine()).text == "Step Functions answers in us-east-1"
+        assert (await adapter.tooling.check_engine()).text == "Step Functions answers in us-east-1"
     assert "Messages" in stepfunctions.client("sqs").receive_message(QueueUrl=queue)
     async with scene.adapter(stepfunctions, events={"queue_url": f"{queue}-not"}) as adapter:
-        found = await adapter.check_engine()
+        found = await adapter.tooling.check_engine()
     assert found.ok
     assert f"but events tell nothing: SQS at {stepfunctions.url}: there is no queue {queue}-not" in found.text
 
@@ -53,23 +53,23 @@ async def test_a_machine_its_versions_and_aliases_are_looked_for(
     routing = [{"stateMachineVersionArn": version, "weight": 100}]
     client.create_state_machine_alias(name="PROD", routingConfiguration=routing)
     for there in (arn, version, f"{arn}:PROD"):
-        assert (await adapter.check(there, {})).ok
+        assert (await adapter.tooling.check(there, {})).ok
     for missing, said in {
         f"{arn}:9": "has no version 9",
         f"{arn}:TEST": "has no alias TEST",
         "nobody": "nobody",
         "arn:aws:states:us-east-1:123:stateMachine:x": "no state machine ARN",
     }.items():
-        found = await adapter.check(missing, {})
+        found = await adapter.tooling.check(missing, {})
         assert not found.ok
         assert said in found.text
 
 
 async def test_the_type_of_a_machine_is_looked_at(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
     express = stepfunctions.machine(machines.ECHO, "EXPRESS")
-    assert (await adapter.check(express, {"express": True})).ok
-    assert "set express: true" in (await adapter.check(express, {})).text
-    assert "express" in (await adapter.check(express, {"express": "sometimes"})).text
+    assert (await adapter.tooling.check(express, {"express": True})).ok
+    assert "set express: true" in (await adapter.tooling.check(express, {})).text
+    assert "express" in (await adapter.tooling.check(express, {"express": "sometimes"})).text
 
 
 GATED = machines.one_state("Approve", {**machines.asking("?"), "TimeoutSeconds": 60})
@@ -93,7 +93,7 @@ async def test_the_states_of_gates_are_looked_for_however_deep_they_are(
 ) -> None:
     wrap = {"Type": "Map", "ItemProcessor": GATED, "ItemsPath": "$.items", "End": True}
     arn = stepfunctions.machine(machines.one_state("Wrap", wrap))
-    found = await adapter.verify(arn, options, {"approval": {"when": when, "send": {"output": {}}}})
+    found = await adapter.tooling.verify(arn, options, {"approval": {"when": when, "send": {"output": {}}}})
     wrong = [finding.text for finding in found if finding.ok is False]
     assert len(wrong) == (said is not None)
     assert all(str(said) in text for text in wrong)
@@ -107,7 +107,7 @@ async def test_an_error_of_a_gate_that_the_state_hardly_catches_is_told(
     states = {"Approve": {**machines.asking("?"), "Catch": catch}, "Keep": {"Type": "Pass", "End": True}}
     arn = stepfunctions.machine({"StartAt": "Approve", "States": states})
     gate: Mapping[str, Any] = {"when": "Approve", "send": {"output": {}}, "decline": {"error": error}}
-    found = await adapter.verify(arn, {}, {"approval": gate})
+    found = await adapter.tooling.verify(arn, {}, {"approval": gate})
     said = f"state 'Approve' catches no error {error!r}; did you mean {meant!r}?"
     assert [each.text for each in found] == ([] if meant is None else [f"questions.approval.decline.error: {said}"])
 
@@ -153,7 +153,7 @@ async def test_a_task_token_that_cannot_be_found_is_told_with_what_to_write(
 ) -> None:
     state = {**{key: value for key, value in machines.asking("?").items() if key != "Parameters"}, **sends}
     arn = stepfunctions.machine(machines.one_state("Approve", state))
-    found = await adapter.verify(arn, {}, {"approval": {"when": when, "send": {"output": {}}}})
+    found = await adapter.tooling.verify(arn, {}, {"approval": {"when": when, "send": {"output": {}}}})
     assert [finding.text for finding in found if finding.ok is False] == ([] if said is None else [said])
     assert all(advice in (finding.hint or "") for finding in found)
 
@@ -163,7 +163,7 @@ async def test_a_question_without_a_task_token_beside_it_is_told(
 ) -> None:
     detail = {"cb.$": "$$.Task.Token", "mcpInput": {"message": "Ship it?"}}
     asks = {**machines.asking("Ship it?"), "Parameters": {"Entries": [{"Detail": detail}]}}
-    (found,) = await adapter.verify(stepfunctions.machine(machines.one_state("Ask", asks)), {}, {})
+    (found,) = await adapter.tooling.verify(stepfunctions.machine(machines.one_state("Ask", asks)), {}, {})
     assert not found.ok
     assert found.text == "state 'Ask' asks with mcpInput, but has no taskToken beside it: nobody can answer"
     assert found.hint == 'write "taskToken.$": "$$.Task.Token" beside mcpInput'
@@ -171,7 +171,7 @@ async def test_a_question_without_a_task_token_beside_it_is_told(
 
 async def test_two_gates_of_one_state_are_told(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
     gate: Mapping[str, Any] = {"when": {"state": "Approve"}, "send": {"output": {}}}
-    found = await adapter.verify(
+    found = await adapter.tooling.verify(
         stepfunctions.machine(GATED), {}, {"first": gate, "second": {**gate, "when": "Approve"}}
     )
     (wrong,) = [finding.text for finding in found if finding.ok is False]
@@ -187,10 +187,11 @@ async def test_the_states_are_those_of_the_version_that_is_started(
     client.create_state_machine_alias(name="PROD", routingConfiguration=routing)
     client.update_state_machine(stateMachineArn=arn, definition=json.dumps(machines.ECHO))
     gates: Mapping[str, Any] = {"approval": {"when": "Approve", "send": {"output": {}}}}
-    assert await adapter.verify(version, {}, gates) == await adapter.verify(f"{arn}:PROD", {}, gates) == []
-    (found,) = await adapter.verify(arn, {}, gates)
+    for resource in (version, f"{arn}:PROD"):
+        assert await adapter.tooling.verify(resource, {}, gates) == []
+    (found,) = await adapter.tooling.verify(arn, {}, gates)
     assert "there is no state 'Approve'" in found.text
-    (unknown,) = await adapter.verify(f"{arn}:TEST", {}, gates)
+    (unknown,) = await adapter.tooling.verify(f"{arn}:TEST", {}, gates)
     assert unknown.ok is None
     assert "could not be verified" in unknown.text
 
@@ -199,27 +200,27 @@ async def test_a_question_without_a_time_limit_is_mentioned(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
     endless = {key: value for key, value in machines.asking("Ship it?").items() if key != "TimeoutSeconds"}
-    (found,) = await adapter.verify(stepfunctions.machine(machines.one_state("Ask", endless)), {}, {})
+    (found,) = await adapter.tooling.verify(stepfunctions.machine(machines.one_state("Ask", endless)), {}, {})
     assert found.ok
     assert "Ask has no TimeoutSeconds" in found.text
     limited = {**machines.one_state("Ask", endless), "TimeoutSeconds": 60}
-    assert await adapter.verify(stepfunctions.machine(limited), {}, {}) == []
+    assert await adapter.tooling.verify(stepfunctions.machine(limited), {}, {}) == []
 
 
 async def test_why_it_waits_is_told(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
     start = a_start(stepfunctions.machine(machines.ASKS), [])
     ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
     await until_asked(adapter, ref)
-    asked = await adapter.explain(ref)
+    asked = await adapter.tooling.explain(ref)
     assert "waits for an answer in state Ask" in asked.reason
     assert "mcp-workflows tasks answer" in str(asked.advice)
     await adapter.cancel(ref)
     await until(adapter, ref, lambda seen: seen.terminal)
-    assert "it has ended: cancelled" in (await adapter.explain(ref)).reason
+    assert "it has ended: cancelled" in (await adapter.tooling.explain(ref)).reason
     start = a_start(stepfunctions.machine(machines.FOREVER), [])
     ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
     await until(adapter, ref, lambda seen: seen.message == "Sleep")
-    told = await adapter.explain(ref)
+    told = await adapter.tooling.explain(ref)
     await adapter.terminate(ref, "enough")
     assert told.reason == "state Sleep waits for time to pass"
     assert told.facts["state"].startswith("Sleep, for ")
@@ -234,7 +235,7 @@ async def test_an_activity_that_nobody_polls_is_told(
     )
     ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
     with anyio.fail_after(10):
-        while "no worker has taken" not in (told := await adapter.explain(ref)).reason:
+        while "no worker has taken" not in (told := await adapter.tooling.explain(ref)).reason:
             await anyio.sleep(0.02)
     await adapter.cancel(ref)
     assert told.advice == f"start a worker that polls {activity}"

@@ -105,7 +105,7 @@ def tell(proxy: LossyProxy, engine: StepFunctions) -> Subject:
     @asynccontextmanager
     async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
         assert isinstance(adapter, StepFunctionsAdapter)
-        assert (await adapter.check(parts.echo, {})).ok  # so that only the reply of the start is to be lost
+        assert (await adapter.tooling.check(parts.echo, {})).ok  # so that only the reply of the start is to be lost
         async with proxy.losing():
             yield
 

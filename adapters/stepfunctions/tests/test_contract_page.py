@@ -19,8 +19,8 @@ from mcp_workflows_stepfunctions.history import History
 from mcp_workflows_stepfunctions.tooling.offline import FILES, read_embedded_files
 
 from adapters.stepfunctions.tests.executions import Run, Runs
-from mcp_workflows.adapter import Embeds
 from mcp_workflows.adapter.templates import Template
+from mcp_workflows.kit.tooling import Embeds
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.stepfunctions_engine import StepFunctions
 
@@ -62,8 +62,8 @@ def function(engine: StepFunctions) -> str:
 
 
 def test_the_adapter_embeds() -> None:
-    assert issubclass(StepFunctionsAdapter, Embeds)
-    assert StepFunctionsAdapter.embeds() == read_embedded_files()
+    assert isinstance(StepFunctionsAdapter.tooling, Embeds)
+    assert StepFunctionsAdapter.tooling.embeds() == read_embedded_files()
 
 
 def test_the_page_shows_the_files_as_they_are() -> None:

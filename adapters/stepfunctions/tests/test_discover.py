@@ -13,8 +13,8 @@ from mcp_workflows_stepfunctions.tooling.discover import discover
 from typer.testing import CliRunner
 
 from adapters.stepfunctions.tests.scene import settings
-from mcp_workflows.adapter import Discovered
 from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.kit.tooling import Discovered
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.child_processes import free_port

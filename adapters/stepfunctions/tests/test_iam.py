@@ -13,8 +13,8 @@ from mcp_workflows_stepfunctions.client import Client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 from mcp_workflows_stepfunctions.tooling.iam import LARGEST, permissions, queue_arn
 
-from mcp_workflows.adapter import Use
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.tooling import Use
 
 STATES = "arn:aws:states:eu-west-1:123456789012"
 MACHINES, EXECUTIONS = f"{STATES}:stateMachine", f"{STATES}:execution"

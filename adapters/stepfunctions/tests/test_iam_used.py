@@ -14,7 +14,8 @@ from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.looks import PATIENCE, until_asked, until_ended
 from adapters.stepfunctions.tests.queues import arn, event, left_in, new_queue, send
 from adapters.stepfunctions.tests.scene import settings
-from mcp_workflows.adapter import Gate, InputRequest, Ref, Start, Use
+from mcp_workflows.adapter import Gate, InputRequest, Ref, Start
+from mcp_workflows.kit.tooling import Use
 from tests.support.stepfunctions_engine import StepFunctions
 
 SERVICES: Final[Mapping[str, str]] = {"stepfunctions": "states", "sqs": "sqs", "resourcegroupstaggingapi": "tag"}
@@ -65,7 +66,7 @@ async def answer_and_cancel(adapter: StepFunctionsAdapter, workflow: str) -> Non
     await adapter.answer(first, {key: {"action": "accept", "content": {"answer": "yes"}}})
     await until_ended(adapter, first)
     await adapter.describe_many([first, second])
-    await adapter.explain(second)
+    await adapter.tooling.explain(second)
     await adapter.cancel(second)
     await adapter.adopt(second.handle)
 
@@ -110,18 +111,18 @@ async def test_everything_that_is_called_is_allowed_and_nothing_else(stepfunctio
     given = settings(stepfunctions, events={"queue_url": queue}, discover={"tag": f"{tag}=true"})
     async with StepFunctionsAdapter(given) as adapter:
         watch(adapter, used)
-        await adapter.check_engine()
+        await adapter.tooling.check_engine()
         for each in uses:
-            assert (await adapter.check(each.workflow, each.options)).ok
-            await adapter.verify(each.workflow, each.options, each.gates)
+            assert (await adapter.tooling.check(each.workflow, each.options)).ok
+            await adapter.tooling.verify(each.workflow, each.options, each.gates)
         await answer_and_cancel(adapter, asks)
         await start(adapter, aliased)
         await decline_at_gate(adapter, waits)
         handle = await adapter.start(plan(quotes, options=express))
         await until_ended(adapter, Ref(workflow=quotes, handle=handle, options=express))
         await hear(adapter, stepfunctions, queue)
-        assert [found.workflow for found in await adapter.exposed()] == [quotes]
-        policy = await adapter.permissions(uses)
+        assert [found.workflow for found in await adapter.tooling.exposed()] == [quotes]
+        policy = await adapter.tooling.permissions(uses)
     allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
     assert used - NOT_NEEDED == allowed
 

@@ -72,7 +72,7 @@ async def test_an_engine_that_is_not_there_is_found_out_by_the_first_call() -> N
         with pytest.raises(EngineUnavailable, match="cannot connect") as caught:
             await adapter.start(start())
         assert caught.value.sent is False
-        finding = await adapter.check_engine()
+        finding = await adapter.tooling.check_engine()
         assert (finding.ok, "is the engine running there?" in finding.text) == (False, True)
         assert finding.hint == "if it is, check endpoint_url"
 

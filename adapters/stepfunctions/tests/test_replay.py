@@ -13,8 +13,9 @@ from mcp_workflows_stepfunctions import StepFunctionsAdapter
 from mcp_workflows_stepfunctions.tooling.offline import replay
 
 from adapters.stepfunctions.tests.events import ENVELOPE, TOKEN, Telling
-from mcp_workflows.adapter import Failure, Gate, InputRequest, Replays, Status
+from mcp_workflows.adapter import Failure, Gate, InputRequest, Status
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import Replays
 from mcp_workflows.sidecar.cli.main import main
 
 CONFIG = """
@@ -49,7 +50,7 @@ def approve() -> Mapping[str, Gate]:
 
 
 def test_the_adapter_replays() -> None:
-    assert issubclass(StepFunctionsAdapter, Replays)
+    assert isinstance(StepFunctionsAdapter.tooling, Replays)
 
 
 def test_a_gate_is_told_event_by_event() -> None:

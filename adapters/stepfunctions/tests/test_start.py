@@ -138,7 +138,7 @@ async def test_an_express_machine_makes_no_task_and_a_standard_one_is_not_run_as
 
 async def test_a_start_can_be_seen_before_it_is_made(adapter: StepFunctionsAdapter) -> None:
     start = a_start("orders:PROD", [{"b": 1, "a": 2}])
-    shown = adapter.preview(start)
+    shown = adapter.tooling.preview(start)
     assert shown == {
         "operation": "StartExecution",
         "stateMachineArn": "arn:aws:states:us-east-1:ACCOUNT:stateMachine:orders:PROD",
@@ -147,13 +147,13 @@ async def test_a_start_can_be_seen_before_it_is_made(adapter: StepFunctionsAdapt
     }
     assert json.dumps(shown)
     with pytest.raises(EngineRefused, match="is in eu-west-1, this engine is set up for us-east-1"):
-        adapter.preview(a_start("arn:aws:states:eu-west-1:123456789012:stateMachine:orders", []))
+        adapter.tooling.preview(a_start("arn:aws:states:eu-west-1:123456789012:stateMachine:orders", []))
 
 
 async def test_what_is_seen_before_has_the_account_of_the_role(stepfunctions: StepFunctions) -> None:
     role = {"arn": "arn:aws:iam::111122223333:role/workflows"}
     async with scene.adapter(stepfunctions, assume_role=role) as adapter:
-        assert ":111122223333:" in str(adapter.preview(a_start("orders", []))["stateMachineArn"])
+        assert ":111122223333:" in str(adapter.tooling.preview(a_start("orders", []))["stateMachineArn"])
 
 
 async def test_an_output_that_is_json_null_or_text_is_the_result(

@@ -151,7 +151,7 @@ async def test_every_engine_expression_that_is_understood_is_answered(
     workflow = stepfunctions.machine(one_state("All", both))
     request = InputRequest(method="elicitation/create", params={"message": "Sure?"})
     gates = {name.lower(): Gate(when=name, request=request, send={}) for name in states}
-    found = await adapter.verify(workflow, {}, {name: {"when": gate.when} for name, gate in gates.items()})
+    found = await adapter.tooling.verify(workflow, {}, {name: {"when": gate.when} for name, gate in gates.items()})
     assert [each.text for each in found if not each.ok] == []
     start = Start(workflow=workflow, arguments=[{"order": "A1"}], key=uuid.uuid4().hex, created=datetime.now(UTC))
     ref = Ref(workflow=workflow, handle=await adapter.start(start), gates=gates)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 from uuid import UUID, uuid5
 
 import anyio
@@ -17,20 +16,13 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import (
     JSON,
-    Discovered,
+    Adapter,
     Execution,
-    Explanation,
-    Finding,
-    Fixtures,
-    Gate,
-    Nothing,
     Ref,
-    Replayed,
     Start,
     StartGuarantee,
-    WorkflowSchema,
 )
-from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows_temporal.client import Frontend, Handle, is_open
 from mcp_workflows_temporal.connection import Connection
 from mcp_workflows_temporal.describe import describe, describe_many
@@ -38,14 +30,10 @@ from mcp_workflows_temporal.errors import unless_ended
 from mcp_workflows_temporal.gate_rules import GateSettings, is_gate_key
 from mcp_workflows_temporal.gates import Gates
 from mcp_workflows_temporal.questions import answer_questions
-from mcp_workflows_temporal.settings import START_OPTIONS, Place, TemporalOptions, TemporalSettings, is_template
-from mcp_workflows_temporal.start import preview, read_start, refuse_unwritable, start_execution
-from mcp_workflows_temporal.tooling.check import check_engine, check_queue, read_references, verify, verify_arguments
-from mcp_workflows_temporal.tooling.discover import adopt, discover
-from mcp_workflows_temporal.tooling.explain import explain
-from mcp_workflows_temporal.tooling.fixtures import NOTICE, fixtures
-from mcp_workflows_temporal.tooling.replay import replay
-from mcp_workflows_temporal.tooling.schema import embedded_files, find_mismatches, read_schema
+from mcp_workflows_temporal.settings import START_OPTIONS, Place, TemporalOptions, TemporalSettings
+from mcp_workflows_temporal.start import read_start, start_execution
+from mcp_workflows_temporal.tooling import TemporalTooling
+from mcp_workflows_temporal.tooling.discover import adopt
 
 REQUEST_IDS = UUID(
     "6f8f5f0e-6f0b-5d0c-9a53-0f7c2f3f6f52"
@@ -53,22 +41,18 @@ REQUEST_IDS = UUID(
 SETTLE = 0.1  # seconds for the SDK's core to release ended calls: see `__aexit__`
 
 
-class TemporalAdapter:
+class TemporalAdapter(Adapter):
     """Temporal workflows as executions; connects with the first call.
 
-    Satisfies `Adapter`, and those protocols of `mcp_workflows.adapter.capabilities` that Temporal can.
+    It has those capabilities of `mcp_workflows.adapter` that Temporal can.
     """
 
     Settings: ClassVar[type[BaseModel]] = TemporalSettings
     Options: ClassVar[type[BaseModel]] = TemporalOptions
-    GateSettings: ClassVar[type[BaseModel]] = GateSettings
+    GateSettings: ClassVar[type[BaseModel] | None] = GateSettings
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
     start_options: ClassVar[frozenset[str]] = START_OPTIONS
-    first_settings: ClassVar[Mapping[str, str]] = {
-        "address": "${TEMPORAL_ADDRESS:-localhost:7233}",
-        "namespace": "${TEMPORAL_NAMESPACE:-default}",
-        "task_queue": "",
-    }
+    tooling: Any = TemporalTooling  # Any: see `Adapter.tooling`
 
     def __init__(self, settings: TemporalSettings) -> None:
         self._settings = settings
@@ -78,6 +62,7 @@ class TemporalAdapter:
         self._gates = Gates()
         self._waits: set[anyio.CancelScope] = set()
         self._has_waited = False
+        self.tooling = TemporalTooling(settings, lambda: self._frontend, self._gates, self, self._connected)
 
     @classmethod
     def from_client(cls, client: Client, settings: TemporalSettings | None = None) -> Self:
@@ -92,7 +77,7 @@ class TemporalAdapter:
 
     @property
     def identity(self) -> str:
-        """The namespace; see `Identified.identity`."""
+        """The namespace; see `Adapter.identity`."""
         return f"temporal:{self._frontend.place.namespace}"
 
     async def __aenter__(self) -> Self:
@@ -173,19 +158,6 @@ class TemporalAdapter:
                     request_id = str(uuid5(REQUEST_IDS, str(handle)))
                     await frontend.signal(handle.execution, signal.signal, signal.args, request_id)
 
-    def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the StartWorkflowExecution that `start` would send; see `Previews.preview`."""
-        frontend, request = self._frontend, read_start(start, self._settings.task_queue)
-        refuse_unwritable(frontend.converter(request.id), request.arguments, self._settings.max_input_bytes)
-        return preview(request, frontend.place.namespace)
-
-    async def explain(self, ref: Ref) -> Explanation:
-        """Explain the state: attempts, last errors, pollers; a few requests. See `Explains.explain`."""
-        frontend, execution = self._frontend, await self.describe(ref)
-        async with frontend.call():
-            read_gates = partial(self._gates.read, frontend, ref)
-            return await explain(frontend, Handle.parse(ref.handle), execution, ref.gates, read_gates)
-
     async def terminate(self, ref: Ref, reason: str) -> None:
         """Terminate the chain of runs; its workers learn of it when they next report. See `Terminates.terminate`."""
         frontend, handle = self._frontend, Handle.parse(ref.handle)
@@ -220,79 +192,6 @@ class TemporalAdapter:
                 self._waits.discard(scope)
         if scope.cancelled_caught:
             raise EngineUnavailable("the adapter was closed while somebody waited")
-
-    async def check_engine(self) -> Finding:
-        """Check that Temporal answers and has the namespace."""
-        return await check_engine(self._frontend)
-
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that somebody polls the workflow's task queue; options may have placeholders."""
-        try:
-            queue = TemporalOptions.written(options).task_queue or self._settings.task_queue
-        except EngineRefused as error:
-            return Finding(ok=False, text=str(error))
-        if is_template(queue):
-            return Finding(ok=None, text=f"the arguments choose the task queue of {workflow}: {queue}")
-        return await check_queue(self._frontend, workflow, queue)
-
-    async def verify(
-        self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
-    ) -> Sequence[Finding]:
-        """Check that the workflow has the signals, updates and queries that the tool names; see `Verifies.verify`."""
-        queue = self._settings.task_queue if options.get("task_queue") is None else options["task_queue"]
-        named = await verify(self._frontend, workflow, queue, read_references(options, gates))
-        return [*named, *await verify_arguments(self._frontend, workflow, queue, gates)]
-
-    async def discover(self) -> Sequence[Discovered]:
-        """Return the workflow types of the latest executions; see `Discovers.discover`."""
-        frontend = self._frontend
-        async with frontend.call():
-            return await discover(frontend, self._settings.task_queue)
-
-    @staticmethod
-    def schema(reference: str) -> WorkflowSchema:
-        """Return the schemas of `module:WorkflowClass`, from the type hints of its `@workflow.run`.
-
-        Raises:
-            ConfigError: see `Schemas.schema`.
-        """
-        return read_schema(reference)
-
-    @staticmethod
-    def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
-        """Return the gates whose arguments the handlers of `module:WorkflowClass` do not take.
-
-        Raises:
-            ConfigError: see `ReadsHandlers.misfits`.
-        """
-        return find_mismatches(reference, gates)
-
-    @staticmethod
-    def embeds() -> Mapping[str, str]:
-        """Return mcpwf.go and mcpwf.ts, with which workflows in Go and TypeScript ask people and report progress."""
-        return embedded_files()
-
-    @staticmethod
-    def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
-        """Return the changes that clients would have seen, from `temporal workflow show -o json`.
-
-        Raises:
-            ConfigError: see `Replays.replay`.
-        """
-        return replay(history, gates)
-
-    @staticmethod
-    def fixture_settings() -> type[BaseModel]:
-        """Return the model of no settings; see `HasFixtures`."""
-        return Nothing
-
-    def fixtures_notice(self) -> str:
-        """Say what runs, and where; see `HasFixtures.fixtures_notice`."""
-        return NOTICE
-
-    def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
-        """Run a worker for workflows of known behaviour; see `HasFixtures.fixtures`."""
-        return fixtures(self._frontend, self._connected, self)
 
     async def _connected(self) -> Client:
         """Return a client for a worker."""

@@ -18,7 +18,7 @@ from tests.support.dev_server import DevServer
 
 async def test_a_missing_namespace_is_found(dev_server: DevServer) -> None:
     async with open_adapter(dev_server, namespace="atlantis") as adapter:
-        finding = await adapter.check_engine()
+        finding = await adapter.tooling.check_engine()
     assert not finding.ok
     assert "'atlantis'" in finding.text
 
@@ -26,7 +26,7 @@ async def test_a_missing_namespace_is_found(dev_server: DevServer) -> None:
 async def test_an_engine_that_is_down_is_a_finding_and_no_error() -> None:
     address = f"127.0.0.1:{free_port()}"
     async with TemporalAdapter(TemporalSettings(address=address, task_queue="q")) as adapter:
-        findings = [await adapter.check_engine(), await adapter.check("Waits", {})]
+        findings = [await adapter.tooling.check_engine(), await adapter.tooling.check("Waits", {})]
     asked = f"is the Temporal server running at {address}? Start it: temporal server start-dev"
     told = f"Temporal at {address}: connection refused; {asked}"
     assert [(finding.ok, finding.text) for finding in findings] == [(False, told)] * 2
@@ -35,7 +35,7 @@ async def test_an_engine_that_is_down_is_a_finding_and_no_error() -> None:
 
 async def test_a_queue_nobody_polls_is_found_with_what_waits_there_and_what_to_do(scene: Scene) -> None:
     await scene.start("Waits")
-    finding = await scene.adapter.check("Waits", {})
+    finding = await scene.adapter.tooling.check("Waits", {})
     assert not finding.ok
     assert finding.text.startswith(f"nobody polls task queue {scene.queue}")
     assert finding.hint == f"start a worker on task queue {scene.queue} in namespace default"
@@ -43,16 +43,16 @@ async def test_a_queue_nobody_polls_is_found_with_what_waits_there_and_what_to_d
 
 async def test_a_queue_that_is_polled_is_fine(working: Scene) -> None:
     await working.ended(await working.start("Echo"))
-    finding = await working.adapter.check("Echo", {})
+    finding = await working.adapter.tooling.check("Echo", {})
     assert finding.ok
     assert finding.text.startswith(f"1 worker polls task queue {working.queue}, last ")
 
 
 async def test_a_tool_without_a_task_queue_is_found(dev_server: DevServer) -> None:
     async with open_adapter(dev_server) as adapter:
-        finding = await adapter.check("Waits", {})
+        finding = await adapter.tooling.check("Waits", {})
         assert (finding.ok, finding.text) == (False, "Waits has no task queue")
-        wrong = await adapter.check("Waits", {"queue": "q"})
+        wrong = await adapter.tooling.check("Waits", {"queue": "q"})
         assert not wrong.ok
 
 

@@ -39,7 +39,7 @@ def tell(proxy: LossyProxy, queue: str) -> Subject:
     @asynccontextmanager
     async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
         assert isinstance(adapter, TemporalAdapter)
-        assert (await adapter.check_engine()).ok  # connected: now only the reply of the start is to be lost
+        assert (await adapter.tooling.check_engine()).ok  # connected: now only the reply of the start is to be lost
         async with proxy.losing():
             yield
 
@@ -65,5 +65,5 @@ async def until_polled(server: DevServer, queue: str) -> None:
     """The worker's first poll has arrived."""
     async with open_adapter(server, queue) as adapter:
         with anyio.fail_after(PATIENCE):
-            while not (await adapter.check("Echo", {})).ok:  # no event tells us
+            while not (await adapter.tooling.check("Echo", {})).ok:  # no event tells us
                 await anyio.sleep(0.03)

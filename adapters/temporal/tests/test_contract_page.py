@@ -52,13 +52,13 @@ def test_the_page_has_every_name_of_the_contract_and_no_other() -> None:
 
 
 def test_the_page_and_the_files_are_of_this_version() -> None:
-    for text in (PAGE.read_text(), *TemporalAdapter.embeds().values()):
+    for text in (PAGE.read_text(), *TemporalAdapter.tooling.embeds().values()):
         assert set(re.findall(r"Contract (\d+)", text)) == {str(contract.CONTRACT)}
 
 
 @pytest.mark.parametrize("language", ["go", "typescript"])
 def test_the_files_use_the_names_that_workflows_write(language: str) -> None:
-    file = TemporalAdapter.embeds()[language]
+    file = TemporalAdapter.tooling.embeds()[language]
     assert set(re.findall(r"[\"'](mcp[._][\w.]+|Mcp\w+)[\"']", file)) == WRITTEN_BY_WORKFLOWS
 
 
@@ -112,7 +112,7 @@ def module(tmp_path: Path) -> Path:
     """mcpwf.go as an author has it, beside declarations of the SDK's calls it makes."""
     shutil.copytree(SOURCE, tmp_path, dirs_exist_ok=True)
     shutil.copy(SOURCE.with_name("answers.json"), tmp_path)
-    (tmp_path / "mcpwf.go").write_text(TemporalAdapter.embeds()["go"])
+    (tmp_path / "mcpwf.go").write_text(TemporalAdapter.tooling.embeds()["go"])
     (tmp_path / "example").mkdir()
     (tmp_path / "example" / "example.go").write_text(page_block("go"))
     return tmp_path

@@ -21,8 +21,9 @@ from temporalio.worker import Worker
 
 from adapters.temporal.tests.handlers import Anything, Gated, Mailed, send_approval_mail, write_log
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
-from mcp_workflows.adapter import Discovered, Finding
+from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.kit.tooling import Discovered
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support import commands
@@ -63,10 +64,10 @@ async def begin(scene: Scene, kind: str, count: int = 1, queue: str | None = Non
 
 async def verified(scene: Scene, kind: str, *, gates: Any = None, **options: Any) -> Mapping[bool, list[str]]:
     """What is found, by whether it is no problem; a worker that is slow to answer is asked again."""
-    found = await scene.adapter.verify(kind, options, {"ship": GATE} if gates is None else gates)
+    found = await scene.adapter.tooling.verify(kind, options, {"ship": GATE} if gates is None else gates)
     with anyio.fail_after(PATIENCE):
         while any("no worker answers" in finding.text for finding in found):
-            found = await scene.adapter.verify(kind, options, {"ship": GATE} if gates is None else gates)
+            found = await scene.adapter.tooling.verify(kind, options, {"ship": GATE} if gates is None else gates)
     return {ok: [finding.text for finding in found if (finding.ok is not False) is ok] for ok in (True, False)}
 
 
@@ -82,7 +83,7 @@ async def test_workflow_types_seen_lately_are_discovered_the_most_frequent_first
     await begin(own, kinds["often"], 3)
     await until_seen(own, kinds["once"])
     await until_seen(own, kinds["often"])
-    found = [each for each in await own.adapter.discover() if each.workflow in kinds.values()]
+    found = [each for each in await own.adapter.tooling.discover() if each.workflow in kinds.values()]
     assert [(each.workflow, each.options) for each in found] == [
         (kinds["often"], {}),
         (kinds["once"], {"task_queue": "elsewhere"}),
@@ -100,14 +101,14 @@ async def test_a_paused_execution_hides_no_other(scene: Scene, client: Client, t
     found: list[Discovered] = []
     with anyio.fail_after(PATIENCE):
         while not found:
-            found = [each for each in await scene.adapter.discover() if each.workflow == kind]
+            found = [each for each in await scene.adapter.tooling.discover() if each.workflow == kind]
     assert found[0].executions == 1
 
 
 async def test_an_engine_that_is_down_cannot_be_discovered() -> None:
     async with TemporalAdapter(TemporalSettings(address=f"127.0.0.1:{free_port()}", task_queue="q")) as adapter:
         with pytest.raises(EngineUnavailable, match="connection refused"):
-            await adapter.discover()
+            await adapter.tooling.discover()
 
 
 async def test_what_the_workflow_has_is_fine(own: Scene) -> None:
@@ -147,7 +148,7 @@ async def test_without_a_worker_it_could_not_be_verified(dev_server: DevServer, 
     await begin(scene, kind)
     await until_seen(scene, kind)
     async with open_adapter(dev_server, scene.queue, timeout_seconds=8) as adapter:
-        found = await adapter.verify(kind, {}, {"ship": GATE})
+        found = await adapter.tooling.verify(kind, {}, {"ship": GATE})
     text = "could not be verified (query status, signal approve, update reject): no worker answers a query"
     assert found == [Finding(ok=None, text=text)]
 
@@ -249,7 +250,7 @@ async def test_the_activity_is_looked_for_without_a_worker(scene: Scene, dev_ser
     async with worker(scene):
         await mailed(scene)
     async with open_adapter(dev_server, scene.queue, timeout_seconds=2) as adapter:
-        found = await adapter.verify("Mailed", {}, after("send_aproval_mail"))
+        found = await adapter.tooling.verify("Mailed", {}, after("send_aproval_mail"))
     assert [finding.ok for finding in found] == [False, None]
     assert "did you mean 'send_approval_mail'?" in found[0].text
     assert found[1].text == "could not be verified (signal approve): no worker answers a query"
@@ -277,7 +278,7 @@ async def test_an_execution_that_has_ended_is_looked_at_behind_many_that_have_ju
         while len([row async for row in own.client.list_workflows(running)]) < 25:
             await anyio.sleep(0.03)
     async with open_adapter(empty_server, own.queue, timeout_seconds=2) as adapter:
-        found = await adapter.verify("Mailed", {}, after("send_approval_mail"))
+        found = await adapter.tooling.verify("Mailed", {}, after("send_approval_mail"))
     assert [finding.text for finding in found] == ["could not be verified (signal approve): no worker answers a query"]
 
 

@@ -65,7 +65,7 @@ def test_the_other_examples_of_the_docs_are_whole_configurations(
 
 @pytest.mark.parametrize("page", ["worker"])
 async def test_the_workflow_of_the_readme_ships_after_a_yes(scene: Scene, module: Any) -> None:
-    assert TemporalAdapter.schema(f"{module.__name__}:FulfilOrder").args == (
+    assert TemporalAdapter.tooling.schema(f"{module.__name__}:FulfilOrder").args == (
         '{{[args."order_id", not_null(args."express", `false`)]}}'
     )
     async with Worker(scene.client, task_queue=scene.queue, workflows=[module.FulfilOrder]):

@@ -31,8 +31,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter, workflow_id
 from adapters.temporal.tests.test_codec import Upside
 from adapters.temporal.tests.troubled import troubled_worker
-from mcp_workflows.adapter import Explanation, Ref, Status, rough_duration
+from mcp_workflows.adapter import Ref, Status, rough_duration
 from mcp_workflows.errors import ExecutionNotFound
+from mcp_workflows.kit.tooling import Explanation
 from tests.support.dev_server import DevServer, temporal_binary
 
 LONG_TIMER = re.compile(r"1, the next fires .* UTC, in (2 h|119 min)")
@@ -57,14 +58,14 @@ async def test_without_a_worker_it_says_that_nobody_polls_and_what_to_do(scene: 
     ref = await scene.start("Waiter")
     seen = await scene.until(ref, lambda seen: seen.message)
     assert (seen.status, seen.message) == (Status.RUNNING, f"nobody polls task queue {scene.queue}")
-    why = await scene.adapter.explain(ref)
+    why = await scene.adapter.tooling.explain(ref)
     assert why.reason == seen.message
     assert why.advice == f"start a worker on task queue {scene.queue} in namespace default"
     assert why.facts["workflow"] == f"Waiter on task queue {scene.queue}"
     assert why.facts[f"task queue {scene.queue}"].startswith("nobody polls it; 1 waiting")
     assert "WorkflowTaskScheduled" in why.facts["nothing new since"]
     assert await cancel_and_see(scene, ref) == f"cancellation requested: nobody polls task queue {scene.queue}"
-    why = await scene.adapter.explain(ref)
+    why = await scene.adapter.tooling.explain(ref)
     assert why.reason == f"it was asked to cancel and goes on; nobody polls task queue {scene.queue}"
     assert "the MCP client asked to cancel the task" in why.facts["cancel requested"]
 
@@ -73,7 +74,7 @@ async def test_a_step_on_a_queue_that_nobody_polls_is_named(troubled: Scene) -> 
     ref = await troubled.start("Elsewhere", "nobodys-queue")
     seen = await troubled.until(ref, lambda seen: seen.message)
     assert seen.message == "Ship: nobody polls task queue nobodys-queue"
-    why = await troubled.adapter.explain(ref)
+    why = await troubled.adapter.tooling.explain(ref)
     assert why.advice == "start a worker with activity Ship on task queue nobodys-queue in namespace default"
     assert why.facts["task queue nobodys-queue, activities"].startswith("nobody polls it")
     assert why.facts[f"task queue {troubled.queue}"].startswith("1 worker: ")
@@ -90,7 +91,7 @@ async def test_the_attempts_of_a_failing_step_climb_in_the_message(troubled: Sce
     )
     assert seen.progress is not None
     await troubled.until(ref, lambda later: attempt(later.message) > attempt(seen.message))
-    why = await troubled.adapter.explain(ref)
+    why = await troubled.adapter.tooling.explain(ref)
     assert re.fullmatch(r"ChargeCard attempt \d+: the card service gave no answer", why.reason)
     assert "ChargeCard" in (why.advice or "")
     told = why.facts["activity ChargeCard (1)"]
@@ -126,7 +127,7 @@ async def test_a_failure_that_a_codec_hides_is_read_through_it_and_breaks_nothin
         assert (seen.message or "").endswith(": the card service gave no answer")
         unread = (await blind.describe(ref)).message or ""
         assert re.fullmatch(r"ChargeCard attempt \d+: Encoded failure", unread)
-        assert "Encoded failure" in (await blind.explain(ref)).facts["activity ChargeCard (1)"]
+        assert "Encoded failure" in (await blind.tooling.explain(ref)).facts["activity ChargeCard (1)"]
 
 
 async def test_a_paused_step_says_so(troubled: Scene) -> None:
@@ -141,7 +142,7 @@ async def test_a_paused_step_says_so(troubled: Scene) -> None:
         )
     )
     await troubled.until(ref, lambda seen: seen.message == "ChargeCard paused: the card service moves")
-    await run_advice(await troubled.adapter.explain(ref))
+    await run_advice(await troubled.adapter.tooling.explain(ref))
     await troubled.until(ref, lambda seen: attempt(seen.message))
 
 
@@ -152,7 +153,7 @@ async def test_a_workflow_whose_code_fails_says_with_what(troubled: Scene) -> No
     ref = await troubled.start("Broken")
     seen = await troubled.until(ref, lambda seen: attempt(seen.message))
     assert "the workflow's code fails" in (seen.message or "")
-    why = await troubled.adapter.explain(ref)
+    why = await troubled.adapter.tooling.explain(ref)
     assert why.facts["its last error"].startswith("KeyError: 'order_id' (WORKFLOW_WORKER_UNHANDLED_FAILURE, worker")
     assert "attempt 2, started" in why.facts["workflow task"]
     assert "mend the workflow's code" in (why.advice or "")
@@ -164,7 +165,7 @@ async def test_a_result_over_the_limit_of_temporal_is_a_failing_workflow_that_sa
     ref = await troubled.start("Huge")
     seen = await troubled.until(ref, lambda seen: "fails" in (seen.message or ""))
     assert seen.status is Status.RUNNING
-    why = await troubled.adapter.explain(ref)
+    why = await troubled.adapter.tooling.explain(ref)
     assert "size" in why.facts["its last error"].lower()
 
 
@@ -177,7 +178,7 @@ async def test_a_paused_workflow_says_by_whom_and_why(troubled: Scene) -> None:
         )
     )
     await troubled.until(ref, lambda seen: seen.message == "paused: stocktaking")
-    why = await troubled.adapter.explain(ref)
+    why = await troubled.adapter.tooling.explain(ref)
     await run_advice(why)
     await troubled.until(ref, lambda seen: seen.message is None)
     assert why.reason == "paused: stocktaking"
@@ -225,7 +226,7 @@ async def test_timers_that_are_over_are_not_told(troubled: Scene) -> None:
 async def until_settled(scene: Scene, ref: Ref, wanted: Callable[[Explanation], bool]) -> Explanation:
     """Explained again and again: its first steps are under way."""
     with anyio.fail_after(PATIENCE):
-        while not wanted(why := await scene.adapter.explain(ref)):  # no event tells us
+        while not wanted(why := await scene.adapter.tooling.explain(ref)):  # no event tells us
             await anyio.sleep(0.03)
     return why
 
@@ -233,7 +234,7 @@ async def until_settled(scene: Scene, ref: Ref, wanted: Callable[[Explanation], 
 async def test_one_that_waits_for_a_person_says_the_question(working: Scene) -> None:
     ref = await working.start("Ask", "Bob")
     await working.asked(ref)
-    why = await working.adapter.explain(ref)
+    why = await working.adapter.tooling.explain(ref)
     assert why.reason == "it waits for an answer: Which size, Bob?"
 
 
@@ -241,9 +242,9 @@ async def test_one_that_has_ended_says_how(scene: Scene) -> None:
     async with scene.worker():
         ref = await scene.start("Fails", "out of stock")
         await scene.ended(ref)
-        assert (await scene.adapter.explain(ref)).reason == "it has ended: failed, out of stock"
+        assert (await scene.adapter.tooling.explain(ref)).reason == "it has ended: failed, out of stock"
     with pytest.raises(ExecutionNotFound):
-        await scene.adapter.explain(Ref(workflow="Fails", handle="nobody/nothing"))
+        await scene.adapter.tooling.explain(Ref(workflow="Fails", handle="nobody/nothing"))
 
 
 # --- the small parts

@@ -28,17 +28,9 @@ from adapters.temporal.tests.scene import (
     workflow_id,
 )
 from adapters.temporal.tests.test_codec import coded
-from mcp_workflows.adapter import (
-    JSON,
-    Execution,
-    ExplainedGate,
-    Gate,
-    GateState,
-    InputRequest,
-    Ref,
-    Status,
-)
+from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.kit.tooling import ExplainedGate, GateState
 from tests.support.dev_server import DevServer
 
 ASK = InputRequest(
@@ -315,7 +307,7 @@ async def test_a_cheap_list_leaves_out_what_has_gates(selling: Scene) -> None:
 
 async def told(scene: Scene, ref: Ref, name: str = "approve") -> ExplainedGate:
     """What `explain` says of a gate."""
-    return (await scene.adapter.explain(ref)).gates[name]
+    return (await scene.adapter.tooling.explain(ref)).gates[name]
 
 
 async def until_told(scene: Scene, ref: Ref, said: str) -> None:
@@ -604,7 +596,7 @@ async def test_the_query_is_not_asked_again_while_nothing_happens(scene: Scene, 
 
 async def test_without_a_worker_the_question_stays_as_it_was_last(scene: Scene, other: Scene) -> None:
     ref, key = await left(scene, "ShipByStatus", 2, when=AWAITING)
-    why = await other.adapter.explain(replace(ref, asked=frozenset({key})))
+    why = await other.adapter.tooling.explain(replace(ref, asked=frozenset({key})))
     assert why.reason.startswith("it waited for an answer when it was last asked: Ship A1?; no worker on task queue")
     assert why.advice == f"start a worker on task queue {scene.queue} in namespace default"
     await tell(scene, ref, "noise")  # the history grows, so the query is asked, and nobody tells

@@ -13,8 +13,9 @@ import pytest
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
 from adapters.temporal.tests.test_gates import AWAITING, handled, only_key, settled, shop, start, tell, waiting, yes
-from mcp_workflows.adapter import JSON, Explanation, Finding, Ref
+from mcp_workflows.adapter import JSON, Finding, Ref
 from mcp_workflows.errors import ConfigError, EngineUnavailable
+from mcp_workflows.kit.tooling import Explanation
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.dev_server import DevServer
 
@@ -93,7 +94,7 @@ def test_code_that_cannot_be_imported_is_complained_of_once(tmp_path: Path) -> N
 
 async def checked(scene: Scene, send: JSON) -> Sequence[Finding]:
     gates = {"approve": {"when": AWAITING, "send": send, "decline": None}}
-    return [each for each in await scene.adapter.verify("ShipByVote", {}, gates) if not each.ok]
+    return [each for each in await scene.adapter.tooling.verify("ShipByVote", {}, gates) if not each.ok]
 
 
 async def test_check_compares_the_number_of_arguments_with_what_came_lately(own_dev_server: DevServer) -> None:
@@ -134,7 +135,7 @@ async def until_listed(scene: Scene, count: int) -> None:
 async def broken(scene: Scene, ref: Ref) -> Explanation:
     """Why it does not get on, once its workflow task has failed."""
     with anyio.fail_after(PATIENCE):
-        while "it waits" in (why := await scene.adapter.explain(ref)).reason or "about to" in why.reason:
+        while "it waits" in (why := await scene.adapter.tooling.explain(ref)).reason or "about to" in why.reason:
             await anyio.sleep(0.05)  # no event tells us
     return why
 

@@ -138,9 +138,9 @@ async def test_what_the_codec_server_answers_becomes_our_words_without_the_token
 
 
 async def test_checking_the_engine_tries_the_codec_server(vault: Vault) -> None:
-    assert (await vault.scene.adapter.check_engine()).ok
+    assert (await vault.scene.adapter.tooling.check_engine()).ok
     vault.server.broken = 403
-    found = await vault.scene.adapter.check_engine()
+    found = await vault.scene.adapter.tooling.check_engine()
     assert not found.ok
     assert "codec server (encode)" in found.text
 

@@ -27,8 +27,9 @@ from adapters.temporal.tests.test_gates import (
     waiting,
     yes,
 )
-from mcp_workflows.adapter import Progress, Ref, Replayed, Status
+from mcp_workflows.adapter import Progress, Ref, Status
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import Replayed
 from mcp_workflows.sidecar.cli.main import main
 from tests.support.dev_server import DevServer
 
@@ -61,7 +62,7 @@ def export(server: DevServer, ref: Ref) -> Mapping[str, Any]:
 
 
 def replayed(server: DevServer, ref: Ref) -> Sequence[Replayed]:
-    return TemporalAdapter.replay(export(server, ref), ref.gates)
+    return TemporalAdapter.tooling.replay(export(server, ref), ref.gates)
 
 
 def told(seen: Sequence[Replayed]) -> Sequence[tuple[str, Status, list[str]]]:
@@ -99,7 +100,7 @@ async def test_the_next_run_of_a_chain_is_replayed_with_its_own_keys(selling: Sc
     assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
     run = ("--run-id", ref.handle.rpartition("/")[2], "--output", "json")
     shown = dev_server.cli("workflow", "show", "--workflow-id", workflow_id(ref), *run)
-    last = TemporalAdapter.replay(json.loads(shown.stdout), ref.gates)[-1].execution
+    last = TemporalAdapter.tooling.replay(json.loads(shown.stdout), ref.gates)[-1].execution
     assert (last.status, last.requests) == (Status.RUNNING, {})
     assert (last.message or "").startswith("it goes on as another run")
 
@@ -175,14 +176,14 @@ async def test_a_gate_by_query_is_named_and_not_shown(selling: Scene, dev_server
 )
 def test_what_is_no_history_is_said_to_be_none(history: Any) -> None:
     with pytest.raises(ConfigError, match=r"not a.* Temporal history.*temporal workflow show"):
-        TemporalAdapter.replay(history, {})
+        TemporalAdapter.tooling.replay(history, {})
 
 
 def test_a_history_of_a_newer_temporal_is_read_as_far_as_it_is_known() -> None:
     start = {"eventId": "1", "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED", "brandNew": {"a": 1}}
     attributes = {"workflowType": {"name": "Ship"}, "neverHeardOf": True}
     history = {"events": [{**start, "workflowExecutionStartedEventAttributes": attributes}], "more": 1}
-    [only] = TemporalAdapter.replay(history, {})
+    [only] = TemporalAdapter.tooling.replay(history, {})
     assert only.execution.status is Status.RUNNING
 
 

@@ -17,7 +17,7 @@ HERE = "adapters.temporal.tests.hints"
 
 
 def derive(name: str) -> Any:
-    return TemporalAdapter.schema(f"{HERE}:{name}")
+    return TemporalAdapter.tooling.schema(f"{HERE}:{name}")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_is_left_out_keeps_its_default_whatever_comes_after_it(
 )
 def test_what_cannot_be_read_is_a_config_error_that_says_why(reference: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        TemporalAdapter.schema(reference)
+        TemporalAdapter.tooling.schema(reference)
 
 
 @pytest.mark.anyio

@@ -19,9 +19,10 @@ from temporalio.common import AutoUpgradeVersioningOverride, PinnedVersioningOve
 from temporalio.envconfig import ClientConnectConfig
 from temporalio.service import TLSConfig
 
-from mcp_workflows.adapter import Adapter, Checks, Schemas, StartGuarantee, load_adapter
+from mcp_workflows.adapter import Adapter, StartGuarantee, load_adapter
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError, EngineRefused
+from mcp_workflows.kit.tooling import Checks, Schemas
 from mcp_workflows.sidecar.config.load import load_config
 
 PROFILE = """
@@ -51,8 +52,8 @@ def file(tmp_path: Path) -> Path:
 def test_the_adapter_enters_by_its_entry_point_and_satisfies_the_protocols() -> None:
     adapter: type[Adapter] = TemporalAdapter
     assert load_adapter("temporal") is adapter
-    assert isinstance(TemporalAdapter(TemporalSettings()), Checks)
-    assert isinstance(TemporalAdapter(TemporalSettings()), Schemas)
+    assert isinstance(TemporalAdapter(TemporalSettings()).tooling, Checks)
+    assert isinstance(TemporalAdapter(TemporalSettings()).tooling, Schemas)
     assert adapter.starts is StartGuarantee.KEYED
 
 

@@ -23,8 +23,9 @@ from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter, plan, workflow_id
 from adapters.temporal.tests.workflows import StopsBySignal
-from mcp_workflows.adapter import Previews, Ref, Start, Status
+from mcp_workflows.adapter import Ref, Start, Status
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound, StartConflict
+from mcp_workflows.kit.tooling import Previews
 from tests.support.dev_server import DevServer
 
 
@@ -405,8 +406,8 @@ async def test_the_preview_is_what_is_sent(scene: Scene) -> None:
         plan("Waits", {"id": 1}),
         options={"workflow_id": f"w-{uuid.uuid4().hex}", "execution_timeout": "90s", "priority": {"key": 1}},
     )
-    assert isinstance(scene.adapter, Previews)
-    said = scene.adapter.preview(start)
+    assert isinstance(scene.adapter.tooling, Previews)
+    said = scene.adapter.tooling.preview(start)
     info = await found(scene, await started(scene, start))
     assert said["workflowId"] == info.workflow_execution_info.execution.workflow_id
     assert said["workflowType"] == {"name": info.workflow_execution_info.type.name}
@@ -422,21 +423,22 @@ async def test_the_preview_is_what_is_sent(scene: Scene) -> None:
 async def test_a_preview_needs_no_engine_and_refuses_what_the_start_would() -> None:
     settings = TemporalSettings(address="127.0.0.1:1", namespace="shop", max_input_bytes=100)
     async with TemporalAdapter(settings) as adapter:
-        assert adapter.preview(with_options(task_queue="q"))["namespace"] == "shop"
+        assert adapter.tooling.preview(with_options(task_queue="q"))["namespace"] == "shop"
         with pytest.raises(EngineRefused, match="no task queue"):
-            adapter.preview(plan("Waits"))
+            adapter.tooling.preview(plan("Waits"))
         with pytest.raises(EngineRefused, match="empty"):
-            adapter.preview(with_options(task_queue="q", workflow_id=""))
+            adapter.tooling.preview(with_options(task_queue="q", workflow_id=""))
         with pytest.raises(EngineRefused, match="too large"):
-            adapter.preview(replace(with_options(task_queue="q"), arguments=["x" * 200]))
+            adapter.tooling.preview(replace(with_options(task_queue="q"), arguments=["x" * 200]))
         with pytest.raises(EngineRefused, match="is no Datetime"):
-            adapter.preview(
+            adapter.tooling.preview(
                 with_options(task_queue="q", search_attributes={"Due": {"type": "Datetime", "value": "soon"}})
             )
 
 
 async def test_a_task_queue_that_the_arguments_choose_cannot_be_checked_and_is_said_to_be_so(scene: Scene) -> None:
-    found = await scene.adapter.check("Waits", {"task_queue": "orders-{{tenant}}", "execution_timeout": "{{wait}}"})
+    options = {"task_queue": "orders-{{tenant}}", "execution_timeout": "{{wait}}"}
+    found = await scene.adapter.tooling.check("Waits", options)
     assert (found.ok, found.text) == (None, "the arguments choose the task queue of Waits: orders-{{tenant}}")
 
 

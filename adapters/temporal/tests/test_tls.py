@@ -54,16 +54,16 @@ async def until(adapter: TemporalAdapter, wanted: Callable[[], object]) -> None:
     """Call again and again until it is as wanted; every call must be answered."""
     with anyio.fail_after(PATIENCE):
         while not wanted():  # the files are looked at before calls, and every few seconds
-            found = await adapter.check_engine()
+            found = await adapter.tooling.check_engine()
             assert found.ok, found.text
             await anyio.sleep(0.1)
 
 
 async def test_tls_with_an_authority_of_your_own(plain_tls: Secured) -> None:
     async with plain_tls.open() as adapter:
-        assert (await adapter.check_engine()).ok
+        assert (await adapter.tooling.check_engine()).ok
     async with plain_tls.open(server_name="temporal.internal") as adapter:
-        assert (await adapter.check_engine()).ok
+        assert (await adapter.tooling.check_engine()).ok
 
 
 async def test_a_server_of_another_authority_or_name_is_not_trusted(plain_tls: Secured) -> None:
@@ -71,7 +71,7 @@ async def test_a_server_of_another_authority_or_name_is_not_trusted(plain_tls: S
     wrong = {"server_root_ca_cert": other.file}, {"server_name": "else.internal"}
     for tls, said in zip(wrong, ("we do not trust who signed", "another name is in"), strict=True):
         async with plain_tls.open(**tls) as adapter:
-            found = await adapter.check_engine()
+            found = await adapter.tooling.check_engine()
         assert not found.ok
         assert said in found.text
 
@@ -79,7 +79,7 @@ async def test_a_server_of_another_authority_or_name_is_not_trusted(plain_tls: S
 async def test_mtls_shows_our_certificate(mutual: Secured) -> None:
     cert, key = mutual.authority.issue_into(mutual.folder / "client", "adapter one")
     async with mutual.open(client_cert=cert, client_key=key) as adapter:
-        assert (await adapter.check_engine()).ok
+        assert (await adapter.tooling.check_engine()).ok
     assert set(mutual.proxy.clients) == {"adapter one"}
 
 
@@ -88,7 +88,7 @@ async def test_mtls_without_a_certificate_or_with_a_strangers_is_refused(mutual:
     cert, key = stranger.issue_into(mutual.folder / "stranger", "stranger")
     for tls in ({}, {"client_cert": cert, "client_key": key}):
         async with mutual.open(**tls) as adapter:
-            found = await adapter.check_engine()
+            found = await adapter.tooling.check_engine()
         assert not found.ok
         assert "client_cert" in found.text
     assert mutual.proxy.clients == []
@@ -119,7 +119,7 @@ async def test_a_rotated_certificate_is_shown_and_a_half_written_one_never(
 ) -> None:
     cert, key = mutual.authority.issue_into(mutual.folder / "client", "adapter one")
     async with mutual.open(client_cert=cert, client_key=key) as adapter:
-        assert (await adapter.check_engine()).ok
+        assert (await adapter.tooling.check_engine()).ok
         new_cert, new_key = mutual.authority.issue("adapter two")
         cert.write_bytes(new_cert)  # the key is still the old one
         with caplog.at_level(logging.WARNING):
@@ -137,7 +137,7 @@ async def test_an_api_key_is_sent_with_every_call(plain_tls: Secured) -> None:
         "tls": {"server_root_ca_cert": plain_tls.authority.file},
     }
     async with TemporalAdapter(TemporalSettings.model_validate(settings)) as adapter:
-        assert (await adapter.check_engine()).ok
+        assert (await adapter.tooling.check_engine()).ok
     assert set(plain_tls.proxy.tokens) == {"Bearer k-one"}
 
 
@@ -152,7 +152,7 @@ async def test_an_api_key_in_a_file_is_read_again_when_it_changes(
         "tls": {"server_root_ca_cert": plain_tls.authority.file},
     }
     async with TemporalAdapter(TemporalSettings.model_validate(settings)) as adapter:
-        assert (await adapter.check_engine()).ok
+        assert (await adapter.tooling.check_engine()).ok
         file.write_text("")
         with caplog.at_level(logging.WARNING):
             await until(adapter, lambda: "must hold one line of text (ASCII), and nothing is there" in caplog.text)
@@ -173,7 +173,7 @@ async def test_a_profile_of_temporals_own_configuration_brings_its_certificates(
         f'client_key_path = "{key}"\nserver_ca_cert_path = "{mutual.authority.file}"\n'
     )
     async with TemporalAdapter(TemporalSettings(config_file=file, profile="prod")) as adapter:
-        assert (await adapter.check_engine()).ok
+        assert (await adapter.tooling.check_engine()).ok
         new_cert, new_key = mutual.authority.issue("by profile, rotated")
         key.write_bytes(new_key)
         cert.write_bytes(new_cert)

@@ -78,7 +78,7 @@ def typescript_project(processes: None, tmp_path_factory: pytest.TempPathFactory
     project = tmp_path_factory.mktemp("typescript")
     packages = installed_packages()
     shutil.copytree(SOURCE, project, dirs_exist_ok=True)
-    (project / "mcpwf.ts").write_text(TemporalAdapter.embeds()["typescript"])
+    (project / "mcpwf.ts").write_text(TemporalAdapter.tooling.embeds()["typescript"])
     (project / "node_modules").symlink_to(packages)
     run(["node", "bundle.mjs", "bundle.js"], project, PATIENCE)
     return project

@@ -19,10 +19,11 @@ import typer
 from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.access import LOCAL, Principal, is_loopback
-from mcp_workflows.adapter import Previews, Start
+from mcp_workflows.adapter import Start
 from mcp_workflows.client.connection import Connection, Era, connect
 from mcp_workflows.client.http import known_http
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
+from mcp_workflows.kit.tooling import Previews
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import DiscoveryMode, build, exporters_of
 from mcp_workflows.sidecar.cli.app import app
@@ -230,8 +231,8 @@ async def preview(
         sent |= {"arguments": None, "watches": arguments[EXECUTION_ID]}
     else:
         async with engine.kind(engine.settings) as adapter:  # this does not connect yet
-            if isinstance(adapter, Previews):
-                sent["request"] = adapter.preview(start)
+            if isinstance(adapter.tooling, Previews):
+                sent["request"] = adapter.tooling.preview(start)
     return {key: value for key, value in sent.items() if value not in ({}, None)}
 
 

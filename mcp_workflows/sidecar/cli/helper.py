@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from mcp_workflows.adapter import Embeds, installed_adapters, load_adapter
+from mcp_workflows.adapter import installed_adapters, load_adapter
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import Embeds
 from mcp_workflows.sidecar.cli.app import app
 
 
@@ -25,8 +26,8 @@ def embed(
 
 def _files(adapters: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
     """Return the files of each adapter by language."""
-    loaded = {name: load_adapter(name) for name in adapters}
-    return {name: found.embeds() for name, found in loaded.items() if issubclass(found, Embeds)}
+    loaded = {name: load_adapter(name).tooling for name in adapters}
+    return {name: found.embeds() for name, found in loaded.items() if isinstance(found, Embeds)}
 
 
 def _file(language: str, files: Mapping[str, Mapping[str, str]]) -> str:

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from mcp_workflows.adapter import GATE_WORDS, Permits, Use
+from mcp_workflows.adapter import GATE_WORDS
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
+from mcp_workflows.kit.tooling import Permits, Use
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
 from mcp_workflows.sidecar.config.models import Config, Engine
@@ -63,7 +64,7 @@ def _that_permits(engine: Engine) -> Engine:
 
 
 def _permits(engine: Engine) -> bool:
-    return isinstance(engine.kind, Permits)
+    return isinstance(engine.kind.tooling, Permits)
 
 
 def _without_permissions(config: Config) -> Sequence[Engine]:
@@ -90,9 +91,10 @@ async def _permissions(engine: Engine, uses: Sequence[Use]) -> Mapping[str, Any]
         EngineError: the engine gives no answer.
     """
     adapter = engine.kind(engine.settings)
-    assert isinstance(adapter, Permits), "the class says so"
+    tooling = adapter.tooling
+    assert isinstance(tooling, Permits), "the class says so"
     try:
         async with Engines({engine.name: adapter}) as engines, engines.calling(engine.name):
-            return await adapter.permissions(uses)
+            return await tooling.permissions(uses)
     except EngineError as error:
         raise EngineUnavailable(f"engine {engine.name}: {error}") from None

@@ -11,10 +11,11 @@ from typing import Annotated, Final
 import anyio
 import typer
 
-from mcp_workflows.adapter import Discovered, Discovers, Drafts, load_adapter, one_workflow
+from mcp_workflows.adapter import load_adapter
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.engines.registry import Engines, described
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
+from mcp_workflows.kit.tooling import Discovered, Discovers, Drafts
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, existing, log
 from mcp_workflows.sidecar.config.draft import draft, draft_engine, tool_name
@@ -22,6 +23,7 @@ from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import no_engine
 from mcp_workflows.sidecar.config.yaml import mapping_in
+from mcp_workflows.sidecar.tooling import described, one_workflow
 
 _MCP: Final = "mcp"  # the adapter for MCP servers
 
@@ -69,11 +71,11 @@ def _of_engine(config: Path, engine: str) -> Iterator[str]:
 
 
 def _of_server(address: str, start: str | None) -> Iterator[str]:
-    kind = load_adapter(_MCP)
-    if not issubclass(kind, Drafts):
+    tooling = load_adapter(_MCP).tooling
+    if not isinstance(tooling, Drafts):
         raise ConfigError(f"the adapter {_MCP!r} cannot draft an engine")
     try:
-        drafted = anyio.run(kind.draft, address, start)
+        drafted = anyio.run(tooling.draft, address, start)
     except EngineError as error:
         raise EngineUnavailable(f"the MCP server of --mcp: {error}") from None
     yield from (f"# {' '.join(cleaned(line).split())}" for line in drafted.advice)
@@ -88,11 +90,12 @@ async def discover(engine: Engine) -> Sequence[Discovered]:
         EngineError: the engine gives no answer.
     """
     adapter = engine.kind(engine.settings)
-    if not isinstance(adapter, Discovers):
+    tooling = adapter.tooling
+    if not isinstance(tooling, Discovers):
         raise ConfigError(f"engine {engine.name}: the adapter {engine.adapter!r} cannot list workflows")
     try:
         async with Engines({engine.name: adapter}) as engines, engines.calling(engine.name):
-            return [described(each) for each in await adapter.discover()]
+            return [described(each) for each in await tooling.discover()]
     except EngineError as error:
         raise EngineUnavailable(f"engine {engine.name}: {error}") from None
 

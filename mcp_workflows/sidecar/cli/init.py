@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from mcp_workflows.adapter import JSON, Adapter, Discovered, Discovers, first_settings, installed_adapters, load_adapter
+from mcp_workflows.adapter import JSON, Adapter, installed_adapters, load_adapter
 from mcp_workflows.errors import ConfigError, WorkflowsError
+from mcp_workflows.kit.tooling import Discovered, Discovers, Proposes
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.import_ import discover
 from mcp_workflows.sidecar.cli.options import (
@@ -104,7 +105,7 @@ def _adapter(given: str | None, *, asks: bool) -> str:
         return given
     if not asks:
         raise typer.BadParameter(f"which engine? one of: {', '.join(installed)}", param_hint="--engine")
-    can = [name for name in installed if issubclass(load_adapter(name), Discovers)]
+    can = [name for name in installed if isinstance(load_adapter(name).tooling, Discovers)]
     return str(typer.prompt(f"Engine ({', '.join(installed)})", default=[*can, *installed][0], err=True))
 
 
@@ -114,7 +115,8 @@ def _settings(kind: type[Adapter], words: Sequence[str], *, asks: bool) -> Mappi
     fields = kind.Settings.model_fields
     required = {name: "" for name, field in fields.items() if field.is_required()}
     values: dict[str, JSON] = {}
-    for name, proposed in (first_settings(kind) or required).items():
+    asked = kind.tooling.first_settings if isinstance(kind.tooling, Proposes) else required
+    for name, proposed in asked.items():
         if name in given:
             values[name] = given.pop(name)
             continue

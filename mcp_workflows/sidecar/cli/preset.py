@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from mcp_workflows.adapter import HasPresets, Preset, installed_adapters, load_adapter
+from mcp_workflows.adapter import installed_adapters, load_adapter
 from mcp_workflows.errors import OperatorError
+from mcp_workflows.kit.tooling import HasPresets, Preset
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.config.problems import names
 from mcp_workflows.tools.json_schema import did_you_mean
@@ -34,10 +35,10 @@ def list_presets() -> None:
 @preset_app.command("schema")
 def show_schema(adapter: Annotated[str, typer.Argument(metavar="ADAPTER")] = "http") -> None:
     """Print the JSON Schema of a preset, for the editor in which you write one of your own."""
-    kind = load_adapter(adapter)
-    if not issubclass(kind, HasPresets):
+    tooling = load_adapter(adapter).tooling
+    if not isinstance(tooling, HasPresets):
         raise OperatorError(f"the adapter {adapter!r} has no presets")
-    say(json.dumps(kind.preset_schema(), indent=2))
+    say(json.dumps(tooling.preset_schema(), indent=2))
 
 
 @preset_app.command("show")
@@ -51,10 +52,10 @@ def show_preset(name: Annotated[str, typer.Argument(metavar="NAME", help="One of
 
 def _presets() -> Mapping[str, tuple[str, Preset]]:
     """Return the presets by name, with their adapters."""
-    kinds = {adapter: load_adapter(adapter) for adapter in installed_adapters()}
+    tools = {adapter: load_adapter(adapter).tooling for adapter in installed_adapters()}
     return {
         name: (adapter, preset)
-        for adapter, kind in kinds.items()
-        if issubclass(kind, HasPresets)
-        for name, preset in kind.presets().items()
+        for adapter, tooling in tools.items()
+        if isinstance(tooling, HasPresets)
+        for name, preset in tooling.presets().items()
     }

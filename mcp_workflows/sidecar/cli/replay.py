@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from mcp_workflows.access import ANONYMOUS
-from mcp_workflows.adapter import Execution, Gate, InputRequest, Replayed, Replays
+from mcp_workflows.adapter import Execution, Gate, InputRequest
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import Replayed, Replays
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, load, log
@@ -44,11 +45,11 @@ def replay(
     log(LogLevel.WARNING)
     loaded = load(config)
     found = _tool(loaded, tool)
-    kind = loaded.engines[found.engine].kind
-    if not issubclass(kind, Replays):
+    tooling = loaded.engines[found.engine].kind.tooling
+    if not isinstance(tooling, Replays):
         raise ConfigError(f"the adapter of engine {found.engine!r} cannot replay histories")
     gates = _gates(found, arguments or [])
-    seen = kind.replay(_read(history), gates)
+    seen = tooling.replay(_read(history), gates)
     if as_json:
         typer.echo(json.dumps([_as_json(each) for each in seen], indent=2))
     else:

@@ -16,9 +16,10 @@ from rich.console import Console
 
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.access.audit import Audit
-from mcp_workflows.adapter import JSON, Explanation, can_terminate
+from mcp_workflows.adapter import JSON, Terminates
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
+from mcp_workflows.kit.tooling import Explanation
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import exporters_of
 from mcp_workflows.sidecar.cli.app import app, say
@@ -247,7 +248,7 @@ def _commands(look: ObservedTask, config: Config, file: Path) -> Sequence[str]:
     if questions := open_questions(task):
         return [question.command(file) for question in questions]
     engine = config.engines.get(task.engine)
-    if (task.cancel_delivered or task.execution.cancel_requested) and engine and can_terminate(engine.kind):
+    if (task.cancel_delivered or task.execution.cancel_requested) and engine and isinstance(engine.kind, Terminates):
         return [command_line("tasks", "cancel", task.id, "--terminate", config=file)]
     return []
 

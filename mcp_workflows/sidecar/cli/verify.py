@@ -7,15 +7,16 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import anyio
 import typer
 from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.access import LOCAL
-from mcp_workflows.adapter import Fixtures, HasFixtures, Role, is_fleeting
+from mcp_workflows.adapter import Fixtures, Role
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import HasFixtures
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
@@ -156,13 +157,14 @@ def _plan(engine: Engine, roles: Fixtures | None, settings: Sequence[str], patie
         ConfigError: there are no workflows to verify with.
         WrongUsage: the settings are wrong.
     """
-    kind = engine.kind
-    if roles is None and not issubclass(kind, HasFixtures):
+    tooling = engine.kind.tooling
+    if roles is None and not isinstance(tooling, HasFixtures):
         raise ConfigError(
             f"the adapter {engine.adapter!r} brings no workflows to verify with: name tools of yours, at least "
             "--finishes 'TOOL KEY=VALUE', and --fails and --endless if there are such"
         )
-    read = _settings(kind.fixture_settings(), settings) if roles is None and issubclass(kind, HasFixtures) else None
+    own = tooling if roles is None and isinstance(tooling, HasFixtures) else None
+    read = None if own is None else _settings(own.fixture_settings(), settings)
     return Plan(engine=engine, roles=roles, settings=read, patience=patience)
 
 
@@ -203,7 +205,7 @@ def _role(config: Config, engine: str, part: str, written: str | None) -> Role:
         return Role(workflow="", missing=f"no tool was named: --{part} {_TOOL}")
     name, *words = shlex.split(written)
     tool = _tool(config, engine, name)
-    if tool.kind is Kind.WATCH or is_fleeting(config.engines[engine].kind, tool.options):
+    if tool.kind is Kind.WATCH or config.engines[engine].kind.fleeting(tool.options):
         raise ConfigError(f"--{part} {name}: it starts nothing that can be looked up later")
     arguments = read_arguments(map(read_pair, words), tool.input, {})
     if wrong := tool.complaints(arguments):
@@ -227,8 +229,7 @@ def _ask(plan: Plan, *, yes: bool) -> None:
     """
     own = "It uses the tools that you named; what their workflows do is done."
     if plan.roles is None:
-        adapter: Any = plan.engine.kind(plan.engine.settings)  # Any: it has the capability
-        own = adapter.fixtures_notice()
+        own = plan.engine.kind.tooling.fixtures_notice()
     say(
         f"verify starts some 30 executions on engine {plan.engine.name} ({plan.engine.adapter}), and ends those that "
         f"run. {own}",

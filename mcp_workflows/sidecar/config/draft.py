@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import cast
 
-from mcp_workflows.adapter import JSON, Discovered
+from mcp_workflows.adapter import JSON
+from mcp_workflows.kit.tooling import Discovered
 
 MAX_NAME = 64
 _PLAIN = re.compile(r"[A-Za-z][\w-]*")

@@ -196,7 +196,8 @@ def _included(report: Report, source: Source, problems: list[Problem]) -> Iterat
     for index, entry in enumerate(entries):
         where: Where = ("include", index)
         if isinstance(entry, str):
-            globs, prefix, engines = {entry: where}, "", None
+            globs: dict[str, Where] = {entry: where}
+            prefix, engines = "", None
         elif include := report.validate(Include, entry, where):
             for at, engine in enumerate(include.engines):
                 if engine not in known:
@@ -215,13 +216,13 @@ def _included(report: Report, source: Source, problems: list[Problem]) -> Iterat
                 continue
             for file in files:
                 theirs = Report(read_source(file, None, holds="tools"))
-                for name, at, tool in _tools_in(theirs, source.path):
+                for name, at_tool, tool in _tools_in(theirs, source.path):
                     full = f"{prefix}{name}"
                     if len(full) > MAX_NAME >= len(name):
                         wrong = f"{full!r} has {len(full)} characters with its namespace, at most {MAX_NAME} will do"
-                        theirs.add(at, wrong)
+                        theirs.add(at_tool, wrong)
                     else:
-                        yield _ToolEntry(name=full, source=theirs.source, where=at, entry=tool, engines=engines)
+                        yield _ToolEntry(name=full, source=theirs.source, where=at_tool, entry=tool, engines=engines)
                 problems += theirs.problems
 
 

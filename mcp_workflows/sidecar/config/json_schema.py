@@ -14,7 +14,7 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from mcp_workflows.access.limit_settings import Limits
-from mcp_workflows.adapter import GATE_WORDS, Adapter, gate_settings, installed_adapters, load_adapter
+from mcp_workflows.adapter import GATE_WORDS, Adapter, installed_adapters, load_adapter
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.includes import POLICY, Include
 from mcp_workflows.sidecar.config.models import (
@@ -97,14 +97,14 @@ def _model_schemas(adapters: Mapping[str, type[Adapter]]) -> _ModelSchemas:
     sections: list[type[BaseModel]] = [ServerSettings, StoreSettings, Limits, AuditSettings]
     models: list[type[BaseModel]] = [*sections, Include, *MODELS.values(), Question, GateQuestion]
     for adapter in adapters.values():
-        gate = gate_settings(adapter)
+        gate = adapter.GateSettings
         models += [adapter.Settings, adapter.Options, *([gate] if gate else [])]
     return _ModelSchemas(models)
 
 
 def _tool_of(adapters: Mapping[str, type[Adapter]], schemas: _ModelSchemas) -> Schema:
     """Return the schema of a tool of any of these adapters."""
-    gates = [schemas[model] for adapter in adapters.values() if (model := gate_settings(adapter))]
+    gates = [schemas[model] for adapter in adapters.values() if (model := adapter.GateSettings)]
     options = [schemas[adapter.Options] for adapter in adapters.values()]
     properties: Schema = {}
     for model in MODELS.values():

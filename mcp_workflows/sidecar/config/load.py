@@ -20,21 +20,10 @@ from pydantic import BaseModel
 
 from mcp_workflows.access import Authorizer
 from mcp_workflows.access.limit_settings import Limits
-from mcp_workflows.adapter import (
-    GATE_WORDS,
-    Adapter,
-    Exposes,
-    ReadsHandlers,
-    Schemas,
-    expose_every,
-    gate_settings,
-    installed_adapters,
-    is_fleeting,
-    load_adapter,
-    takes_grace,
-)
+from mcp_workflows.adapter import GATE_WORDS, Adapter, installed_adapters, load_adapter, takes_grace
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import Exposes, Schemas, expose_every
 from mcp_workflows.receiver.task_tools.definitions import clashes
 from mcp_workflows.sidecar.config.includes import REFERENCE, ComposedConfig, is_schema_file, read_config
 from mcp_workflows.sidecar.config.models import (
@@ -109,7 +98,7 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
         store=_present(store),
         limits=_present(limits),
         engines={name: _present(engine) for name, engine in engines.items()},
-        tools=[_present(tool) for tool in tools],
+        tools=[tool for tool in tools if tool],
     )
 
 
@@ -122,8 +111,9 @@ def _check_layers(report: Report, composed: ComposedConfig, kinds: Kinds) -> Non
     if len(options) < len(kinds) or any(model.model_config.get("extra") == "allow" for model in options):
         return  # not all keys are known
     known = TOOL_KEYS.union(*(known_keys(model) for model in options))
-    rules = {("rules", name): rule for name, rule in composed.layers.rules.items()}
-    for where, settings in {("defaults",): composed.layers.defaults, **rules}.items():
+    layers: dict[Where, Mapping[str, Any]] = {("defaults",): composed.layers.defaults}
+    layers.update((("rules", name), rule) for name, rule in composed.layers.rules.items())
+    for where, settings in layers.items():
         for key in settings.keys() - known:
             report.unknown((*where, key), known)
 
@@ -240,9 +230,7 @@ def _engine(report: Report, name: str, entry: Mapping[str, Any], kind: type[Adap
 
 def _is_scanned(engine: Engine) -> bool:
     """Return whether the engine offers marked workflows, so that the file needs no tools."""
-    kind = engine.kind
-    can = isinstance(kind, Exposes)
-    return can and expose_every(engine.kind(engine.settings)) is not None
+    return isinstance(engine.kind.tooling, Exposes) and expose_every(engine.kind(engine.settings)) is not None
 
 
 def _by_adapter(
@@ -287,7 +275,7 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
     others = {key: written[key] for key in written.keys() - TOOL_KEYS}
     fields, others = _split_cancel(report, fields, others, kind, where)
     options = _options(report, others, kind, kinds, where)
-    if is_fleeting(kind, options):
+    if kind is not None and kind.fleeting(options):
         fields = _without_tasks(report, fields, where)
     fields = _with_schemas(report, folder, fields, kind, where)
     _check_gates(report, fields.get("questions"), written.get("input"), kind, (*where, "questions"))
@@ -323,16 +311,17 @@ def _check_gates(
     }
     if kind is None or not gates:
         return
-    model = gate_settings(kind)
+    model = kind.GateSettings
     if model is None:
         report.add(where, "the adapter of this engine knows no gates: leave out the questions with `when`")
         return
     for name, gate in gates.items():
         report.validate(model, {key: value for key, value in gate.items() if key in GATE_WORDS}, (*where, name))
+    tooling = kind.tooling
     is_code = isinstance(reference, str) and REFERENCE.fullmatch(reference) and not is_schema_file(reference)
-    if is_code and issubclass(kind, ReadsHandlers):
+    if is_code and isinstance(tooling, Schemas):
         with suppress(ConfigError):  # an import error is reported for `input`
-            for place, wrong in kind.misfits(cast("str", reference), gates).items():
+            for place, wrong in tooling.misfits(cast("str", reference), gates).items():
                 report.add((*where, *place.split(".")), wrong)
 
 
@@ -378,9 +367,10 @@ def _resolve(key: str, reference: str, folder: Path, kind: type[Adapter] | None)
         raise ConfigError("write a schema, a file (./schema.json) or a workflow in code (module:attribute)")
     if kind is None:
         return {}  # reported elsewhere
-    if not issubclass(kind, Schemas):
+    tooling = kind.tooling
+    if not isinstance(tooling, Schemas):
         raise ConfigError("the adapter of this engine cannot read schemas from code; write one out")
-    derived = kind.schema(reference)
+    derived = tooling.schema(reference)
     if key == "input":
         return {"input": derived.input, "output": derived.output, "args": derived.args}
     if derived.output is None:

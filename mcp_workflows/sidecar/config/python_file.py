@@ -9,8 +9,9 @@ from typing import Final
 
 import anyio
 
-from mcp_workflows.adapter import Drafts, load_adapter
+from mcp_workflows.adapter import load_adapter
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import Drafts
 from mcp_workflows.sidecar.config.draft import draft, draft_engine
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
@@ -24,10 +25,10 @@ def draft_python(path: Path) -> str:
     Raises:
         ConfigError: the adapter is not installed, or the file cannot be used; the message has the file and the line.
     """
-    kind = load_adapter(_ADAPTER)
-    if not issubclass(kind, Drafts):
+    tooling = load_adapter(_ADAPTER).tooling
+    if not isinstance(tooling, Drafts):
         raise ConfigError(f"the adapter {_ADAPTER!r} that is installed cannot read Python files")
-    drafted = anyio.run(kind.draft, str(path), None)
+    drafted = anyio.run(tooling.draft, str(path), None)
     lines = [
         *draft_engine(_ADAPTER, drafted.settings, name=drafted.name),
         *draft(drafted.name, drafted.workflows, configured={}, taken=(), chosen=drafted.workflows),

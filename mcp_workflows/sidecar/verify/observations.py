@@ -110,7 +110,7 @@ class ObservedAdapter(Adapter):
     def __init__(self, adapter: Adapter, observations: Observations) -> None:
         self.adapter = adapter
         self.observations = observations
-        self.starts = adapter.starts  # pyright: ignore[reportAttributeAccessIssue]  # of this one alone
+        self.starts = adapter.starts  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # its own
 
     async def __aenter__(self) -> Self:
         """Enter the adapter."""

@@ -19,16 +19,15 @@ from pydantic import BaseModel, SecretStr
 from mcp_workflows.adapter import (
     JSON,
     Adapter,
-    Checks,
     Finds,
     Fixtures,
-    HasFixtures,
     Question,
     Remembers,
     StartGuarantee,
 )
 from mcp_workflows.engines.registry import CALL_TIMEOUT
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows.kit.tooling import Checks, HasFixtures
 from mcp_workflows.sidecar.config.models import Engine, StoreSettings
 from mcp_workflows.sidecar.verify.observations import Observations, ObservedAdapter
 from mcp_workflows.store.key_value import notes_in
@@ -153,8 +152,9 @@ async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) 
         await _must_answer(own)
         fixtures = plan.roles
         if fixtures is None:
-            assert isinstance(own, HasFixtures), "the plan says so"
-            fixtures = await stack.enter_async_context(own.fixtures(plan.settings))
+            tooling = own.tooling
+            assert isinstance(tooling, HasFixtures), "the plan says so"
+            fixtures = await stack.enter_async_context(tooling.fixtures(plan.settings))
         stack.push_async_callback(partial(_end_all, seen, adapter, plan.patience, found))
         late = own.settling.total_seconds() if isinstance(own, Finds) else 0.0
         subject = Subject(
@@ -183,7 +183,8 @@ async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) 
 
 
 async def _must_answer(adapter: Adapter) -> None:
-    if isinstance(adapter, Checks) and (finding := await adapter.check_engine()).ok is False:
+    tooling = adapter.tooling
+    if isinstance(tooling, Checks) and (finding := await tooling.check_engine()).ok is False:
         raise EngineRefused(finding.text + (f"; {finding.hint}" if finding.hint else ""))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mcp_workflows.adapter import (
     JSON,
+    Adapter,
     Execution,
     Failure,
     Finding,
@@ -62,7 +63,28 @@ ONE_OBJECT = TypeAdapter(tuple[dict[str, Any]])  # what a tool without `args` of
 SCHEMA = {"type": "object", "properties": {"approved": {"type": "boolean"}}, "required": ["approved"]}
 
 
-class AcmeAdapter:
+class AcmeTooling:
+    """Checks that the workshop makes what the tools order."""
+
+    def __init__(self, products: Callable[[], Awaitable[Sequence[str]]]) -> None:
+        self._products = products
+
+    async def check_engine(self) -> Finding:
+        """Whether the workshop answers and knows our key."""
+        try:
+            return Finding(ok=True, text=f"it makes {', '.join(await self._products())}")
+        except EngineError as error:
+            return Finding(ok=False, text=str(error), hint="check address and api_key")
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        """Whether it makes this product."""
+        found = await self.check_engine()
+        if found.ok and workflow not in await self._products():
+            return Finding(ok=False, text=f"it does not make {workflow!r}", hint=found.text)
+        return found
+
+
+class AcmeAdapter(Adapter):
     """Acme's workshop over HTTP."""
 
     Settings: ClassVar[type[BaseModel]] = AcmeSettings
@@ -71,6 +93,7 @@ class AcmeAdapter:
 
     def __init__(self, settings: AcmeSettings) -> None:
         self._settings = settings
+        self.tooling = AcmeTooling(self._products)
 
     async def __aenter__(self) -> Self:
         """Open the client; it connects with the first call."""
@@ -108,19 +131,9 @@ class AcmeAdapter:
         """Withdraw it; the workshop leaves what has ended as it is."""
         await self._call("POST", f"/orders/{ref.handle}/withdrawal", {})
 
-    async def check_engine(self) -> Finding:
-        """Whether the workshop answers and knows our key."""
-        try:
-            return Finding(ok=True, text=f"it makes {', '.join(await self._call('GET', '/products'))}")
-        except EngineError as error:
-            return Finding(ok=False, text=str(error), hint="check address and api_key")
-
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Whether it makes this product."""
-        found = await self.check_engine()
-        if found.ok and workflow not in await self._call("GET", "/products"):
-            return Finding(ok=False, text=f"it does not make {workflow!r}", hint=found.text)
-        return found
+    async def _products(self) -> Sequence[str]:
+        products: Sequence[str] = await self._call("GET", "/products")
+        return products
 
     async def _call(
         self, method: str, path: str, body: JSON = None, headers: Mapping[str, str] | None = None

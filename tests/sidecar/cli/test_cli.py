@@ -16,7 +16,6 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +28,10 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 from typer.core import TyperArgument
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, StartGuarantee, Status, Use
+from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter.memory import MemoryTooling
+from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.kit.tooling import Use
 from mcp_workflows.sidecar.address import Address
 from mcp_workflows.sidecar.checks import ItemState, check
 from mcp_workflows.sidecar.cli.main import main
@@ -348,7 +350,7 @@ class Nothing(BaseModel):
     """No settings, no options."""
 
 
-class PlainAdapter(AbstractAsyncContextManager[Adapter]):
+class PlainAdapter(Adapter):
     """The smallest adapter there can be: it cannot check anything."""
 
     Settings: ClassVar[type[BaseModel]] = Nothing
@@ -379,12 +381,16 @@ class PlainAdapter(AbstractAsyncContextManager[Adapter]):
         """All has ended."""
 
 
-class SilentAdapter(MemoryAdapter):
-    """Whose engine answers, and whose workflows are never found out about."""
-
+class SilentTooling(MemoryTooling):
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
         await anyio.sleep_forever()
         raise AssertionError("unreachable")
+
+
+class SilentAdapter(MemoryAdapter):
+    """Whose engine answers, and whose workflows are never found out about."""
+
+    tooling: Any = SilentTooling
 
 
 def _with_adapter(config_file: Path, kind: type[Adapter]) -> Config:
@@ -653,12 +659,17 @@ def test_connect_goes_where_the_config_says_it_is_served_unless_told_otherwise(
     assert terminal.call("connect", "cursor", "-c", config, "--stdio", "--url", HTTP["url"]).code == 2
 
 
+class PermittingTooling(MemoryTooling):
+    async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
+        if self._is_down("permissions"):
+            raise EngineUnavailable("the engine in memory does not answer")
+        return {"Version": "2012-10-17", "Statement": [asdict(use) for use in uses]}
+
+
 class PermittingAdapter(MemoryAdapter):
     """Tells what it was asked for."""
 
-    async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
-        await self._call("permissions")
-        return {"Version": "2012-10-17", "Statement": [asdict(use) for use in uses]}
+    tooling: Any = PermittingTooling
 
 
 PERMITS = """\

@@ -14,8 +14,9 @@ from typing import ClassVar
 import pytest
 from pydantic import BaseModel, Field
 
-from mcp_workflows.adapter import first_settings, installed_adapters, load_adapter
+from mcp_workflows.adapter import installed_adapters, load_adapter
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.kit.tooling import Proposes
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.child_processes import free_port
@@ -132,7 +133,9 @@ def test_the_required_settings_of_any_adapter_are_asked_for(folder: Folder) -> N
 def test_every_adapter_makes_a_first_configuration_while_its_engine_is_away(folder: Folder, adapter: str) -> None:
     for name, value in {"NO_GCE_CHECK": "true", "TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}"}.items():
         folder.monkeypatch.setenv(name, value)
-    assert first_settings(load_adapter(adapter)).keys() <= load_adapter(adapter).Settings.model_fields.keys()
+    kind = load_adapter(adapter)
+    if isinstance(kind.tooling, Proposes):
+        assert kind.tooling.first_settings.keys() <= kind.Settings.model_fields.keys()
     ended = folder.run("init", "--engine", adapter, "--workflow", "FulfilOrder")
     assert ended.code == 0, ended.err
     assert f"note: engine {adapter}: " in ended.err

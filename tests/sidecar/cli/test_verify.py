@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from mcp_workflows.adapter import JSON, Fixtures, Ref, Start
-from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings, MemoryTooling
 from mcp_workflows.errors import EngineRefused, StartConflict
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.models import Engine
@@ -144,14 +144,18 @@ class Deaf(MemoryAdapter):
         await self.describe(ref)
 
 
-class Sticky(MemoryAdapter):
-    """Cannot remove what it has created."""
-
+class StickyTooling(MemoryTooling):
     @asynccontextmanager
     async def fixtures(self, settings: BaseModel) -> AsyncGenerator[Fixtures]:
         async with super().fixtures(settings) as fixtures:
             yield fixtures
         raise EngineRefused("could not be removed: echo")
+
+
+class Sticky(MemoryAdapter):
+    """Cannot remove what it has created."""
+
+    tooling: Any = StickyTooling
 
 
 class Broken(MemoryAdapter):

@@ -15,8 +15,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mcp_workflows.access import Allow
-from mcp_workflows.adapter import Adapter, Exposed
+from mcp_workflows.adapter import Adapter
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.kit.tooling import Exposed
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.json_schema import config_schema, team_schema
 from mcp_workflows.sidecar.config.load import load_config

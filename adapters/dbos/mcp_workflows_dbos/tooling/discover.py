@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from mcp_workflows.adapter import Discovered
+from mcp_workflows.kit.tooling import Discovered
 from mcp_workflows_dbos.executor import Executor
 from mcp_workflows_dbos.tables import ExecutedWorkflow
 from mcp_workflows_dbos.tooling.schema import describe_workflow

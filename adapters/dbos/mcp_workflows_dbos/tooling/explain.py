@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from mcp_workflows.adapter import Explanation, rough_duration
+from mcp_workflows.adapter import rough_duration
+from mcp_workflows.kit.tooling import Explanation
 from mcp_workflows_dbos.describe import execution_of
 from mcp_workflows_dbos.executor import Executor
 from mcp_workflows_dbos.tables import Row

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from mcp_workflows.adapter import Discovered, DraftedEngine, WorkflowSchema
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import Discovered, DraftedEngine, WorkflowSchema
 from mcp_workflows_dbos.module import WorkflowFunction, hidden_workflows_in, load_module, workflows_in
 
 Schema = dict[str, Any]  # Any: a JSON Schema

@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, cast
 
-from mcp_workflows.adapter import JSON, Finding, Use, closest
+from mcp_workflows.adapter import JSON, Finding, closest
 from mcp_workflows.errors import EngineError
+from mcp_workflows.kit.tooling import Use
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.errors import PermissionDenied
 from mcp_workflows_google.gates import gate_step

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from mcp_workflows.adapter import JSON, Discovered, Exposed, Ref
+from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import EngineError, EngineRefused, ExecutionNotFound
+from mcp_workflows.kit.tooling import Discovered, Exposed
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.resources import ExecutionName, Place, WorkflowName, WorkflowResource
 from mcp_workflows_google.settings import Discover

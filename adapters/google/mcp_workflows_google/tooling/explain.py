@@ -6,17 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from mcp_workflows.adapter import (
-    Execution,
-    ExplainedGate,
-    Explanation,
-    Gate,
-    GateState,
-    Status,
-    open_gates,
-    rough_duration,
-)
+from mcp_workflows.adapter import Execution, Gate, Status, rough_duration
 from mcp_workflows.errors import EngineError
+from mcp_workflows.kit.tooling import ExplainedGate, Explanation, GateState, open_gates
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.gates import GateRule, read_rules
 from mcp_workflows_google.input_requests import problems

@@ -10,11 +10,12 @@ from typing import Final
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from mcp_workflows.adapter import JSON, Discovered
+from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineError
 from mcp_workflows.kit.definition import Inputs
 from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows.kit.reply_reader import form_of
+from mcp_workflows.kit.tooling import Discovered
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Detail, Workflows
 from mcp_workflows_http.reply import Reply

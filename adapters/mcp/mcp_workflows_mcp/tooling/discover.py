@@ -12,9 +12,10 @@ from typing import Final
 
 import mcp_types as types
 
-from mcp_workflows.adapter import JSON, Discovered, DraftedEngine, Exposed
+from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.kit.expressions import as_object
+from mcp_workflows.kit.tooling import Discovered, DraftedEngine, Exposed
 from mcp_workflows_mcp.client import Connection, Upstream
 from mcp_workflows_mcp.settings import McpSettings
 

@@ -18,8 +18,9 @@ from typing import Any, Final, cast
 
 import anyio
 
-from mcp_workflows.adapter import JSON, Discovered, Exposed, Ref
+from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows.kit.tooling import Discovered, Exposed
 from mcp_workflows_stepfunctions.arns import ExecutionArn, Place, is_machine_arn, parse_machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
 from mcp_workflows_stepfunctions.errors import DENIED

@@ -7,17 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from mcp_workflows.adapter import (
-    Execution,
-    ExplainedGate,
-    Explanation,
-    Ref,
-    Status,
-    closest,
-    open_gates,
-    rough_duration,
-)
+from mcp_workflows.adapter import Execution, Ref, Status, closest, rough_duration
 from mcp_workflows.errors import EngineError
+from mcp_workflows.kit.tooling import ExplainedGate, Explanation, open_gates
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
 from mcp_workflows_stepfunctions.definition import WAITS_FOR_TOKEN, State
 from mcp_workflows_stepfunctions.describe import HistoryReader, read_failure

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from mcp_workflows.adapter import JSON, Use
+from mcp_workflows.adapter import JSON
+from mcp_workflows.kit.tooling import Use
 from mcp_workflows_stepfunctions.arns import REGION, Machine, Place
 from mcp_workflows_stepfunctions.client import Client
 from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings

@@ -8,8 +8,9 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any, Final, cast
 
-from mcp_workflows.adapter import JSON, Gate, Replayed, Start
+from mcp_workflows.adapter import JSON, Gate, Start
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import Replayed
 from mcp_workflows_stepfunctions.describe import ended_execution, running_execution
 from mcp_workflows_stepfunctions.gates import read_rules
 from mcp_workflows_stepfunctions.history import Event, History

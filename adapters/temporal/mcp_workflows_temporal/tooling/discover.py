@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import Discovered, Ref
+from mcp_workflows.adapter import Ref
+from mcp_workflows.kit.tooling import Discovered
 from mcp_workflows_temporal.client import Frontend, Handle
 
 PAGE = 1000  # executions

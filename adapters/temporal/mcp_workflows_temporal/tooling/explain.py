@@ -21,17 +21,9 @@ from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError
 
-from mcp_workflows.adapter import (
-    Execution,
-    ExplainedGate,
-    Explanation,
-    Gate,
-    GateState,
-    asked,
-    open_gates,
-    rough_duration,
-)
+from mcp_workflows.adapter import Execution, Gate, asked, rough_duration
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.tooling import ExplainedGate, Explanation, GateState, open_gates
 from mcp_workflows_temporal.client import ACTIVITIES, WORKFLOWS, Frontend, Handle, Run, idle_time, live_pollers
 from mcp_workflows_temporal.diagnosis import (
     FAILING_FROM,

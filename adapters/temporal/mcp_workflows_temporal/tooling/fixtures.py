@@ -18,7 +18,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from mcp_workflows.adapter import JSON, Fixtures, Observation, Question, Ref, Role, Start, Sweeps, Terminates
+from mcp_workflows.adapter import JSON, Execution, Fixtures, Observation, Question, Ref, Role, Start, Sweeps, Terminates
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows_temporal.client import Frontend
 
@@ -33,7 +33,11 @@ _FAILURE: Final = "the card was declined"
 
 
 class Verbs(Sweeps, Terminates, Protocol):
-    """The verbs of the adapter that the questions need."""
+    """The verbs of the adapter that the tools need."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        """See `Adapter.describe`."""
+        ...
 
     async def start(self, start: Start) -> str:
         """See `Adapter.start`."""

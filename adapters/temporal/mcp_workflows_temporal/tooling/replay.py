@@ -18,8 +18,9 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
 from temporalio.converter import default as default_converter
 
-from mcp_workflows.adapter import JSON, Execution, Failure, Gate, InputRequest, Replayed, Status
+from mcp_workflows.adapter import JSON, Execution, Failure, Gate, InputRequest, Status
 from mcp_workflows.errors import ConfigError, EngineRefused
+from mcp_workflows.kit.tooling import Replayed
 from mcp_workflows_temporal.gate_rules import (
     CLOSED,
     EventFilter,

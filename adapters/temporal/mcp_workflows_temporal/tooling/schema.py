@@ -16,8 +16,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from pydantic_core.core_schema import DatetimeSchema
 
-from mcp_workflows.adapter import JSON, WorkflowSchema
+from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import WorkflowSchema
 from mcp_workflows_temporal.diagnosis import counted
 from mcp_workflows_temporal.gate_rules import MessageKind
 from mcp_workflows_temporal.payloads import as_mapping

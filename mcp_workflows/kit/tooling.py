@@ -1,0 +1,363 @@
+"""The tools of an adapter for operators and authors: checks, explanations, drafts, schemas, fixtures.
+
+They stand behind one attribute, `Adapter.tooling`. Each protocol here is optional: `isinstance(adapter.tooling,
+Explains)` is the one way to ask, of an adapter and of its class alike. Methods need the entered adapter; static ones
+need no engine, and can be called on the class of the tools. See docs/decisions/0031.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol, Self, runtime_checkable
+
+from pydantic import BaseModel
+
+from mcp_workflows.adapter.boundary import JSON, Adapter, Execution, Gate, InputRequest, Ref, Start
+from mcp_workflows.adapter.capabilities import Finding, Fixtures
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """Optional: can check that the engine answers and that a workflow could run there now."""
+
+    async def check_engine(self) -> Finding:
+        """Check that the engine can be reached and the settings fit it; never raise an EngineError."""
+        ...
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        """Check that this workflow could run now; never raise an EngineError."""
+        ...
+
+
+@runtime_checkable
+class Verifies(Protocol):
+    """Optional: can check that a workflow has the signals, updates and queries that its tool names."""
+
+    async def verify(
+        self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
+    ) -> Sequence[Finding]:
+        """Return all that is missing or could not be found out (unknown, no problem); never raise an EngineError.
+
+        `gates` are `when`, `send` and `decline` by name, as they are written: nothing is filled in. A text about one
+        setting begins with its path in the tool and a colon (`gates.approve.when.after: ...`): `check` puts the file
+        and the line before it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowSchema:
+    """The schemas that the code of a workflow gives for its input and output."""
+
+    input: Mapping[str, JSON]  # JSON Schema of an object: the tool's arguments
+    output: Mapping[str, JSON] | None  # JSON Schema of an object, if the result is one
+    args: JSON  # the mapping template that turns the arguments into what the engine gets
+
+
+@runtime_checkable
+class Schemas(Protocol):
+    """Optional: can compare a tool with the workflow's code, `module:attribute`, and derive its schemas from it."""
+
+    @staticmethod
+    def schema(reference: str) -> WorkflowSchema:
+        """Import the workflow and read its type hints.
+
+        Raises:
+            ConfigError: cannot be imported, or is not a workflow whose hints can be read.
+        """
+        ...
+
+    @staticmethod
+    def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
+        """Return the settings in `gates` whose values the workflow's code does not take: `approve.send.args`.
+
+        `gates` are by name, as they are written: nothing is filled in, and they may not be right.
+
+        Raises:
+            ConfigError: see `schema`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """The execution as a client would have seen it from one event of a history on."""
+
+    event: str  # the engine's own id of the event
+    execution: Execution
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """Optional: can replay an exported history offline, as clients would have seen it."""
+
+    @staticmethod
+    def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
+        """Return each change that a client would have seen, in order.
+
+        Raises:
+            ConfigError: this is not a history of this engine.
+        """
+        ...
+
+
+class GateState(StrEnum):
+    """The state of a gate: an open one asks its question now."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    UNKNOWN = "unknown"  # it cannot be told now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedGate:
+    """The state of one gate of an execution, and the reason for it in a sentence."""
+
+    state: GateState
+    why: str
+
+    @classmethod
+    def closed(cls, why: str) -> Self:
+        """Return the state of a gate that asks nothing now."""
+        return cls(state=GateState.CLOSED, why=why)
+
+
+def open_gates(requests: Mapping[str, InputRequest]) -> Mapping[str, ExplainedGate]:
+    """Return the gates with a question among these requests, by name."""
+    asking = {request.gate: (key, request) for key, request in requests.items() if request.gate is not None}
+    return {
+        gate: ExplainedGate(state=GateState.OPEN, why=f"it asks: {request.params.get('message', '')} ({key})")
+        for gate, (key, request) in asking.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The reason for the present state of an execution."""
+
+    reason: str  # one sentence
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])  # in the order of display
+    advice: str | None = None  # the next thing to do
+    gates: Mapping[str, ExplainedGate] = field(default_factory=dict[str, ExplainedGate])  # by name, of `ref.gates`
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """Optional: can explain why an execution is still working; may ask the engine more than `describe` does."""
+
+    async def explain(self, ref: Ref) -> Explanation:
+        """Explain the state for the operator: attempts, last errors, pollers, the time without a change.
+
+        With gates, give the state of each: `open_gates`, and of the others why they are closed. For gates that are left
+        out, the last look counts.
+
+        Raises:
+            ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """A workflow that its owner has marked, in the engine itself, to be offered as a tool."""
+
+    name: str  # of the tool, as clients call it: `[A-Za-z0-9_.-]`, at most 64 characters
+    workflow: str
+    source: str  # its name in the engine: an ARN, a resource name
+    title: str | None = None
+    description: str | None = None
+    input: Mapping[str, JSON]  # JSON Schema of an object
+    draft: Mapping[str, JSON] | None = None  # a guess at a better one, which `check` prints for the owner to correct
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    pin: bool = False  # its owner is a third party: a changed title, description or input is not offered unseen
+
+
+@runtime_checkable
+class Exposes(Protocol):
+    """Optional: finds the workflows that their owners have marked to be tools; off unless its settings say so."""
+
+    @property
+    def expose_every(self) -> float | None:
+        """Seconds between two looks for them; None: it is off, and nothing is offered that is not named."""
+        ...
+
+    async def exposed(self) -> Sequence[Exposed]:
+        """Return all workflows that are marked now.
+
+        Raises:
+            EngineRefused, EngineUnavailable: it cannot be told; the tools that were offered stay.
+        """
+        ...
+
+
+def expose_every(adapter: Adapter) -> float | None:
+    """Return the seconds between two looks of an adapter for marked workflows; None: it does not look, or cannot."""
+    tooling = adapter.tooling
+    return tooling.expose_every if isinstance(tooling, Exposes) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """The use that a tool makes of an engine."""
+
+    tool: str
+    workflow: str
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # as they are written: nothing is filled in
+    gates: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])  # likewise
+    watches: bool = False  # it starts nothing
+    answers: bool = True
+    cancels: bool = True
+
+
+@runtime_checkable
+class Permits(Protocol):
+    """Optional: can say which permissions of the engine exactly these tools need."""
+
+    async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
+        """Return the least privilege, in the engine's own format (an IAM policy document).
+
+        Raises:
+            EngineRefused, EngineUnavailable: it cannot be told.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovered:
+    """A workflow that is on an engine, or ran there lately."""
+
+    workflow: str
+    title: str | None = None
+    description: str | None = None
+    input: Mapping[str, JSON] | None = None  # JSON Schema of an object; None: the engine knows none
+    code: str | None = None  # `module:attribute`, for `Schemas`: the schemas stay those of the code
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the options that a tool for it needs
+    last_seen: datetime | None = None
+    executions: int = 0  # of those looked at
+
+
+@runtime_checkable
+class Discovers(Protocol):
+    """Optional: can list the workflows there are."""
+
+    async def discover(self) -> Sequence[Discovered]:
+        """Return the workflows seen lately, the most frequent first.
+
+        Raises:
+            EngineRefused, EngineUnavailable: it cannot be told.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftedEngine:
+    """A draft of an engine, made of what answers at an address."""
+
+    name: str  # as it calls itself
+    settings: Mapping[str, JSON]
+    workflows: Sequence[Discovered] = ()  # those that become tools of their own in the draft
+    advice: Sequence[str] = ()  # what people must look at, in a sentence each
+
+
+@runtime_checkable
+class Drafts(Protocol):
+    """Optional: can draft the settings of an engine from what answers at an address, or to a command."""
+
+    @staticmethod
+    async def draft(address: str, start: str | None) -> DraftedEngine:
+        """Return a draft; `start` names a workflow there, and the draft is for that one.
+
+        Raises:
+            ConfigError: nothing can be made of what answers there.
+            EngineRefused, EngineUnavailable: nothing answers.
+        """
+        ...
+
+
+@runtime_checkable
+class Proposes(Protocol):
+    """Optional: knows the settings that a first configuration needs; otherwise these are the required ones."""
+
+    @property
+    def first_settings(self) -> Mapping[str, str]:
+        """The settings that `mcp-workflows init` asks for, by name, with the proposed values; of the class too.
+
+        An empty value proposes to leave the setting out.
+        """
+        ...
+
+
+@runtime_checkable
+class Previews(Protocol):
+    """Optional: can return the request that `start` would send to the engine, without sending it."""
+
+    def preview(self, start: Start) -> Mapping[str, JSON]:
+        """Return the request in the engine's own words.
+
+        Raises:
+            EngineRefused: it would be refused before anything is sent.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Settings for one well-known engine, as a file that comes with the adapter."""
+
+    title: str  # the engine
+    verified: str  # `real` (the contract on the engine itself), `recorded` (a specification, replies) or `read`
+    since: str  # the version of the engine
+    notes: str  # what its users must know
+    text: str  # the file
+
+
+@runtime_checkable
+class HasPresets(Protocol):
+    """Optional: ships settings for well-known engines, which a setting `preset` names."""
+
+    @staticmethod
+    def presets() -> Mapping[str, Preset]:
+        """Return the presets by name."""
+        ...
+
+    @staticmethod
+    def preset_schema() -> Mapping[str, JSON]:
+        """Return the JSON Schema of a preset, for files of users' own."""
+        ...
+
+
+@runtime_checkable
+class HasFixtures(Protocol):
+    """Optional: can put workflows of known behaviour on its engine for a while, for `mcp-workflows verify`."""
+
+    @staticmethod
+    def fixture_settings() -> type[BaseModel]:
+        """Return the model of what the user has to say besides: a role, a service account."""
+        ...
+
+    @staticmethod
+    def fixtures_notice() -> str:
+        """Return what `fixtures` creates, what it costs and which permissions it needs, in a few sentences."""
+        ...
+
+    def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
+        """Create the workflows; remove them in the end, whatever happens. The adapter is entered.
+
+        Raises:
+            EngineRefused, EngineUnavailable: they cannot be created.
+        """
+        ...
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """Optional: ships source files that authors copy into their workflows, to ask people and report progress."""
+
+    @staticmethod
+    def embeds() -> Mapping[str, str]:
+        """Return the text of the file, by language (`go`, `typescript`)."""
+        ...
