@@ -37,7 +37,7 @@ from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.units import utc_now
-from mcp_workflows.wire.commands import Get, TaskView
+from mcp_workflows.wire.commands import TaskView
 
 RETENTION: Final = timedelta(days=1)
 WORKFLOWS: Final = {"http": "deploy.yml"}
@@ -103,7 +103,7 @@ class Clients:
             return
         await asyncio.sleep(random.random() * 5)
         while task.id not in self.ends:
-            view = (await self._service.get(Get(task_id=task.id), ANONYMOUS)).task
+            view = await self._service.get(task.id, ANONYMOUS)
             self.polls.append(time.monotonic())
             await note(view)
             await asyncio.sleep(view.poll_interval_ms / 1000)

@@ -48,13 +48,13 @@ from mcp_workflows.receiver.task_view.page import page_at, with_apps
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.v2025_11_25.session import connection_of, session_of
 from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms, asks_urls
-from mcp_workflows.tasks.results import limit_result, read_of
+from mcp_workflows.tasks.results import limit_result, part_at
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.hosts import call_wait
 from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
-from mcp_workflows.wire.commands import CallOutcome, Cancel, Created, Finished, Get, Outcome, Update
+from mcp_workflows.wire.commands import CallOutcome, Created, Finished, Outcome
 from mcp_workflows.wire.params import mapping_of
 
 logger = logging.getLogger(__name__)
@@ -297,19 +297,18 @@ class Middleware:
             raise MCPError(jsonrpc.METHOD_NOT_FOUND, "Method not found", ctx.method)
         principal, header, params = self.callers.principal(ctx), name_header(ctx), ctx.params or {}
         client = wire.client_of(params)
-        command = wire.parse_task_request(ctx.method, params, client)
-        wire.check_name_header(header, command.task_id)
+        task_id, responses = wire.parse_task_request(ctx.method, params, client)
+        wire.check_name_header(header, task_id)
         self._meters.count_poll(principal)
-        service = self.offer.task_service
-        outcome: Outcome
-        match command:
-            case Get():
-                outcome = await service.get(command, principal)
-            case Update():
-                outcome = await service.update(command, principal)
-            case Cancel():
-                outcome = await service.cancel(command, principal)
-        return self._envelope.around(ctx, wire.render(outcome, takes_urls=client.takes_urls))
+        service, result = self.offer.task_service, wire.acknowledged()
+        match ctx.method:
+            case "tasks/update":
+                await service.update(task_id, responses, principal)
+            case "tasks/cancel":
+                await service.cancel(task_id, principal)
+            case _:
+                result = wire.described(await service.get(task_id, principal), takes_urls=client.takes_urls)
+        return self._envelope.around(ctx, result)
 
     def _tasks_2025(self, service: TaskService) -> InCoreTasks:
         assert self.group is not None, "the service is there, and so is this"
@@ -320,25 +319,25 @@ class Middleware:
         if self._has_cards(ctx) and (page := page_at(uri)):
             self._meters.count_poll(self.callers.principal(ctx))
             return self._envelope.around(ctx, _render(ctx, page))
-        command = read_of(uri) if isinstance(uri, str) else None
-        if command is None:
+        address = part_at(uri) if isinstance(uri, str) else None
+        if address is None:
             return await call_next(ctx)
         principal = self.callers.principal(ctx)
         self._meters.count_poll(principal)
-        document = await self.offer.task_service.read(command, principal)
+        document = await self.offer.task_service.read(*address, principal)
         return self._envelope.around(ctx, _render(ctx, document))
 
     async def _listen(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if not is_modern(ctx):
             return await call_next(ctx)
-        command = wire.parse_listen(ctx.params or {}, client_of(ctx))
+        task_ids = wire.parse_listen(ctx.params or {}, client_of(ctx))
         principal = self.callers.principal(ctx)
-        if command is not None:
-            self._meters.count_poll(principal, len(command.task_ids))
+        if task_ids is not None:
+            self._meters.count_poll(principal, len(task_ids))
         with self._meters.listening(principal):
             serve: Callable[[], Awaitable[HandlerResult]] = partial(call_next, ctx)
-            if command is not None:
-                tasks = await self.offer.task_service.listen(command, principal)
+            if task_ids is not None:
+                tasks = await self.offer.task_service.listen(task_ids, principal)
                 serve = partial(TaskSubscription(ctx, self.offer.task_service, tasks, principal).serve, call_next)
             result = await while_admitted(principal, serve)
         if result is None:  # ended with its token; the client may listen again with a new one

@@ -15,7 +15,7 @@ from mcp_workflows.adapter.display_text import cleaned_result
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.tools.json_schema import Checker, size_of, violations
 from mcp_workflows.tools.tool import UNCHECKED
-from mcp_workflows.wire.commands import Part, Read
+from mcp_workflows.wire.commands import Part
 
 _PREFIX: Final = "mcp-workflows://tasks/"
 RETRY_AFTER: Final = "mcp-workflows/retryAfterMs"  # in `_meta`
@@ -153,12 +153,12 @@ def uri_of(task_id: str, part: Part = Part.RESULT) -> str:
     return f"{_PREFIX}{task_id}/{part.value}"
 
 
-def read_of(uri: str) -> Read | None:
-    """Return the command to read such an address, or None if it is not one of ours."""
+def part_at(uri: str) -> tuple[str, Part] | None:
+    """Return the task id and the part of such an address, or None if it is not one of ours."""
     task_id, _, part = uri.removeprefix(_PREFIX).rpartition("/")
     if not uri.startswith(_PREFIX) or not task_id or part not in set(Part):
         return None
-    return Read(task_id=task_id, part=Part(part))
+    return task_id, Part(part)
 
 
 def document(value: JSON) -> str:

@@ -58,27 +58,18 @@ from mcp_workflows.tools.json_schema import check_size
 from mcp_workflows.tools.prepare import NotReady, Prepared, prepare
 from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind, TaskSupport
 from mcp_workflows.wire.commands import (
-    Acknowledged,
     Call,
     CallOutcome,
-    Cancel,
     Capability,
     CapabilityNeeded,
     Created,
-    Described,
     Document,
-    Find,
     Finished,
-    Get,
-    List,
     Listed,
-    Listen,
     Part,
     Questions,
-    Read,
     TaskView,
     Unfinished,
-    Update,
 )
 
 logger = logging.getLogger(__name__)
@@ -507,16 +498,16 @@ class TaskService:
 
     # --- tasks/*
 
-    async def get(self, command: Get, principal: Principal) -> Described:
+    async def get(self, task_id: str, principal: Principal) -> TaskView:
         """`tasks/get`: return the task as its engine shows it now, or its last known state if that does not answer."""
         by = anyio.current_time() + self._executions.read_timeout
-        task, rights = await self._authorize(command.task_id, principal, by=by)
-        described = await self._described(task, rights, principal, by)
-        if described is None:
+        task, rights = await self._authorize(task_id, principal, by=by)
+        found = await self._observed_view(task, rights, principal, by)
+        if found is None:
             raise _not_found()
-        return described
+        return found
 
-    async def find(self, command: Find, principal: Principal) -> Described:
+    async def find(self, tool_name: str, arguments: Mapping[str, JSON], principal: Principal) -> TaskView:
         """Return the caller's own newest task that a call with these arguments started, as `get` does.
 
         Raises:
@@ -524,48 +515,45 @@ class TaskService:
         """
         if not principal.identified:
             raise _not_found()
-        tool = self._tools.get(command.tool)
-        arguments = tool.checker.normalize(command.arguments) if tool else command.arguments
-        task = await self._executions.newest(principal.id, command.tool, digest(arguments))
+        tool = self._tools.get(tool_name)
+        sought = tool.checker.normalize(arguments) if tool else arguments
+        task = await self._executions.newest(principal.id, tool_name, digest(sought))
         if task is None:
             raise _not_found()
-        return await self.get(Get(task_id=task.id), principal)
+        return await self.get(task.id, principal)
 
-    async def answered(self, command: Get, principal: Principal) -> Described | None:
+    async def answered(self, task_id: str, principal: Principal) -> TaskView | None:
         """Return the task after the principal's own answer, or None if the principal may see no more of it.
 
         Unlike `get` this records no refusal: an approver did nothing wrong.
         """
-        by, shared_tools = (
-            anyio.current_time() + self._executions.read_timeout,
-            self.authorization.shared_tools(principal),
-        )
-        task = await self._executions.find(command.task_id, principal.id, shared_tools, by=by)
+        by = anyio.current_time() + self._executions.read_timeout
+        shared_tools = self.authorization.shared_tools(principal)
+        task = await self._executions.find(task_id, principal.id, shared_tools, by=by)
         if task is None or task.expired(self._executions.clock()):
             return None
-        return await self._described(task, await self.authorization.rights(task, principal), principal, by)
+        return await self._observed_view(task, await self.authorization.rights(task, principal), principal, by)
 
-    async def _described(self, task: Task, rights: Rights, principal: Principal, by: float) -> Described | None:
+    async def _observed_view(self, task: Task, rights: Rights, principal: Principal, by: float) -> TaskView | None:
         observed = await self._executions.observe(task, by=by)
         if not rights.reads(observed.task):
             return None
         if observed.task.ended:
             self._record(Event.RETRIEVE, principal, observed.task)
-        return Described(task=self._view(observed, rights, principal))
+        return self._view(observed, rights, principal)
 
-    async def may_answer(self, command: Get, principal: Principal) -> None:
+    async def may_answer(self, task_id: str, principal: Principal) -> None:
         """Check that the principal may answer questions of this task, now or later.
 
         Raises:
             RequestError: it may not.
         """
-        await self._authorize(command.task_id, principal, Verb.ANSWER)
+        await self._authorize(task_id, principal, Verb.ANSWER)
 
-    async def update(self, command: Update, principal: Principal) -> Acknowledged:
+    async def update(self, task_id: str, responses: Mapping[str, JSON], principal: Principal) -> None:
         """`tasks/update`: deliver answers; either all of them fit their questions, or none is applied."""
-        task, _ = await self._authorize(command.task_id, principal, Verb.ANSWER)
-        await self._answer(task, command.responses, principal)
-        return Acknowledged()
+        task, _ = await self._authorize(task_id, principal, Verb.ANSWER)
+        await self._answer(task, responses, principal)
 
     async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
         """Deliver answers to a task that was authorized with `Verb.ANSWER`.
@@ -583,27 +571,26 @@ class TaskService:
             self._record(Event.ANSWER, principal, task, reason=answer_reason(answers))
         return task
 
-    async def cancel(self, command: Cancel, principal: Principal) -> Acknowledged:
+    async def cancel(self, task_id: str, principal: Principal) -> None:
         """`tasks/cancel`: ask the engine to cancel; the status shows the outcome."""
-        task, _ = await self._authorize(command.task_id, principal, Verb.CANCEL)
+        task, _ = await self._authorize(task_id, principal, Verb.CANCEL)
         await self._cancel(task)
         self._record(Event.CANCEL, principal, task, outcome="ended" if task.ended else "ok")
-        return Acknowledged()
 
-    async def withdraw(self, command: Cancel, principal: Principal) -> Described:
+    async def withdraw(self, task_id: str, principal: Principal) -> TaskView:
         """`tasks/cancel` of 2025-11-25: the task is cancelled before the reply and for ever, whatever the engine does.
 
         Raises:
             RequestError: it has ended already.
         """
         by = anyio.current_time() + self._executions.read_timeout
-        task, rights = await self._authorize(command.task_id, principal, Verb.CANCEL, by=by)
+        task, rights = await self._authorize(task_id, principal, Verb.CANCEL, by=by)
         task = (await self._executions.observe(task, by=by)).task
         if task.cancelled is None:
             task = await self._cancel(task, is_final=True)
             if task.cancelled is not None:
                 self._record(Event.CANCEL, principal, task)
-                return Described(task=self._view(ObservedTask(task), rights, principal))
+                return self._view(ObservedTask(task), rights, principal)
         raise RequestError(INVALID_PARAMS, "Cannot cancel task: it has ended already")
 
     async def _cancel(self, task: Task, *, is_final: bool = False) -> Task:
@@ -613,7 +600,7 @@ class TaskService:
             raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be cancelled here")
         return (await self._executions.cancel(task, is_final=is_final)).task
 
-    async def tasks(self, command: List, principal: Principal) -> Listed:
+    async def tasks(self, cursor: str | None, principal: Principal) -> Listed:
         """`tasks/list`: return the caller's own tasks that `get` finds, newest first.
 
         Raises:
@@ -621,7 +608,7 @@ class TaskService:
         """
         if not principal.identified:
             raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
-        page, following = await self._executions.page(principal.id, command.cursor, PAGE)
+        page, following = await self._executions.page(principal.id, cursor, PAGE)
         rights = [await self.authorization.rights(observed.task, principal) for observed in page]
         views = [
             self._view(observed, each, principal)
@@ -630,7 +617,7 @@ class TaskService:
         ]
         return Listed(tasks=views, next_cursor=following)
 
-    async def questions(self, command: List, principal: Principal) -> Listed:
+    async def questions(self, cursor: str | None, principal: Principal) -> Listed:
         """Return questions of others' tasks that this principal may answer, newest first; a page may be empty.
 
         Raises:
@@ -639,7 +626,7 @@ class TaskService:
         shared_tools = self.authorization.shared_tools(principal)
         if not shared_tools:
             return Listed(tasks=(), next_cursor=None)
-        page, following = await self._executions.page(principal.id, command.cursor, PAGE, shared_tools=shared_tools)
+        page, following = await self._executions.page(principal.id, cursor, PAGE, shared_tools=shared_tools)
         tasks = [task for task, _ in page if task.seen.status is Status.INPUT_REQUIRED]
         rights = [await self.authorization.rights(task, principal) for task in tasks]
         views = [
@@ -649,7 +636,7 @@ class TaskService:
         ]
         return Listed(tasks=views, next_cursor=following)
 
-    async def listen(self, command: Listen, principal: Principal) -> Sequence[Task]:
+    async def listen(self, task_ids: Sequence[str], principal: Principal) -> Sequence[Task]:
         """Return the tasks of `subscriptions/listen` that this principal may see; the others are left out silently."""
         by = anyio.current_time() + self._executions.read_timeout
         tasks: dict[str, Task] = {}
@@ -664,11 +651,11 @@ class TaskService:
                 pass
 
         async with anyio.create_task_group() as group:
-            for task_id in command.task_ids:
+            for task_id in task_ids:
                 group.start_soon(find, task_id)
         if failures:
             raise failures[0]
-        return [tasks[task_id] for task_id in command.task_ids if task_id in tasks]
+        return [tasks[task_id] for task_id in task_ids if task_id in tasks]
 
     async def follow(self, task: Task, on_change: OnView, principal: Principal) -> None:
         """Call `on_change` with each state of the task, until it has ended or `on_change` returned True.
@@ -707,14 +694,14 @@ class TaskService:
         """
         return (await self._authorize(task_id, principal))[0]
 
-    async def read(self, command: Read, principal: Principal) -> Document:
+    async def read(self, task_id: str, part: Part, principal: Principal) -> Document:
         """`resources/read` of a task's whole result, or of its log, with the same authorization."""
         by = anyio.current_time() + self._executions.read_timeout
-        task, rights = await self._authorize(command.task_id, principal, by=by)
+        task, rights = await self._authorize(task_id, principal, by=by)
         task = (await self._executions.observe(task, by=by)).task
         if not rights.reads(task):
             raise _not_found()
-        if command.part is Part.LOG:
+        if part is Part.LOG:
             text = await self._executions.log(task) if task.seen.has_log else ""
             if not text:
                 raise RequestError(INVALID_PARAMS, "Resource not found: the task has no log (yet)")

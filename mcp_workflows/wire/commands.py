@@ -34,70 +34,11 @@ class Call:
     context: Mapping[str, str] = field(default_factory=dict[str, str])  # trace parent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Get:
-    """`tasks/get`."""
-
-    task_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """`tasks/update`: responses (`{action, content}`) by input request key."""
-
-    task_id: str
-    responses: Mapping[str, JSON]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancel:
-    """`tasks/cancel`."""
-
-    task_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Find:
-    """The newest task of the caller from a call of this tool with these arguments."""
-
-    tool: str
-    arguments: Mapping[str, JSON]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """`tasks/result`: wait for the end."""
-
-    task_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class List:
-    """`tasks/list`: one page of the caller's own tasks; no cursor: the first."""
-
-    cursor: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listen:
-    """`subscriptions/listen` with task ids."""
-
-    task_ids: Sequence[str]
-
-
 class Part(StrEnum):
     """A part of a task that is a resource."""
 
     RESULT = "result"  # the whole, however large
     LOG = "log"  # the end of the log of its execution
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """`resources/read` of a part of a task."""
-
-    task_id: str
-    part: Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,23 +97,11 @@ class Questions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """The task, whole."""
-
-    task: TaskView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """One page of tasks, newest first, and the beginning of the next."""
 
     tasks: Sequence[TaskView]
     next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
-    """The request was accepted; the state may follow later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,5 +137,5 @@ class Unfinished:
     task: TaskView
 
 
-Outcome: TypeAlias = Created | Finished | Questions | Described | Acknowledged | Document | CapabilityNeeded
+Outcome: TypeAlias = Created | Finished | Questions | Document | CapabilityNeeded
 CallOutcome: TypeAlias = Outcome | Unfinished

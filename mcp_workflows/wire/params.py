@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeAlias, TypeGuard, cast
 
 from mcp_workflows.adapter import JSON, Progress, Status
 from mcp_workflows.adapter.display_text import number_text
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
-from mcp_workflows.wire.commands import Document
+from mcp_workflows.wire.commands import Call, Document
 
 Params: TypeAlias = Mapping[str, JSON]
 
@@ -63,6 +62,11 @@ def text_of(params: Params, name: str) -> str:
     return value
 
 
+def task_id_of(params: Params) -> str:
+    """Return the id in the params of a request about one task; a task in their `_meta` does not count."""
+    return text_of(params, "taskId")
+
+
 def mapping_of(params: Params, name: str, default: Params | None = None) -> Params:
     """Return an object that must be there, unless there is a default, and that we can keep as it is."""
     value = params.get(name)
@@ -86,31 +90,37 @@ def idempotency_key_of(meta: Params) -> str | None:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallKeys:
-    """The keys of a client that can make its call safe to send again."""
+def call_of(
+    params: Params, key_paths: Sequence[KeyPath], *, takes_tasks: bool, takes_questions: bool, takes_urls: bool
+) -> Call:
+    """Return `tools/call` as far as it is the same in every revision.
 
-    own: str | None = None  # made for us
-    host: tuple[str, ...] | None = None  # of its host, which wins: its place, and the key
-    unusable: Sequence[str] = ()  # the places of a host's values that can be no key
-
-
-def keys_of(meta: Params, paths: Sequence[KeyPath] = KEY_PATHS) -> CallKeys:
-    """Return the keys: the first usable one of a host, and ours, which comes first if it is not among the paths.
-
-    A host's value that can be no key is passed over: it was not made for us.
+    Its keys are the first usable one of a host, and ours, which comes first if it is not among the paths. A host's
+    value that can be no key is passed over: it was not made for us.
     """
-    own = idempotency_key_of(meta)
+    meta = object_of(params.get("_meta"))
+    own, host = idempotency_key_of(meta), None
     unusable: list[str] = []
-    for path in paths if OWN_KEY in paths else (OWN_KEY, *paths):
+    for path in key_paths if OWN_KEY in key_paths else (OWN_KEY, *key_paths):
         if path == OWN_KEY and own is not None:
             break
         if path == OWN_KEY or (found := _at(meta, path)) is None:
             continue
         if _is_key(found):
-            return CallKeys(own=own, host=(*path, found), unusable=unusable)
+            host = (*path, found)
+            break
         unusable.append(".".join(path))
-    return CallKeys(own=own, unusable=unusable)
+    return Call(
+        tool=text_of(params, "name"),
+        arguments=mapping_of(params, "arguments", default={}),
+        takes_tasks=takes_tasks,
+        takes_questions=takes_questions,
+        takes_urls=takes_urls,
+        idempotency_key=own,
+        host_key=host,
+        unusable_keys=unusable,
+        context=trace_of(meta),
+    )
 
 
 def _at(meta: Params, path: KeyPath) -> JSON:

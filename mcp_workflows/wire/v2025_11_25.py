@@ -6,6 +6,7 @@ Source: the specification of that revision, basic/utilities/tasks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, asked
@@ -13,17 +14,13 @@ from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
 from mcp_workflows.wire.commands import (
     Call,
-    Cancel,
     Capability,
     CapabilityNeeded,
     Created,
     Document,
     Finished,
-    Get,
-    List,
     Listed,
     Outcome,
-    Result,
     TaskView,
 )
 from mcp_workflows.wire.params import (
@@ -31,14 +28,13 @@ from mcp_workflows.wire.params import (
     STATUS,
     KeyPath,
     Params,
+    call_of,
     contents_of,
-    keys_of,
     mapping_of,
     object_of,
     status_message,
     text_of,
     time_of,
-    trace_of,
 )
 
 PROTOCOL_VERSION: Final = "2025-11-25"
@@ -60,22 +56,9 @@ def parse_call(
     key_paths: Sequence[KeyPath] = KEY_PATHS,
 ) -> Call:
     """Parse `tools/call`; `params.task` counts only where this revision was negotiated."""
-    meta = object_of(params.get("_meta"))
-    keys = keys_of(meta, key_paths)
     wanted = in_core and params.get("task") is not None
-    return Call(
-        tool=text_of(params, "name"),
-        arguments=mapping_of(params, "arguments", default={}),
-        takes_tasks=wanted,
-        wants_task=wanted,
-        ttl_ms=_ttl(mapping_of(params, "task")) if wanted else None,
-        takes_questions=takes_questions,
-        takes_urls=takes_urls,
-        idempotency_key=keys.own,
-        host_key=keys.host,
-        unusable_keys=keys.unusable,
-        context=trace_of(meta),
-    )
+    call = call_of(params, key_paths, takes_tasks=wanted, takes_questions=takes_questions, takes_urls=takes_urls)
+    return replace(call, wants_task=True, ttl_ms=_ttl(mapping_of(params, "task"))) if wanted else call
 
 
 def _ttl(task: Params) -> int | None:
@@ -87,24 +70,9 @@ def _ttl(task: Params) -> int | None:
     return int(min(ttl, 2**53))
 
 
-def parse_get(params: Params) -> Get:
-    """Parse `tasks/get`; only `taskId` counts, as in the other methods, and no task in `_meta`."""
-    return Get(task_id=text_of(params, "taskId"))
-
-
-def parse_result(params: Params) -> Result:
-    """Parse `tasks/result`."""
-    return Result(task_id=text_of(params, "taskId"))
-
-
-def parse_cancel(params: Params) -> Cancel:
-    """Parse `tasks/cancel`."""
-    return Cancel(task_id=text_of(params, "taskId"))
-
-
-def parse_list(params: Params) -> List:
-    """Parse `tasks/list`."""
-    return List(cursor=None if params.get("cursor") is None else text_of(params, "cursor"))
+def parse_list(params: Params) -> str | None:
+    """Return the cursor of `tasks/list`; None: the first page."""
+    return None if params.get("cursor") is None else text_of(params, "cursor")
 
 
 # --- outcomes: outcome -> result

@@ -5,47 +5,40 @@ Source: the extension's specification, tasks.extensions.modelcontextprotocol.io.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from mcp_workflows.adapter import JSON, InputRequest, Status, askable
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.wire.commands import (
-    Acknowledged,
     Call,
-    Cancel,
     Capability,
     CapabilityNeeded,
     Created,
-    Described,
     Document,
     Finished,
-    Get,
-    Listen,
     Outcome,
     ProtocolError,
     Questions,
     TaskView,
-    Update,
 )
 from mcp_workflows.wire.params import (
     KEY_PATHS,
     KeyPath,
     Params,
+    call_of,
     checked,
     contents_of,
     is_object,
-    keys_of,
     mapping_of,
     object_of,
     status_message,
     takes_forms,
     takes_urls,
-    text_of,
+    task_id_of,
     time_of,
-    trace_of,
 )
 
 PROTOCOL_VERSION: Final = "2026-07-28"
@@ -100,51 +93,37 @@ def client_of(params: Params) -> Client:
 
 def parse_call(params: Params, client: Client, key_paths: Sequence[KeyPath] = KEY_PATHS) -> Call:
     """Parse `tools/call`; a legacy `task` parameter is ignored, `requestState` is unsealed elsewhere."""
-    meta = object_of(params.get("_meta"))
-    keys = keys_of(meta, key_paths)
-    return Call(
-        tool=text_of(params, "name"),
-        arguments=mapping_of(params, "arguments", default={}),
+    call = call_of(
+        params,
+        key_paths,
         takes_tasks=client.takes_tasks,
         takes_questions=client.takes_questions,
         takes_urls=client.takes_urls,
-        idempotency_key=keys.own,
-        host_key=keys.host,
-        unusable_keys=keys.unusable,
-        responses=mapping_of(params, "inputResponses", default={}),
-        context=trace_of(meta),
     )
+    return replace(call, responses=mapping_of(params, "inputResponses", default={}))
 
 
-def _parse_get(params: Params) -> Get:
-    return Get(task_id=text_of(params, "taskId"))
-
-
-def _parse_update(params: Params) -> Update:
-    return Update(task_id=text_of(params, "taskId"), responses=mapping_of(params, "inputResponses"))
-
-
-def _parse_cancel(params: Params) -> Cancel:
-    return Cancel(task_id=text_of(params, "taskId"))
-
-
-TASK_METHODS: Mapping[str, Callable[[Params], Get | Update | Cancel]] = {
-    "tasks/get": _parse_get,
-    "tasks/update": _parse_update,
-    "tasks/cancel": _parse_cancel,
-}
+TASK_METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 REMOVED_METHODS: Final = frozenset({"tasks/result", "tasks/list"})
 
 
-def parse_task_request(method: str, params: Params, client: Client) -> Get | Update | Cancel:
+class TaskRequest(NamedTuple):
+    """A request about one task; `responses` (`{action, content}`) by input request key, for `tasks/update` alone."""
+
+    task_id: str
+    responses: Params
+
+
+def parse_task_request(method: str, params: Params, client: Client) -> TaskRequest:
     """Parse one of `TASK_METHODS`, from a client that declared the extension."""
     if not client.takes_tasks:
         raise _missing(Capability.TASKS, f"{method} needs a client that declares the extension {EXTENSION}")
-    return TASK_METHODS[method](params)
+    task_id = task_id_of(params)
+    return TaskRequest(task_id, mapping_of(params, "inputResponses") if method == "tasks/update" else {})
 
 
-def parse_listen(params: Params, client: Client) -> Listen | None:
-    """Parse `subscriptions/listen`; None if it names no tasks."""
+def parse_listen(params: Params, client: Client) -> Sequence[str] | None:
+    """Return the task ids of `subscriptions/listen`; None if it names no tasks."""
     ids = object_of(params.get("notifications")).get("taskIds")
     if ids is None:
         return None
@@ -156,7 +135,7 @@ def parse_listen(params: Params, client: Client) -> Listen | None:
     wanted = tuple(dict.fromkeys(cast("Sequence[str]", ids)))
     if len(wanted) > MAX_SUBSCRIBED:
         raise RequestError(INVALID_PARAMS, f"notifications.taskIds: at most {MAX_SUBSCRIBED} tasks in one subscription")
-    return Listen(task_ids=wanted)
+    return wanted
 
 
 def check_name_header(name: str | None, task_id: str) -> None:
@@ -175,17 +154,23 @@ def with_extension(discovered: Params) -> dict[str, Any]:
     return {**discovered, "capabilities": {**capabilities, "extensions": extensions}}
 
 
-def render(outcome: Outcome, *, takes_urls: bool = False) -> dict[str, Any]:
-    """Render the result of the request, or raise its JSON-RPC error as `RequestError`."""
+def acknowledged() -> dict[str, Any]:
+    """Render the result of `tasks/update` and `tasks/cancel`; the state may follow later."""
+    return {"resultType": "complete"}
+
+
+def described(task: TaskView, *, takes_urls: bool = False) -> dict[str, Any]:
+    """Render the result of `tasks/get`."""
+    return {"resultType": "complete", **detailed(task, takes_urls=takes_urls)}
+
+
+def render(outcome: Outcome) -> dict[str, Any]:
+    """Render the result of `tools/call` or `resources/read`, or raise its JSON-RPC error as `RequestError`."""
     match outcome:
         case Created(task=task):
             return {"resultType": "task", **_handle(task)}
-        case Described(task=task):
-            return {"resultType": "complete", **detailed(task, takes_urls=takes_urls)}
         case Finished(result=result):
             return {**result, "resultType": "complete"}
-        case Acknowledged():
-            return {"resultType": "complete"}
         case Questions(requests=requests, state=state):
             return {"resultType": "input_required", "inputRequests": _requests(requests), "requestState": state}
         case Document(ttl_ms=ttl_ms):

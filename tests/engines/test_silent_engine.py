@@ -19,7 +19,6 @@ from mcp_workflows.sidecar.tooling import check_engines
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.maintenance import RECOVER_AT_ONCE
-from mcp_workflows.wire.commands import Cancel, Listen, Update
 from tests.support.places import Place, place
 from tests.support.served import told
 from tests.support.stopwatch import stopwatch
@@ -118,8 +117,8 @@ async def test_what_somebody_wants_done_is_tried_at_an_engine_known_to_be_silent
         await known_silent(here, asks)
         (another,) = await here.start("forever", 1)
         answer = {"question": {"action": "accept", "content": {"answer": "yes"}}}
-        await here.service.update(Update(task_id=asks, responses=answer), ANONYMOUS)
-        await here.service.cancel(Cancel(task_id=goes_on), ANONYMOUS)
+        await here.service.update(asks, answer, ANONYMOUS)
+        await here.service.cancel(goes_on, ANONYMOUS)
         assert (engine.calls["start"], engine.calls["answer"], engine.calls["cancel"]) == (3, 1, 1)
         engine.thaw()
         await heard_again(here, another)
@@ -241,7 +240,7 @@ async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
             with pytest.raises(StoreUnavailable, match="the store did not answer within"):
                 await here.get(task_id)
             with pytest.raises(StoreUnavailable, match="the store did not answer within"):
-                await here.service.listen(Listen(task_ids=(task_id,)), ANONYMOUS)
+                await here.service.listen((task_id,), ANONYMOUS)
             assert seconds() < 1.8
 
 

@@ -30,7 +30,7 @@ from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import AnyTool
-from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Finished, Get, List, Update
+from mcp_workflows.wire.commands import Call, CallOutcome, Created, Finished
 from tests.support.here import elder
 from tests.support.in_memory import entered, line
 from tests.support.places import Counting
@@ -121,8 +121,8 @@ async def test_tasks_of_one_principal_are_bounded_over_all_replicas(tmp_path: Pa
             assert "cancel one; nothing was started" in told["text"]
             assert first not in told["text"]
         await one.create("forever", BEN)
-        await one.service.cancel(Cancel(task_id=first), ANNA)
-        await one.service.get(Get(task_id=first), ANNA)
+        await one.service.cancel(first, ANNA)
+        await one.service.get(first, ANNA)
         await two.create("forever")
         assert len(one.engine.handles) == 4
 
@@ -207,7 +207,7 @@ async def test_calls_that_start_nothing_leave_no_row_that_counts(tmp_path: Path,
             here.engine.faults.refused_starts = 2
         for _ in range(2):
             assert "tasks of" not in (await here.refused("rare", key="k" * 32))["text"]
-        assert (await here.service.tasks(List(), ANNA)).tasks == []
+        assert (await here.service.tasks(None, ANNA)).tasks == []
         here.engine.faults.unavailable = frozenset()
         for number in range(3):
             await here.create("rare", key=str(number) * 32)
@@ -249,13 +249,13 @@ async def test_arguments_and_answers_that_are_too_large_are_refused_before_anyth
         task_id = await here.create("ask")
         responses = {"question": {"action": "accept", "content": {"text": "x" * 100}}}
         with pytest.raises(LimitReached, match="Answers: "):
-            await here.service.update(Update(task_id=task_id, responses=responses), ANNA)
+            await here.service.update(task_id, responses, ANNA)
 
 
 async def test_a_result_over_the_ceiling_is_not_kept(tmp_path: Path) -> None:
     async with replica(tmp_path, only(max_kept_result=500)) as here:
         task_id = await here.create("echo", text="secret" * 100)
-        seen = (await here.service.get(Get(task_id=task_id), ANNA)).task
+        seen = await here.service.get(task_id, ANNA)
         assert seen.result is not None
         assert seen.result["isError"]
         assert "bytes, over the limit of 500" in seen.result["content"][0]["text"]
@@ -273,11 +273,11 @@ async def test_a_poll_that_is_too_fast_costs_the_engine_no_call_and_the_store_no
     async with replica(tmp_path, DEFAULTS, clock=clock) as here:
         task_id = await here.create("forever")
         clock.at = datetime.now(UTC)
-        first = (await here.service.get(Get(task_id=task_id), ANNA)).task
+        first = await here.service.get(task_id, ANNA)
         looks = len(here.engine.times)
         with sqlite3.connect(tmp_path / "tasks.db") as beside:
             before = beside.execute("PRAGMA data_version").fetchone()
-            polls = [(await here.service.get(Get(task_id=task_id), ANNA)).task for _ in range(20)]
+            polls = [(await here.service.get(task_id, ANNA)) for _ in range(20)]
             assert beside.execute("PRAGMA data_version").fetchone() == before
         beside.close()
         assert len(here.engine.times) == looks
@@ -354,11 +354,11 @@ async def test_above_the_limit_an_id_that_is_there_and_one_that_is_not_are_told_
         own = await here.create("forever", eve)
         for number in range(3):
             with pytest.raises(RequestError, match="Task not found"):
-                await here.service.get(Get(task_id=str(number)), eve)
+                await here.service.get(str(number), eve)
         told = [await _error(here.service, task_id, eve) for task_id in (theirs, "nobodys")]
         assert told[0] == told[1]
         assert told[0][0] == -32050
-        assert (await here.service.get(Get(task_id=own), eve)).task.task_id == own
+        assert (await here.service.get(own, eve)).task_id == own
 
 
 async def test_a_principal_that_asks_for_what_is_gone_still_gets_their_own(tmp_path: Path) -> None:
@@ -366,13 +366,13 @@ async def test_a_principal_that_asks_for_what_is_gone_still_gets_their_own(tmp_p
         own, bens = await here.create("forever"), await here.create("forever", BEN)
         await _error(here.service, "gone", ANNA)
         assert await _error(here.service, "gone", ANNA) == await _error(here.service, bens, ANNA)
-        assert (await here.service.get(Get(task_id=own), ANNA)).task.task_id == own
+        assert (await here.service.get(own, ANNA)).task_id == own
         assert Event.LIMIT in {record.event for record in here.records}
 
 
 async def _error(service: TaskService, task_id: str, who: Principal) -> tuple[int, str]:
     with pytest.raises(RequestError) as caught:
-        await service.get(Get(task_id=task_id), who)
+        await service.get(task_id, who)
     return caught.value.code, caught.value.message
 
 

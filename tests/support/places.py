@@ -23,7 +23,7 @@ from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import AnyTool
-from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
+from mcp_workflows.wire.commands import Call, Created, TaskView
 from tests.support.served import memory_tools
 from tests.support.stopwatch import stopwatch
 
@@ -117,11 +117,11 @@ class Place:
 
     async def get(self, task_id: str) -> TaskView:
         """`tasks/get`."""
-        return (await self.service.get(Get(task_id=task_id), ANONYMOUS)).task
+        return await self.service.get(task_id, ANONYMOUS)
 
     async def tasks(self, ids: Sequence[str]) -> Sequence[Task]:
         """Their rows."""
-        return await self.service.listen(Listen(task_ids=tuple(ids)), ANONYMOUS)
+        return await self.service.listen(tuple(ids), ANONYMOUS)
 
     @asynccontextmanager
     async def listening(self, ids: Sequence[str]) -> AsyncGenerator[None]:

@@ -25,7 +25,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
-from mcp_workflows.wire.commands import Call, Created, Get, TaskView
+from mcp_workflows.wire.commands import Call, Created, TaskView
 from samples.conformance.workflows import ALL
 from tests.support.dev_server import DevServer
 from tests.support.served import Peer, peer, site, told
@@ -174,7 +174,7 @@ async def begin(service: TaskService) -> TaskView:
 
 async def until(service: TaskService, task_id: str, wanted: Callable[[TaskView], bool]) -> TaskView:
     with anyio.fail_after(60):
-        while not wanted(seen := (await service.get(Get(task_id=task_id), ANONYMOUS)).task):
+        while not wanted(seen := (await service.get(task_id, ANONYMOUS))):
             await anyio.sleep(0.1)
     return seen
 
@@ -209,7 +209,7 @@ async def test_a_clock_that_is_set_back_ends_nothing_and_forgets_nothing(dev_ser
         another = await begin(service)
         assert another.task_id != task.task_id
         ahead = timedelta(0)
-        assert (await service.get(Get(task_id=another.task_id), ANONYMOUS)).task.error is None
+        assert (await service.get(another.task_id, ANONYMOUS)).error is None
 
 
 async def test_a_permission_that_is_taken_away_ends_no_task(dev_server: DevServer, tmp_path: Path) -> None:

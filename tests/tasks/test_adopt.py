@@ -42,16 +42,12 @@ from mcp_workflows.tools.tool import WATCH_INPUT, AnyTool, Kind
 from mcp_workflows.wire.commands import (
     Call,
     CallOutcome,
-    Cancel,
     CapabilityNeeded,
     Created,
     Finished,
-    Get,
-    List,
     Questions,
     TaskView,
     Unfinished,
-    Update,
 )
 from tests.support.config_files import ENGINES, load, problems
 
@@ -130,7 +126,7 @@ class House:
         return outcome.result["content"][0]["text"]
 
     async def get(self, task: TaskView, who: Principal = ANN) -> TaskView:
-        return (await self.service.get(Get(task_id=task.task_id), who)).task
+        return await self.service.get(task.task_id, who)
 
     async def until(self, task: TaskView, *statuses: Status) -> TaskView:
         with anyio.fail_after(20):
@@ -222,7 +218,7 @@ async def test_two_callers_watching_one_execution_have_two_tasks_and_each_sees_t
     assert anns.task_id != bens.task_id
     with pytest.raises(RequestError, match="not found"):
         await here.get(bens, ANN)
-    listed = await here.service.tasks(List(), ANN)
+    listed = await here.service.tasks(None, ANN)
     assert [task.task_id for task in listed.tasks] == [anns.task_id]
 
 
@@ -261,9 +257,9 @@ async def test_a_tool_whose_permissions_changed_makes_a_new_task(tmp_path: Path)
     async with house(tmp_path, MemoryAdapter, watch("it", "forever", allow_cancel=True)) as after:
         second = await after.watched("it", execution_id)
         assert second.task_id != first.task_id
-        await after.service.cancel(Cancel(task_id=second.task_id), ANN)
+        await after.service.cancel(second.task_id, ANN)
         with pytest.raises(RequestError, match="only watches"):
-            await after.service.cancel(Cancel(task_id=first.task_id), ANN)
+            await after.service.cancel(first.task_id, ANN)
 
 
 async def test_the_operator_and_the_caller_get_one_task(here: House) -> None:
@@ -296,7 +292,7 @@ async def test_all_that_cannot_be_watched_is_refused_in_the_same_words(tmp_path:
             assert anyio.current_time() - began >= 0.25  # or how long it takes would tell what is there
             words = "Engine memory shows no execution {} of workflow forever that can be watched"
             assert said == words.format(repr(execution_id))
-        assert (await here.service.tasks(List(), ANN)).tasks == []
+        assert (await here.service.tasks(None, ANN)).tasks == []
 
 
 async def test_why_it_cannot_be_watched_is_for_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -363,7 +359,7 @@ async def test_without_allow_answer_the_question_is_somebody_elses(here: House) 
         assert seen.message == f"waits for somebody else's answer: {asked.format(execution_id)}"
         answers = {"question": {"action": "accept", "content": {"answer": "x"}}, "close.1": YES}
         with pytest.raises(RequestError, match="only watches"):
-            await here.service.update(Update(task_id=task.task_id, responses=answers), ANN)
+            await here.service.update(task.task_id, answers, ANN)
     assert here.engine.calls["answer"] == 0
 
 
@@ -371,14 +367,14 @@ async def test_with_allow_answer_questions_and_gates_are_answered(here: House) -
     asking = await here.watched("answering", await here.running("ask"))
     await here.until(asking, Status.INPUT_REQUIRED)
     answer = {"question": {"action": "accept", "content": {"answer": "blue"}}}
-    await here.service.update(Update(task_id=asking.task_id, responses=answer), ANN)
+    await here.service.update(asking.task_id, answer, ANN)
     assert (await here.until(asking, Status.SUCCEEDED)).result
 
     execution_id = await here.running("gated")
     closing = await here.watched("closing", execution_id)
     seen = await here.until(closing, Status.INPUT_REQUIRED)
     assert seen.requests["close.1"].params["message"] == f"Close «{execution_id}»?"
-    await here.service.update(Update(task_id=closing.task_id, responses={"close.1": YES}), ANN)
+    await here.service.update(closing.task_id, {"close.1": YES}, ANN)
     done = await here.until(closing, Status.SUCCEEDED)
     assert done.result is not None
     assert done.result["structuredContent"] == {"close": [True, execution_id]}
@@ -389,7 +385,7 @@ async def test_without_allow_cancel_no_era_cancels(here: House) -> None:
     task = await here.watched("billing", execution_id)
     for cancel in (here.service.cancel, here.service.withdraw):
         with pytest.raises(RequestError, match="nothing can be cancelled here") as caught:
-            await cancel(Cancel(task_id=task.task_id), ANN)
+            await cancel(task.task_id, ANN)
         assert caught.value.code == -32602
     assert (await here.get(task)).status is Status.RUNNING
     assert here.engine.calls["cancel"] == 0
@@ -397,7 +393,7 @@ async def test_without_allow_cancel_no_era_cancels(here: House) -> None:
 
 async def test_with_allow_cancel_the_execution_is_cancelled(here: House) -> None:
     task = await here.watched("mine", await here.running("forever"))
-    await here.service.cancel(Cancel(task_id=task.task_id), ANN)
+    await here.service.cancel(task.task_id, ANN)
     assert (await here.until(task, Status.CANCELLED)).status is Status.CANCELLED
 
 

@@ -28,7 +28,7 @@ from mcp_workflows.tasks.executions import SETTLING, Executions, rendered_respon
 from mcp_workflows.tasks.service import CARD_WAIT, TaskService, time_left
 from mcp_workflows.testing import make_task
 from mcp_workflows.tools.hosts import LONGEST_WAIT
-from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Listen, TaskView, Update
+from mcp_workflows.wire.commands import Call, Created, Finished, TaskView
 from tests.support.served import memory_tools
 
 pytestmark = pytest.mark.anyio
@@ -79,7 +79,7 @@ async def refused(service: TaskService, tool: str, **arguments: Any) -> str:
 
 
 async def get(service: TaskService, task_id: str) -> TaskView:
-    return (await service.get(Get(task_id=task_id), ANONYMOUS)).task
+    return await service.get(task_id, ANONYMOUS)
 
 
 async def until(service: TaskService, task_id: str, *statuses: Status) -> TaskView:
@@ -237,11 +237,11 @@ async def test_tasks_and_answers_survive_a_restart(tmp_path: Path) -> None:
     async with replica(tmp_path) as (service, _):
         task = await call(service, "ask_two")
         await until(service, task.task_id, Status.INPUT_REQUIRED)
-        await service.update(Update(task_id=task.task_id, responses={"first": _accept("a")}), ANONYMOUS)
+        await service.update(task.task_id, {"first": _accept("a")}, ANONYMOUS)
     async with replica(tmp_path) as (service, _):
         seen = await get(service, task.task_id)
         assert set(seen.requests) == {"second"}
-        await service.update(Update(task_id=task.task_id, responses={"second": _accept("b")}), ANONYMOUS)
+        await service.update(task.task_id, {"second": _accept("b")}, ANONYMOUS)
         assert (await until(service, task.task_id, Status.SUCCEEDED)).result
 
 
@@ -253,7 +253,7 @@ async def test_a_cancellation_before_the_start_is_known_is_delivered_with_it(tmp
     async with replica(tmp_path, patience=0.1) as (service, engine):
         engine.faults.silent = frozenset({"start"})
         task = await call(service, "forever")
-        await service.cancel(Cancel(task_id=task.task_id), ANONYMOUS)
+        await service.cancel(task.task_id, ANONYMOUS)
         engine.faults.silent = frozenset()
         assert (await until(service, task.task_id, Status.CANCELLED)).result is None
 
@@ -262,7 +262,7 @@ async def test_a_cancellation_the_engine_did_not_take_is_delivered_later(tmp_pat
     async with replica(tmp_path) as (service, engine):
         task = await call(service, "forever")
         engine.faults.unavailable = frozenset({"cancel"})
-        await service.cancel(Cancel(task_id=task.task_id), ANONYMOUS)
+        await service.cancel(task.task_id, ANONYMOUS)
         assert (await get(service, task.task_id)).status is Status.RUNNING
         engine.faults.unavailable = frozenset()
         await until(service, task.task_id, Status.CANCELLED)
@@ -290,7 +290,7 @@ async def test_a_cancellation_that_is_refused_is_not_sent_with_each_look(
     async with replica(tmp_path, engine=engine) as (service, _):
         task = await call(service, "forever")
         for times in (1, 2):  # a person who asks again is told the truth of that moment
-            await service.cancel(Cancel(task_id=task.task_id), ANONYMOUS)
+            await service.cancel(task.task_id, ANONYMOUS)
             looks = engine.calls["describe"]
             with anyio.fail_after(10):
                 while engine.calls["describe"] < looks + 2:
@@ -385,11 +385,11 @@ async def test_no_list_has_a_task_that_may_turn_out_to_be_none(tmp_path: Path, e
             group.start_soon(one.call, command, ANNA, _quiet)
             await slow.entered.wait()
             for service in (one, two):
-                assert (await service.tasks(List(), ANNA)).tasks == []
+                assert (await service.tasks(None, ANNA)).tasks == []
             slow.script.append(("before", LOST))  # what looks for it afterwards is not told either
             slow.go_on.set()
         for service in (one, two):
-            assert len((await service.tasks(List(), ANNA)).tasks) == (0 if error in {UNSENT, EXPIRED} else 1)
+            assert len((await service.tasks(None, ANNA)).tasks) == (0 if error in {UNSENT, EXPIRED} else 1)
 
 
 async def test_of_an_answer_and_its_contrary_at_once_the_engine_gets_one(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ async def test_of_an_answer_and_its_contrary_at_once_the_engine_gets_one(tmp_pat
         await until(service, task.task_id, Status.INPUT_REQUIRED)
 
         async def answer(response: Mapping[str, Any]) -> None:
-            await service.update(Update(task_id=task.task_id, responses={"question": response}), ANONYMOUS)
+            await service.update(task.task_id, {"question": response}, ANONYMOUS)
 
         async with anyio.create_task_group() as group:
             group.start_soon(answer, _accept("yes"))
@@ -410,7 +410,7 @@ async def test_an_answer_taken_elsewhere_is_not_asked_for_again_here(tmp_path: P
     async with replica(tmp_path) as (one, _), replica(tmp_path) as (two, _):
         task_id = (await call(one, "ask_two")).task_id
         await until(one, task_id, Status.INPUT_REQUIRED)
-        await two.update(Update(task_id=task_id, responses={"first": _accept("a")}), ANONYMOUS)
+        await two.update(task_id, {"first": _accept("a")}, ANONYMOUS)
         assert set((await get(one, task_id)).requests) == {"second"}
 
 
@@ -547,9 +547,9 @@ async def test_an_engine_that_is_down_or_slow_never_ends_a_task(tmp_path: Path, 
         assert seen.status is Status.INPUT_REQUIRED
         assert seen.requests == asked.requests
         with pytest.raises(RequestError, match="did not take the answer"):
-            await service.update(Update(task_id=task.task_id, responses={"question": _accept("a")}), ANONYMOUS)
+            await service.update(task.task_id, {"question": _accept("a")}, ANONYMOUS)
         setattr(engine.faults, fault, frozenset())
-        await service.update(Update(task_id=task.task_id, responses={"question": _accept("a")}), ANONYMOUS)
+        await service.update(task.task_id, {"question": _accept("a")}, ANONYMOUS)
         assert (await until(service, task.task_id, Status.SUCCEEDED)).result
 
 
@@ -600,7 +600,7 @@ async def test_an_answered_question_is_never_shown_again(tmp_path: Path) -> None
     async with replica(tmp_path) as (service, _):
         task_id = (await call(service, "ask")).task_id
         asked = await until(service, task_id, Status.INPUT_REQUIRED)
-        await service.update(Update(task_id=task_id, responses={"question": _accept("a")}), ANONYMOUS)
+        await service.update(task_id, {"question": _accept("a")}, ANONYMOUS)
         async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
             late = Execution(status=Status.INPUT_REQUIRED, requests=asked.requests)
 
@@ -649,7 +649,7 @@ async def test_pollers_waiters_and_listeners_of_one_task_share_their_looks(tmp_p
 
 
 async def _listen(service: TaskService, task_id: str) -> list[Task]:
-    return list(await service.listen(Listen(task_ids=[task_id]), ANONYMOUS))
+    return list(await service.listen([task_id], ANONYMOUS))
 
 
 class Broken(MemoryAdapter):

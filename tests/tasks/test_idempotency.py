@@ -29,7 +29,7 @@ from mcp_workflows.tools.idempotency import SHORTEST_SECRET
 from mcp_workflows.tools.questions import Question
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
-from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Find, Finished, Get, Questions
+from mcp_workflows.wire.commands import Call, CallOutcome, Created, Finished, Questions
 from mcp_workflows.wire.params import KEY_PATHS, OWN_KEY, KeyPath
 from tests.support.in_memory import MODERN, entered, line
 
@@ -154,7 +154,7 @@ async def test_the_form_in_which_a_host_sends_the_arguments_makes_no_other_call(
             nothing = [{}, {"a": None, "b": None}]
             other: dict[str, Any] = {**more, "idempotency_key": "k2"} if "idempotency_key" in more else more
             assert len({await here.task("t", arguments=form, **other) for form in nothing}) == 1
-        found = await here.service.find(Find(tool="t", arguments={"a": "1", "b": [1, 2], "toolCallId": "x"}), ADA)
+        found = await here.service.find("t", {"a": "1", "b": [1, 2], "toolCallId": "x"}, ADA)
         assert found.task.tool == "t"
 
 
@@ -246,9 +246,9 @@ async def test_a_window_of_a_clock_that_was_ahead_ends_with_its_task(tmp_path: P
         first = await here.task("deduped")
         here.clock.now -= timedelta(days=91)
         assert await here.task("deduped") == first
-        await here.service.cancel(Cancel(task_id=first), ADA)
+        await here.service.cancel(first, ADA)
         with anyio.fail_after(20):
-            while (await here.service.get(Get(task_id=first), ADA)).task.status is not Status.CANCELLED:
+            while (await here.service.get(first, ADA)).status is not Status.CANCELLED:
                 await anyio.sleep(0.01)
         assert await here.task("deduped") != first
 

@@ -42,7 +42,7 @@ from mcp_workflows.tasks.maintenance import EVERY, ClockCheck
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.testing import make_task
 from mcp_workflows.tools.tool import MODELS, AnyTool
-from mcp_workflows.wire.commands import Call, Cancel, Created, Get, Part, Read, TaskView, Update
+from mcp_workflows.wire.commands import Call, Created, Part, TaskView
 
 pytestmark = pytest.mark.anyio
 
@@ -136,11 +136,11 @@ class House:
     async def cancelled(self, name: str, **arguments: Any) -> Task:
         """One that was asked to cancel."""
         task = await self.call(name, **{"seconds": 1e6, **arguments})
-        await self.service.cancel(Cancel(task_id=task.id), ANN)
+        await self.service.cancel(task.id, ANN)
         return await self.row(task.id)
 
     async def get(self, task: Task) -> TaskView:
-        return (await self.service.get(Get(task_id=task.id), ANN)).task
+        return await self.service.get(task.id, ANN)
 
     async def row(self, task_id: str) -> Task:
         found = await self.store.get(task_id, ANN.id)
@@ -255,7 +255,7 @@ async def test_the_grace_begins_when_the_engine_has_taken_the_cancellation(here:
 
 async def test_what_2025_11_25_was_told_is_cancelled_is_terminated_behind_it(here: House) -> None:
     task = await here.call("stubborn", seconds=1e6)
-    told = (await here.service.withdraw(Cancel(task_id=task.id), ANN)).task
+    told = await here.service.withdraw(task.id, ANN)
     assert told.cancelled
     here.clock.now += seconds(30)
     row = await here.until(task, lambda row: row.ended)
@@ -266,7 +266,7 @@ async def test_a_watched_execution_is_terminated_likewise(here: House) -> None:
     other = await here.call("patient", seconds=1e6)
     task = await here.call("watch", execution_id=other.handle)
     assert task.handle == other.handle
-    await here.service.cancel(Cancel(task_id=task.id), ANN)
+    await here.service.cancel(task.id, ANN)
     here.clock.now += seconds(30)
     assert (await here.until(task, lambda row: row.ended)).execution.message == OVER
 
@@ -456,7 +456,7 @@ async def gone_round(here: House, times: int = 3) -> None:
     for _ in range(times):
         task = await here.call("there")
         here.elsewhere.faults.unavailable = frozenset({"cancel"})
-        await here.service.cancel(Cancel(task_id=task.id), ANN)
+        await here.service.cancel(task.id, ANN)
         here.elsewhere.faults.unavailable = frozenset()
         here.clock.now += DELIVERING
         await here.until(task, lambda row: row.cancel_delivered)
@@ -530,7 +530,7 @@ async def test_a_cancellation_asked_for_while_the_clock_was_ahead_is_delivered_o
         task = await here.call("plain")
         clock.moved = timedelta(hours=20)
         here.engine.faults.unavailable = frozenset({"cancel"})
-        await here.service.cancel(Cancel(task_id=task.id), ANN)
+        await here.service.cancel(task.id, ANN)
         if not restarted:
             await anyio.sleep(0.1)  # the housekeeping sees every 10 ms where the clock is
             clock.moved = timedelta()
@@ -628,12 +628,12 @@ def test_what_is_put_off_as_usual_is_not_due_sooner_by_a_clock_that_is_right() -
 # --- expired, or never there
 
 VERBS: Mapping[str, Callable[[TaskService, str, Principal], Any]] = {  # Any: what they return is not looked at
-    "get": lambda service, task_id, who: service.get(Get(task_id=task_id), who),
-    "update": lambda service, task_id, who: service.update(Update(task_id=task_id, responses={}), who),
-    "cancel": lambda service, task_id, who: service.cancel(Cancel(task_id=task_id), who),
-    "withdraw": lambda service, task_id, who: service.withdraw(Cancel(task_id=task_id), who),
-    "read": lambda service, task_id, who: service.read(Read(task_id=task_id, part=Part.RESULT), who),
-    "read log": lambda service, task_id, who: service.read(Read(task_id=task_id, part=Part.LOG), who),
+    "get": lambda service, task_id, who: service.get(task_id, who),
+    "update": lambda service, task_id, who: service.update(task_id, {}, who),
+    "cancel": lambda service, task_id, who: service.cancel(task_id, who),
+    "withdraw": lambda service, task_id, who: service.withdraw(task_id, who),
+    "read": lambda service, task_id, who: service.read(task_id, Part.RESULT, who),
+    "read log": lambda service, task_id, who: service.read(task_id, Part.LOG, who),
     "owned": lambda service, task_id, who: service.owned(task_id, who),
 }
 

@@ -14,13 +14,13 @@ from mcp_workflows.tasks.results import (
     checked,
     failure_result,
     fitted,
-    read_of,
+    part_at,
     tool_error,
     tool_result,
     uri_of,
 )
 from mcp_workflows.tools.tool import UNCHECKED
-from mcp_workflows.wire.commands import Part, Read
+from mcp_workflows.wire.commands import Part
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -142,15 +142,15 @@ def test_a_large_result_keeps_the_promise_of_its_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "read"),
+    ("uri", "address"),
     [
-        (uri_of("abc"), Read(task_id="abc", part=Part.RESULT)),
-        ("mcp-workflows://tasks/abc/log", Read(task_id="abc", part=Part.LOG)),
+        (uri_of("abc"), ("abc", Part.RESULT)),
+        ("mcp-workflows://tasks/abc/log", ("abc", Part.LOG)),
         ("mcp-workflows://tasks//result", None),
         ("mcp-workflows://tasks/abc/question", None),
         ("mcp-workflows://tasks/abc", None),
         ("file:///tasks/abc/result", None),
     ],
 )
-def test_only_our_addresses_name_a_part_of_a_task(uri: str, read: Read | None) -> None:
-    assert read_of(uri) == read
+def test_only_our_addresses_name_a_part_of_a_task(uri: str, address: tuple[str, Part] | None) -> None:
+    assert part_at(uri) == address

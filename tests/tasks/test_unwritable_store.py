@@ -19,7 +19,6 @@ from mcp_workflows.errors import RequestError, StoreUnavailable
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.results import uri_of
-from mcp_workflows.wire.commands import Cancel, Update
 from tests.support.client_2025 import Session, session
 from tests.support.places import Place, place
 from tests.support.served import ENDED, peer, site
@@ -155,16 +154,16 @@ async def test_what_cannot_be_noted_is_refused_and_reaches_no_engine(disk: Disk)
         disk.refuse()
         calls = engine.calls.copy()
         with pytest.raises(RequestError, match=r"the answer was not delivered: the store .*; try again"):
-            await here.service.update(Update(task_id=asks, responses=YES), ANONYMOUS)
+            await here.service.update(asks, YES, ANONYMOUS)
         with pytest.raises(RequestError, match=r"not cancelled: the store .*; the task goes on, try again"):
-            await here.service.cancel(Cancel(task_id=asks), ANONYMOUS)
+            await here.service.cancel(asks, ANONYMOUS)
         with pytest.raises(StoreUnavailable):
             await here.start("echo", 1)
         assert [engine.calls[verb] for verb in ("start", "answer", "cancel")] == [
             calls[verb] for verb in ("start", "answer", "cancel")
         ]
         disk.recover()
-        await here.service.update(Update(task_id=asks, responses=YES), ANONYMOUS)
+        await here.service.update(asks, YES, ANONYMOUS)
         assert (await here.get(asks)).status is Status.SUCCEEDED
 
 
@@ -172,7 +171,7 @@ async def test_a_task_whose_start_or_cancellation_cannot_be_noted_can_be_read(di
     async with on(disk) as (here, engine):
         engine.faults.unavailable = frozenset({"cancel"})
         (stops,) = await here.start("forever", 1)
-        await here.service.cancel(Cancel(task_id=stops), ANONYMOUS)
+        await here.service.cancel(stops, ANONYMOUS)
         engine.faults.unavailable, engine.faults.silent = frozenset(), frozenset({"start"})
         (starts,) = await here.start("forever", 1)
         engine.faults.silent = frozenset()

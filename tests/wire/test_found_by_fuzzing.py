@@ -11,6 +11,7 @@ from mcp_workflows.access.authn.identity import ClaimsReader
 from mcp_workflows.errors import RequestError
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as modern
+from mcp_workflows.wire.params import task_id_of
 from tests.support.served import peer, site
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +21,7 @@ TAKES_TASKS = modern.Client(takes_tasks=True, takes_questions=True)
 
 def test_half_a_character_is_no_task_id() -> None:
     for read in (
-        lambda: in_core.parse_get({"taskId": "\ud800"}),
+        lambda: task_id_of({"taskId": "\ud800"}),
         lambda: in_core.parse_list({"cursor": "\ud800"}),
         lambda: modern.parse_call({"name": "\ud800"}, TAKES_TASKS),
         lambda: modern.parse_task_request("tasks/get", {"taskId": "\ud800"}, TAKES_TASKS),

@@ -16,10 +16,11 @@ from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.errors import INVALID_PARAMS, TokenRefused
 from mcp_workflows.receiver.task_tools.definitions import task_tools
 from mcp_workflows.tasks.executions import read_cursor, write_cursor
-from mcp_workflows.tasks.results import read_of
+from mcp_workflows.tasks.results import part_at
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as modern
 from mcp_workflows.wire.commands import Call
+from mcp_workflows.wire.params import task_id_of
 from tests.support.fuzzing import NUMBERS, TEXT, VALUES, Fuzz, lengths, odd, refused
 from tests.support.fuzzing import fuzz as fuzz
 from tests.support.tokens import by_hand
@@ -71,7 +72,7 @@ def test_params_of_2026_07_28_are_understood_or_refused(fuzz: Fuzz) -> None:
 def test_params_of_2025_11_25_are_understood_or_refused(fuzz: Fuzz) -> None:
     def check(params: Any) -> None:
         refused(lambda: keeps(in_core.parse_call(params, in_core=True, takes_questions=True)))
-        for parse in (in_core.parse_get, in_core.parse_result, in_core.parse_cancel, in_core.parse_list):
+        for parse in (task_id_of, in_core.parse_list):
             refused(lambda: keeps(parse(params)))  # noqa: B023
 
     fuzz(check, PARAMS)
@@ -138,8 +139,8 @@ def test_arguments_of_task_tools_are_understood_or_complained_about(fuzz: Fuzz) 
 @lengths(200)
 def test_a_uri_names_a_task_or_none(fuzz: Fuzz) -> None:
     def check(uri: str) -> None:
-        found = read_of(uri)
-        assert found is None or found.task_id in uri
+        found = part_at(uri)
+        assert found is None or found[0] in uri
 
     fuzz(check, TEXT | TEXT.map(lambda text: f"mcp-workflows://tasks/{text}/result"))
 

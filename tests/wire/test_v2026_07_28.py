@@ -12,20 +12,15 @@ from mcp_workflows.adapter import InputRequest, Progress, Status
 from mcp_workflows.errors import RequestError
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import (
-    Acknowledged,
-    Cancel,
     Capability,
     CapabilityNeeded,
     Created,
-    Described,
     Document,
     Finished,
-    Get,
     Outcome,
     ProtocolError,
     Questions,
     TaskView,
-    Update,
 )
 from mcp_workflows.wire.params import IDEMPOTENCY_KEY
 
@@ -116,9 +111,7 @@ def test_an_unlimited_task_says_null_explicitly() -> None:
     ("outcome", "result_type"),
     [
         (Created(task=TASK), "task"),
-        (Described(task=TASK), "complete"),
         (Finished(result=RESULT), "complete"),
-        (Acknowledged(), "complete"),
         (Questions(requests={"k": QUESTION}, state="s"), "input_required"),
         (Document(uri="u", mime_type="application/json", text="{}"), "complete"),
     ],
@@ -127,8 +120,9 @@ def test_every_outcome_names_its_result_type(outcome: Outcome, result_type: str)
     assert wire.render(outcome)["resultType"] == result_type
 
 
-def test_an_acknowledgement_is_empty() -> None:
-    assert wire.render(Acknowledged()) == {"resultType": "complete"}
+def test_a_task_is_complete_and_an_acknowledgement_empty() -> None:
+    assert wire.described(TASK) == {"resultType": "complete", **wire.detailed(TASK)}
+    assert wire.acknowledged() == {"resultType": "complete"}
 
 
 @pytest.mark.parametrize(
@@ -169,11 +163,9 @@ def test_only_what_this_request_declares_counts(params: dict[str, Any], client: 
 
 def test_task_requests_are_read() -> None:
     params: dict[str, Any] = {"taskId": "t1", "inputResponses": {"k": {"action": "decline"}}}
-    assert wire.parse_task_request("tasks/get", params, DECLARED) == Get(task_id="t1")
-    assert wire.parse_task_request("tasks/cancel", params, DECLARED) == Cancel(task_id="t1")
-    assert wire.parse_task_request("tasks/update", params, DECLARED) == Update(
-        task_id="t1", responses=params["inputResponses"]
-    )
+    assert wire.parse_task_request("tasks/get", params, DECLARED) == ("t1", {})
+    assert wire.parse_task_request("tasks/cancel", params, DECLARED) == ("t1", {})
+    assert wire.parse_task_request("tasks/update", params, DECLARED) == ("t1", params["inputResponses"])
 
 
 @pytest.mark.parametrize("method", sorted(wire.TASK_METHODS))
@@ -290,9 +282,7 @@ def test_a_notification_is_the_task_under_its_subscription() -> None:
 
 @pytest.mark.parametrize(("ids", "wanted"), [(["a", "b", "a"], ("a", "b")), ([], ())])
 def test_a_subscription_names_each_task_once(ids: list[str], wanted: tuple[str, ...]) -> None:
-    command = wire.parse_listen({"notifications": {"taskIds": ids}}, DECLARED)
-    assert command is not None
-    assert tuple(command.task_ids) == wanted
+    assert wire.parse_listen({"notifications": {"taskIds": ids}}, DECLARED) == wanted
 
 
 def test_a_subscription_without_tasks_is_not_ours() -> None:
@@ -333,7 +323,7 @@ def test_only_a_client_that_declares_url_mode_is_sent_to_pages(elicitation: dict
     for written in (
         wire.detailed(task, takes_urls=takes_urls),
         wire.notification(task, "s", takes_urls=takes_urls),
-        wire.render(Described(task=task), takes_urls=takes_urls),
+        wire.described(task, takes_urls=takes_urls),
     ):
         assert list(written["inputRequests"]) == shown
     alone = wire.detailed(replace(task, requests={"page": PAGE}), takes_urls=takes_urls)

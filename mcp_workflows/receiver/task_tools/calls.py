@@ -25,17 +25,12 @@ from mcp_workflows.tools.questions import can_decline, example_of, find_key, sho
 from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire.commands import (
     CallOutcome,
-    Cancel,
-    Find,
     Finished,
-    Get,
-    List,
     Listed,
     Outcome,
     ProtocolError,
     TaskView,
     Unfinished,
-    Update,
 )
 from mcp_workflows.wire.params import STATUS, progress_text
 
@@ -100,7 +95,7 @@ class TaskToolCalls:
         task = await self._look(arguments["taskId"])
         if task.status is not Status.INPUT_REQUIRED:
             if task.status not in TERMINAL:  # the question may be visible to others only
-                await self.service.may_answer(Get(task_id=task.task_id), self.principal)
+                await self.service.may_answer(task.task_id, self.principal)
             return {**self._render(task, lead="Nothing was answered: no question is open."), "isError": True}
         asked = {key: request.params for key, request in task.requests.items()}
         key = find_key(asked, arguments["key"]) if "key" in arguments else task.only_question
@@ -108,17 +103,17 @@ class TaskToolCalls:
             return {**self._render(task, lead=unclear_key_text(task, arguments.get("key"))), "isError": True}
         response = {"action": "accept"} | {part: arguments[part] for part in ("action", "content") if part in arguments}
         try:
-            await self.service.update(Update(task_id=task.task_id, responses={key: response}), self.principal)
+            await self.service.update(task.task_id, {key: response}, self.principal)
         except RequestError as error:
             raise RequestError(error.code, error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
-        after = await self.service.answered(Get(task_id=task.task_id), self.principal)
+        after = await self.service.answered(task.task_id, self.principal)
         if after is None:  # the caller could see the task only while it asked
             return text_result(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")
-        return self._render(self._seen(after.task))
+        return self._render(self._seen(after))
 
     async def questions(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a page of questions in others' tasks."""
-        page = await self.service.questions(List(cursor=arguments.get("cursor")), self.principal)
+        page = await self.service.questions(arguments.get("cursor"), self.principal)
         return render_questions(page, answers_only=self.has_answers_only)
 
     async def cancel(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
@@ -126,18 +121,19 @@ class TaskToolCalls:
         before = await self._look(arguments["taskId"])
         if before.status in TERMINAL:
             return self._render(before, lead="There was nothing to cancel.")
-        await self.service.cancel(Cancel(task_id=before.task_id), self.principal)
+        await self.service.cancel(before.task_id, self.principal)
         return self._render(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
 
     async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a page of the caller's tasks."""
-        page = await self.service.tasks(List(cursor=arguments.get("cursor")), self.principal)
+        page = await self.service.tasks(arguments.get("cursor"), self.principal)
         return render_list(replace(page, tasks=[self._seen(task) for task in page.tasks]))
 
     async def find(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return the caller's newest task that a call with these arguments started."""
-        sought = Find(tool=arguments["tool"], arguments=arguments["arguments"])
-        return self._render(self._seen((await self.service.find(sought, self.principal)).task))
+        return self._render(
+            self._seen(await self.service.find(arguments["tool"], arguments["arguments"], self.principal))
+        )
 
     def _render(self, task: TaskView, *, lead: str = "") -> dict[str, Any]:
         card = self.card_of(task.tool)
@@ -147,7 +143,7 @@ class TaskToolCalls:
 
     async def _look(self, task_id: str) -> TaskView:
         try:
-            found = await self.service.get(Get(task_id=task_id), self.principal)
+            return self._seen(await self.service.get(task_id, self.principal))
         except LimitReached:
             raise
         except RequestError as error:
@@ -156,7 +152,6 @@ class TaskToolCalls:
             elsewhere = f"; {Name.LIST} lists the user's tasks" if self.principal.identified else ""
             said = f"{error.message}. Give the taskId exactly as the tool answered with it{elsewhere}."
             raise RequestError(error.code, said) from None
-        return self._seen(found.task)
 
     def _seen(self, task: TaskView) -> TaskView:
         if not (self.final and task.cancelled):

@@ -36,8 +36,8 @@ from mcp_workflows.tasks.view import final_result, withdrawn_result
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as wire
-from mcp_workflows.wire.commands import Call, CallOutcome, Questions, TaskView, Update
-from mcp_workflows.wire.params import Params, takes_forms, takes_urls
+from mcp_workflows.wire.commands import Call, CallOutcome, Questions, TaskView
+from mcp_workflows.wire.params import Params, takes_forms, takes_urls, task_id_of
 
 _SEEN_BEFORE_PUSHED = 2  # polls that show a question which was not asked
 _CHECK_EVERY = 5  # polls between checks that an open question still reaches the client
@@ -126,13 +126,13 @@ class InCoreTasks:
 
     async def get(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
         """`tasks/get`; also ask a question that the client did not get by other means."""
-        view = (await self._service.get(wire.parse_get(params), principal)).task
+        view = await self._service.get(task_id_of(params), principal)
         await self._push(ctx, view, principal)
         return wire.detailed(view)
 
     async def cancel(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
         """`tasks/cancel`."""
-        return wire.detailed((await self._service.withdraw(wire.parse_cancel(params), principal)).task)
+        return wire.detailed(await self._service.withdraw(task_id_of(params), principal))
 
     async def list(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
         """`tasks/list`."""
@@ -143,7 +143,7 @@ class InCoreTasks:
 
         A question outlives the request: clients give up on a request sooner than people answer.
         """
-        task, session = await self._service.owned(wire.parse_result(params).task_id, principal), session_of(ctx)
+        task, session = await self._service.owned(task_id_of(params), principal), session_of(ctx)
         asking = self._asking(session, Channel(session=ctx.session, request_id=ctx.request_id), task.id, principal)
         last: TaskView | None = None
 
@@ -205,7 +205,7 @@ class InCoreTasks:
 
     def _asking(self, session: Session, channel: Channel, task_id: str, principal: Principal) -> TaskQuestions:
         async def deliver(key: str, answer: Mapping[str, JSON]) -> None:
-            await self._service.update(Update(task_id=task_id, responses={key: answer}), await _still(principal))
+            await self._service.update(task_id, {key: answer}, await _still(principal))
 
         return TaskQuestions(session.questions, channel, deliver)
 

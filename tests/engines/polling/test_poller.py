@@ -13,7 +13,6 @@ from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.engines.polling.policy import CallRateLimiter, PollingPolicy
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.wire.commands import Update
 from tests.support.places import Counting, Place, Slow, Swept, place, until
 
 pytestmark = pytest.mark.anyio
@@ -130,7 +129,7 @@ async def test_an_answer_is_looked_for_at_once_whatever_else_is_asked(tmp_path: 
                 while (await here.get(task_id)).status is not Status.INPUT_REQUIRED:
                     await anyio.sleep(0.02)
             response = {"question": {"action": "accept", "content": {"answer": "yes"}}}
-            await here.service.update(Update(task_id=task_id, responses=response), ANONYMOUS)
+            await here.service.update(task_id, response, ANONYMOUS)
             assert (await here.get(task_id)).status is Status.SUCCEEDED
             await until(lambda: here.ended([task_id]) == 1, within=1)
 
@@ -234,7 +233,7 @@ async def test_who_follows_is_never_told_again_what_was_before(tmp_path: Path) -
             engine.looking, engine.go_on = anyio.Event(), anyio.Event()
             await engine.looking.wait()
             response = {"first": {"action": "accept", "content": {"answer": "yes"}}}
-            await here.service.update(Update(task_id=task_id, responses=response), ANONYMOUS)
+            await here.service.update(task_id, response, ANONYMOUS)
             engine.go_on.set()  # the look that took off before the answer lands after it
             await until(lambda: asked(here, task_id) == {"second"})
         statuses = [view.status for view in here.told[task_id]]

@@ -18,7 +18,7 @@ from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.task import Task
 from mcp_workflows.tools.tool import TaskSupport, Tool
-from mcp_workflows.wire.commands import Call, Cancel, Finished
+from mcp_workflows.wire.commands import Call, Finished
 from tests.support.places import Counting, Place, place, until
 
 pytestmark = pytest.mark.anyio
@@ -228,7 +228,7 @@ async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
             await anyio.sleep(0.5)  # more than a plain call is patient
             assert results == []
             assert [told.status for told in here.told[task_id]] == [Status.INPUT_REQUIRED]  # nothing failed, either
-            withdrawn = await here.service.withdraw(Cancel(task_id=task_id), ANONYMOUS)  # of 2025-11-25
+            withdrawn = await here.service.withdraw(task_id, ANONYMOUS)  # of 2025-11-25
             assert withdrawn.task.cancelled
             engine.throttling = False
         assert results[0].result["structuredContent"] == {"slept": 0.0}
