@@ -23,7 +23,7 @@ WorkflowsError
 │   ├── LimitReached             too many tasks, calls or polls: `retry_after` seconds may help
 │   └── ServerStopping           the server is about to stop, and waits for nothing any more
 ├── OperatorError                a command of the operator cannot be done
-└── ClientError                  errors of `mcp_workflows.client`; a * is the SDK's `MCPError` too (client/errors.py)
+└── ClientError                  errors of `mcp_workflows.client`; a * is the SDK's `MCPError` too (client/requests.py)
     ├── TaskCancelled            the task that was followed was cancelled: `task_id` says which
     ├── TaskError *              a JSON-RPC error about one task
     │   ├── TaskFailed *         the task ended with a JSON-RPC error, as a plain call would have

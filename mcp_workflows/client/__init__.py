@@ -19,11 +19,19 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_workflows.client.errors import AnswerRejected, TaskExpired, TaskFailed, TaskNotFound
-from mcp_workflows.client.follower import FollowOptions, OnStatus, TaskFollower
+from mcp_workflows.client.follower import FollowOptions, OnStatus, TaskFollower, TaskSubscriptions
 from mcp_workflows.client.http import reconnecting_http
-from mcp_workflows.client.messages import CreatedTask, TaskState, as_json, idempotency, visible
-from mcp_workflows.client.subscriptions import TaskSubscriptions
+from mcp_workflows.client.requests import (
+    AnswerRejected,
+    CreatedTask,
+    TaskExpired,
+    TaskFailed,
+    TaskNotFound,
+    TaskState,
+    as_json,
+    idempotency,
+    visible,
+)
 from mcp_workflows.errors import ClientError, ServerUnreachable
 from mcp_workflows.wire import v2026_07_28 as wire
 
@@ -103,7 +111,7 @@ __all__ = [
 ]
 
 MAX_ROUNDS: Final = 100  # of questions before one call has its result or its task
-PATIENCE_SECONDS: Final = 60.0
+TIMEOUT_SECONDS: Final = 60.0
 
 
 class TasksClient(ClientExtension):
@@ -122,7 +130,7 @@ class TasksClient(ClientExtension):
         on_elicitation: ElicitationFnT | None = None,
         on_status: OnStatus | None = None,
         cancel_on_abandon: bool = False,
-        patience_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Set the way in which tasks are followed.
 
@@ -131,13 +139,13 @@ class TasksClient(ClientExtension):
                 The SDK declares that the client can be asked only if that one is given too.
             on_status: is called with each visible change of state.
             cancel_on_abandon: True to cancel the task when the wait for its result is cancelled.
-            patience_seconds: how long a server that does not answer is asked again before `ServerUnreachable`.
+            timeout_seconds: how long a server that does not answer is asked again before `ServerUnreachable`.
         """
         self._options = FollowOptions(
             on_elicitation=on_elicitation,
             on_status=on_status,
             cancel_on_abandon=cancel_on_abandon,
-            patience=patience_seconds,
+            timeout=timeout_seconds,
             subscriptions=TaskSubscriptions(),
         )
 

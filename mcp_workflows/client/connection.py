@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from mcp_workflows.client import OnStatus, TaskHandle, TasksClient, TaskState
-from mcp_workflows.client.subscriptions import bare
+from mcp_workflows.client.follower import bare
 from mcp_workflows.client.v2025_11_25 import InCoreTaskRequests
 from mcp_workflows.errors import ClientError, OperatorError, ServerUnreachable
 from mcp_workflows.wire import v2026_07_28 as wire

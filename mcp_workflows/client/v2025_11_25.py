@@ -15,10 +15,8 @@ from mcp.client import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from mcp_workflows.client.follower import OnStatus
-from mcp_workflows.client.messages import TaskState, idempotency, visible
-from mcp_workflows.client.retries import pauses, unknown
-from mcp_workflows.client.subscriptions import TaskChanges, bare
+from mcp_workflows.client.follower import OnStatus, TaskChanges, bare
+from mcp_workflows.client.requests import TaskState, idempotency, pauses, unknown, visible
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 
 _TAKES_TASKS: Final = frozenset({"optional", "required"})

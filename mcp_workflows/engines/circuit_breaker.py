@@ -1,4 +1,4 @@
-"""A circuit breaker for looks at one engine: while the engine is silent, one probe at a time is sent to it.
+"""A circuit breaker for polls of one engine: while the engine is silent, one probe at a time is sent to it.
 
 Starts, answers and cancellations of clients are always tried.
 """
@@ -22,7 +22,7 @@ _TIME_ALONE_FOR: Final = timedelta(hours=12)  # later, a time without its date m
 class CircuitSettings:
     """The thresholds and pauses of the circuit; in seconds, except for `failures`."""
 
-    failures: int = 3  # looks without an answer in a row open it
+    failures: int = 3  # polls without an answer in a row open it
     longest: float = 3.0  # so does a single one that took so long, unless another call was answered meanwhile
     first_pause: float = 0.5  # between the end of a probe and the next one
     longest_pause: float = 4.0  # the pause doubles up to this, so that recovery shows soon
@@ -33,7 +33,7 @@ SETTINGS: Final = CircuitSettings()
 
 
 class Circuit:
-    """The state of one engine, known from the calls of this process: does it answer looks?"""
+    """The state of one engine, known from the calls of this process: does it answer polls?"""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class Circuit:
         self._failures = 0  # in a row
         self._since: datetime | None = None  # when the first of these began
         self._reason = ""  # the error of the last of them
-        self._failed = self._answered = float("-inf")  # when the last look did
+        self._failed = self._answered = float("-inf")  # when the last poll did
         self._open = self._probing = False
         self._pause = settings.first_pause
         self._next_probe = 0.0
 
     @property
     def silence(self) -> str | None:
-        """The reason why a look is not worth waiting for now, or None.
+        """The reason why a poll is not worth waiting for now, or None.
 
         After `known_for` seconds without a call the silence is no longer assumed, unless a probe is in progress.
         """
@@ -70,7 +70,7 @@ class Circuit:
 
     @contextmanager
     def admitted(self) -> Generator[None]:
-        """Count the body as a look; see `admit`."""
+        """Count the body as a poll; see `admit`."""
         is_probe = self.admit()
         try:
             yield
@@ -78,7 +78,7 @@ class Circuit:
             self.release(is_probe=is_probe)
 
     def admit(self) -> bool:
-        """Begin a look; return True if it is the probe, as the circuit is open. `release` ends it.
+        """Begin a poll; return True if it is the probe, as the circuit is open. `release` ends it.
 
         Raises:
             EngineUnavailable: the circuit is open and it is not time for a probe; nothing was sent.
@@ -91,7 +91,7 @@ class Circuit:
         return True
 
     def release(self, *, is_probe: bool) -> None:
-        """End a look."""
+        """End a poll."""
         self._probing &= not is_probe
 
     def time(self) -> float:

@@ -45,8 +45,8 @@ from mcp_workflows.telemetry import Api, EngineCallRecord, Telemetry, outcome_of
 logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT = 10.0  # seconds for one call to an engine, its own retries included
-_LOOKS: Final = frozenset({"describe", "sweep"})  # not made while the engine is known to be silent
-_COUNTED: Final = _LOOKS | {"find", "start"}  # their outcome shows whether the engine answers
+_POLLS: Final = frozenset({"describe", "sweep"})  # not made while the engine is known to be silent
+_COUNTED: Final = _POLLS | {"find", "start"}  # their outcome shows whether the engine answers
 _BROKEN: Final = "the adapter of engine %r broke the contract%s"
 REBIND: Final = "mcp-workflows engines rebind"
 FOREIGN: Final = (
@@ -78,16 +78,16 @@ class Engines:
         self,
         adapters: Mapping[str, Adapter],
         *,
-        patience: float = CALL_TIMEOUT,
+        call_timeout: float = CALL_TIMEOUT,
         notes: NotesOf | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
-        """`patience`: seconds for one call. `notes`: storage for adapters that keep notes, if there is a store."""
+        """`call_timeout`: seconds for one call. `notes`: storage for adapters that keep notes, if there is a store."""
         self._notes = notes
         self._opened: Mapping[str, OpenEngine] = {
             name: OpenEngine(name, each, notes) for name, each in adapters.items()
         }
-        self._patience = patience
+        self._call_timeout = call_timeout
         self.telemetry = telemetry or Telemetry()
         self._group: TaskGroup | None = None
         self.swapped = anyio.Event()  # set by the next `use`, which puts a new event here
@@ -209,12 +209,12 @@ class Engines:
             return None
 
     def silence(self, name: str) -> str | None:
-        """Return the reason if a look at this engine is not worth waiting for now, or None."""
+        """Return the reason if a poll of this engine is not worth waiting for now, or None."""
         opened = self._opened.get(name)
         return None if opened is None else opened.circuit.silence
 
     def admitted(self, name: str) -> AbstractContextManager[None]:
-        """Count the body as a look at this engine.
+        """Count the body as a poll of this engine.
 
         Raises:
             EngineUnavailable: the engine is known to be silent, and it is not time for a probe.
@@ -226,7 +226,7 @@ class Engines:
         """Return a context manager for one call, which yields the adapter of this name, or of this task.
 
         Pass the task whenever the call is about one, so that no other engine gets it. `api` names the call in metrics.
-        `bounded=False` is for calls that last as long as they need. While an engine is known to be silent, looks at it
+        `bounded=False` is for calls that last as long as they need. While an engine is known to be silent, polls it
         are refused, except for one probe at a time: see `Circuit`.
 
         Raises:
@@ -235,7 +235,7 @@ class Engines:
         if isinstance(engine, Task):
             self.check_identity(engine)
         name = engine.engine if isinstance(engine, Task) else engine
-        return EngineCall(name, self._opened.get(name), self.telemetry, api, self._patience if bounded else None)
+        return EngineCall(name, self._opened.get(name), self.telemetry, api, self._call_timeout if bounded else None)
 
     @property
     def stopped(self) -> Sequence[str]:
@@ -284,7 +284,7 @@ class Engines:
         """Open all of them, or none if one cannot be opened."""
         try:
             for opened in new:
-                await self._tasks.start(opened.run, self._patience)
+                await self._tasks.start(opened.run, self._call_timeout)
                 self.telemetry.engine_opened(opened.name)
         except BaseException:
             for opened in new:
@@ -327,7 +327,7 @@ class EngineCall:
         if opened is None:
             self._telemetry.engine_call(self._name, self._api, timed=seconds is not None).end("unavailable")
             raise EngineUnavailable("it is not in the configuration any more", sent=False)
-        if self._api in _LOOKS:
+        if self._api in _POLLS:
             self._is_probe = opened.circuit.admit()
         self._began = opened.circuit.time()
         self._record = self._telemetry.engine_call(self._name, self._api, timed=seconds is not None)
@@ -346,8 +346,8 @@ class EngineCall:
         in_time = self._scope is None or not self._scope.__exit__(kind, error, trace)
         failure = self._failure(error) if in_time else self._late()
         if self._api in _COUNTED:
-            is_look = self._api in _LOOKS  # adapters refuse some starts by themselves
-            opened.circuit.record(self._began, failure, refusal_is_answer=is_look)
+            is_poll = self._api in _POLLS  # adapters refuse some starts by themselves
+            opened.circuit.record(self._began, failure, refusal_is_answer=is_poll)
         if self._is_probe:
             opened.circuit.release(is_probe=True)
         record.end(outcome_of(failure))
@@ -390,7 +390,7 @@ class OpenEngine:
         self._has: dict[type[object], bool] = {}
 
     def has(self, capability: type[object]) -> bool:
-        """Return True if the adapter has this capability; kept, as each look asks and a protocol is slow to check."""
+        """Return True if the adapter has this capability; kept, as each poll asks and a protocol is slow to check."""
         if capability not in self._has:
             self._has[capability] = isinstance(self.adapter, capability)
         return self._has[capability]
@@ -401,8 +401,8 @@ class OpenEngine:
         else:
             logger.warning("engine %r: %s; reads are answered from the store until it answers", self.name, silence)
 
-    async def run(self, patience: float, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep the adapter open until `stop`; then wait up to `patience` seconds for the calls in progress."""
+    async def run(self, call_timeout: float, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep the adapter open until `stop`; then wait up to `call_timeout` seconds for the calls in progress."""
         opened = False
         try:
             if self._notes is not None and isinstance(self.adapter, Remembers):
@@ -412,7 +412,7 @@ class OpenEngine:
                 opened = True
                 task_status.started()
                 await self._stopping.wait()
-                with anyio.move_on_after(patience if self._calls else 0):
+                with anyio.move_on_after(call_timeout if self._calls else 0):
                     await self._idle.wait()
         except Exception as error:  # third-party code; one that fails to close must not end the other engines
             if not opened and isinstance(error, ConfigError):

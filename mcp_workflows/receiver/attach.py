@@ -27,9 +27,9 @@ from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.context import AnyServer, Callers, Context
-from mcp_workflows.receiver.disconnect import DisconnectMiddleware
 from mcp_workflows.receiver.log_limits import limit_lines
 from mcp_workflows.receiver.middleware import plain
+from mcp_workflows.receiver.streams import DisconnectMiddleware
 from mcp_workflows.receiver.task_tools.definitions import clashes
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
 from mcp_workflows.receiver.workflows import Workflows

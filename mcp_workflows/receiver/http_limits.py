@@ -27,7 +27,7 @@ from mcp_workflows.access.rate_limits import RateLimits, whose_meter
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.receiver.context import AnyServer
-from mcp_workflows.receiver.subscriptions import while_admitted
+from mcp_workflows.receiver.streams import while_admitted
 from mcp_workflows.tools.json_schema import has_more_values
 
 _AROUND: Final = 1_000  # JSON values of a message beside its arguments and answers

@@ -40,11 +40,10 @@ from mcp_workflows.receiver.context import (
     name_of,
     shows_cards,
 )
-from mcp_workflows.receiver.disconnect import note_retry_after, until_disconnected
-from mcp_workflows.receiver.subscriptions import TaskSubscription, while_admitted
+from mcp_workflows.receiver.streams import TaskSubscription, note_retry_after, until_disconnected, while_admitted
 from mcp_workflows.receiver.task_tools.calls import TaskToolCalls, outcome_in_text
 from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
-from mcp_workflows.receiver.task_view.page import page_at, with_apps
+from mcp_workflows.receiver.task_view import page_at, with_apps
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.v2025_11_25.session import connection_of, session_of
 from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms, asks_urls

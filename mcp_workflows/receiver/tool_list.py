@@ -18,7 +18,7 @@ from mcp_workflows.receiver.task_tools.definitions import (
     task_tool,
     task_tools,
 )
-from mcp_workflows.receiver.task_view.page import page_uri
+from mcp_workflows.receiver.task_view import page_uri
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import AnyTool, Card, Kind
 

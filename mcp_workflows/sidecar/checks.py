@@ -29,10 +29,11 @@ from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import ACCEPT, MarkedWorkflow, as_accepted, compose
+from mcp_workflows.sidecar.host_rules import refusals
 from mcp_workflows.sidecar.tooling import check_engine, find_exposed
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.task import engine_key, split_engine_key
-from mcp_workflows.tools.hosts import UNKNOWN_WAIT, refusals
+from mcp_workflows.tools.hosts import UNKNOWN_WAIT
 from mcp_workflows.tools.tool import AnyTool, Kind
 
 _SHOWN = 300  # characters of a changed description
@@ -303,7 +304,7 @@ async def _check_engine(
     details = {"adapter": engine.adapter}
     try:
         adapter = engine.kind(engine.settings)
-        async with Engines({engine.name: adapter}, patience=patience, notes=notes) as engines:
+        async with Engines({engine.name: adapter}, call_timeout=patience, notes=notes) as engines:
             identities[engine.name] = engines.identity(engine.name)
             if called_at := addresses(engine.name, engines.routes.get(engine.name, {})):
                 details["called_at"] = ", ".join(called_at)

@@ -64,7 +64,7 @@ from mcp_workflows.tasks.results import keepable, mismatch, tool_result
 from mcp_workflows.tasks.start import NO_KEY, TaskCreation
 from mcp_workflows.telemetry import annotate_span
 from mcp_workflows.tools.dialogue import Action, checked_response, invalid_response
-from mcp_workflows.tools.idempotency import Idempotency
+from mcp_workflows.tools.prepare import Idempotency
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
 
@@ -128,7 +128,7 @@ class Executions:
         self._maintenance = Maintenance(
             store=store,
             engines=engines,
-            observe=self._poller.look,
+            observe=self._poller.poll,
             take_due_step=self._take_due_step,
             retention=retention,
             clock=clock,
@@ -230,7 +230,7 @@ class Executions:
 
         async def poll(task: Task) -> None:
             with suppress(WorkflowsError):  # without an answer the task counts
-                observed.append(await self._poller.look(task))
+                observed.append(await self._poller.poll(task))
 
         with anyio.move_on_after(OBSERVED_FOR):
             async with anyio.create_task_group() as group:
@@ -327,7 +327,7 @@ class Executions:
             latest = by - _STORE_TIMEOUT
             # the poll goes on in the background after its deadline, as the probe
             with anyio.CancelScope(deadline=min(latest, anyio.current_time() + _PROBE_TIMEOUT) if silence else latest):
-                task = await self._poller.look(task)
+                task = await self._poller.poll(task)
                 warning = self._poller.unsaved(task)
                 if warning is None and (age := self._poller.age(task)) >= LATE:
                     warning = f"engine {task.engine} is asked for many tasks: as of {age:.0f} s ago"
@@ -350,7 +350,7 @@ class Executions:
             return await self._observe_unpolled(task)
         self._poller.note(task)
         self._poller.refresh_now(task.id)
-        return await self._poller.look(task, urgent=True)
+        return await self._poller.poll(task, urgent=True)
 
     async def observe_once(self, task: Task) -> ObservedTask:
         """Return the task after one request to its engine; without an answer, its last known state: for operators."""
@@ -470,7 +470,7 @@ class Executions:
 
     def poll_interval(self, task: Task) -> timedelta:
         """Return the time after which another `tasks/get` is worthwhile; it rises with the task's age and the load."""
-        return timedelta(seconds=self._poller.pace(task))
+        return timedelta(seconds=self._poller.interval(task))
 
     # --- follow
 
@@ -491,7 +491,7 @@ class Executions:
         async def notify(task: Task) -> bool | None:
             return await on_change(ObservedTask(task, self._poller.unsaved(task)))
 
-        return await self._poller.follow(task, notify, patience=timeout)
+        return await self._poller.follow(task, notify, give_up_after=timeout)
 
     def stop(self) -> None:
         """End all waiting, as the server is about to stop."""

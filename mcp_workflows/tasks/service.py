@@ -40,12 +40,13 @@ from mcp_workflows.errors import (
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.adopt import AdoptionRequest
 from mcp_workflows.tasks.executions import NO_MORE, Executions, ObservedTask, caps_of
-from mcp_workflows.tasks.results import limit_result, tool_error
-from mcp_workflows.tasks.view import (
+from mcp_workflows.tasks.results import (
     abandoned_text,
     finished,
+    limit_result,
     log_document,
     protocol_error,
+    tool_error,
     unanswerable,
     view,
     whole_result,
@@ -53,9 +54,8 @@ from mcp_workflows.tasks.view import (
 from mcp_workflows.telemetry import propagated
 from mcp_workflows.tools.dialogue import Declined, Dialogue, read_dialogue, write_dialogue
 from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
-from mcp_workflows.tools.idempotency import key_of, with_key
 from mcp_workflows.tools.json_schema import check_size
-from mcp_workflows.tools.prepare import NotReady, Prepared, prepare
+from mcp_workflows.tools.prepare import NotReady, Prepared, key_of, prepare, with_key
 from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind, TaskSupport
 from mcp_workflows.wire.commands import (
     Call,

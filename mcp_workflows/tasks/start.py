@@ -43,7 +43,7 @@ from mcp_workflows.task import (
     release_key,
     retract,
 )
-from mcp_workflows.tools.idempotency import Idempotency
+from mcp_workflows.tools.prepare import Idempotency
 
 logger = logging.getLogger(__name__)
 

@@ -116,7 +116,7 @@ async def test_unique_items_take_as_long_as_there_are_many_and_no_longer() -> No
 async def test_who_loses_a_claim_hears_nothing_more_though_their_token_is_still_good(
     tmp_path: Path, key_server: KeyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "mcp_workflows.receiver.subscriptions")
+    caplog.set_level(logging.INFO, "mcp_workflows.receiver.streams")
     answer: dict[str, Any] = {}
     key_server.asked["claims"] = lambda _, __: answer
     asked = {"issuer": ISSUER, "endpoint": f"{key_server.address}/claims", "client_id": "us", "client_secret": "s"}

@@ -21,7 +21,7 @@ from mcp_workflows import Question, TasksClient, Tool, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, idempotency
 from mcp_workflows.client.connection import Era, connect
-from mcp_workflows.client.errors import TaskNotFound
+from mcp_workflows.client.requests import TaskNotFound
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 from tests.support.child_processes import free_port
 from tests.support.served import memory_tools, serving, site
@@ -109,20 +109,6 @@ async def test_a_call_that_becomes_a_task_returns_the_final_result(served: str) 
         result = await found.client.call_tool("sleep", {"seconds": 0.3})
         assert result.structured_content == {"slept": 0.3}
         assert (found.person.seen[0], found.person.seen[-1]) == ("working", "completed")
-
-
-async def test_each_state_is_told_once(served: str) -> None:
-    async with scene(served) as found:
-        await found.client.call_tool("ask_in_turn")
-        told = [(s.status, s.status_message, tuple(s.input_requests or {})) for s in found.person.states]
-        assert len(told) == len(set(told))
-
-
-async def test_questions_of_a_task_go_to_the_clients_own_callback_one_round_after_the_other(served: str) -> None:
-    async with scene(served) as found:
-        result = await found.client.call_tool("ask_in_turn")
-        assert found.person.asked == ["first", "second"]
-        assert result.structured_content == {"first": {"answer": "yes"}, "second": {"answer": "yes"}}
 
 
 async def test_questions_before_the_start_are_answered_too(served: str) -> None:
@@ -246,18 +232,6 @@ async def counted(tmp_path: Path, *, listening: bool) -> AsyncGenerator[tuple[st
     workflows = attach(server, tools=memory_tools(), engines=engines, store=f"sqlite:///{tmp_path}/tasks.db")
     async with serving(server.streamable_http_app()) as url:
         yield url, methods
-
-
-@pytest.mark.parametrize("listening", [True, False])
-async def test_a_task_is_listened_to_where_that_is_offered_and_polled_where_not(
-    tmp_path: Path, listening: bool
-) -> None:
-    async with counted(tmp_path, listening=listening) as (url, methods), scene(url) as found:
-        result = await found.client.call_tool("sleep", {"seconds": 0.2})
-        assert result.structured_content == {"slept": 0.2}
-        assert methods.count("subscriptions/listen") == 1
-        await found.client.call_tool("ask_two")
-        assert found.person.seen.count("completed") == 2
 
 
 async def test_who_listens_hears_of_the_end_without_polling_for_it(tmp_path: Path) -> None:

@@ -125,3 +125,26 @@ def test_a_question_in_form_mode_smuggles_no_link() -> None:
 def test_a_question_of_ordinary_size_is_asked() -> None:
     params = {"mode": "form", "message": "a", "requestedSchema": {"description": "x" * (MAX_QUESTION // 2)}}
     assert validated(asking(params)).requests
+
+
+SECRET: Final = "postgres://app:hunter22@db/orders"
+SECRETS: Mapping[str, Callable[[], Execution]] = {
+    "status message": lambda: execution(message=SECRET),
+    "step": lambda: execution(steps=(ExecutionStep(name=SECRET, status=Status.RUNNING),)),
+    "output": lambda: execution(status=Status.SUCCEEDED, output={"deep": [SECRET], "password": "hunter22"}),
+    "failure": lambda: execution(status=Status.FAILED, failure=Failure(text=SECRET, data={"why": SECRET})),
+    "question": lambda: asking({"mode": "form", "message": SECRET, "requestedSchema": {}}),
+}
+
+
+@pytest.mark.parametrize("place", SECRETS)
+def test_no_place_of_an_execution_carries_a_credential(place: str) -> None:
+    found = repr(validated(SECRETS[place]()))
+    assert "hunter22" not in found
+    assert "***" in found
+
+
+def test_the_address_of_a_page_to_visit_stays_as_it_is() -> None:
+    url = "https://login.example/start?session=hunter22hunter22"
+    request = validated(asking({"mode": "url", "message": "Log in", "url": url})).requests["q"]
+    assert request.params["url"] == url

@@ -15,7 +15,6 @@ from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY
 from mcp_workflows.errors import EngineUnavailable, StoreUnavailable
-from mcp_workflows.sidecar.tooling import check_engines
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.maintenance import RECOVER_AT_ONCE
@@ -85,7 +84,7 @@ async def heard_again(here: Place, task_id: str) -> None:
 async def test_polls_of_an_engine_known_to_be_silent_are_answered_at_once_and_recovery_is_seen_soon(
     tmp_path: Path, engine: Frozen
 ) -> None:
-    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, call_timeout=PATIENCE) as here:
         ids = await here.start("forever", 5)
         assert [(await here.get(task_id)).message for task_id in ids] == ["working"] * 5
         engine.freeze("describe")
@@ -110,7 +109,7 @@ async def test_polls_of_an_engine_known_to_be_silent_are_answered_at_once_and_re
 async def test_what_somebody_wants_done_is_tried_at_an_engine_known_to_be_silent(
     tmp_path: Path, engine: Frozen
 ) -> None:
-    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, call_timeout=PATIENCE) as here:
         asks, goes_on = [*await here.start("ask", 1), *await here.start("forever", 1)]
         assert (await here.get(asks)).status is Status.INPUT_REQUIRED
         engine.freeze("describe")
@@ -127,7 +126,7 @@ async def test_what_somebody_wants_done_is_tried_at_an_engine_known_to_be_silent
 
 
 async def test_a_task_that_is_still_starting_is_not_waited_for_either(tmp_path: Path, engine: Frozen) -> None:
-    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, call_timeout=PATIENCE) as here:
         engine.freeze("start")
         (task_id,) = await here.start("forever", 1)
         await known_silent(here, task_id)
@@ -144,7 +143,7 @@ async def test_a_task_that_is_still_starting_is_not_waited_for_either(tmp_path: 
 async def test_starts_are_made_good_a_few_at_a_time(
     tmp_path: Path, engine: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, call_timeout=PATIENCE) as here:
         engine.freeze("start")
         async with anyio.create_task_group() as group:
             for _ in range(30):
@@ -208,7 +207,7 @@ async def probe_is_due(here: Place) -> None:
 
 async def test_an_execution_of_which_nothing_can_be_told_hides_no_other(tmp_path: Path) -> None:
     engine = OneSlow(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, call_timeout=PATIENCE) as here:
         slow, other = await here.start("forever", 2)
         engine.slow = engine.handles[0]
         await known_silent(here, slow)
@@ -242,13 +241,3 @@ async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
             with pytest.raises(StoreUnavailable, match="the store did not answer within"):
                 await here.service.listen((task_id,), ANONYMOUS)
             assert seconds() < 1.8
-
-
-async def test_the_health_of_engines_says_since_when_looks_get_no_answer(tmp_path: Path, engine: Frozen) -> None:
-    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
-        (task_id,) = await here.start("forever", 1)
-        engine.freeze("describe")
-        await known_silent(here, task_id)
-        engine.faults.unavailable = frozenset({"describe"})  # so that its check says no
-        assert "does not answer; looks at tasks: no answer since" in (await check_engines(here.engines))["memory"].text
-        engine.thaw()

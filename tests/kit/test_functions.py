@@ -650,7 +650,7 @@ async def test_a_start_that_must_not_be_repeated_is_not_lost_when_time_is_up() -
     slow, handles = Slow(), list[str]()
 
     async def begin(adapter: Adapter) -> None:
-        async with Engines({"acme": adapter}, patience=0.05) as engines, engines.calling("acme") as acme:
+        async with Engines({"acme": adapter}, call_timeout=0.05) as engines, engines.calling("acme") as acme:
             with anyio.CancelScope() as scope:
                 canceller.append(scope)
                 handles.append(await acme.start(START))

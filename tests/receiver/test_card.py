@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -25,9 +24,8 @@ from pydantic import ValidationError
 from mcp_workflows import Card, TaskSupport, Tool, attach
 from mcp_workflows.adapter import Execution, Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES
-from mcp_workflows.receiver.task_view.page import MAX_PAGE_BYTES, page_at, page_text, page_uri
+from mcp_workflows.receiver.task_view import MAX_PAGE_BYTES, page_at, page_text, page_uri
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.wire.params import Params
 from tests.support.in_memory import MODERN, Line, entered, line
@@ -101,11 +99,6 @@ async def test_the_page_is_read_at_the_address_that_the_tool_names(tmp_path: Pat
     assert (
         (result["ttlMs"] > 0, result["cacheScope"]) == (True, "private") if version == MODERN else "ttlMs" not in result
     )
-
-
-def test_the_address_changes_with_the_content_of_the_page() -> None:
-    digest = hashlib.sha256(page_text().encode()).hexdigest()
-    assert re.fullmatch(r"ui://mcp-workflows/run/([0-9a-f]{16})\.html", page_uri())[1] == digest[:16]  # type: ignore[index]
 
 
 @BOTH
@@ -191,22 +184,6 @@ async def everything(client: Line) -> AsyncGenerator[Mapping[str, Any]]:
         yield await client.send("initialize", hello)
 
 
-async def test_a_result_is_the_same_with_and_without_cards_for_clients_that_show_none(tmp_path: Path) -> None:
-    seen: list[Mapping[str, Any]] = []
-    for folder, card in (("a", "on"), ("b", "off")):
-        (tmp_path / folder).mkdir()
-        async with client_of(tmp_path / folder, tool("forever", card=card, wait="50ms"), capabilities={}) as client:
-            result = await client.tool("forever")
-            seen.append(json.loads(json.dumps(result).replace(result["structuredContent"]["taskId"], "ID")))
-    assert seen[0] == seen[1]
-
-
-async def test_discovery_advertises_pages_to_those_who_declare_them(tmp_path: Path) -> None:
-    async with client_of(tmp_path) as client:
-        capabilities = (await client.send("server/discover"))["result"]["capabilities"]
-    assert capabilities["extensions"].keys() == {"io.modelcontextprotocol/ui", "io.modelcontextprotocol/tasks"}
-
-
 async def test_one_tool_without_a_card_names_no_page_and_no_page_may_call_it(tmp_path: Path) -> None:
     waiting = Tool(**each_of("forever", tasks=TaskSupport.WAIT))
     async with client_of(tmp_path, tool(), tool("echo", card="off"), waiting) as client:
@@ -251,18 +228,6 @@ async def test_a_card_gets_its_handle_soon_however_long_the_tool_would_wait(tmp_
     assert shown["next"].startswith(f'call task_wait with {{"taskId": "{shown["taskId"]}"}} for its result')
 
 
-async def test_a_tool_without_a_card_waits_as_long_as_it_says(tmp_path: Path) -> None:
-    seconds = 2.5  # longer than for a card
-    async with client_of(tmp_path, tool("sleep", card="off"), tool("echo")) as client:
-        result = await client.tool("sleep", {"seconds": seconds})
-    assert "taskId" not in (result.get("structuredContent") or {})
-
-
-async def test_a_short_wait_stays_short_with_a_card(tmp_path: Path) -> None:
-    async with client_of(tmp_path, tool("echo")) as client:
-        assert "taskId" not in (await client.tool("echo", {"a": 1}))["structuredContent"]
-
-
 @BOTH
 async def test_the_card_asks_what_the_workflow_asks_also_where_the_client_could(tmp_path: Path, version: str) -> None:
     async with client_of(tmp_path, version=version, capabilities=UI_AND_FORMS) as client:
@@ -293,13 +258,6 @@ async def test_with_answers_only_the_model_is_neither_given_nor_told_a_way_to_an
         assert "task_answer" not in told(handle) + handle["structuredContent"]["next"]
 
 
-@BOTH
-async def test_answers_only_for_one_tool_counts_in_the_texts_of_all(tmp_path: Path, version: str) -> None:
-    tools = (tool(card="on"), tool("echo", card="answers_only"))
-    async with client_of(tmp_path, *tools, version=version) as client:
-        assert "task_answer" not in told(await client.tool("ask"))
-
-
 async def test_with_answers_only_an_approver_is_told_where_a_person_answers(tmp_path: Path) -> None:
     async with callers(tmp_path, tool(allow=RULES, card="answers_only")) as (alice, bob):
         await alice.call("ask")
@@ -307,12 +265,6 @@ async def test_with_answers_only_an_approver_is_told_where_a_person_answers(tmp_
     assert "- question?" in told(found)
     assert "the user answers in the card" in told(found)
     assert "task_answer" not in told(found) + found["structuredContent"]["next"]
-
-
-async def test_without_pages_answers_only_leaves_the_model_its_tools(tmp_path: Path) -> None:
-    async with client_of(tmp_path, tool(card="answers_only", wait="5s"), capabilities={}) as client:
-        assert "task_answer" in await client.tools()
-        assert "call task_answer" in told(await client.tool("ask"))
 
 
 class Linked(MemoryAdapter):
@@ -442,15 +394,6 @@ def without_ids(result: Params) -> Params:
     return {**result, "_meta": None}
 
 
-async def test_a_card_finds_nothing_for_callers_whom_nobody_knows(tmp_path: Path) -> None:
-    async with callers(tmp_path, tool("forever"), authenticated=False) as (alice, _):
-        await alice.call("forever")
-        assert "task_find" not in {each["name"] for each in (await alice.send("tools/list")).result["tools"]}
-        refused = (await alice.call("task_find", {"tool": "forever", "arguments": {}})).result
-        assert refused["isError"]
-        assert "you are anonymous" in told(refused)
-
-
 async def test_a_caller_who_may_not_see_its_task_does_not_find_it(tmp_path: Path) -> None:
     hidden = {**RULES, "see": {"scopes": ["orders:audit"]}}
     async with callers(tmp_path, tool("forever", allow=hidden)) as (alice, _):
@@ -506,11 +449,6 @@ def config_of(folder: Path, text: str) -> Mapping[str, Card]:
     path = folder / "workflows.yaml"
     path.write_text(f"engines: {{here: {{adapter: memory}}}}\n{text}")
     return {each.name: each.effective_card for each in load_config(path, {}).tools}
-
-
-def test_a_value_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"workflows.yaml:2.*card"):
-        config_of(tmp_path, "tools: {one: {engine: here, workflow: echo, card: maybe}}")
 
 
 @pytest.mark.parametrize("more", [{"tasks": "wait"}, {"tasks": "required"}])

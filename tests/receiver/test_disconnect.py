@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,20 +9,13 @@ from typing import Any, TypeAlias
 
 import anyio
 import pytest
-from mcp_workflows_temporal.connection import quiet_runtime
-from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.worker import Worker
 
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Execution, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.sidecar.app import build, http_app
-from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.wire.commands import Call
-from samples.conformance.workflows import ALL
-from tests.support.dev_server import DevServer
 from tests.support.here import MODERN, PATIENCE, Elder, Pipe, Scene, elder, hello, over_http, over_stdio, scene, until
-from tests.support.served import peer, serving, site
+from tests.support.served import peer, site
 
 pytestmark = pytest.mark.anyio
 
@@ -237,41 +228,3 @@ async def test_a_server_that_stops_is_no_client_that_leaves(tmp_path: Path) -> N
 
 
 # --- the real engine
-
-ON_TEMPORAL = """
-store: sqlite:///tasks.db
-engines: {{here: {{adapter: temporal, address: "{address}", task_queue: {queue}}}}}
-tools:
-  steady: {{engine: here, workflow: SlowCompute, args: [600, a], tasks: wait}}
-  needy: {{engine: here, workflow: SlowCompute, args: [600, a], tasks: wait, cancel_on_disconnect: true}}
-"""
-
-
-@pytest.mark.slow
-async def test_temporal_hears_of_those_who_leave_if_the_tool_says_so(dev_server: DevServer, tmp_path: Path) -> None:
-    path, queue = tmp_path / "workflows.yaml", f"q-{uuid.uuid4().hex}"
-    path.write_text(ON_TEMPORAL.format(address=dev_server.address, queue=queue))
-    config = load_config(path, {})
-    temporal = await Client.connect(dev_server.address, runtime=quiet_runtime())
-    async with (
-        Worker(temporal, task_queue=queue, workflows=ALL),
-        config.store.open() as store,
-        serving(http_app(build(config), config, "127.0.0.1", 0)) as url,
-        peer(url, capabilities={}) as modern,
-        elder(url) as old,
-    ):
-        async with anyio.create_task_group() as group:
-            for client, tool in itertools.product((modern, old), ("steady", "needy")):
-                group.start_soon(client.call, tool)
-            with anyio.fail_after(PATIENCE):
-                while sum(row.handle is not None for row in await store.list_all()) < 4:
-                    await anyio.sleep(0.05)
-            group.cancel_scope.cancel()
-        for row in await store.list_all(live_only=False):
-            handle = temporal.get_workflow_handle((row.handle or "").rpartition("/")[0])
-            wanted = WorkflowExecutionStatus.CANCELED if row.tool == "needy" else WorkflowExecutionStatus.RUNNING
-            with anyio.fail_after(PATIENCE):
-                while (await handle.describe()).status is not wanted:
-                    await anyio.sleep(0.05)
-            if row.tool == "steady":
-                await handle.terminate()

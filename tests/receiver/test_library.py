@@ -74,15 +74,6 @@ async def test_our_tools_stand_beside_the_servers_own(tmp_path: Path) -> None:
         assert (await client.until(created["taskId"]))["status"] == "completed"
 
 
-async def test_a_dialogue_goes_on_with_another_process_of_the_server(tmp_path: Path) -> None:
-    async with client_of(own_server(tmp_path, ASKS)) as client:
-        asked = (await client.call("asks", {"n": 1})).result
-    answer = {"reason": {"action": "accept", "content": {"reason": "so"}}}
-    params = {"requestState": asked["requestState"], "inputResponses": answer}
-    async with client_of(own_server(tmp_path, ASKS)) as client:
-        assert (await client.call("asks", {"n": 1}, params=params)).result["resultType"] == "task"
-
-
 async def test_the_servers_own_middleware_sees_our_calls(tmp_path: Path) -> None:
     seen: list[str] = []
 
@@ -94,12 +85,6 @@ async def test_the_servers_own_middleware_sees_our_calls(tmp_path: Path) -> None
         created = (await client.call("echo", {"a": 1})).result
         await client.get(created["taskId"])
     assert seen == ["tools/call", "tasks/get"]
-
-
-async def test_a_client_in_the_same_process_needs_no_port(tmp_path: Path) -> None:
-    async with Client(own_server(tmp_path, *memory_tools())) as client:
-        result = await client.call_tool("echo", {"a": 1})
-        assert result.structured_content == {"a": 1}
 
 
 async def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
@@ -135,10 +120,3 @@ def test_what_cannot_work_is_refused_when_attaching(tools: list[Tool], complaint
 def test_an_engine_that_is_no_adapter_is_refused_when_attaching(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="engine 'memory' is no adapter: give an instance"):
         attach(Server("own"), tools=memory_tools(), engines={"memory": wrong})
-
-
-async def test_requests_before_it_is_entered_say_what_is_missing() -> None:
-    server: Server[Any] = Server("own")
-    attach(server, tools=memory_tools(), engines=engines(), store="sqlite:///:memory:")
-    async with serving(server.streamable_http_app()) as url, peer(url) as client:
-        assert "lifespan" in (await client.call("echo")).error["message"]

@@ -10,16 +10,10 @@ import anyio
 import pytest
 
 from mcp_workflows import Tool
-from mcp_workflows.tasks.results import uri_of
 from tests.receiver.v2025_11_25.test_tasks import session
 from tests.support.served import Site, peer, site
 
 pytestmark = pytest.mark.anyio
-
-EXPIRED = "Task expired: its time to live is over"
-NOBODYS = "0" * 40
-NEW = ("tasks/get", "tasks/update", "tasks/cancel", "resources/read", "task_status", "task_wait", "task_cancel")
-OLD = ("tasks/get", "tasks/result", "tasks/cancel", "resources/read", "task_status", "task_wait", "task_cancel")
 
 
 @pytest.fixture
@@ -31,51 +25,6 @@ async def served(tmp_path: Path) -> AsyncGenerator[Site]:
     ]
     async with site(store=f"sqlite:///{tmp_path}/tasks.db", tools=tools, authenticated=True) as found:
         yield found
-
-
-def _sent(method: str, task_id: str) -> tuple[str, Mapping[str, Any]]:
-    if method.startswith("task_"):
-        return "tools/call", {"name": method, "arguments": {"taskId": task_id}}
-    if method == "resources/read":
-        return method, {"uri": uri_of(task_id)}
-    return method, {"taskId": task_id, "inputResponses": {}}
-
-
-def _said(body: Mapping[str, Any]) -> str:
-    """Of an error, or of a task tool."""
-    return str(body["error"]["message"] if "error" in body else body["result"]["content"][0]["text"])
-
-
-async def test_the_owner_hears_in_either_era_that_a_task_has_expired_and_others_that_there_is_none(
-    served: Site,
-) -> None:
-    async with (
-        peer(served.url, token="ada") as mine,
-        peer(served.url, token="eve") as hers,
-        session(served.url) as old,
-        session(served.url, token="eve") as her_old,
-    ):
-        task_id = (await mine.call("brief", {"seconds": 60})).result["taskId"]
-        with anyio.fail_after(10):
-            while "result" in (await mine.send("tasks/get", {"taskId": task_id})).body:
-                await anyio.sleep(0.02)
-        for method in NEW:
-            capabilities: Mapping[str, Any] | None = {} if method.startswith("task_") else None
-            told = [
-                _said((await client.send(*_sent(method, found), capabilities=capabilities)).body)
-                for client, found in ((mine, task_id), (hers, task_id), (hers, NOBODYS))
-            ]
-            assert EXPIRED in told[0], method
-            assert "Task not found" in told[1], method
-            assert told[1] == told[2], method
-        for method in OLD:
-            told = [
-                _said((await client.request(*_sent(method, found))).body)
-                for client, found in ((old, task_id), (her_old, task_id), (her_old, NOBODYS))
-            ]
-            assert EXPIRED in told[0], method
-            assert "Task not found" in told[1], method
-            assert told[1] == told[2], method
 
 
 async def test_who_listens_hears_that_it_will_be_terminated_and_that_it_was(served: Site) -> None:

@@ -71,23 +71,6 @@ def test_a_flood_of_lines_is_a_few_and_then_their_number(
     assert caplog.records[-1].levelno == logging.WARNING
 
 
-def test_lines_are_logged_again_in_the_next_period(logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    limit = LineLimit(lines=1, period=1000, clock=lambda: now)
-    logger.addFilter(limit)
-
-    def refuse() -> None:
-        logger.warning("refused")
-
-    refuse()
-    refuse()
-    limit.tell()
-    refuse()
-    now = 1001.0
-    refuse()
-    assert messages(caplog) == ["refused", "1 more lines like this were left out: refused", "refused", "refused"]
-
-
 def test_a_record_that_passes_a_logger_and_a_handler_counts_once(
     logger: logging.Logger, caplog: pytest.LogCaptureFixture
 ) -> None:

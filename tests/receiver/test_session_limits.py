@@ -148,12 +148,6 @@ async def test_sessions_that_are_opened_at_the_same_moment_do_not_pass_together(
         assert seen == {200: 3, 429: 9}
 
 
-async def test_who_has_no_token_is_told_that_and_not_how_many_sessions_there_are(tmp_path: Path) -> None:
-    async with door(tmp_path, 1) as here:
-        await here.session()
-        assert (await here.opens(None)).status_code == 401
-
-
 async def test_what_opens_no_session_takes_no_place(tmp_path: Path) -> None:
     async with door(tmp_path, 1) as here:
         headers = _headers("alice", {})
@@ -194,12 +188,6 @@ async def test_a_session_that_is_deleted_makes_room(tmp_path: Path) -> None:
             assert await here.ends(session) == 200
             session = await here.has_room()
         assert (await here.opens()).status_code == 429
-
-
-async def test_a_session_that_nobody_uses_makes_room(tmp_path: Path) -> None:
-    async with door(tmp_path, 1, transport={"session_idle_timeout": 0.2}) as here:
-        await here.session()
-        await here.has_room()
 
 
 async def test_a_session_that_breaks_makes_room(tmp_path: Path) -> None:

@@ -221,11 +221,6 @@ async def test_waiting_returns_the_status_when_its_time_is_over(client: Line) ->
     assert result["structuredContent"]["status"] == "working"
 
 
-async def test_waiting_returns_the_question_as_soon_as_one_is_asked(client: Line) -> None:
-    result = await client.tool("task_wait", {"taskId": await handed(client, "ask")})
-    assert result["structuredContent"]["status"] == "input_required"
-
-
 async def test_waiting_tells_of_progress_on_its_own_token(client: Line) -> None:
     task_id = await handed(client, "sleep", {"seconds": 60})
     params = {"name": "task_wait", "arguments": {"taskId": task_id}}
@@ -276,34 +271,6 @@ async def test_a_task_that_failed_is_a_result_with_is_error(
     assert (result["isError"], result["structuredContent"]["status"]) == (True, "failed")
     assert text in told(result)
     assert result["structuredContent"].items() >= found.items()
-
-
-async def test_a_refusal_says_what_the_client_lacks_and_starts_nothing(tmp_path: Path) -> None:
-    tool = Tool(name="books", engine="memory", workflow="forever", tasks=TaskSupport.REQUIRED)
-    async with server_of(tmp_path, tool) as server, line(server) as new, line(server, "2025-11-25") as old:
-        refused = (await new.call("books"))["error"]
-        assert (refused["code"], refused["data"]) == (-32021, {"requiredCapabilities": DECLARED})
-        assert "needs a client with tasks" in refused["message"]
-        refused = (await old.call("books"))["error"]
-        assert refused["code"] == -32601
-        assert "params.task" in refused["message"]
-    assert MemoryAdapter(MemorySettings(name=str(tmp_path))).calls["start"] == 0
-
-
-async def test_who_stops_waiting_for_a_task_ends_nothing(tmp_path: Path) -> None:
-    engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
-    bound = timedelta(seconds=0.05)
-    tool = Tool(name="forever", engine="memory", workflow="forever", wait=bound, cancel_on_disconnect=True)
-    store = f"sqlite:///{tmp_path}/tasks.db"
-    async with (
-        site(store=store, tools=[tool], adapters={"memory": engine}) as served,
-        peer(served.url, capabilities={}) as client,
-    ):
-        task_id = (await client.call("forever")).result["structuredContent"]["taskId"]
-        with anyio.move_on_after(0.3):
-            await client.call("task_wait", {"taskId": task_id})
-        found = (await client.call("task_status", {"taskId": task_id})).result["structuredContent"]
-        assert (found["status"], engine.calls["cancel"]) == ("working", 0)
 
 
 # --- task_answer
@@ -431,14 +398,6 @@ async def test_an_answer_that_does_not_fit_changes_nothing(
     assert (await client.tool("task_status", {"taskId": task_id}))["structuredContent"]["status"] == "input_required"
 
 
-async def test_what_asks_nothing_cannot_be_answered(client: Line) -> None:
-    task_id = await handed(client, "forever")
-    result = await client.tool("task_answer", {"taskId": task_id, "content": YES})
-    assert result["isError"] is True
-    assert told(result).startswith("Nothing was answered: no question is open.")
-    assert result["structuredContent"]["note"] == "Nothing was answered: no question is open."
-
-
 # --- task_cancel
 
 
@@ -451,13 +410,6 @@ async def test_cancelling_says_what_came_of_it(client: Line) -> None:
     again = await client.tool("task_cancel", {"taskId": task_id})
     assert told(again).startswith("There was nothing to cancel.")
     assert again["isError"] is False
-
-
-async def test_a_workflow_that_does_not_stop_is_not_said_to_be_cancelled(client: Line) -> None:
-    task_id = await handed(client, "stubborn", {"seconds": 60})
-    result = await client.tool("task_cancel", {"taskId": task_id})
-    assert told(result).startswith("Its workflow was asked to cancel.")
-    assert result["structuredContent"]["status"] == "working"
 
 
 async def test_what_2025_11_25_was_told_is_cancelled_stays_so_to_its_task_tools(server: Server[Any]) -> None:
@@ -501,11 +453,6 @@ async def test_my_tasks_say_why_a_task_failed_and_no_last_step_of_those_that_hav
     assert (refused["status"], refused["message"]) == ("failed", "sold out")
     assert (slept["status"], "message" in slept) == ("completed", False)
     assert "): failed: sold out\n" in told(result), "a line for each"
-
-
-async def test_who_has_no_tasks_is_told_so(client: Line) -> None:
-    result = await client.tool("my_tasks")
-    assert (told(result), result["structuredContent"]["tasks"]) == ("There are no tasks.", [])
 
 
 async def test_tasks_of_others_look_like_none(tmp_path: Path) -> None:
@@ -628,19 +575,6 @@ async def test_where_nothing_hands_over_there_are_no_task_tools(tmp_path: Path) 
         assert "Unknown tool" in (await client.call("task_wait", {"taskId": "x"}))["error"]["message"]
 
 
-@pytest.mark.parametrize(("tasks", "changed"), [(TaskSupport.OPTIONAL, 1), (TaskSupport.WAIT, 0)])
-async def test_a_client_hears_of_changed_tools_only_where_the_task_tools_go(
-    tmp_path: Path, tasks: TaskSupport, changed: int
-) -> None:
-    tool = Tool(name="quick", engine="memory", workflow="echo", tasks=tasks)
-    async with server_of(tmp_path, tool) as server, line(server, "2025-11-25") as client:
-        for _ in range(2):
-            task = (await client.call("quick", task={}))["result"]["task"]
-            await client.send("tasks/result", {"taskId": task["taskId"]})
-        told = [one.method for one in client.notifications]
-        assert told.count("notifications/tools/list_changed") == changed
-
-
 @pytest.mark.parametrize("name", sorted(TASK_TOOL_NAMES))
 def test_a_tool_with_a_task_tools_name_is_refused_where_they_are_offered(name: str) -> None:
     engines = {"memory": MemoryAdapter(MemorySettings())}
@@ -732,16 +666,3 @@ async def test_a_call_and_task_wait_take_no_longer_than_the_host_allows(tmp_path
             handed_to_hasty = await created(server, "sleep", {"seconds": 1})
             waited = await client.tool("task_wait", {"taskId": handed_to_hasty})
             assert waited["structuredContent"]["status"] == "completed"
-
-
-@pytest.mark.usefixtures("limits_of_hosts")
-async def test_a_wait_that_the_tool_sets_counts_for_every_host(tmp_path: Path) -> None:
-    tools = (
-        Tool(name="sleep", engine="memory", workflow="sleep", wait=timedelta(seconds=60)),
-        Tool(name="forever", engine="memory", workflow="forever", wait=timedelta(milliseconds=50)),
-    )
-    async with server_of(tmp_path, *tools) as server:
-        async with line(server, host=HASTY) as client:
-            assert "taskId" not in (await client.tool("sleep", {"seconds": 1}))["structuredContent"]
-        async with line(server, host=PATIENT) as client:
-            assert await handed(client, "forever")

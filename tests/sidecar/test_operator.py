@@ -73,7 +73,7 @@ class Office:
 async def office(kind: type[MemoryAdapter] = MemoryAdapter, tools: Sequence[Tool] = ()) -> AsyncGenerator[Office]:
     adapter = kind(MemorySettings(name=uuid.uuid4().hex))
     engines: dict[str, Adapter] = {"here": adapter}
-    async with open_store("sqlite:///:memory:") as store, Engines(engines, patience=0.2) as opened:
+    async with open_store("sqlite:///:memory:") as store, Engines(engines, call_timeout=0.2) as opened:
         yield Office(store=store, adapter=adapter, operator=Operator(store=store, engines=opened, tools=tools))
 
 

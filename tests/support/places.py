@@ -154,13 +154,13 @@ async def place(
     engine: MemoryAdapter,
     polling: PollingPolicy,
     *more: AnyTool,
-    patience: float = CALL_TIMEOUT,
+    call_timeout: float = CALL_TIMEOUT,
     store: Store | None = None,
 ) -> AsyncGenerator[Place]:
     """A repository with this engine."""
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(store or open_store(f"sqlite:///{folder}/tasks.db"))
-        engines = await stack.enter_async_context(Engines({"memory": engine}, patience=patience))
+        engines = await stack.enter_async_context(Engines({"memory": engine}, call_timeout=call_timeout))
         executions = await stack.enter_async_context(
             Executions(store=opened, engines=engines, retention=RETENTION, polling=polling)
         )

@@ -12,7 +12,7 @@ from mcp.client import Client
 
 from mcp_workflows import TasksClient
 from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
-from mcp_workflows.client.errors import TaskNotFound
+from mcp_workflows.client.requests import TaskNotFound
 from mcp_workflows.errors import TaskCancelled
 from tests.support.child_processes import free_port, is_taken
 from tests.support.commands import COMMAND, run

@@ -123,7 +123,7 @@ async def two_tokens(
 async def test_a_stream_gets_nothing_more_when_its_token_is_no_good(
     tmp_path: Path, providers: Providers, caplog: pytest.LogCaptureFixture, ending: str
 ) -> None:
-    caplog.set_level(logging.INFO, "mcp_workflows.receiver.subscriptions")
+    caplog.set_level(logging.INFO, "mcp_workflows.receiver.streams")
     async with two_tokens(tmp_path, providers, ending) as (place, owner, other, end), streams() as group:
         task = await place.task("ask")
         good, bad = await listening(group, owner.modern, task), await listening(group, other.modern, task)

@@ -19,7 +19,7 @@ from mcp.server.mcpserver import MCPServer
 
 from mcp_workflows import Tool, WatchTool, attach
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
-from mcp_workflows.adapter import Execution, Finding, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter import Execution, Finding, Ref, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
@@ -38,16 +38,13 @@ from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.questions import GateQuestion
-from mcp_workflows.tools.tool import WATCH_INPUT, AnyTool, Kind
+from mcp_workflows.tools.tool import WATCH_INPUT, AnyTool
 from mcp_workflows.wire.commands import (
     Call,
     CallOutcome,
-    CapabilityNeeded,
     Created,
     Finished,
-    Questions,
     TaskView,
-    Unfinished,
 )
 from tests.support.config_files import ENGINES, load, problems
 
@@ -144,7 +141,7 @@ async def house(folder: Path, kind: type[MemoryAdapter] = MemoryAdapter, *tools:
     engine, clock = kind(MemorySettings(name=str(folder))), Clock()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
-        engines = await stack.enter_async_context(Engines({"memory": engine}, patience=0.5))
+        engines = await stack.enter_async_context(Engines({"memory": engine}, call_timeout=0.5))
         executions = Executions(store=store, engines=engines, retention=DAY, clock=clock)
         executions = await stack.enter_async_context(executions)
         service = TaskService(tools={tool.name: tool for tool in tools or TOOLS}, executions=executions, retention=DAY)
@@ -222,18 +219,6 @@ async def test_two_callers_watching_one_execution_have_two_tasks_and_each_sees_t
     assert [task.task_id for task in listed.tasks] == [anns.task_id]
 
 
-async def test_what_another_owner_started_here_can_be_watched_and_their_task_stays_theirs(here: House) -> None:
-    outcome = await here.service.call(
-        Call(tool="start", arguments={}, takes_tasks=True, takes_questions=True), BEN, _quiet
-    )
-    assert isinstance(outcome, Created)
-    execution_id = here.engine.handles[0]
-    task = await here.watched("billing", execution_id)
-    with pytest.raises(RequestError, match="not found"):
-        await here.get(outcome.task, ANN)
-    assert (await here.get(task)).status is Status.RUNNING
-
-
 @pytest.mark.parametrize("swept", [True, False])
 async def test_an_execution_whose_task_has_expired_is_watched_by_a_new_one(here: House, swept: bool) -> None:
     execution_id = await here.running("forever")
@@ -295,13 +280,6 @@ async def test_all_that_cannot_be_watched_is_refused_in_the_same_words(tmp_path:
         assert (await here.service.tasks(None, ANN)).tasks == []
 
 
-async def test_why_it_cannot_be_watched_is_for_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with house(tmp_path, Cron) as here:
-        with caplog.at_level("INFO", "mcp_workflows"):
-            await here.refused("billing", "cron")
-        assert "every night" in caplog.text
-
-
 async def test_nobody_unknown_watches_anything(here: House) -> None:
     execution_id = await here.running("forever")
     before = here.engine.calls["adopt"]
@@ -325,15 +303,6 @@ async def test_only_identified_callers_see_it_listed(here: House) -> None:
     assert set(unknown) == {"start"}
     assert known["billing"]["inputSchema"] == WATCH_INPUT
     assert "forever" in known["billing"]["description"]
-
-
-@pytest.mark.parametrize("arguments", [{}, {"execution_id": ""}, {"execution_id": 7}, {"execution_id": "x", "y": 1}])
-async def test_wrong_arguments_are_said(here: House, arguments: Mapping[str, Any]) -> None:
-    command = Call(tool="billing", arguments=arguments, takes_tasks=True, takes_questions=True)
-    outcome = await here.service.call(command, ANN, _quiet)
-    assert isinstance(outcome, Finished)
-    assert "Wrong arguments for billing" in outcome.result["content"][0]["text"]
-    assert here.engine.calls["adopt"] == 0
 
 
 async def test_an_engine_that_gives_no_answer_is_said(here: House) -> None:
@@ -391,12 +360,6 @@ async def test_without_allow_cancel_no_era_cancels(here: House) -> None:
     assert here.engine.calls["cancel"] == 0
 
 
-async def test_with_allow_cancel_the_execution_is_cancelled(here: House) -> None:
-    task = await here.watched("mine", await here.running("forever"))
-    await here.service.cancel(task.task_id, ANN)
-    assert (await here.until(task, Status.CANCELLED)).status is Status.CANCELLED
-
-
 @pytest.mark.parametrize(("tool", "cancelled"), [("billing", 0), ("mine", 1)])
 async def test_a_waiting_client_that_leaves_cancels_only_what_says_so(here: House, tool: str, cancelled: int) -> None:
     execution_id = await here.running("forever")
@@ -406,44 +369,6 @@ async def test_a_waiting_client_that_leaves_cancels_only_what_says_so(here: Hous
 
 
 # --- clients without tasks, and every other way of calling
-
-
-async def test_clients_without_tasks_wait_and_go_on_with_a_handle(here: House) -> None:
-    done = await here.call("nap", await here.running("sleep", 0.1), takes_tasks=False)
-    assert isinstance(done, Finished)
-    assert done.result["structuredContent"] == {"slept": 0.1}
-    handed = await here.call("impatient", await here.running("forever"), takes_tasks=False)
-    assert isinstance(handed, Unfinished)
-    assert handed.task.status is Status.RUNNING
-    assert isinstance(await here.call("only_tasks", "x", takes_tasks=False), CapabilityNeeded)
-
-
-async def test_clients_without_tasks_answer_in_another_round_if_they_may(here: House) -> None:
-    asked = await here.call("answering", await here.running("ask"), takes_tasks=False)
-    assert isinstance(asked, Questions)
-    answer = {"question": {"action": "accept", "content": {"answer": "blue"}}}
-    done = await here.call("answering", "not looked at", takes_tasks=False, responses=answer, state=asked.state)
-    assert isinstance(done, Finished)
-    assert done.result["structuredContent"] == {"answer": "blue"}
-
-
-async def test_how_long_it_can_be_read_is_as_for_every_call(here: House) -> None:
-    execution_id = await here.running("forever")
-    task = await here.watched("billing", execution_id, wants_task=True, ttl_ms=120_000)
-    assert task.ttl_ms == 120_000
-    assert (await here.watched("mine", execution_id)).ttl_ms == DAY // timedelta(milliseconds=1)
-
-
-class Once(MemoryAdapter):
-    """Promises nothing about starting twice."""
-
-    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE
-
-
-async def test_what_an_engine_promises_about_starts_does_not_matter(tmp_path: Path) -> None:
-    async with house(tmp_path, Once) as here:
-        task = await here.watched("nap", await here.running("sleep", 0))
-        assert (await here.get(task)).status is Status.SUCCEEDED
 
 
 # --- configuration
@@ -462,12 +387,6 @@ class Choosy(MemoryAdapter):
 
 
 WATCHING = ENGINES + "tools:\n  it:\n    engine: orders\n    workflow: sleep\n    kind: watch\n"  # lines 3 to 7
-
-
-def test_it_is_written_as_every_tool(tmp_path: Path) -> None:
-    (tool,) = load(tmp_path, WATCHING + "    allow_answer: true\n").tools
-    assert (tool.kind, tool.may_answer, tool.may_cancel) == (Kind.WATCH, True, False)
-    assert tool.input == WATCH_INPUT
 
 
 @pytest.mark.parametrize(
@@ -489,24 +408,6 @@ def test_templates_of_it_know_the_execution_id_alone(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, WATCHING + written)
     assert problem.startswith("8:")
     assert "there is no argument 'order'" in problem
-
-
-def test_an_engine_that_cannot_adopt_is_found_out_at_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cannot_adopt(_: str) -> type[NoAdoption]:
-        return NoAdoption
-
-    monkeypatch.setattr("mcp_workflows.sidecar.config.load.load_adapter", cannot_adopt)
-    (problem,) = problems(tmp_path, WATCHING)
-    assert problem.startswith("7:")
-    assert "tools.it.kind: the adapter of this engine cannot watch" in problem
-
-
-def test_what_only_matters_for_a_start_is_found_out_at_load(tmp_path: Path) -> None:
-    text = WATCHING.replace("adapter: memory", "adapter: temporal")
-    found = problems(tmp_path, text + "    workflow_id: x\n    task_queue: q\n    cancel: {signal: stop}\n")
-    assert [line.partition(":")[0] for line in found] == ["8", "9"]
-    assert "tools.it.workflow_id: only matters when a workflow is started" in found[0]
-    assert load(tmp_path, text).tools
 
 
 def test_attaching_says_the_same() -> None:

@@ -25,7 +25,7 @@ from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
-from mcp_workflows.tools.idempotency import SHORTEST_SECRET
+from mcp_workflows.tools.prepare import SHORTEST_SECRET
 from mcp_workflows.tools.questions import Question
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
@@ -130,14 +130,6 @@ async def test_keys_from_different_places_never_meet(tmp_path: Path) -> None:
         assert [await here.meant(meta) for meta in metas] == first
 
 
-async def test_one_number_of_a_host_with_other_arguments_is_another_call(tmp_path: Path) -> None:
-    async with replica(tmp_path) as here:
-        key = ("taskId", "the conversation")
-        first = await here.task("forever", host_key=key)
-        assert await here.task("forever", host_key=key, arguments={"a": 2}) != first
-        assert await here.task("forever", host_key=key) == first
-
-
 async def test_the_form_in_which_a_host_sends_the_arguments_makes_no_other_call(tmp_path: Path) -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array"}}}
     closed = {**schema, "additionalProperties": False}
@@ -155,7 +147,7 @@ async def test_the_form_in_which_a_host_sends_the_arguments_makes_no_other_call(
             other: dict[str, Any] = {**more, "idempotency_key": "k2"} if "idempotency_key" in more else more
             assert len({await here.task("t", arguments=form, **other) for form in nothing}) == 1
         found = await here.service.find("t", {"a": "1", "b": [1, 2], "toolCallId": "x"}, ADA)
-        assert found.task.tool == "t"
+        assert found.tool == "t"
 
 
 async def test_the_first_key_of_the_list_counts_and_ours_always_does(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ async def house(folder: Path, clock: Clock | None = None) -> AsyncGenerator[Hous
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         adapters = {"memory": engine, "elsewhere": elsewhere}
-        engines = await stack.enter_async_context(Engines(adapters, patience=0.5))
+        engines = await stack.enter_async_context(Engines(adapters, call_timeout=0.5))
         made = Executions(
             store=store, engines=engines, retention=DAY, clock=clock, steady=clock.uptime, audit=records.append
         )
@@ -233,14 +233,6 @@ async def test_the_client_is_told_the_time_at_which_it_will_be_terminated_until_
     assert (await here.get(task)).updated == first.updated  # a message that changed each second would be a change
 
 
-async def test_without_a_grace_it_goes_on_for_as_long_as_it_likes(here: House) -> None:
-    patient, stubborn = await here.cancelled("patient"), await here.cancelled("stubborn")
-    here.clock.now += seconds(3600)
-    await here.until(stubborn, lambda row: row.ended)
-    seen = await here.get(patient)
-    assert (seen.status, seen.message) == (Status.RUNNING, "sleeping")
-
-
 async def test_the_grace_begins_when_the_engine_has_taken_the_cancellation(here: House) -> None:
     here.engine.faults.unavailable = frozenset({"cancel"})
     task = await here.cancelled("stubborn")
@@ -253,15 +245,6 @@ async def test_the_grace_begins_when_the_engine_has_taken_the_cancellation(here:
     assert here.engine.ended == []
 
 
-async def test_what_2025_11_25_was_told_is_cancelled_is_terminated_behind_it(here: House) -> None:
-    task = await here.call("stubborn", seconds=1e6)
-    told = await here.service.withdraw(task.id, ANN)
-    assert told.cancelled
-    here.clock.now += seconds(30)
-    row = await here.until(task, lambda row: row.ended)
-    assert (row.execution.message, row.cancelled is not None) == (OVER, True)
-
-
 async def test_a_watched_execution_is_terminated_likewise(here: House) -> None:
     other = await here.call("patient", seconds=1e6)
     task = await here.call("watch", execution_id=other.handle)
@@ -269,14 +252,6 @@ async def test_a_watched_execution_is_terminated_likewise(here: House) -> None:
     await here.service.cancel(task.id, ANN)
     here.clock.now += seconds(30)
     assert (await here.until(task, lambda row: row.ended)).execution.message == OVER
-
-
-async def test_termination_is_on_record(here: House) -> None:
-    task = await here.cancelled("stubborn")
-    here.clock.now += seconds(30)
-    await here.until(task, lambda row: row.ended)
-    found = [record for record in here.records if record.event is Event.CANCEL]
-    assert [(record.outcome, record.principal, record.tool) for record in found] == [("terminated", None, "stubborn")]
 
 
 # --- what did not work
@@ -430,24 +405,6 @@ async def test_an_end_that_nobody_asks_about_is_seen_before_the_engine_forgets_i
         assert (await here.get(tasks[0])).status is Status.SUCCEEDED
 
 
-async def test_the_end_that_was_seen_is_kept_when_the_engine_has_forgotten_it(here: House) -> None:
-    task = await here.call("sleep", seconds=0)
-    assert (await here.get(task)).status is Status.SUCCEEDED
-    here.engine.forget(str(task.handle))
-    here.clock.now += DAY - seconds(1)
-    kept = await here.get(task)
-    assert kept.result is not None
-    assert kept.result["structuredContent"] == {"slept": 0}
-
-
-async def test_an_engine_that_gives_no_answer_keeps_no_other_from_being_looked_at(here: House) -> None:
-    there, task = await here.call("beside"), await here.call("sleep", seconds=0)
-    here.elsewhere.faults.unavailable = frozenset({"describe"})
-    here.clock.now += EVERY
-    await here.until(task, lambda row: row.ended)
-    assert (await here.row(there.id)).ended is None
-
-
 # --- a clock that is set
 
 
@@ -549,16 +506,6 @@ async def test_a_start_nobody_heard_of_while_the_clock_was_ahead_is_made_good_on
     task = await here.call("plain")
     here.clock.moved = timedelta()
     await here.until(task, lambda row: row.handle)
-
-
-async def test_ends_are_seen_by_and_by_again_after_the_clock_was_ahead(here: House) -> None:
-    task = await here.call("sleep", seconds=0)
-    here.clock.moved = timedelta(hours=20)
-    await here.until(task, lambda row: row.ended)
-    here.clock.moved = timedelta()
-    later = await here.call("sleep", seconds=0)
-    here.clock.now += EVERY
-    await here.until(later, lambda row: row.ended)
 
 
 def test_a_clock_is_believed_as_long_as_it_passes_evenly() -> None:

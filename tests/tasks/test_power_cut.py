@@ -21,7 +21,7 @@ from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.start import TaskCreation
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
-from mcp_workflows.tools.idempotency import Idempotency
+from mcp_workflows.tools.prepare import Idempotency
 from mcp_workflows.units import utc_now
 
 LATER = timedelta(minutes=10)

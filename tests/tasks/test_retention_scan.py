@@ -161,19 +161,6 @@ class _Unreleased(Leases):
         return bool(lease) and await super().holds(name, lease)
 
 
-async def test_a_round_that_is_stopped_goes_on_at_once_elsewhere(here: Place) -> None:
-    async with anyio.create_task_group() as group:
-
-        async def stuck(task: Task) -> Task:
-            if task.handle == "h45":
-                group.cancel_scope.cancel()
-            return await here.look(task)
-
-        scan = RetentionScan(here.store, Leases(here.store, lambda: here.now), stuck, lambda: here.now)
-        group.start_soon(scan.round)
-    _no_more_than_a_page_is_repeated(await here.seen())
-
-
 async def test_replicas_share_one_round(here: Place) -> None:
     async with anyio.create_task_group() as group:
         for _ in range(3):

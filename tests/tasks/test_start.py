@@ -180,17 +180,6 @@ async def test_a_crash_between_the_start_and_its_handle_is_found(tmp_path: Path,
         assert (await here.row(task)).attempts == 1
 
 
-async def test_the_same_call_again_finds_what_the_first_has_started(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock) as here:
-        here.engine.faults.lost_start_replies, here.engine.faults.lag = 1, 3600
-        task = await here.create(new_task(clock, idempotency_key="k"))
-        again = await here.create(new_task(clock, idempotency_key="k"))
-        assert (again.id, again.handle) == (task.id, None)
-        here.engine.faults.lag = 0
-        found = await here.create(new_task(clock, idempotency_key="k"))
-        assert [found.handle] == here.engine.handles
-
-
 async def test_what_nobody_asks_for_is_found_in_the_background(tmp_path: Path, clock: Clock) -> None:
     async with replica(tmp_path, clock) as here:
         task = await died(here, clock, started=True)
@@ -291,18 +280,6 @@ async def test_of_two_replicas_that_found_nothing_one_starts(tmp_path: Path, clo
         assert len(one.engine.handles) == 1
         assert [await one.handle(task)] == [await two.handle(task)] == one.engine.handles
         assert (await one.row(task)).attempts == 2
-
-
-async def test_many_looks_on_two_replicas_start_one(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock) as one, replica(tmp_path, clock) as two:
-        tasks = [await died(one, clock, started=number % 2 == 0) for number in range(20)]
-        clock.time += SETTLING
-        async with anyio.create_task_group() as group:
-            for task in tasks:
-                for here in (one, two, one, two):
-                    group.start_soon(quietly, here, task)
-        handles = {await one.handle(task) for task in tasks}
-        assert sorted(handles) == sorted(one.engine.handles)
 
 
 class Held(FindableMemoryAdapter):

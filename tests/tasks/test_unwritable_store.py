@@ -99,7 +99,7 @@ def disk(processes: None, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
 @asynccontextmanager
 async def on(disk: Disk) -> AsyncGenerator[tuple[Place, MemoryAdapter]]:
     engine = MemoryAdapter(MemorySettings(name=str(disk.folder)))
-    async with place(disk.folder, engine, DEFAULT_POLICY, store=disk.store, patience=0.3) as here:
+    async with place(disk.folder, engine, DEFAULT_POLICY, store=disk.store, call_timeout=0.3) as here:
         yield here, engine
 
 

@@ -85,11 +85,6 @@ def test_what_is_wrong_with_it_is_said_with_its_line(tmp_path: Path, engine: str
     assert problems(tmp_path, written(engine, cancel)) == [f"9: tools.ship.{said}"]
 
 
-def test_on_expire_is_keep_or_cancel(tmp_path: Path) -> None:
-    found = problems(tmp_path, written("orders", "{grace: 1s}", "    on_expire: forget\n"))
-    assert found == ["10: tools.ship.on_expire: must be 'keep' or 'cancel'"]
-
-
 @pytest.mark.parametrize("setting", [{"cancel": {"grace": "1s"}}, {"on_expire": "cancel"}])
 def test_who_may_not_cancel_what_they_watch_may_not_have_it_ended_either(setting: dict[str, Any]) -> None:
     tool = {"name": "t", "engine": "orders", "workflow": "Ship", "kind": "watch", **setting}

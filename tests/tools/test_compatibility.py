@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_workflows import Tool, WatchTool
+from mcp_workflows import Tool
 from mcp_workflows.adapter import JSON, StartGuarantee
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
-from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.tool import TaskSupport
@@ -60,22 +59,6 @@ def test_a_fleeting_workflow_can_be_no_task(tasks: TaskSupport) -> None:
         assert list(find_incompatibilities(BRIEF, adapter)) == []
         assert list(find_incompatibilities(BRIEF.model_copy(update={"tasks": tasks, "options": {}}), adapter)) == []
     assert list(find_incompatibilities(BRIEF.model_copy(update={"tasks": tasks}), MemoryAdapter)) == []
-
-
-def test_a_fleeting_workflow_cannot_be_watched() -> None:
-    tool = WatchTool(name="brief", engine="here", workflow="echo", options={"brief": True})
-    [(setting, text)] = find_incompatibilities(tool, BriefAdapter)
-    assert (setting, text) == (
-        "kind",
-        "this workflow is too short-lived to be watched, the engine keeps nothing to look up",
-    )
-
-
-async def test_a_server_with_a_fleeting_task_is_not_made(tmp_path: Path) -> None:
-    tool = Tool(name="brief", engine="here", workflow="echo", tasks=TaskSupport.OPTIONAL, options={"brief": True})
-    with pytest.raises(ConfigError, match=r"^tool 'brief': tasks: this workflow is too short-lived to be a task"):
-        async with client_of(BriefAdapter(MemorySettings()), tmp_path, tool):
-            pass
 
 
 @pytest.mark.parametrize(

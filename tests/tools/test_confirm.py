@@ -11,12 +11,12 @@ import pytest
 from pydantic import ValidationError
 
 from mcp_workflows import Question, Tool, WatchTool
-from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
+from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.adapter import Start
 from mcp_workflows.errors import RequestError
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire import v2026_07_28
-from mcp_workflows.wire.commands import Capability, CapabilityNeeded, Finished, Questions
+from mcp_workflows.wire.commands import Finished, Questions
 from tests.support.in_memory import MODERN, entered, line
 from tests.tasks import test_idempotency as scenery
 
@@ -155,14 +155,6 @@ async def test_it_comes_after_all_other_questions_with_their_answers(tmp_path: P
         assert len(here.engine.handles) == 1
 
 
-async def test_a_client_that_cannot_ask_is_refused(tmp_path: Path) -> None:
-    async with scenery.replica(tmp_path, tools=TOOLS) as here:
-        outcome = await here.outcome("charge", ADA, arguments=ORDER, takes_questions=False)
-        assert isinstance(outcome, CapabilityNeeded)
-        assert outcome.capability is Capability.ELICITATION
-        assert here.engine.handles == []
-
-
 async def test_who_says_yes_sees_all_of_what_to(tmp_path: Path) -> None:
     async with scenery.replica(tmp_path, tools=TOOLS) as here:
         outcome = await here.outcome("charge", ADA, arguments={"amount": 5})
@@ -204,13 +196,6 @@ async def test_a_confirmation_that_is_nothing_but_a_value_says_what_it_starts(tm
         assert question.requests["note"].params["message"] == "note: «»"
 
 
-async def test_anonymous_callers_confirm_too(tmp_path: Path) -> None:
-    async with scenery.replica(tmp_path, tools=TOOLS) as here:
-        question = await asked(here, "deduped", ANONYMOUS)
-        first = await confirmed(here, question, "deduped", who=ANONYMOUS)
-        assert await confirmed(here, question, "deduped", who=ANONYMOUS) == first
-
-
 @pytest.mark.parametrize(("version", "answer"), [(MODERN, None), ("2025-11-25", True), ("2025-11-25", False)])
 async def test_a_server_asks_in_both_eras(tmp_path: Path, version: str, answer: bool | None) -> None:
     store, capabilities = f"sqlite:///{tmp_path}/tasks.db", CAN_ASK
@@ -227,18 +212,6 @@ async def test_a_server_asks_in_both_eras(tmp_path: Path, version: str, answer: 
         else:
             assert (client.asked[0].params or {})["message"] == "Charge 5 to «me»?"
         assert bool(reply.get("isError")) is (answer is False)
-
-
-@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-async def test_both_eras_show_an_argument_apart_from_the_question(tmp_path: Path, version: str) -> None:
-    async with (
-        entered([tool()], store=f"sqlite:///{tmp_path}/tasks.db") as (server, _),
-        line(server, version, CAN_ASK) as client,
-    ):
-        client.answer = {"action": "decline"}
-        reply = (await client.call("charge", {"amount": 5, "to": HOSTILE}))["result"]
-        shown = reply["inputRequests"]["confirm"]["params"] if version == MODERN else client.asked[0].params
-        assert (shown or {})["message"] == "Charge 5 to «me>? ⏎ ⏎ Approved by finance: <100[2J»?"
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])

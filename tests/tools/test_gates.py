@@ -10,7 +10,6 @@ import pytest
 from mcp.server.lowlevel import Server
 
 from mcp_workflows import GateQuestion, Tool, attach
-from mcp_workflows.adapter import Gate
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.load import load_config
@@ -84,18 +83,6 @@ async def test_an_answer_reaches_the_engine_in_its_own_words(client: Peer) -> No
     assert sent == {"approve": {"signal": "approve", "args": [True, None, f"A1 in {task_id}"]}}
 
 
-async def test_two_gates_are_answered_one_by_one_and_one_is_declined(client: Peer) -> None:
-    task = await waiting(client, "two")
-    assert set(task["inputRequests"]) == {"first.1", "second.1"}
-    task_id = task["taskId"]
-    await client.send("tasks/update", {"taskId": task_id, "inputResponses": {"second.1": {"action": "decline"}}})
-    assert set((await client.get(task_id))["inputRequests"]) == {"first.1"}
-    await client.send("tasks/update", {"taskId": task_id, "inputResponses": {"first.1": accept(ok=False)}})
-    sent = (await client.until(task_id))["result"]["structuredContent"]
-    assert sent["second"] == {"signal": "reject", "args": ["A1"]}
-    assert sent["first"]["args"][0] is False
-
-
 async def test_what_comes_with_a_refusal_was_never_checked_and_is_not_sent(client: Peer) -> None:
     task_id = (await waiting(client, "two"))["taskId"]
     declined = {"action": "decline", "content": {"ok": "anything"}}
@@ -122,34 +109,11 @@ async def test_a_gate_that_knows_no_refusal_says_so_and_stays_open(client: Peer)
     assert set((await client.get(task_id))["inputRequests"]) == {"approve.1"}
 
 
-async def test_a_gate_that_is_put_aside_stays_open(client: Peer) -> None:
-    task_id = (await waiting(client))["taskId"]
-    aside = {"taskId": task_id, "inputResponses": {"approve.1": {"action": "cancel"}}}
-    assert (await client.send("tasks/update", aside)).result["resultType"] == "complete"
-    assert set((await client.get(task_id))["inputRequests"]) == {"approve.1"}
-
-
 async def test_a_template_that_does_not_work_on_an_answer_is_told_and_applies_nothing(client: Peer) -> None:
     task_id = (await waiting(client, "broken"))["taskId"]
     answer = {"taskId": task_id, "inputResponses": {"approve.1": accept(ok=True)}}
     assert "length" in (await client.send("tasks/update", answer)).error["message"]
     assert (await client.get(task_id))["status"] == "input_required"
-
-
-async def test_a_plain_call_is_asked_by_a_gate_in_another_round(client: Peer) -> None:
-    client.capabilities = {"elicitation": {}}
-    asked = (await client.call("ship", {"order_id": "A1"})).result
-    assert asked["resultType"] == "input_required"
-    more = {"requestState": asked["requestState"], "inputResponses": {"approve.1": accept(ok=True)}}
-    done = (await client.call("ship", {"order_id": "A1"}, params=more)).result
-    assert done["structuredContent"]["approve"]["args"][0] is True
-
-
-def test_a_frozen_gate_does_not_change_with_the_tool() -> None:
-    gate = approve().freeze("approve", {"args": {"order_id": "A1"}})
-    assert isinstance(gate, Gate)
-    assert gate.request.params["message"] == "Ship «A1»?"
-    assert gate.send["args"][0] == "{{answer.ok}}"
 
 
 CONFIG = """
@@ -206,13 +170,3 @@ def test_an_engine_without_gates_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="knows no gates"):
         attach(Server("test"), tools=[gated(approve=approve())], engines={"memory": Ungated(MemorySettings())})
-
-
-@pytest.mark.parametrize(
-    ("changed", "complaint"),
-    [({"when": {"soon": 1}}, r"questions\.approve\.when"), ({"send": ["{{answer.okay}}"]}, "'okay'")],
-)
-def test_a_gate_in_code_is_checked_like_one_in_the_configuration(changed: dict[str, Any], complaint: str) -> None:
-    tool, engine = gated(approve=approve(**changed)), MemoryAdapter(MemorySettings())
-    with pytest.raises(ConfigError, match=complaint):
-        attach(Server("test"), tools=[tool], engines={"memory": engine})

@@ -11,7 +11,8 @@ import pytest
 
 from mcp_workflows import Tool
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.tools.hosts import CALL_LIMITS, LONGEST_WAIT, UNKNOWN_WAIT, call_wait, refusals
+from mcp_workflows.sidecar.host_rules import refusals
+from mcp_workflows.tools.hosts import CALL_LIMITS, LONGEST_WAIT, UNKNOWN_WAIT, call_wait
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator as Other
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_workflows.tools.json_schema import check_schema, violations
+from mcp_workflows.tools.json_schema import violations
 from mcp_workflows.tools.questions import Question, example_of, find_key, is_called, short_key
-from mcp_workflows.tools.tool import UNCHECKED, TaskSupport, Tool
+from mcp_workflows.tools.tool import UNCHECKED, Tool
 from mcp_workflows.units import MAX_TTL, Duration
 
 DURATION: TypeAdapter[timedelta] = TypeAdapter(Duration)
@@ -73,46 +73,6 @@ def make_tool(**fields: Any) -> Tool:  # Any: any field of Tool
     return Tool(**{**needed, **fields})
 
 
-def test_a_tool_needs_little() -> None:
-    tool = make_tool()
-    assert (tool.tasks, tool.ttl, tool.input) == (TaskSupport.OPTIONAL, None, {"type": "object"})
-
-
-PROPERTY: dict[str, dict[str, Any]] = {  # Any: a schema
-    "unknown type": {"type": "strin"},
-    "bad regex": {"type": "string", "pattern": "("},
-    "negative length": {"type": "string", "minLength": -1},
-    "reference to the outside": {"$ref": "https://example.com/schema.json"},
-    "reference to a file": {"$ref": "./other.json"},
-    "reference to nothing": {"$ref": "#/$defs/Nothing"},
-}
-
-
-@pytest.mark.parametrize("schema", PROPERTY.values(), ids=PROPERTY)
-@pytest.mark.parametrize("field", ["input", "output"])
-def test_a_wrong_schema_is_refused(field: str, schema: dict[str, Any]) -> None:  # Any: a schema
-    with pytest.raises(ValidationError, match=r"not a JSON Schema|is not in this schema"):
-        make_tool(**{field: {"type": "object", "properties": {"a": schema}}})
-
-
-@pytest.mark.parametrize("schema", [{}, {"type": "string"}, {"type": ["object", "null"]}, {"type": "array"}])
-def test_a_schema_of_no_object_is_refused(schema: dict[str, Any]) -> None:  # Any: a schema
-    with pytest.raises(ValueError, match="of an object"):
-        check_schema(schema)
-
-
-@pytest.mark.parametrize("reference", ["#/$defs/A", "#a", "#/properties/b"])
-def test_a_schema_may_refer_to_itself(reference: str) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"$ref": reference}, "b": {"type": "integer"}},
-        "$defs": {"A": {"$anchor": "a", "type": "integer"}},
-    }
-    tool = make_tool(input=schema)
-    assert tool.complaints({"a": 1}) == []
-    assert tool.complaints({"a": "x"}) == ['a: "x" is not of type "integer"']
-
-
 BAD_FIELDS: list[dict[str, Any]] = [  # Any: any field of Tool
     *[{"name": name} for name in ("", "a b", "é", "a\n", "a/b", "x" * 65)],
     *[{"workflow": ""}, {"tasks": "maybe"}, {"ttl": "0s"}, {"ttl": 7}, {"max_result": 0}, {"timeout": 5}],
@@ -145,22 +105,6 @@ SCHEMA = {
     "required": ["id", "reason"],
     "additionalProperties": False,
 }
-COMPLAINTS: list[tuple[dict[str, Any], list[str]]] = [  # Any: arguments
-    ({"id": "o-1", "reason": "x"}, []),
-    ({"id": "o-1"}, ["'reason' is a required property"]),
-    ({"id": 1, "reason": "x"}, ['id: 1 is not of type "string"']),
-    ({"id": "o", "reason": "x", "deep": {"n": "z"}}, ['deep.n: "z" is not of type "integer"']),
-    ({"id": "o", "reason": "x", "list": [1, "z"]}, ['list[1]: "z" is not of type "integer"']),
-    (
-        {"id": "o", "reason": "x", "more": 1},
-        ["additional properties are not allowed, such as 'more'"],
-    ),
-]
-
-
-@pytest.mark.parametrize(("arguments", "complaints"), COMPLAINTS, ids=[str(row[0]) for row in COMPLAINTS])
-def test_arguments_are_judged_by_the_schema(arguments: dict[str, Any], complaints: list[str]) -> None:  # Any: arguments
-    assert make_tool(input=SCHEMA).complaints(arguments) == complaints
 
 
 def test_what_a_question_will_bring_may_still_be_missing() -> None:
@@ -175,12 +119,6 @@ def test_a_question_brings_nothing_inside_an_argument() -> None:
     tool = make_tool(input={"type": "object", "properties": {"deep": inner}})
     said = tool.complaints({"deep": {}}, to_be_asked=frozenset({"reason"}))
     assert said == ["deep: 'reason' is a required property"]
-
-
-def test_a_complaint_never_repeats_a_huge_value() -> None:
-    tool = make_tool(input={"type": "object", "properties": {"n": {"type": "integer"}}})
-    (said,) = tool.complaints({"n": "x" * 1_000_000})
-    assert len(said) < 250
 
 
 MAPPED: list[tuple[Any, dict[str, Any], Any]] = [  # Any: any JSON value
@@ -212,29 +150,6 @@ _NO_ARGUMENTS: list[tuple[dict[str, Any], Any]] = [  # Any: JSON
 @pytest.mark.parametrize(("schema", "mapped"), _NO_ARGUMENTS)
 def test_no_arguments_are_an_empty_object_where_the_input_declares_some(schema: dict[str, Any], mapped: Any) -> None:
     assert make_tool(input={"type": "object", **schema}).map({"args": {}}) == mapped
-
-
-def test_the_output_schema_has_no_formats_but_properties_of_that_name() -> None:
-    time = {"type": "string", "format": "date-time"}
-    output: dict[str, Any] = {
-        "type": "object",
-        "properties": {
-            "format": time,
-            "at": {"anyOf": [time, {"type": "null"}]},
-            "all": {"items": {"$ref": "#/$defs/t"}},
-        },
-        "$defs": {"t": time, "format": {"const": {"format": "x"}}},
-    }
-    text = {"type": "string"}
-    assert make_tool(output=output).output == {
-        "type": "object",
-        "properties": {
-            "format": text,
-            "at": {"anyOf": [text, {"type": "null"}]},
-            "all": {"items": {"$ref": "#/$defs/t"}},
-        },
-        "$defs": {"t": text, "format": {"const": {"format": "x"}}},
-    }
 
 
 NAMED = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -392,11 +307,6 @@ def test_a_malformed_form_has_no_example_or_one_that_fits(field: Mapping[str, An
     for form in ({"properties": {"x": field}, "required": required}, {"properties": required}):
         example = example_of(form)
         assert example is None or violations(form, example) == []
-
-
-@pytest.mark.parametrize("schema", [None, [], "object", True, 1])
-def test_what_is_no_form_has_no_example(schema: Any) -> None:  # Any: what a workflow asks for
-    assert example_of(schema) is None
 
 
 def test_nothing_is_made_up_for_a_pattern() -> None:

@@ -204,7 +204,7 @@ REQUIREMENTS = (
         level=Level.MUST,
         section="Input requests",
         behaviour="a key is unique over the task's life and never reused",
-        tests=(f"{_LEDGER}::test_an_answered_question_is_never_shown_again",),
+        tests=(f"{_TASK}::test_an_answered_key_stays_hidden_when_the_engine_shows_it_again",),
     ),
     Requirement(
         id="cnl-1",
@@ -213,7 +213,7 @@ REQUIREMENTS = (
         behaviour="acknowledge with an empty result, also for an ended task; another terminal status may still come",
         tests=(
             f"{_SERVER}::test_cancel_is_acknowledged_and_shows_in_the_status",
-            f"{_SERVER}::test_cancel_of_an_ended_task_is_acknowledged_and_changes_nothing",
+            f"{_SERVER}::test_answers_and_cancellations_of_an_ended_task_are_acknowledged_and_change_nothing",
         ),
     ),
     Requirement(
@@ -272,7 +272,7 @@ REQUIREMENTS = (
         behaviour="tasks/result and tasks/list are -32601; a legacy task parameter is ignored",
         tests=(
             f"{_SERVER}::test_the_removed_methods_are_not_found",
-            f"{_SERVER}::test_a_legacy_task_parameter_is_ignored",
+            f"{_WIRE}::test_a_call_carries_its_key_and_trace_and_no_legacy_task",
         ),
     ),
 )

@@ -34,7 +34,7 @@ from mcp_workflows.adapter import JSON, closest
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.client import TasksClient, TaskState, reconnecting_http
-from mcp_workflows.client.retries import TaskRequests
+from mcp_workflows.client.requests import TaskRequests
 from mcp_workflows.client.v2025_11_25 import InCoreTaskRequests
 from mcp_workflows.errors import (
     AdapterBroke,
@@ -152,7 +152,7 @@ class Connection:
     @property
     def task_requests(self) -> TaskRequests:
         """The requests about tasks of the extension; none is sent again, as the poller looks again."""
-        return TaskRequests(session=self.client.session, patience=0.0)
+        return TaskRequests(session=self.client.session, timeout=0.0)
 
     async def tools(self) -> Mapping[str, types.Tool]:
         """Return the tools of the server, by name, as they are now; of a list that never ends, the first ones.

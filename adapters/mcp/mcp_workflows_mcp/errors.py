@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.client import AnswerRejected, TaskNotFound
+from mcp_workflows.client.follower import bare
 from mcp_workflows.client.http import UNREACHED
-from mcp_workflows.client.retries import LOST, OVER
-from mcp_workflows.client.subscriptions import bare
+from mcp_workflows.client.requests import LOST, OVER
 from mcp_workflows.errors import (
     ClientError,
     EngineError,

@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
-from mcp_workflows.client.messages import TaskState
+from mcp_workflows.client.requests import TaskState
 from mcp_workflows.errors import EngineError, EngineUnavailable, ResultUnavailable
 from mcp_workflows.kit.expressions import as_object
 from mcp_workflows_mcp.client import Connection, Upstream

@@ -1,1 +1,1 @@
-"""Polling: one look at a time per execution, shared by all requests."""
+"""Polling: one poll at a time per execution, shared by all requests."""

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from time import monotonic
 from typing import Final
 
 import anyio
@@ -25,32 +24,32 @@ class PollingPolicy:
 
     looks_per_second: float | None = None  # infinite: no limit; None: see `limits`
     open_waits: int = 200  # long polls of this process; Temporal allows a namespace 1,200
-    fresh_for: float = 4.0  # at most for which a look is shared by all requests; 0: each request looks anew
+    fresh_for: float = 4.0  # at most for which a poll is shared by all requests; 0: each request polls anew
 
-    # the interval between two looks at one execution: it grows with the age of the task
-    shortest_pace: float = 0.25
-    longest_pace: float = 5.0
-    age_per_pace: float = 20.0  # at the age of 60 s, every 3 s
-    early: float = 0.8  # of a pace: a client that asks sooner is too fast
-    stale_paces: float = 2.0  # paces for which a known state is returned when no further look is allowed
+    # the interval between two polls of one execution: it grows with the age of the task
+    shortest_interval: float = 0.25
+    longest_interval: float = 5.0
+    age_per_interval: float = 20.0  # at the age of 60 s, every 3 s
+    early: float = 0.8  # of an interval: a client that asks sooner is too fast
+    stale_intervals: float = 2.0  # intervals for which a known state is returned when no further poll is allowed
 
-    # how long executions are looked at after the last request for them
+    # how long executions are polled after the last request for them
     interest: float = 10.0  # at least
     forget_after: float = 60.0  # their states are in the store
 
     # sweeps: one call for many executions
-    sweep_from: int = 20  # executions: fewer are looked at one by one
-    sweep_every: float = 0.2  # at least: engines take fewer lists than looks
+    sweep_from: int = 20  # executions: fewer are polled one by one
+    sweep_every: float = 0.2  # at least: engines take fewer lists than polls
     batch: int = 500  # executions of one sweep
     confirm_every: float = 60.0  # sweeps lag behind and do not show everything
-    confirmed_at_once: int = 10  # looks after one sweep, at entries whose last look is long ago
+    confirmed_at_once: int = 10  # polls after one sweep, at entries whose last poll is long ago
     sweep_check_every: float = 1.0  # between two checks for something to sweep
     sweep_pauses: tuple[float, float] = (1.0, 30.0)  # after a sweep that failed: from, to
 
     # quotas of the engine
-    fewest_looks: float = 0.1  # per second, however much it throttles: otherwise no state would ever be seen
+    fewest_polls: float = 0.1  # per second, however much it throttles: otherwise no state would ever be seen
     allowance_every: float = 1.0  # an allowance shrinks when the engine throttles, and grows again
-    longest_load_pace: float = 300.0  # the duration of throttling is unknown
+    longest_load_interval: float = 300.0  # the duration of throttling is unknown
 
     # hints: reports of the engine that an execution has changed
     urgent_every: float = 10.0  # further hints about one execution are not urgent before that
@@ -63,28 +62,28 @@ class PollingPolicy:
     wait_rest: float = 1.0  # until the next wait after one that returned: the execution may not have ended
 
     # the background loop
-    looks_per_round: int = 10  # so that sweeps get their turn
-    round_seconds: float = 0.5  # of looks at an engine with quotas, so that hints in the meantime do not wait long
+    polls_per_round: int = 10  # so that sweeps get their turn
+    round_seconds: float = 0.5  # of polls of an engine with quotas, so that hints in the meantime do not wait long
     tick: float = 0.05  # at least between two rounds
     burst_rest: float = 0.2  # until the next check for urgent entries, after a burst
     restart_after: float = 1.0  # after a background loop broke
 
-    def pace(self, task: Task) -> float:
-        """Return the seconds between two looks at a task of its age."""
+    def interval(self, task: Task) -> float:
+        """Return the seconds between two polls of a task of its age."""
         age = (datetime.now(UTC) - task.created).total_seconds()
-        return min(max(age / self.age_per_pace, self.shortest_pace), self.longest_pace)
+        return min(max(age / self.age_per_interval, self.shortest_interval), self.longest_interval)
 
     def limits(self, allowance: Allowance | None) -> PollLimits:
         """Return the lesser of these rates and those that the engine's quotas allow, if it has quotas.
 
-        Without a setting, nothing limits looks at workflows that run in this process.
+        Without a setting, nothing limits polls of workflows that run in this process.
         """
-        usual = math.inf if allowance is not None and allowance.runs_here is not None else USUAL_LOOKS
+        usual = math.inf if allowance is not None and allowance.runs_here is not None else USUAL_POLLS
         most = usual if self.looks_per_second is None else self.looks_per_second
         if allowance is None:
             return PollLimits(looks_per_second=most, sweep_every=self.sweep_every, batch=self.batch)
         allowed = allowance.looks_per_second
-        allowed = allowed if allowed > self.fewest_looks else self.fewest_looks  # also if it is NaN
+        allowed = allowed if allowed > self.fewest_polls else self.fewest_polls  # also if it is NaN
         return PollLimits(
             looks_per_second=min(most, allowed),
             sweep_every=max(allowance.sweep_every, self.sweep_every),
@@ -94,7 +93,7 @@ class PollingPolicy:
         )
 
 
-USUAL_LOOKS: Final = 50.0  # per second
+USUAL_POLLS: Final = 50.0  # per second
 DEFAULT_POLICY: Final = PollingPolicy()
 
 
@@ -105,7 +104,7 @@ class PollLimits:
     looks_per_second: float
     sweep_every: float
     batch: int
-    burst: int = 0  # looks beyond that rate, until the quotas are read again
+    burst: int = 0  # polls beyond that rate, until the quotas are read again
     by_quota: bool = False  # the engine has quotas, and sweeps have one of their own
 
 
@@ -131,30 +130,30 @@ class CallRateLimiter:
 
     @property
     def has_capacity(self) -> bool:
-        """True if half of the limit is left; the other half is for background looks."""
+        """True if half of the limit is left; the other half is for background polls."""
         return not self._limited or not self._until_fewer_than(-(-self._most // 2))
 
     def reserve(self, caller: Hashable, *, in_slot: bool = False) -> None:
         """Count a call that is about to be made, even beyond the limit; later calls wait longer."""
         self._reserved.add(caller)
         if in_slot:
-            self._last_slot = monotonic()
+            self._last_slot = anyio.current_time()
 
     def reserve_early(self, caller: Hashable) -> None:
         """Count a call that is made early; turns wait until the rate is met again."""
         self._reserved.add(caller)
-        self._last_slot = max(self._last_slot, monotonic() - self._spacing) + self._spacing
+        self._last_slot = max(self._last_slot, anyio.current_time() - self._spacing) + self._spacing
 
     @property
     def wait_after_early(self) -> float:
         """The seconds without turns, because calls were made early."""
-        return max(0.0, self._last_slot - monotonic())
+        return max(0.0, self._last_slot - anyio.current_time())
 
     def made(self, caller: Hashable) -> None:
         """Note that the call was made now; repeated notes have no effect."""
         if caller in self._reserved:
             self._reserved.discard(caller)
-            self._made.append(monotonic())
+            self._made.append(anyio.current_time())
 
     async def wait_for_slot(self) -> None:
         """Wait until a background call may be made, evenly spread; the caller then calls `reserve`."""
@@ -164,7 +163,7 @@ class CallRateLimiter:
     def _delay(self) -> float:
         if not self._limited:
             return 0.0
-        spread = self._last_slot + self._spacing - monotonic()
+        spread = self._last_slot + self._spacing - anyio.current_time()
         return max(spread, self._until_fewer_than(self._most), 0.0)
 
     @property
@@ -178,4 +177,4 @@ class CallRateLimiter:
             return self._spacing
         if len(self._made) < free:
             return 0.0
-        return max(0.0, self._made[-free] + self._window - monotonic())
+        return max(0.0, self._made[-free] + self._window - anyio.current_time())

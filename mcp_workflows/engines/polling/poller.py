@@ -1,6 +1,6 @@
-"""The poller: one look at a time per execution, shared by all requests and followers.
+"""The poller: one poll at a time per execution, shared by all requests and followers.
 
-Two background loops per engine decide when to look: one looks at due executions, the other one sweeps (one call for
+Two background loops per engine decide when to poll: one polls due executions, the other one sweeps (one call for
 many), both under one rate limit.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from heapq import nsmallest
-from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -30,28 +29,28 @@ from mcp_workflows.telemetry import detach_trace
 
 logger = logging.getLogger(__name__)
 
-Look = Callable[[Task, Task | None, Callable[[], None]], Awaitable[tuple[Task, str | None]]]
+Poll = Callable[[Task, Task | None, Callable[[], None]], Awaitable[tuple[Task, str | None]]]
 Listener = Callable[[Task], Awaitable[bool | None]]
 
 
 class Poller:
-    """Looks at executions: one at a time each, cached for a moment, less often with age and load.
+    """Polls executions: one at a time each, cached for a moment, less often with age and load.
 
-    `look` asks the engine and stores the result. It gets the task, the row if that was just read, and a function to
+    `poll` asks the engine and stores the result. It gets the task, the row if that was just read, and a function to
     call when it makes the request; it returns the task, and the reason if the result could not be saved. Sweeps, long
-    polls and hints only decide when to look.
+    polls and hints only decide when to poll.
     """
 
     def __init__(
         self,
-        look: Look,
+        poll: Poll,
         engines: Engines,
         policy: PollingPolicy = DEFAULT_POLICY,
         *,
         is_mine: Callable[[Task], bool] = lambda _: True,
     ) -> None:
-        """`is_mine` returns True for the tasks that this process looks at in the background: all of them so far."""
-        self._look = look
+        """`is_mine` returns True for the tasks that this process polls in the background: all of them so far."""
+        self._poll = poll
         self._is_mine = is_mine
         self._engines = engines
         self._policy = policy
@@ -75,24 +74,24 @@ class Poller:
             self._group.cancel_scope.cancel()
         return await self._stack.__aexit__(kind, error, trace)
 
-    async def look(self, task: Task, *, urgent: bool = False) -> Task:
-        """Return the task, just read, after a fresh look, or after one so recent that another is not worth it.
+    async def poll(self, task: Task, *, urgent: bool = False) -> Task:
+        """Return the task, just read, after a fresh poll, or after one so recent that another is not worth it.
 
-        A state that could not be saved is returned all the same: see `unsaved`. When too many looks are due, the known
-        state is good enough for longer (see `pace`) unless `urgent`; an execution without a known state waits for its
-        turn.
+        A state that could not be saved is returned all the same: see `unsaved`. When too many polls are due, the known
+        state is good enough for longer (see `interval`) unless `urgent`. An execution without a known state waits for
+        its turn.
 
         Raises:
-            EngineError, StoreError: raised by the look; the error is cached for a moment, too.
+            EngineError, StoreError: raised by the poll; the error is cached for a moment, too.
         """
         schedule = self._schedule(task.engine)
         entry = schedule.known(task)
-        began = monotonic()
+        began = anyio.current_time()
         schedule.note_interest(entry)
         row: Task | None = task
         while not schedule.fresh(entry, began):
-            if entry.look_in_progress or entry.stale or urgent or schedule.call_rate.has_capacity:
-                await self._share_look(schedule, entry, row)
+            if entry.poll_in_progress or entry.stale or urgent or schedule.call_rate.has_capacity:
+                await self._share_poll(schedule, entry, row)
             else:
                 schedule.expect(entry, began)
                 if schedule.good_enough(entry):
@@ -105,18 +104,18 @@ class Poller:
         return entry.latest(task)
 
     def latest(self, task: Task) -> Task:
-        """Return the task of the last look, or the given one, just read, if that is newer."""
+        """Return the task of the last poll, or the given one, just read, if that is newer."""
         entry = self._schedule(task.engine).entries.get(task.id)
         return task if entry is None else entry.latest(task)
 
     def unsaved(self, task: Task) -> str | None:
-        """Return the reason why the last look is not in the store, or None if it is."""
+        """Return the reason why the last poll is not in the store, or None if it is."""
         entry = self._schedule(task.engine).entries.get(task.id)
         return None if entry is None else entry.unsaved
 
-    def pace(self, task: Task) -> float:
+    def interval(self, task: Task) -> float:
         """Return the seconds until the next poll is worthwhile; the number rises with the task's age and the load."""
-        return self._schedule(task.engine).pace(task)
+        return self._schedule(task.engine).interval(task)
 
     def age(self, task: Task) -> float:
         """Return the seconds since the engine last answered about the task."""
@@ -124,23 +123,23 @@ class Poller:
         entry = schedule.entries.get(task.id)
         return 0.0 if entry is None else schedule.age(entry)
 
-    async def follow(self, task: Task, on_change: Listener, *, patience: float = float("inf")) -> Task:
+    async def follow(self, task: Task, on_change: Listener, *, give_up_after: float = float("inf")) -> Task:
         """Call `on_change` with the task now and at each change that clients can see.
 
         Returns the task when it has ended, or when `on_change` returned True to stop.
 
         Raises:
             ServerStopping: the server is stopping.
-            EngineUnavailable, EngineRefused: no look got an answer for `patience` seconds;
+            EngineUnavailable, EngineRefused: no poll got an answer for `give_up_after` seconds;
                 throttling counts as an answer.
         """
         async with self._followed(task) as entry:
             shown: Task | None = None
-            began = monotonic()
+            began = anyio.current_time()
             while True:
                 if self._stopped:
                     raise ServerStopping
-                look_finished = entry.next_result()
+                poll_finished = entry.next_result()
                 current = entry.latest(task) if shown is None else entry.since(shown)
                 if shown is None or current.shown != shown.shown:
                     shown = current
@@ -148,9 +147,9 @@ class Poller:
                         return current
                 if current.ended:
                     return current
-                if entry.error and monotonic() - max(began, entry.failing) > patience:
+                if entry.error and anyio.current_time() - max(began, entry.failing) > give_up_after:
                     raise entry.error
-                await look_finished.wait()
+                await poll_finished.wait()
 
     def stop(self) -> None:
         """End all following, so that the server can stop before workflows end."""
@@ -171,70 +170,70 @@ class Poller:
                 entry.notify()
 
     def refresh_now(self, task_id: str) -> None:
-        """Make the next look a fresh one, and look now if the task has followers."""
+        """Make the next poll a fresh one, and poll now if the task has followers."""
         for schedule in self._schedules.values():
             if entry := schedule.entries.get(task_id):
-                entry.stale_at = monotonic()
-                self._look_for_followers(entry)
+                entry.stale_at = anyio.current_time()
+                self._poll_for_followers(entry)
 
     def _hint(self, engine: str, handle: str) -> None:
         """Note a hint of the engine, if the execution is known here."""
         if schedule := self._schedules.get(engine):
             schedule.hint(handle)
 
-    # --- looks
+    # --- polls
 
-    async def _share_look(self, schedule: PollSchedule, entry: CacheEntry, row: Task | None) -> None:
-        """Join the look in progress, or start one that goes on even if the request is cancelled."""
-        if entry.look_in_progress is None:
+    async def _share_poll(self, schedule: PollSchedule, entry: CacheEntry, row: Task | None) -> None:
+        """Join the poll in progress, or start one that goes on even if the request is cancelled."""
+        if entry.poll_in_progress is None:
             schedule.call_rate.reserve(entry)
-            self._begin_look(entry, row)
-        if entry.look_in_progress is not None:
-            await entry.look_in_progress.wait()
+            self._begin_poll(entry, row)
+        if entry.poll_in_progress is not None:
+            await entry.poll_in_progress.wait()
 
-    def _begin_look(self, entry: CacheEntry, row: Task | None = None) -> None:
-        entry.look_in_progress = anyio.Event()
-        self._tasks.start_soon(self._look_once, entry, row)
+    def _begin_poll(self, entry: CacheEntry, row: Task | None = None) -> None:
+        entry.poll_in_progress = anyio.Event()
+        self._tasks.start_soon(self._poll_once, entry, row)
 
-    async def _look_once(self, entry: CacheEntry, row: Task | None) -> None:
-        began, schedule = monotonic(), self._schedule(entry.task.engine)
+    async def _poll_once(self, entry: CacheEntry, row: Task | None) -> None:
+        began, schedule = anyio.current_time(), self._schedule(entry.task.engine)
         request_made = partial(schedule.call_rate.made, entry)
         try:
-            entry.task, entry.unsaved = await self._look(entry.task, row, request_made)
+            entry.task, entry.unsaved = await self._poll(entry.task, row, request_made)
             entry.error = None
-            entry.looked, entry.answered = began, monotonic()
+            entry.polled, entry.answered = began, anyio.current_time()
         except WorkflowsError as error:
             entry.error = error
-        except Exception:  # a look belongs to all requests, and its error must not end the server: docs/decisions/0002
-            logger.exception("a look at a task failed")
-            entry.error = EngineUnavailable("the look at it failed; see the log")
+        except Exception:  # a poll belongs to all requests, and its error must not end the server: docs/decisions/0002
+            logger.exception("a poll of a task failed")
+            entry.error = EngineUnavailable("the poll of it failed; see the log")
         finally:
             request_made()  # in case that no request was made
-            entry.began, entry.at = began, monotonic()
+            entry.began, entry.at = began, anyio.current_time()
             entry.failing = _failing_since(entry)
-            entry.finish_look()
-            schedule.note_look(entry)
-            self._look_for_followers(entry)
+            entry.finish_poll()
+            schedule.note_poll(entry)
+            self._poll_for_followers(entry)
 
-    def _look_for_followers(self, entry: CacheEntry) -> None:
-        """Look at once at a changed task that has followers."""
+    def _poll_for_followers(self, entry: CacheEntry) -> None:
+        """Poll at once a changed task that has followers."""
         if entry.followers and entry.task.ended is None:
             if self._is_mine(entry.task):
                 self._long_polls.add(self._tasks, entry.task)
-            if entry.stale and entry.look_in_progress is None:
+            if entry.stale and entry.poll_in_progress is None:
                 self._schedule(entry.task.engine).call_rate.reserve(entry)
-                self._begin_look(entry)
+                self._begin_poll(entry)
 
     # --- followers and background loops
 
     @asynccontextmanager
     async def _followed(self, task: Task) -> AsyncGenerator[CacheEntry]:
-        """Count a follower while in the context; followed tasks are looked at in the background."""
+        """Count a follower while in the context; followed tasks are polled in the background."""
         schedule = self._schedule(task.engine)
         entry = schedule.known(task)
         entry.followers += 1
         self._following[task.id] = entry
-        self._look_for_followers(entry)
+        self._poll_for_followers(entry)
         schedule.follow(entry)
         try:
             yield entry
@@ -249,7 +248,7 @@ class Poller:
         if found is None:
             found = self._schedules[engine] = PollSchedule(engine, self._engines, self._policy, self._is_mine)
             sweep_loop = SweepLoop(found, self._engines)
-            for run in (PollLoop(found, sweep_loop, self._begin_look).run, sweep_loop.run):
+            for run in (PollLoop(found, sweep_loop, self._begin_poll).run, sweep_loop.run):
                 self._tasks.start_soon(self._keep_going, run)
         return found
 
@@ -260,9 +259,7 @@ class Poller:
             try:
                 await run()
             except Exception:  # a background loop must not end the server: docs/decisions/0002
-                logger.exception(
-                    "what looks at an engine in the background broke, goes on in %g s", self._policy.restart_after
-                )
+                logger.exception("polling in the background broke, goes on in %g s", self._policy.restart_after)
                 await anyio.sleep(self._policy.restart_after)
 
     @property
@@ -273,13 +270,13 @@ class Poller:
 
 
 def _failing_since(entry: CacheEntry) -> float:
-    """Return the start of the time without answers, after the look that has just finished."""
+    """Return the start of the time without answers, after the poll that has just finished."""
     throttled = isinstance(entry.error, EngineUnavailable) and entry.error.throttled
     return FOREVER if entry.error is None or throttled else min(entry.failing, entry.at)
 
 
 class SweepLoop:
-    """Sweeps one engine: between looks, under the same rate limit; or by the engine's own quota for sweeps."""
+    """Sweeps one engine: between polls, under the same rate limit; or by the engine's own quota for sweeps."""
 
     def __init__(self, schedule: PollSchedule, engines: Engines) -> None:
         self._schedule = schedule
@@ -289,7 +286,7 @@ class SweepLoop:
         self._pause = self._policy.sweep_pauses[0]
 
     async def run(self) -> None:
-        """Sweep an engine that has quotas, beside all looks, for ever; looks that are due stay due."""
+        """Sweep an engine that has quotas, beside all polls, for ever; polls that are due stay due."""
         while True:
             pause = self._policy.sweep_check_every
             if self._schedule.limits.by_quota and self._schedule.sweeping:
@@ -298,23 +295,26 @@ class SweepLoop:
             await anyio.sleep(pause)
 
     async def sweep_in_slot(self, due: Sequence[CacheEntry], now: float) -> Sequence[CacheEntry]:
-        """Sweep the due entries that a sweep can confirm; return those it confirmed whose last look is long ago."""
+        """Sweep the due entries that a sweep can confirm; return those it confirmed whose last poll is long ago."""
         if not (batch := self._batch(due, now)):
             return []
-        await anyio.sleep(max(0.0, self._swept + self._policy.sweep_every - monotonic()))
+        await anyio.sleep(max(0.0, self._swept + self._policy.sweep_every - anyio.current_time()))
         await self._schedule.call_rate.wait_for_slot()
         self._schedule.call_rate.reserve(self, in_slot=True)
         self._schedule.call_rate.made(self)
-        self._swept = began = monotonic()
+        self._swept = began = anyio.current_time()
         if not await self._sweep(batch):
             return []
+        now = anyio.current_time()
         for entry in batch:
             wanted = self._schedule.wanted(entry)
-            self._schedule.set_due(entry, monotonic() + self._schedule.pace(entry.task) if wanted else FOREVER)
+            self._schedule.set_due(
+                entry, anyio.current_time() + self._schedule.interval(entry.task) if wanted else FOREVER
+            )
         unconfirmed = [
-            each for each in batch if not each.is_suspect and began - each.looked > self._policy.confirm_every
+            each for each in batch if not each.is_suspect and began - each.polled > self._policy.confirm_every
         ]
-        return sorted(unconfirmed, key=lambda entry: entry.looked)[: self._policy.confirmed_at_once]
+        return sorted(unconfirmed, key=lambda entry: entry.polled)[: self._policy.confirmed_at_once]
 
     def _batch(self, due: Sequence[CacheEntry], now: float) -> Sequence[CacheEntry]:
         """Return the due entries and, if there is room, those past half of their interval: that saves sweeps."""
@@ -336,7 +336,7 @@ class SweepLoop:
 
     async def _sweep(self, batch: Sequence[CacheEntry]) -> bool:
         """Ask for all of them in one call; return True if the engine answered."""
-        began = monotonic()
+        began = anyio.current_time()
         try:
             found = await self._engines.sweep(self._schedule.engine, [entry.task for entry in batch])
         except EngineError as error:
@@ -350,42 +350,42 @@ class SweepLoop:
         return True
 
     def _compare(self, entry: CacheEntry, found: ExecutionDigest | None, began: float) -> None:
-        """Compare a sweep with the one before it, as sweeps show less than looks; the first one with the last look."""
+        """Compare a sweep with the one before it, as sweeps show less than polls; the first one with the last poll."""
         known, first = entry.task.execution, entry.mark is None
         before = digest_of(known).mark if first else entry.mark
         entry.mark = None if found is None else found.mark
         changed = found is None or found.status in TERMINAL or found.mark != before
         if first and found is not None and self._schedule.limits.by_quota:
-            # with quotas a sweep shows far less than a look: a running execution proves no change
+            # with quotas a sweep shows far less than a poll: a running execution proves no change
             changed = found.status not in (known.status, Status.RUNNING)
         if changed or entry.is_suspect:
             urgent = self._schedule.limits.by_quota if found is None else found.status is not known.status
             self._schedule.suspects.add(entry, began if changed else entry.suspected_at, urgent=urgent)
         elif not entry.stale and entry.at <= began:
             asked = entry.asked >= entry.at
-            entry.at, entry.answered, entry.error = began, monotonic(), None
+            entry.at, entry.answered, entry.error = began, anyio.current_time(), None
             entry.failing = FOREVER
             if asked:
                 entry.notify()  # waiting requests; followers need changes only, and there may be 10,000
 
     def _later(self, error: EngineError) -> None:
-        """Postpone the next sweep; the known states stay, and single looks go on."""
+        """Postpone the next sweep; the known states stay, and single polls go on."""
         logger.warning("engine %r cannot be swept, next try in %g s: %s", self._schedule.engine, self._pause, error)
-        self._schedule.sweep_after = monotonic() + self._pause
+        self._schedule.sweep_after = anyio.current_time() + self._pause
         self._pause = min(self._pause * 2, self._policy.sweep_pauses[1])
 
 
 class PollLoop:
-    """Looks at the due executions of one engine."""
+    """Polls the due executions of one engine."""
 
-    def __init__(self, schedule: PollSchedule, sweep_loop: SweepLoop, begin_look: Callable[[CacheEntry], None]) -> None:
+    def __init__(self, schedule: PollSchedule, sweep_loop: SweepLoop, begin_poll: Callable[[CacheEntry], None]) -> None:
         self._schedule = schedule
         self._policy = schedule.policy
         self._sweep_loop = sweep_loop
-        self._begin_look = begin_look
+        self._begin_poll = begin_poll
 
     async def run(self) -> None:
-        """Look at due entries, for ever."""
+        """Poll due entries, for ever."""
         schedule = self._schedule
         while True:
             schedule.awaited = anyio.Event()
@@ -395,15 +395,15 @@ class PollLoop:
             schedule.woken = anyio.Event()
             due = min((entry.due for entry in schedule.idle()), default=FOREVER)
             schedule.asleep_until = NEVER if schedule.suspects.idle else due
-            with anyio.move_on_after(schedule.asleep_until - monotonic()):
+            with anyio.move_on_after(schedule.asleep_until - anyio.current_time()):
                 await schedule.woken.wait()
 
     async def _round(self) -> None:
-        """Sweep if it is time, then make a few looks: at suspected entries, then at those longest overdue.
+        """Sweep if it is time, then make a few polls: of suspected entries, then of those longest overdue.
 
-        Entries that a client asked for and that were never looked at come before all: they have no state to return yet.
+        Entries that a client asked for and that were never polled come before all: they have no state to return yet.
         """
-        schedule, now = self._schedule, monotonic()
+        schedule, now = self._schedule, anyio.current_time()
         self._catch_up()
         if pause := schedule.call_rate.wait_after_early:
             await anyio.sleep(min(pause, self._policy.burst_rest))
@@ -414,40 +414,40 @@ class PollLoop:
         if schedule.sweeping and not schedule.limits.by_quota:
             unconfirmed = await self._sweep_loop.sweep_in_slot(due, now)
             due = [entry for entry in due if not entry.sweepable]
-        chosen, chosen_at = self._chosen(due, unconfirmed), monotonic()
+        chosen, chosen_at = self._chosen(due, unconfirmed), anyio.current_time()
         for entry in chosen:
             await schedule.call_rate.wait_for_slot()
-            if entry.look_in_progress is None and entry.began < chosen_at:
+            if entry.poll_in_progress is None and entry.began < chosen_at:
                 schedule.call_rate.reserve(entry, in_slot=True)
-                self._look(entry)
+                self._poll(entry)
             self._catch_up()
             if schedule.call_rate.wait_after_early:
                 return
 
     def _catch_up(self) -> None:
-        """Look early at urgent entries, as many as the engine allows in a burst."""
+        """Poll urgent entries early, as many as the engine allows in a burst."""
         for entry in self._schedule.suspects.urgent:
             if not self._schedule.take_from_burst():
                 return
             self._schedule.call_rate.reserve_early(entry)
-            self._look(entry)
+            self._poll(entry)
 
-    def _look(self, entry: CacheEntry) -> None:
+    def _poll(self, entry: CacheEntry) -> None:
         self._schedule.suspects.drop(entry)
-        self._begin_look(entry)
+        self._begin_poll(entry)
 
     def _chosen(self, due: Sequence[CacheEntry], unconfirmed: Sequence[CacheEntry]) -> Sequence[CacheEntry]:
-        """Return the entries to look at in this round.
+        """Return the entries to poll in this round.
 
         Suspected and other entries each get half of the round when there are enough of both, because changes that
-        sweeps never show keep an entry suspected for ever. With quotas most looks at other entries are in vain, so they
+        sweeps never show keep an entry suspected for ever. With quotas most polls of other entries are in vain, so they
         get less.
         """
-        most = looks = self._policy.looks_per_round
-        others = looks // 2
+        most = polls = self._policy.polls_per_round
+        others = polls // 2
         if self._schedule.limits.by_quota:
             of_quota = int(self._schedule.limits.looks_per_second * self._policy.round_seconds)
-            looks = min(max(2, of_quota), most)
-            others = max(1, looks // 4)
-        suspects = self._schedule.suspects.idle[: max(looks - others, looks - len(due))]
-        return list(dict.fromkeys([*suspects, *due[:looks], *unconfirmed]))[:looks]
+            polls = min(max(2, of_quota), most)
+            others = max(1, polls // 4)
+        suspects = self._schedule.suspects.idle[: max(polls - others, polls - len(due))]
+        return list(dict.fromkeys([*suspects, *due[:polls], *unconfirmed]))[:polls]

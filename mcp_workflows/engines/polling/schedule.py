@@ -1,10 +1,9 @@
-"""The poll schedule of one engine: the cached executions, and the time of the next look at each."""
+"""The poll schedule of one engine: the cached executions, and the time of the next poll of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Final
 
 import anyio
@@ -20,39 +19,39 @@ FOREVER: Final = float("inf")
 
 @dataclass(slots=True, eq=False)
 class CacheEntry:
-    """One execution; all times are seconds of the monotonic clock. There may be 10,000 of these: keep it small."""
+    """One execution; all times are seconds of the event loop's clock. There may be 10,000 of these: keep it small."""
 
-    task: Task  # at the last look
-    error: WorkflowsError | None = None  # the reason why the last look failed
-    unsaved: str | None = None  # the reason why the result of the last look is not in the store
-    began: float = NEVER  # start of the last finished look
-    at: float = NEVER  # end of that look, or time of the last sweep that found no change
+    task: Task  # at the last poll
+    error: WorkflowsError | None = None  # the reason why the last poll failed
+    unsaved: str | None = None  # the reason why the result of the last poll is not in the store
+    began: float = NEVER  # start of the last finished poll
+    at: float = NEVER  # end of that poll, or time of the last sweep that found no change
     answered: float = NEVER  # the engine's last answer about it
     failing: float = FOREVER  # start of the time without answers; being throttled counts as an answer
-    looked: float = NEVER  # start of the last look that got an answer
-    suspected_at: float = NEVER  # the last sweep or hint that gave a reason to look
+    polled: float = NEVER  # start of the last poll that got an answer
+    suspected_at: float = NEVER  # the last sweep or hint that gave a reason to poll
     hinted: float = NEVER  # the last hint that was urgent
-    stale_at: float = NEVER  # looks that began before this do not count
+    stale_at: float = NEVER  # polls that began before this do not count
     asked: float = NEVER  # the last request of a client
-    due: float = FOREVER  # the next look in the background
+    due: float = FOREVER  # the next poll in the background
     mark: int | None = None  # of the digest from the last sweep
-    look_in_progress: anyio.Event | None = None  # set at its end
-    look_finished: anyio.Event | None = None  # for followers
+    poll_in_progress: anyio.Event | None = None  # set at its end
+    poll_finished: anyio.Event | None = None  # for followers
     followers: int = 0
 
     @property
     def stale(self) -> bool:
-        """True if the task was changed, for example cancelled, after the last look began."""
+        """True if the task was changed, for example cancelled, after the last poll began."""
         return self.began < self.stale_at
 
     @property
     def is_suspect(self) -> bool:
-        """True if a sweep or hint gave a reason to look, and no look since then got an answer."""
-        return self.suspected_at > self.looked
+        """True if a sweep or hint gave a reason to poll, and no poll since then got an answer."""
+        return self.suspected_at > self.polled
 
     @property
     def sweepable(self) -> bool:
-        """True if a sweep can confirm the entry. A task to be started, cancelled or saved needs a look."""
+        """True if a sweep can confirm the entry. A task to be started, cancelled or saved needs a poll."""
         return self.listed and not self.error and not self.unsaved
 
     @property
@@ -68,52 +67,52 @@ class CacheEntry:
         return task.handle is not None and not (undelivered or self.stale)
 
     def latest(self, task: Task) -> Task:
-        """Return the task of the last look, or the row at hand if that was changed since, perhaps by a replica."""
+        """Return the task of the last poll, or the row at hand if that was changed since, perhaps by a replica."""
         return task if self.stale and not self.task.ended else self.since(task)
 
     def since(self, known: Task) -> Task:
-        """Return the task of the last look, or `known` if that is newer, so that no client sees an older state."""
+        """Return the task of the last poll, or `known` if that is newer, so that no client sees an older state."""
         seen = self.task
         newer = known.updated > seen.updated or known.answered > seen.answered
         return known if newer and not seen.ended else seen
 
     def next_result(self) -> anyio.Event:
-        """Return an event that is set when the next look has finished."""
-        self.look_finished = self.look_finished or anyio.Event()
-        return self.look_finished
+        """Return an event that is set when the next poll has finished."""
+        self.poll_finished = self.poll_finished or anyio.Event()
+        return self.poll_finished
 
-    def finish_look(self) -> None:
-        """End the look in progress and notify its waiters."""
-        look, self.look_in_progress = self.look_in_progress, None
-        if look is not None:
-            look.set()
+    def finish_poll(self) -> None:
+        """End the poll in progress and notify its waiters."""
+        poll, self.poll_in_progress = self.poll_in_progress, None
+        if poll is not None:
+            poll.set()
         self.notify()
 
     def notify(self) -> None:
         """Wake the followers."""
-        finished, self.look_finished = self.look_finished, None
+        finished, self.poll_finished = self.poll_finished, None
         if finished is not None:
             finished.set()
 
 
 class SuspectQueue:
-    """The entries with a reason to look at them, in the order of the reasons; each entry is in the queue once."""
+    """The entries with a reason to poll them, in the order of the reasons; each entry is in the queue once."""
 
     def __init__(self) -> None:
         self._entries: dict[CacheEntry, bool] = {}
 
     def add(self, entry: CacheEntry, since: float, *, urgent: bool) -> None:
-        """Queue an entry; looks that began before `since` do not count. `urgent`: it probably ended or asks."""
+        """Queue an entry; polls that began before `since` do not count. `urgent`: it probably ended or asks."""
         entry.suspected_at = max(entry.suspected_at, since)
         if entry.is_suspect:
             self._entries[entry] = urgent or self._entries.get(entry, False)
 
     def drop(self, entry: CacheEntry) -> None:
-        """Remove an entry: a look at it begins, or it is forgotten."""
+        """Remove an entry: a poll of it begins, or it is forgotten."""
         self._entries.pop(entry, None)
 
     def resolve(self, entry: CacheEntry) -> bool:
-        """Remove an entry after a look, unless a newer reason came too late for that look; return True if it stays."""
+        """Remove an entry after a poll, unless a newer reason came too late for that poll; return True if it stays."""
         if not entry.is_suspect:
             self.drop(entry)
         return entry in self._entries
@@ -123,13 +122,13 @@ class SuspectQueue:
 
     @property
     def urgent(self) -> Sequence[CacheEntry]:
-        """The urgent entries without a look in progress."""
-        return [entry for entry, urgent in self._entries.items() if urgent and entry.look_in_progress is None]
+        """The urgent entries without a poll in progress."""
+        return [entry for entry, urgent in self._entries.items() if urgent and entry.poll_in_progress is None]
 
     @property
     def idle(self) -> Sequence[CacheEntry]:
-        """The entries without a look in progress, urgent ones first."""
-        idle = [entry for entry in self._entries if entry.look_in_progress is None]
+        """The entries without a poll in progress, urgent ones first."""
+        idle = [entry for entry in self._entries if entry.poll_in_progress is None]
         return sorted(idle, key=lambda entry: not self._entries[entry])
 
 
@@ -165,12 +164,12 @@ class PollSchedule:
     """The entries of one engine, the time each is due, and the engine's limits; the loops act on it."""
 
     def __init__(self, engine: str, engines: Engines, policy: PollingPolicy, is_mine: Callable[[Task], bool]) -> None:
-        """`is_mine` returns True for the tasks that this process looks at in the background."""
+        """`is_mine` returns True for the tasks that this process polls in the background."""
         self.engine = engine
         self.entries: dict[str, CacheEntry] = {}
         self.suspects = SuspectQueue()
         self.woken = anyio.Event()
-        self.awaited = anyio.Event()  # a client waits for a look
+        self.awaited = anyio.Event()  # a client waits for a poll
         self.asleep_until = FOREVER
         self.sweep_after = NEVER
         self._engines = engines
@@ -178,7 +177,7 @@ class PollSchedule:
         self._is_mine = is_mine
         self._index = HandleIndex()
         self._limits = policy.limits(engines.allowance(engine))
-        self._limits_read = monotonic()
+        self._limits_read = anyio.current_time()
         self._call_rate = CallRateLimiter(self._limits.looks_per_second)
         self._burst = self._limits.burst
         self._forgot = NEVER
@@ -198,14 +197,14 @@ class PollSchedule:
         return self._call_rate
 
     def _read(self) -> None:
-        if monotonic() - self._limits_read >= self.policy.allowance_every:
-            self._limits_read = monotonic()
+        if anyio.current_time() - self._limits_read >= self.policy.allowance_every:
+            self._limits_read = anyio.current_time()
             self._limits = self.policy.limits(self._engines.allowance(self.engine))
             self._call_rate.limit(self._limits.looks_per_second)
             self._burst = self._limits.burst
 
     def take_from_burst(self) -> bool:
-        """Return True if the engine allows one more early look now, and count that look."""
+        """Return True if the engine allows one more early poll now, and count that poll."""
         self._read()
         self._burst -= (allowed := self._burst > 0)
         return allowed
@@ -214,61 +213,65 @@ class PollSchedule:
     def sweeping(self) -> bool:
         """True if there are so many entries that sweeps are worthwhile."""
         many, allowed = len(self.entries), self.limits
-        if many <= self.policy.sweep_from or monotonic() < self.sweep_after or not self._engines.can_sweep(self.engine):
+        if (
+            many <= self.policy.sweep_from
+            or anyio.current_time() < self.sweep_after
+            or not self._engines.can_sweep(self.engine)
+        ):
             return False
         return not allowed.by_quota or many / allowed.looks_per_second > allowed.sweep_every
 
     # --- intervals
 
-    def pace(self, task: Task) -> float:
+    def interval(self, task: Task) -> float:
         """Return the seconds between two polls of a client for a task, by its age and by the load."""
-        return max(self.policy.pace(task), self._load_pace)
+        return max(self.policy.interval(task), self._load_interval)
 
     @property
-    def _load_pace(self) -> float:
+    def _load_interval(self) -> float:
         """The interval that follows from the number of executions.
 
-        With quotas, a sweep shows only that executions still run; anything else is as old as the last look. So the
-        interval is the time that looks at all of them take, but a minute at most: by then a sweep has found those that
+        With quotas, a sweep shows only that executions still run; anything else is as old as the last poll. So the
+        interval is the time that polls all of them take, but a minute at most: by then a sweep has found those that
         ended.
         """
         many = len(self.entries)
         if not many:  # only ended tasks, which clients may still poll
             return 0.0
         allowed = self.limits
-        looks, sweeps = many / allowed.looks_per_second, many * allowed.sweep_every / allowed.batch
+        polls, sweeps = many / allowed.looks_per_second, many * allowed.sweep_every / allowed.batch
         if not allowed.by_quota:
-            return sweeps if self.sweeping else looks
+            return sweeps if self.sweeping else polls
         if not self.sweeping:
-            return min(looks, self.policy.longest_load_pace)
-        return max(allowed.sweep_every, sweeps, min(looks, self.policy.confirm_every))
+            return min(polls, self.policy.longest_load_interval)
+        return max(allowed.sweep_every, sweeps, min(polls, self.policy.confirm_every))
 
-    def _look_pace(self, task: Task) -> float:
-        """Return the seconds between two background looks at a task; with quotas the queue adds to it."""
-        return self.policy.pace(task) if self.limits.by_quota else self.pace(task)
+    def _background_interval(self, task: Task) -> float:
+        """Return the seconds between two background polls of a task; with quotas the queue adds to it."""
+        return self.policy.interval(task) if self.limits.by_quota else self.interval(task)
 
     def age(self, entry: CacheEntry) -> float:
-        """Return the seconds since the last answer about it; with quotas since the last look, see `_load_pace`."""
-        looked = self.limits.by_quota and entry.looked > NEVER
-        return monotonic() - (entry.looked if looked else entry.answered)
+        """Return the seconds since the last answer about it; with quotas since the last poll, see `_load_interval`."""
+        polled = self.limits.by_quota and entry.polled > NEVER
+        return anyio.current_time() - (entry.polled if polled else entry.answered)
 
     def fresh(self, entry: CacheEntry, since: float) -> bool:
-        """Return True if the known state is as good as a new look: seen after `since`, or more recent than the pace.
+        """Return True if the known state is as good as a new poll: seen after `since`, or recent by the interval.
 
-        A client that polls at the pace it was given, with some tolerance, always gets a new look.
+        A client that polls at the interval it was given, with some tolerance, always gets a new poll.
         """
         if entry.stale:
             return False
-        age = monotonic() - entry.at
+        age = anyio.current_time() - entry.at
         return entry.began >= since or age <= min(
-            self.policy.early * self.policy.pace(entry.task), self.policy.fresh_for
+            self.policy.early * self.policy.interval(entry.task), self.policy.fresh_for
         )
 
     def good_enough(self, entry: CacheEntry) -> bool:
-        """Return True if the known state is recent enough to be returned when no further look is allowed."""
+        """Return True if the known state is recent enough to be returned when no further poll is allowed."""
         trip = len(self.entries) / self.limits.looks_per_second if self.limits.by_quota else 0.0
-        longest = self.policy.stale_paces * max(self.pace(entry.task), trip)
-        return not entry.stale and monotonic() - entry.at <= longest
+        longest = self.policy.stale_intervals * max(self.interval(entry.task), trip)
+        return not entry.stale and anyio.current_time() - entry.at <= longest
 
     # --- entries
 
@@ -281,44 +284,44 @@ class PollSchedule:
         return found
 
     def idle(self) -> Iterator[CacheEntry]:
-        """Iterate over the entries without a look in progress."""
-        return (entry for entry in self.entries.values() if entry.look_in_progress is None)
+        """Iterate over the entries without a poll in progress."""
+        return (entry for entry in self.entries.values() if entry.poll_in_progress is None)
 
     def wanted(self, entry: CacheEntry) -> bool:
-        """Return True if this process looks at the entry in the background: it is followed, or was asked for lately."""
+        """Return True if this process polls the entry in the background: it is followed, or was asked for lately."""
         if not self._is_mine(entry.task):
             return False
-        return bool(entry.followers) or monotonic() - entry.asked < self._interest(entry)
+        return bool(entry.followers) or anyio.current_time() - entry.asked < self._interest(entry)
 
     def note_interest(self, entry: CacheEntry) -> None:
         """Note that a client asked; sweeps include the entry for some time."""
-        entry.asked = monotonic()
+        entry.asked = anyio.current_time()
         if self.sweeping and self.wanted(entry):
             self.expect(entry, self._next(entry))
 
     def follow(self, entry: CacheEntry) -> None:
-        """Schedule looks for a follower."""
+        """Schedule polls for a follower."""
         if self.wanted(entry):
-            self.expect(entry, max(monotonic(), self._next(entry)))
+            self.expect(entry, max(anyio.current_time(), self._next(entry)))
 
     def expect(self, entry: CacheEntry, due: float) -> None:
-        """Make the next look due then, unless it is due earlier."""
+        """Make the next poll due then, unless it is due earlier."""
         if due < entry.due:
             self.set_due(entry, due)
 
     def set_due(self, entry: CacheEntry, due: float) -> None:
-        """Make the next look due then."""
+        """Make the next poll due then."""
         entry.due = due
         if due < self.asleep_until:
             self.woken.set()
 
     def hint(self, handle: str) -> None:
-        """Queue the executions of a handle that the engine reports as changed; looks that began before do not count.
+        """Queue the executions of a handle that the engine reports as changed; polls that began before do not count.
 
         Repeated hints within a few seconds are not urgent: otherwise a writer of hints could starve all other
         executions.
         """
-        now = monotonic()
+        now = anyio.current_time()
         for entry in self._index.of(handle):
             if not entry.task.ended:
                 if urgent := now - entry.hinted >= self.policy.urgent_every:
@@ -326,33 +329,33 @@ class PollSchedule:
                 self.suspects.add(entry, now, urgent=urgent)
                 self.woken.set()
 
-    def note_look(self, entry: CacheEntry) -> None:
-        """Schedule the next look after one has finished."""
+    def note_poll(self, entry: CacheEntry) -> None:
+        """Schedule the next poll after one has finished."""
         if self._index.add(entry) and self.engine in self._engines.hinting() and not entry.task.ended:
-            self.suspects.add(entry, monotonic(), urgent=True)  # hints before the handle was known were lost
+            self.suspects.add(entry, anyio.current_time(), urgent=True)  # hints before the handle was known were lost
         if self.suspects.resolve(entry):
             self.woken.set()
         wanted = entry.is_suspect or ((entry.followers or self.sweeping) and self.wanted(entry))
-        due = monotonic() + self._look_pace(entry.task)
+        due = anyio.current_time() + self._background_interval(entry.task)
         self.set_due(entry, due if entry.unsaved_end or (wanted and not entry.task.ended) else FOREVER)
         self._forget()
 
     def _next(self, entry: CacheEntry) -> float:
-        """Return the time of the next look, if there is interest."""
+        """Return the time of the next poll, if there is interest."""
         last = entry.began if self.limits.by_quota else entry.at
-        return last + self._look_pace(entry.task)
+        return last + self._background_interval(entry.task)
 
     def _interest(self, entry: CacheEntry) -> float:
-        return max(self.policy.interest, 3 * self.pace(entry.task))
+        return max(self.policy.interest, 3 * self.interval(entry.task))
 
     def _forget(self) -> None:
         """Drop entries that no client has asked for lately; their states are in the store."""
-        now = monotonic()
+        now = anyio.current_time()
         if now - self._forgot < self.policy.forget_after / 10:
             return
         self._forgot = now
         for task_id, entry in list(self.entries.items()):
-            idle = not (entry.look_in_progress or entry.followers or entry.unsaved_end)
+            idle = not (entry.poll_in_progress or entry.followers or entry.unsaved_end)
             if idle and (entry.task.ended or now - entry.asked > max(self.policy.forget_after, self._interest(entry))):
                 del self.entries[task_id]
                 self.suspects.drop(entry)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import monotonic
 
 import anyio
 from anyio.abc import TaskGroup
@@ -86,11 +85,11 @@ class HintListeners:
 
         with scope:
             while True:
-                began = monotonic()
+                began = anyio.current_time()
                 try:
                     await self._engines.hints(engine, report)
                 except EngineError as error:
-                    if monotonic() - began > backoff.longest:
+                    if anyio.current_time() - began > backoff.longest:
                         backoff.succeed()  # it was connected, and nothing changed
                     if not backoff.failing:
                         text = "engine %r cannot report changes and is only polled until it can: %s"

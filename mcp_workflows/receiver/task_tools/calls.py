@@ -18,9 +18,8 @@ from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Progress, Status
 from mcp_workflows.adapter.display_text import cleaned, quoted, safe_link, without_zero_fractions
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
 from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
-from mcp_workflows.tasks.results import texts_in, tool_error
+from mcp_workflows.tasks.results import META_LOG, META_STEPS, META_URL, texts_in, tool_error
 from mcp_workflows.tasks.service import EXPIRED, TaskService
-from mcp_workflows.tasks.view import META_LOG, META_STEPS, META_URL
 from mcp_workflows.tools.questions import can_decline, example_of, find_key, short_key
 from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire.commands import (

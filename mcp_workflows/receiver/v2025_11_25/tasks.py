@@ -18,21 +18,23 @@ from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, askable
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.receiver.context import Context, ProgressReports
-from mcp_workflows.receiver.disconnect import until_disconnected
-from mcp_workflows.receiver.v2025_11_25.elicitation import (
+from mcp_workflows.receiver.streams import until_disconnected
+from mcp_workflows.receiver.v2025_11_25.session import (
     TRIES,
     CallQuestions,
     Channel,
     OpenQuestion,
+    PolledQuestion,
+    Session,
     TaskQuestions,
     is_still_read,
+    session_of,
     with_complaint,
     withdraw,
 )
-from mcp_workflows.receiver.v2025_11_25.session import PolledQuestion, Session, session_of
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.results import final_result, withdrawn_result
 from mcp_workflows.tasks.service import NOT_FOUND, TaskService, time_left
-from mcp_workflows.tasks.view import final_result, withdrawn_result
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as wire

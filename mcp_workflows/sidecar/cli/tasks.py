@@ -233,7 +233,7 @@ async def _operator(config: Config, audit: Audit) -> AsyncGenerator[Operator]:
     adapters = {name: engine.kind(engine.settings) for name, engine in config.engines.items()}
     async with (
         config.store.open() as store,
-        Engines(adapters, patience=PATIENCE, notes=notes_in(store)) as engines,
+        Engines(adapters, call_timeout=PATIENCE, notes=notes_in(store)) as engines,
     ):
         yield Operator(store=store, engines=engines, tools=config.tools, audit=audit)
 

@@ -88,15 +88,6 @@ class TellingWithin(Told):
         return await super().describe(ref)
 
 
-class Broken(Told):
-    """Breaks when it is listened to."""
-
-    async def hints(self, changed: Callable[[str], None]) -> None:
-        """Nothing."""
-        self.asked += 1
-        raise ValueError("no")
-
-
 def settings(folder: Path) -> MemorySettings:
     return MemorySettings(name=str(folder))
 
@@ -278,14 +269,6 @@ async def test_an_engine_that_cannot_tell_is_asked_again_and_the_log_says_so_onc
         assert "the queue does not answer" in said[0]
         engine.tell("anything")
         assert "reports changes again" in caplog.text
-
-
-async def test_an_adapter_that_breaks_telling_breaks_nothing_else(tmp_path: Path) -> None:
-    engine = Broken(settings(tmp_path))
-    async with place(tmp_path, engine, PollingPolicy(watch_pauses=(0.01, 60.0))) as here:
-        await until(lambda: engine.asked >= 3)
-        (task_id,) = await here.start("echo", 1)
-        assert (await here.get(task_id)).status is Status.SUCCEEDED
 
 
 async def test_an_engine_whose_hints_are_not_configured_is_asked_again_when_its_adapter_is_another(

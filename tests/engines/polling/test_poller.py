@@ -46,31 +46,6 @@ class Waited(Counting):
 # --- the cap
 
 
-async def test_pollers_of_more_tasks_than_an_engine_may_be_asked_for_are_answered_from_what_is_known(
-    tmp_path: Path,
-) -> None:
-    engine = Counting(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy(looks_per_second=20)) as here:
-        ids = await here.start("forever", MANY)
-        polls = 0
-        stop_at, too_late = time.monotonic() + 4, time.monotonic() + 30  # 3 s are enough for each on an idle machine
-
-        async def poll(task_id: str) -> None:
-            nonlocal polls
-            while time.monotonic() < (stop_at if len(engine.looked_at) == MANY else too_late):
-                await here.get(task_id)
-                polls += 1
-                await anyio.sleep(0.05)
-
-        async with anyio.create_task_group() as group:
-            for task_id in ids:
-                group.start_soon(poll, task_id)
-        assert engine.busiest(0.99) <= 22  # a busy machine moves a call or two into the next second
-        assert polls > 10 * len(engine.times)
-        assert min(engine.looked_at.values()) >= 1  # each gets its turn
-        assert len(engine.looked_at) == MANY
-
-
 async def test_calls_that_a_stall_has_held_up_are_not_joined_by_those_of_the_next_second() -> None:
     call_rate = CallRateLimiter(5)
     for name in range(5):
@@ -108,17 +83,6 @@ async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_k
                 await anyio.sleep(0.02)
 
 
-async def test_who_asks_does_not_wait_for_all_that_is_only_followed(tmp_path: Path) -> None:
-    engine = Counting(MemorySettings(name=str(tmp_path)))
-    async with (
-        place(tmp_path, engine, PollingPolicy(looks_per_second=20)) as here,
-        here.listening(await here.start("forever", 200)),  # 10 s of looks
-    ):
-        await until(lambda: len(here.told) == 200 and len(engine.looked_at) >= 20)
-        (task_id,) = await here.start("echo", 1)
-        assert (await here.get(task_id)).status is Status.SUCCEEDED
-
-
 async def test_an_answer_is_looked_for_at_once_whatever_else_is_asked(tmp_path: Path) -> None:
     engine = Counting(MemorySettings(name=str(tmp_path)))
     async with place(tmp_path, engine, PollingPolicy(looks_per_second=1)) as here:
@@ -135,17 +99,6 @@ async def test_an_answer_is_looked_for_at_once_whatever_else_is_asked(tmp_path: 
 
 
 # --- sweeps
-
-
-async def test_many_followed_executions_are_asked_for_in_batches(tmp_path: Path) -> None:
-    engine = Swept(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy()) as here:
-        ids = await here.start("forever", 700)
-        async with here.listening(ids):
-            await until(lambda: sum(engine.batches) >= 3 * 700)
-        assert max(engine.batches) == 500
-        assert engine.busiest(0.99) <= 50
-        assert max(engine.looked_at.values()) == 1  # once to confirm; nothing changed since
 
 
 async def test_what_a_sweep_shows_as_ended_is_confirmed_by_one_look_and_told(tmp_path: Path) -> None:
@@ -200,15 +153,6 @@ async def test_a_sweep_that_fails_fails_nothing(tmp_path: Path) -> None:
             await until(lambda: here.ended(ids) == MANY)
         assert 1 <= engine.calls["describe_many"] <= 3  # it backs off
         assert not engine.batches
-
-
-async def test_few_executions_are_not_swept(tmp_path: Path) -> None:
-    engine = Swept(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy()) as here:
-        ids = await here.start("sleep", 20, seconds=1)
-        async with here.listening(ids):
-            await until(lambda: here.ended(ids) == 20)
-        assert not engine.calls["describe_many"]
 
 
 async def test_an_end_that_was_seen_while_something_was_done_to_the_task_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import pytest
@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from mcp_workflows.adapter import Allowance, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.polling import policy, poller, schedule, watch
+from mcp_workflows.engines.polling import policy
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.polling.poller import Poller
 from mcp_workflows.engines.registry import Engines
@@ -46,17 +46,9 @@ class Clock(datetime):
         return BEGIN + timedelta(seconds=now())
 
 
-class Reads(Protocol):
-    """A module that reads a clock."""
-
-    monotonic: object
-
-
 @pytest.fixture(autouse=True)
 def one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What polling does reads the jumping clock, as sleeping does."""
-    for module in (policy, poller, schedule, watch):
-        monkeypatch.setattr(module, "monotonic", now)
+    """The age of a task goes with the jumping clock, as sleeping does."""
     monkeypatch.setattr(policy, "datetime", Clock)
 
 
@@ -82,7 +74,7 @@ class Load:
         """Seconds after which an end must have been seen: two rounds of looks at all, and a few calls."""
         trip = len(self.ends) / self.allowed
         rest = self.allowance.sweep_every if self.allowance else 0.0
-        return 2 * (max(DEFAULT.longest_pace, trip) + rest) + 4 * self.latency + 1
+        return 2 * (max(DEFAULT.longest_interval, trip) + rest) + 4 * self.latency + 1
 
 
 DEFAULT = PollingPolicy()
@@ -154,12 +146,12 @@ async def ask(world: World, asked: Poller, number: int) -> None:
     task = task_of(number)
     end = world.load.ends[number]
     while now() < HORIZON:
-        seen = await asked.look(task)
+        seen = await asked.poll(task)
         if seen.ended:
             return
         if now() > end + world.load.late:
             world.late.append((task.id, now() - end))
-        await anyio.sleep(world.load.ask_every or asked.pace(task))
+        await anyio.sleep(world.load.ask_every or asked.interval(task))
 
 
 async def follow(world: World, followed: Poller, number: int) -> None:
@@ -278,10 +270,10 @@ def test_a_client_that_polls_at_the_pace_it_was_told_gets_a_new_look_each_time(l
         async with polling(world) as found:
             task = task_of(0)
             while now() < HORIZON:
-                await found.look(task)
+                await found.poll(task)
                 asks += 1
-                await anyio.sleep(found.pace(task))
+                await anyio.sleep(found.interval(task))
 
     anyio.run(polled, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
-    assert asks > HORIZON / DEFAULT.longest_pace
+    assert asks > HORIZON / DEFAULT.longest_interval
     assert len(world.looks) == asks

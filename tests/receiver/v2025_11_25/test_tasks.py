@@ -14,7 +14,7 @@ import pytest
 
 from mcp_workflows import Question, Tool
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.receiver.v2025_11_25 import elicitation as asking
+from mcp_workflows.receiver.v2025_11_25 import session as asking
 from mcp_workflows.tasks import service
 from tests.support import client_2025
 from tests.support.client_2025 import RELATED_TASK, Message, Session, accept, hold
@@ -153,26 +153,6 @@ async def test_what_was_cancelled_is_so_for_who_waits_though_the_engine_gives_no
         assert (await waiting.reply()).result["isError"] is True
 
 
-async def test_who_waits_for_a_task_hears_that_its_time_is_over(tmp_path: Path) -> None:
-    tools = [Tool(name="brief", engine="memory", workflow="forever", ttl=timedelta(seconds=0.5))]
-    async with (
-        site(store=f"sqlite:///{tmp_path}/tasks.db", tools=tools, authenticated=True) as served,
-        session(served.url) as client,
-    ):
-        waiting = client.start_request("tasks/result", {"taskId": await _start(client, "brief")})
-        reply = await waiting.reply()
-        assert (reply.code, reply.error["message"]) == (-32602, "Task expired: its time to live is over")
-
-
-async def test_a_client_that_only_polls_is_asked_outside_of_its_requests(served: Site) -> None:
-    async with session(served.url) as client:
-        await client.listen()
-        task_id = await _start(client, "ask")
-        await _until(client, task_id, "completed")
-        asked = [message for message in client.inbox if message.method == "elicitation/create"]
-        assert [message.channel for message in asked] == ["GET"]
-
-
 async def test_a_client_that_only_polls_and_listens_nowhere_is_asked_on_its_poll(served: Site) -> None:
     async with session(served.url) as client:
         await _until(client, await _start(client, "ask"), "completed")
@@ -244,27 +224,6 @@ async def test_what_is_answered_while_a_dropped_stream_is_found_out_is_not_asked
         assert messages == ["first?", "second?"]
 
 
-async def test_a_question_on_a_stream_that_was_dropped_is_asked_again(served: Site) -> None:
-    async with session(served.url, answer=hold) as client:
-        task_id = await _start(client, "ask")
-        waiting = client.start_request("tasks/result", {"taskId": task_id})
-        await _heard(client, _is("elicitation/create", "tasks/result"))
-        waiting.disconnect()
-        client.answer = accept
-        reply = await client.request("tasks/result", {"taskId": task_id})
-        assert reply.result["structuredContent"] == {"answer": "Ada"}
-
-
-async def test_a_question_on_a_stream_that_was_dropped_reaches_a_client_that_polls(served: Site) -> None:
-    async with session(served.url, answer=hold) as client:
-        task_id = await _start(client, "ask")
-        waiting = client.start_request("tasks/result", {"taskId": task_id})
-        await _heard(client, _is("elicitation/create", "tasks/result"))
-        waiting.disconnect()
-        client.answer = accept
-        await _until(client, task_id, "completed")
-
-
 async def test_a_client_that_cannot_ask_after_all_is_not_asked_at_every_poll(served: Site) -> None:
     async with session(served.url, answer=lambda _: {"nonsense": True}) as client:
         await client.listen()
@@ -293,16 +252,6 @@ async def test_an_answer_counts_though_its_request_was_given_up(served: Site) ->
         assert (await again.reply()).result["structuredContent"] == {"answer": "yes"}
 
 
-async def test_an_answer_that_does_not_fit_is_asked_for_again_and_told_why(served: Site) -> None:
-    def wrong_first(message: Message) -> Any:
-        return YES if "does not fit" in message.params["message"] else {"action": "accept", "content": {"answer": 7}}
-
-    async with session(served.url, answer=wrong_first) as client:
-        task_id = await _start(client, "ask")
-        reply = await client.request("tasks/result", {"taskId": task_id})
-        assert reply.result["structuredContent"] == {"answer": "yes"}
-
-
 @pytest.mark.parametrize(("tool", "field", "said"), [("ask", "answer", "yes"), ("asks_first", "reason", "I know why")])
 async def test_an_answer_to_a_plain_call_that_does_not_fit_is_asked_for_again(
     tool: str, field: str, said: str, served: Site
@@ -324,16 +273,6 @@ async def test_a_plain_call_whose_answers_never_fit_ends_with_a_handle(served: S
         assert len([message for message in client.inbox if message.method == "elicitation/create"]) == 3
         refused = await client.request("tools/call", {"name": "asks_first", "arguments": {}})
         assert "does not fit the question" in refused.error["message"]
-
-
-async def test_a_client_without_elicitation_is_not_asked(served: Site) -> None:
-    async with session(served.url, capabilities={}) as client, peer(served.url, token="ada") as new:
-        task_id = await _start(client, "ask")
-        waiting = client.start_request("tasks/result", {"taskId": task_id})
-        key = next(iter((await new.until(task_id, "input_required"))["inputRequests"]))
-        await new.answer(task_id, **{key: YES})
-        assert (await waiting.reply()).result["isError"] is False
-        assert not [message for message in client.inbox if "id" in message.body]
 
 
 async def test_questions_of_a_tool_come_before_its_task(served: Site) -> None:
@@ -473,9 +412,3 @@ async def test_a_call_that_was_sent_again_tells_of_its_task_once(served: Site) -
         await client.request("tasks/result", {"taskId": task_id})
         ended = [message for message in client.inbox if message.params.get("status") == "completed"]
         assert len(ended) == 1
-
-
-async def test_the_same_idempotency_key_is_the_same_task(served: Site) -> None:
-    async with session(served.url) as client:
-        key = {"mcp-workflows/idempotencyKey": "k" * 32}
-        assert await _start(client, "forever", meta=key) == await _start(client, "forever", meta=key)
