@@ -181,21 +181,14 @@ class Engines:
         """The HTTP routes that workflows call, by engine and path; engines without routes are left out."""
         return {name: opened.routes for name, opened in self._opened.items() if opened.routes}
 
-    def can_sweep(self, engine: str) -> bool:
-        """Return True if one call can ask this engine for the status of many executions."""
-        return self._has(engine, Sweeps)
-
-    def can_wait(self, engine: str) -> bool:
-        """Return True if a call can wait until an execution of this engine has ended."""
-        return self._has(engine, Waits)
+    def has(self, engine: str, capability: type[object]) -> bool:
+        """Return True if the adapter of this engine has the capability."""
+        opened = self._opened.get(engine)
+        return opened is not None and opened.has(capability)
 
     def hinting(self) -> Mapping[str, Adapter]:
         """Return the adapters that may tell which executions have changed, by engine."""
         return {name: opened.adapter for name, opened in self._opened.items() if opened.has(Hints)}
-
-    def _has(self, engine: str, capability: type[object]) -> bool:
-        opened = self._opened.get(engine)
-        return opened is not None and opened.has(capability)
 
     # --- calls
 

@@ -20,7 +20,7 @@ from mcp_workflows.errors import EngineError, OperatorError, RequestError
 from mcp_workflows.kit.tooling import ExplainedGate, Explains, Explanation, GateState, open_gates
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.adopt import AdoptionRequest, watched_arguments
+from mcp_workflows.tasks.adopt import watched_arguments
 from mcp_workflows.tasks.executions import NOT_STARTED, Executions, ObservedTask
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
@@ -204,8 +204,7 @@ class Operator:
         if not self._executions.adoption.runs(tool, ref):
             raise OperatorError(f"{execution_id} runs workflow {ref.workflow}, and tool {tool.name} {tool.workflow}")
         ttl, known = tool.ttl or retention, watched_arguments(tool, execution_id, arguments)
-        request = AdoptionRequest(tool=tool, ref=ref, owner=owner, arguments=known, ttl=ttl, context={})
-        task = await self._executions.adopt(request)
+        task = await self._executions.adopt(self._executions.adoption.new_task(tool, ref, owner, known, ttl=ttl))
         self._record(Event.CREATE, task, "watched")
         return await self._executions.observe_once(task)
 

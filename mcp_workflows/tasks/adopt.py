@@ -1,12 +1,12 @@
-"""Adoption: a task for an execution that was started elsewhere; nothing is ever started for it."""
+"""New rows: of a tool and its caller, and of an execution that was started elsewhere (adoption)."""
 
 from __future__ import annotations
 
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, Final
 
 import anyio
 
@@ -21,19 +21,8 @@ from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
 logger = logging.getLogger(__name__)
 
 _REFUSED_AFTER = 0.25  # seconds, for all refusals: the time must not show that an execution exists
+NO_CONTEXT: Final[Mapping[str, str]] = {}
 _FROZEN = frozenset({"engine", "questions", "options", "allow_answer", "allow_cancel", "output", "max_result"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptionRequest:
-    """A request for a task: the execution, the tool and the owner."""
-
-    tool: AnyTool
-    ref: Ref
-    owner: Principal
-    arguments: Mapping[str, JSON]  # for the templates of the tool
-    ttl: timedelta
-    context: Mapping[str, str]
 
 
 class Adoption:
@@ -87,59 +76,81 @@ class Adoption:
         adapter = self._engines.get(tool.engine)
         return tool.workflow == ref.workflow if adapter is None else adapter.same_workflow(tool.workflow, ref.workflow)
 
-    async def create(self, adopted: AdoptionRequest, caps: Caps = NO_CAPS) -> Task:
-        """Create the task, or return the one that this owner has for the execution and the unchanged tool.
+    def new_task(
+        self,
+        tool: AnyTool,
+        ref: Ref,
+        owner: Principal,
+        arguments: Mapping[str, JSON],
+        *,
+        ttl: timedelta,
+        context: Mapping[str, str] = NO_CONTEXT,
+    ) -> Task:
+        """Return a row that has its handle from the start, so that nothing is ever started for it.
+
+        `arguments` are for the templates of the tool.
+
+        Raises:
+            MappingError: a template of the tool does not work on these arguments.
+        """
+        identity, task_id = self._engines.identity(tool.engine), secrets.token_hex(20)
+        frozen = tool.model_dump(mode="json", include=set(_FROZEN))
+        frozen |= tool.model_dump(mode="json", include={"cancel", "on_expire"}, exclude_defaults=True)
+        name = digest([identity, ref.handle, frozen])
+        scope = {"args": arguments, **owner.scope, "task": {"id": task_id}}
+        options = {key: value for key, value in tool.frozen_options(scope).items() if value is not None}
+        return task_of(
+            tool,
+            owner,
+            now=self._clock(),
+            ttl=ttl,
+            id=task_id,
+            workflow=ref.workflow,
+            key=f"adopted-{name}",
+            input=None,
+            options={**options, **ref.options},
+            gates=tool.frozen_gates(scope),
+            arguments=arguments if tool.gates else None,
+            context={"tool": tool.name, "owner": owner.subject or owner.id, **context},
+            idempotency_key=f"adopted:{name}",
+            fingerprint=digest(["adopted", ref.handle]),
+            handle=ref.handle,
+            execution=Execution(status=Status.RUNNING),
+            identity=identity,
+        )
+
+    async def create(self, task: Task, caps: Caps = NO_CAPS) -> Task:
+        """Store the task, or return the one that this owner has for the execution and the unchanged tool.
 
         Raises:
             CapReached: a quota is reached.
-            MappingError: a template of the tool does not work on these arguments.
         """
         now = self._clock()
-        task = _task_of(adopted, self._engines.identity(adopted.tool.engine), now)
         while (row := await self._store.create(task, caps)).expired(now):
             await changed(self._store, row, lambda old: release(old, now))
         return row
 
 
-def watched_arguments(tool: AnyTool, execution_id: str, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the arguments for the tool's templates; those of a tool that watches include the execution's id."""
-    return {**arguments, EXECUTION_ID: execution_id} if tool.kind is Kind.WATCH else arguments
-
-
-def _task_of(adopted: AdoptionRequest, identity: str, now: datetime) -> Task:
-    """Return a row that has its handle from the start, so that nothing is ever started for it."""
-    tool, ref, owner = adopted.tool, adopted.ref, adopted.owner
-    task_id = secrets.token_hex(20)
-    frozen = tool.model_dump(mode="json", include=set(_FROZEN))
-    frozen |= tool.model_dump(mode="json", include={"cancel", "on_expire"}, exclude_defaults=True)
-    name = digest([identity, ref.handle, frozen])
-    scope = {"args": adopted.arguments, **owner.scope, "task": {"id": task_id}}
-    options = {key: value for key, value in tool.frozen_options(scope).items() if value is not None}
+def task_of(tool: AnyTool, owner: Principal, *, now: datetime, ttl: timedelta, **fields: Any) -> Task:  # Any: values
+    """Return a row with all that follows from its tool, owner and time; `fields` are the others."""
     return Task(
-        id=task_id,
         owner=owner.id,
         tool=tool.name,
         engine=tool.engine,
-        workflow=ref.workflow,
-        key=f"adopted-{name}",
-        input=None,
-        options={**options, **ref.options},
-        gates=tool.frozen_gates(scope),
-        arguments=adopted.arguments if tool.gates else None,
-        context={"tool": tool.name, "owner": owner.subject or owner.id, **adopted.context},
         created=now,
         updated=now,
-        expires=now + adopted.ttl,
+        expires=now + ttl,
         max_result=tool.max_result,
         output_schema=tool.output,
-        idempotency_key=f"adopted:{name}",
-        fingerprint=digest(["adopted", ref.handle]),
-        handle=ref.handle,
-        execution=Execution(status=Status.RUNNING),
         guarded=tool.allow is not None,
+        grace=tool.grace,
+        cancel_on_expiry=tool.cancels_on_expiry,
         may_answer=tool.may_answer,
         may_cancel=tool.may_cancel,
-        grace=tool.grace,
-        identity=identity,
-        cancel_on_expiry=tool.cancels_on_expiry,
+        **fields,
     )
+
+
+def watched_arguments(tool: AnyTool, execution_id: str, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """Return the arguments for the tool's templates; those of a tool that watches include the execution's id."""
+    return {**arguments, EXECUTION_ID: execution_id} if tool.kind is Kind.WATCH else arguments

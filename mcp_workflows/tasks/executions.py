@@ -58,7 +58,7 @@ from mcp_workflows.task import (
     observe,
     request_cancel,
 )
-from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest
+from mcp_workflows.tasks.adopt import Adoption
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
 from mcp_workflows.tasks.results import keepable, mismatch, tool_result
 from mcp_workflows.tasks.start import NO_KEY, TaskCreation
@@ -115,7 +115,6 @@ class Executions:
     ) -> None:
         """`steady` counts seconds evenly, even if the clock is set. A `clock` given without it counts as never set."""
         self.clock = clock
-        self.read_timeout = READ_TIMEOUT
         self.adoption = Adoption(store, engines, clock)
         self._store = store
         self._engines = engines
@@ -186,15 +185,14 @@ class Executions:
         create = partial(self._creation.create, task, caps, same)
         return await self._within(caps, create, owner=task.owner, tool=task.tool)
 
-    async def adopt(self, request: AdoptionRequest, caps: Caps = NO_CAPS) -> Task:
-        """Return the task for an execution that was started elsewhere and has been found.
+    async def adopt(self, task: Task, caps: Caps = NO_CAPS) -> Task:
+        """Return the task of `Adoption.new_task`, or the one that its owner has for the execution and unchanged tool.
 
         Raises:
             LimitReached: a quota is reached.
-            MappingError: see `Adoption.create`.
         """
-        create = partial(self.adoption.create, request, caps)
-        return await self._within(caps, create, owner=request.owner.id, tool=request.tool.name)
+        create = partial(self.adoption.create, task, caps)
+        return await self._within(caps, create, owner=task.owner, tool=task.tool)
 
     async def _within(self, caps: Caps, create: Callable[[], Awaitable[Task]], *, owner: str, tool: str) -> Task:
         """Return the task that `create` makes within these caps.
@@ -241,6 +239,11 @@ class Executions:
 
     # --- find
 
+    @staticmethod
+    def read_deadline() -> float:
+        """Return the time on the event loop's clock until which a read that begins now is answered."""
+        return anyio.current_time() + READ_TIMEOUT
+
     async def find(
         self, task_id: str, owner: str, shared_tools: Sequence[str] = (), *, by: float = float("inf")
     ) -> Task | None:
@@ -265,7 +268,7 @@ class Executions:
             StoreUnavailable: the tasks cannot be read within the time of a read.
         """
         now, before = self.clock(), None
-        with _until(anyio.current_time() + self.read_timeout):
+        with _until(self.read_deadline()):
             for _ in range(_FIND_PAGES):
                 page = await self._store.list_of_owner(owner, now=now, limit=_FIND_PAGE_SIZE, before=before)
                 for task in page:
@@ -287,7 +290,7 @@ class Executions:
         Raises:
             RequestError: the cursor was not made here for this reader.
         """
-        by, now = anyio.current_time() + self.read_timeout, self.clock()
+        by, now = self.read_deadline(), self.clock()
         subject = reader if shared_tools is None else f"{_SHARED}{reader}"
         before = None if cursor is None else read_cursor(self._cursor_key, subject, cursor)
         with _until(by):
@@ -320,7 +323,7 @@ class Executions:
         annotate_span(task.tool, task.context)
         if task.ended:
             return ObservedTask(task)
-        by = anyio.current_time() + self.read_timeout if by is None else by
+        by = self.read_deadline() if by is None else by
         silence = self._engines.silence(task.engine)
         warning: str | None = f"engine {task.engine}: {silence or 'no answer yet'}"
         try:

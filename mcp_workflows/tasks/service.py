@@ -38,7 +38,7 @@ from mcp_workflows.errors import (
     WorkflowsError,
 )
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.adopt import AdoptionRequest
+from mcp_workflows.tasks.adopt import task_of
 from mcp_workflows.tasks.executions import NO_MORE, Executions, ObservedTask, caps_of
 from mcp_workflows.tasks.results import (
     abandoned_text,
@@ -356,21 +356,19 @@ class TaskService:
             self._meters.count_failed_lookup(principal)
             return Finished(result=tool_error(str(error)))
         ttl = self._ttl(call, tool, principal)
-        request = AdoptionRequest(
-            tool=tool, ref=ref, owner=principal, arguments=call.arguments, ttl=ttl, context=call.context
-        )
-        task = await self._executions.adopt(request, caps_of(self._limits, tool, self._executions.clock()))
+        new = self._executions.adoption.new_task(tool, ref, principal, call.arguments, ttl=ttl, context=call.context)
+        task = await self._executions.adopt(new, caps_of(self._limits, tool, new.created))
         self._record(Event.CREATE, principal, task, outcome="watched")
         return task
 
     def _new_task(self, tool: AnyTool, call: Call, ready: Prepared, task_id: str, principal: Principal) -> Task:
-        now, filled = self._executions.clock(), ready.filled
-        expires = now + self._ttl(call, tool, principal)
-        return Task(
+        filled = ready.filled
+        return task_of(
+            tool,
+            principal,
+            now=self._executions.clock(),
+            ttl=self._ttl(call, tool, principal),
             id=task_id,
-            owner=principal.id,
-            tool=tool.name,
-            engine=tool.engine,
             workflow=tool.workflow,
             key=self._executions.start_key(task_id, tool.name, principal.id, ready.same),
             input=filled.input,
@@ -378,16 +376,8 @@ class TaskService:
             gates=filled.gates,
             arguments=ready.arguments if tool.gates else None,
             context={**filled.context, **propagated(call.context)},
-            created=now,
-            updated=now,
-            expires=expires,
-            max_result=tool.max_result,
-            output_schema=tool.output,
             idempotency_key=ready.same.key,
             fingerprint=ready.fingerprint,
-            guarded=tool.allow is not None,
-            grace=tool.grace,
-            cancel_on_expiry=tool.cancels_on_expiry,
         )
 
     def _ttl(self, call: Call, tool: AnyTool, principal: Principal) -> timedelta:
@@ -500,7 +490,7 @@ class TaskService:
 
     async def get(self, task_id: str, principal: Principal) -> TaskView:
         """`tasks/get`: return the task as its engine shows it now, or its last known state if that does not answer."""
-        by = anyio.current_time() + self._executions.read_timeout
+        by = self._executions.read_deadline()
         task, rights = await self._authorize(task_id, principal, by=by)
         found = await self._observed_view(task, rights, principal, by)
         if found is None:
@@ -527,7 +517,7 @@ class TaskService:
 
         Unlike `get` this records no refusal: an approver did nothing wrong.
         """
-        by = anyio.current_time() + self._executions.read_timeout
+        by = self._executions.read_deadline()
         shared_tools = self.authorization.shared_tools(principal)
         task = await self._executions.find(task_id, principal.id, shared_tools, by=by)
         if task is None or task.expired(self._executions.clock()):
@@ -583,7 +573,7 @@ class TaskService:
         Raises:
             RequestError: it has ended already.
         """
-        by = anyio.current_time() + self._executions.read_timeout
+        by = self._executions.read_deadline()
         task, rights = await self._authorize(task_id, principal, Verb.CANCEL, by=by)
         task = (await self._executions.observe(task, by=by)).task
         if task.cancelled is None:
@@ -638,7 +628,7 @@ class TaskService:
 
     async def listen(self, task_ids: Sequence[str], principal: Principal) -> Sequence[Task]:
         """Return the tasks of `subscriptions/listen` that this principal may see; the others are left out silently."""
-        by = anyio.current_time() + self._executions.read_timeout
+        by = self._executions.read_deadline()
         tasks: dict[str, Task] = {}
         failures: list[StoreError] = []
 
@@ -696,7 +686,7 @@ class TaskService:
 
     async def read(self, task_id: str, part: Part, principal: Principal) -> Document:
         """`resources/read` of a task's whole result, or of its log, with the same authorization."""
-        by = anyio.current_time() + self._executions.read_timeout
+        by = self._executions.read_deadline()
         task, rights = await self._authorize(task_id, principal, by=by)
         task = (await self._executions.observe(task, by=by)).task
         if not rights.reads(task):
@@ -736,9 +726,7 @@ class TaskService:
         rights = await rules.rights(task, principal)
         if not rights.see and principal.id != task.owner:
             # such a principal may read it only while it asks, which may have begun a moment ago
-            task = (
-                await self._executions.observe(task, by=min(by, anyio.current_time() + self._executions.read_timeout))
-            ).task
+            task = (await self._executions.observe(task, by=min(by, self._executions.read_deadline()))).task
         if not rights.reads(task):
             rules.denied(principal, task=task, reason="may not see it")
             self._meters.count_failed_lookup(principal)

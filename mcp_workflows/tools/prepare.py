@@ -15,7 +15,7 @@ from mcp_workflows.adapter import JSON, Gate, InputRequest, digest
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.tools.dialogue import Confirmation, Declined, Dialogue, confirmation, questions, still_to_ask, take
 from mcp_workflows.tools.json_schema import check_size
-from mcp_workflows.tools.tool import AnyTool, on_behalf_of
+from mcp_workflows.tools.tool import AnyTool, all_labels
 
 SHORTEST_SECRET: Final = 32  # characters of a key that is all that tells its caller from others
 _RESERVED: Final = "mcp-workflows:"  # prefix of keys that are made here, so that they never equal a client's key
@@ -173,5 +173,5 @@ def fill_templates(tool: AnyTool, scope: Mapping[str, JSON], principal: Principa
         input=tool.map(scope),
         options=tool.frozen_options(scope),
         gates=tool.frozen_gates(scope),
-        context=on_behalf_of(tool, principal, scope),
+        context=all_labels(tool, principal, scope),
     )

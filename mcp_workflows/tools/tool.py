@@ -140,9 +140,9 @@ class Annotations(BaseModel):
 
 
 EXECUTION_ID = "execution_id"
-TOLD = frozenset({"tool", "owner", "principal", "issuer", "client", "traceparent", "tracestate"})
-"""The names of what engines are told in any case."""
-_TOLD_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")  # of labels too
+RESERVED_LABELS: Final = frozenset({"tool", "owner", "principal", "issuer", "client", "traceparent", "tracestate"})
+"""The labels that each execution gets in any case."""
+_LABEL_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 WATCH_INPUT: Schema = {
     "type": "object",
     "properties": {
@@ -440,8 +440,8 @@ class _Offered(BaseModel):
         """Return the arguments as the engine gets them: a list is positional."""
         return [scope["args"]]
 
-    def labels(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return what the engine is told of the caller beyond the usual."""
+    def render_labels(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the labels of an execution beyond the reserved ones."""
         return {}
 
     def frozen_options(self, scope: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -489,11 +489,11 @@ class Tool(_Offered):
         "are the same task. Default: such calls are two. See `mcp-workflows docs retries`.",
         examples=["10m"],
     )
-    on_behalf_of: dict[str, str] = Field(
+    labels: dict[str, str] = Field(
         default_factory=dict,
         max_length=16,
-        description="More that the engine is told of who calls, as texts with {{placeholders}}: in a memo (Temporal) "
-        'or labels (Google). `{email: "{{principal.claims.email}}"}`.',
+        description="Labels of executions, as texts with {{placeholders}}: in a memo (Temporal) or labels (Google). "
+        '`{email: "{{principal.claims.email}}"}`.',
     )
     may_answer: ClassVar = True  # the tasks of a start are the caller's own
     may_cancel: ClassVar = True
@@ -506,13 +506,13 @@ class Tool(_Offered):
             raise ValueError(f"{', '.join(useless)}: only with kind: watch; leave it out")
         return cast("object", values)
 
-    @field_validator("on_behalf_of")
+    @field_validator("labels")
     @classmethod
     def _has_names_and_templates(cls, texts: dict[str, str]) -> dict[str, str]:
-        if wrong := sorted(name for name in texts if not _TOLD_NAME.fullmatch(name)):
-            raise ValueError(f"{wrong[0]!r} is no name for it: up to 32 of a-z, 0-9, _ and -, a-z first")
-        if taken := sorted(texts.keys() & TOLD):
-            raise ValueError(f"the engine is told {', '.join(taken)} anyway: choose another name")
+        if wrong := sorted(name for name in texts if not _LABEL_NAME.fullmatch(name)):
+            raise ValueError(f"{wrong[0]!r} is no name of a label: up to 32 of a-z, 0-9, _ and -, a-z first")
+        if taken := sorted(texts.keys() & RESERVED_LABELS):
+            raise ValueError(f"executions have the labels {', '.join(taken)} anyway: choose another name")
         check_template(texts)
         return texts
 
@@ -528,12 +528,12 @@ class Tool(_Offered):
 
     @cached_property
     def _labels_templates(self) -> Mapping[str, Template]:
-        return {name: Template(text) for name, text in self.on_behalf_of.items()}
+        return {name: Template(text) for name, text in self.labels.items()}
 
     def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
         yield "args", self.args
         yield from super()._templates()
-        yield from ((f"on_behalf_of.{name}", text) for name, text in self.on_behalf_of.items())
+        yield from ((f"labels.{name}", text) for name, text in self.labels.items())
 
     def map(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
         """Return the arguments as the engine gets them: a list is positional.
@@ -546,14 +546,14 @@ class Tool(_Offered):
         declared = self.input.get("properties") or self.input.get("additionalProperties") not in (None, True, False)
         return [scope["args"]] if scope["args"] or declared or self.input.keys() & _OPENING else []
 
-    def labels(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
-        """Fill in `on_behalf_of`; texts without a value are left out.
+    def render_labels(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
+        """Fill in `labels`; texts without a value are left out.
 
         Raises:
             MappingError: a text would have a gap.
         """
         if gaps := {gap for template in self._labels_templates.values() for gap in template.gaps(scope)}:
-            raise MappingError(f"{', '.join(sorted(gaps))} must be there: on_behalf_of of this tool is made of it")
+            raise MappingError(f"{', '.join(sorted(gaps))} must be there: a label of this tool is made of it")
         texts = {name: template.text(scope) for name, template in self._labels_templates.items()}
         return {name: text for name, text in texts.items() if text}
 
@@ -606,13 +606,13 @@ MODELS: Final[Mapping[Kind, type[Tool] | type[WatchTool]]] = {Kind.START: Tool, 
 _OTHER: Final = {Kind.START: Kind.WATCH, Kind.WATCH: Kind.START}
 
 
-def on_behalf_of(tool: AnyTool, principal: Principal, scope: Mapping[str, JSON]) -> Mapping[str, str]:
-    """Return the tool, the owner of the task, and the tool's `on_behalf_of`, with no other claims.
+def all_labels(tool: AnyTool, principal: Principal, scope: Mapping[str, JSON]) -> Mapping[str, str]:
+    """Return the labels of an execution: the tool, the owner of the task, and the tool's own, with no other claims.
 
     Raises:
-        MappingError: see `Tool.labels`.
+        MappingError: see `Tool.render_labels`.
     """
     exactly = principal.id if principal.subject is not None else None  # two issuers may know one subject
     who = {"principal": exactly, "issuer": principal.issuer, "client": principal.client}
     known = {name: value for name, value in who.items() if value is not None}
-    return {"tool": tool.name, "owner": principal.subject or principal.id, **known, **tool.labels(scope)}
+    return {"tool": tool.name, "owner": principal.subject or principal.id, **known, **tool.render_labels(scope)}

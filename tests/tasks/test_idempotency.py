@@ -331,7 +331,7 @@ def test_the_page_shows_what_is_so(tmp_path: Path) -> None:
     for text in blocks:
         (tmp_path / "workflows.yaml").write_text(text)
         loaded.append(load_config(tmp_path / "workflows.yaml", {}))
-    assert [isinstance(tool := config.tools[0], Tool) and bool(tool.on_behalf_of) for config in loaded] == [False, True]
+    assert [isinstance(tool := config.tools[0], Tool) and bool(tool.labels) for config in loaded] == [False, True]
     assert [tuple(config.server.key_paths) for config in loaded] == [tuple(KEY_PATHS)] * 2
     assert f"at least {SHORTEST_SECRET} characters" in PAGE
 

@@ -256,8 +256,8 @@ WRONG: Sequence[tuple[Mapping[str, Any], str]] = [
     ({"confirm": " \u200b\u202e"}, "must say something"),
     ({"ask": {"to": {"message": " ", "schema": {"type": "string"}}}}, "must say something"),
     ({"ask": {"sure": {"message": "?"}}}, "only one yes or no"),
-    ({"on_behalf_of": {"owner": "x"}}, "anyway"),
-    ({"on_behalf_of": {"E-Mail": "x"}}, "no name"),
+    ({"labels": {"owner": "x"}}, "anyway"),
+    ({"labels": {"E-Mail": "x"}}, "no name"),
     ({"dedupe": "0s"}, "longer than 0"),
     ({"ask": {"to": {"message": "?", "when_missing": True}}}, "when_missing"),
 ]
@@ -270,8 +270,8 @@ def test_a_mistake_is_found_when_it_is_loaded(settings: Mapping[str, Any], said:
 
 
 def test_an_argument_that_is_not_there_is_found_when_it_is_loaded() -> None:
-    found = tool(confirm="Charge {{ammount}}?", on_behalf_of={"who": "{{whom}}"}).problems()
+    found = tool(confirm="Charge {{ammount}}?", labels={"who": "{{whom}}"}).problems()
     assert list(found) == [
         ("questions.confirm.message", "there is no argument 'ammount'; did you mean 'amount'?"),
-        ("on_behalf_of.who", "there is no argument 'whom'"),
+        ("labels.who", "there is no argument 'whom'"),
     ]

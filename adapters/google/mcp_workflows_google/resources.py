@@ -33,7 +33,7 @@ KEY_LABEL: Final = "mcp-workflows-key"  # the key of the start
 TOOL_LABEL: Final = "mcp-workflows-tool"  # the name of the tool, for people
 TRACE_LABEL: Final = "mcp-workflows-traceparent"  # the W3C traceparent of the call
 OWNER_LABEL: Final = "mcp-workflows-owner"  # the owner of the task
-MORE_LABEL: Final = "mcp-workflows-for-"  # prefix of the labels from `on_behalf_of` of a tool
+MORE_LABEL: Final = "mcp-workflows-for-"  # prefix of the labels from `labels` of a tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ def preview(start: Start, settings: GoogleSettings) -> Mapping[str, JSON]:
 
 
 def labels(start: Start) -> Mapping[str, str]:
-    """Return the labels: the key; for people also the tool, the owner, the trace and the tool's `on_behalf_of`.
+    """Return the labels: the key; for people also the tool, the owner, the trace and the tool's own.
 
     Characters that labels do not permit become dashes.
     """

@@ -1,4 +1,4 @@
-"""Labels of executions: whose they are and what `on_behalf_of` says, by Google's rules, and no two people one value."""
+"""Labels of executions: whose they are and what the tool says, by Google's rules, and no two people one value."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import anyio
 
+from mcp_workflows.adapter import Sweeps
 from mcp_workflows.engines.polling.policy import CallRateLimiter, PollingPolicy, PollLimits
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import WorkflowsError
@@ -216,7 +217,7 @@ class PollSchedule:
         if (
             many <= self.policy.sweep_from
             or anyio.current_time() < self.sweep_after
-            or not self._engines.can_sweep(self.engine)
+            or not self._engines.has(self.engine, Sweeps)
         ):
             return False
         return not allowed.by_quota or many / allowed.looks_per_second > allowed.sweep_every

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_workflows.adapter import Adapter
+from mcp_workflows.adapter import Adapter, Waits
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError
@@ -121,7 +121,7 @@ class LongPolls:
 
     def add(self, group: TaskGroup, task: Task) -> None:
         """Wait for the task now, or when a slot is free."""
-        if task.id in self._waits or task.handle is None or not self._engines.can_wait(task.engine):
+        if task.id in self._waits or task.handle is None or not self._engines.has(task.engine, Waits):
             return
         self._waits[task.id] = self._queue[task.id] = _Wait(task, _Backoff(self._policy.watch_pauses))
         self._fill(group)

@@ -51,6 +51,7 @@ _OLD_OF_TOOLS: Final[Mapping[Where, str]] = {
     ("gates",): "is now `questions: {NAME: {when: ..., message: ..., schema: ..., send: ..., decline: ...}}`",
     ("fallback",): "is part of `tasks` now: `tools` is `tasks: optional`, `wait` is `tasks: wait`, and `refuse` is "
     "`tasks: required`",
+    ("on_behalf_of",): "is now `labels`",
     ("send",): "is now `args: [...]`, a list with the one input",
 }
 _TEAMS: Final = 'of tools that are included belong in `rules`, by pattern ("orders_*")'

@@ -1,4 +1,4 @@
-"""On whose behalf: what of who calls reaches the engine, what the task keeps of it, and what is missing is said."""
+"""Labels and claims: what of the caller reaches the engine, what the task keeps, and what is said if it is missing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ BEA = Principal(
 NOBODY = Principal(id="local")
 TELL = {"email": "{{principal.claims.email}}", "desk": "{{principal.claims.desk}}", "order": "{{a}}"}
 TOOLS = [
-    Tool(name="telling", engine="memory", workflow="forever", on_behalf_of=TELL),
-    Tool(name="gapped", engine="memory", workflow="forever", on_behalf_of={"who": "x-{{principal.claims.email}}"}),
+    Tool(name="telling", engine="memory", workflow="forever", labels=TELL),
+    Tool(name="gapped", engine="memory", workflow="forever", labels={"who": "x-{{principal.claims.email}}"}),
     Tool(name="named", engine="memory", workflow="forever", options={"id": "{{principal.claims.team}}-{{a}}"}),
     Tool(
         name="mapped",
@@ -46,7 +46,7 @@ TOOLS = [
         engine="memory",
         workflow="forever",
         args=[{"roles": "{{principal.claims.realm_access.roles}}", "none": "{{principal.claims.realm_access.team}}"}],
-        on_behalf_of={
+        labels={
             "role": "{{principal.claims.realm_access.roles[0]}}",
             "clerk": '{{principal.claims.resource_access."shop.eu".roles[0]}}',
             "desk": '{{principal.claims."https://acme.example/desk"}}',
