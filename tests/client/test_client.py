@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_workflows import Question, TasksClient, Tool, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.client import TaskHandle, TaskState, idempotency
+from mcp_workflows.client import TaskHandle, TaskState
 from mcp_workflows.client.connection import Era, connect
 from mcp_workflows.client.requests import TaskNotFound
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
@@ -118,14 +118,6 @@ async def test_questions_before_the_start_are_answered_too(served: str) -> None:
         assert found.person.asked == ["first", "second"]
 
 
-async def test_a_failed_workflow_is_an_error_result_and_a_protocol_error_is_raised(served: str) -> None:
-    async with scene(served) as found:
-        assert (await found.client.call_tool("fail")).is_error
-        with pytest.raises(MCPError, match="no such order") as raised:
-            await found.client.call_tool("protocol_error")
-        assert (raised.value.code, raised.value.data) == (-32602, {"order": "o-1"})
-
-
 async def test_a_cancelled_task_raises_and_names_itself(served: str) -> None:
     async with scene(served) as found:
         begun = await found.start("forever")
@@ -162,15 +154,6 @@ async def test_a_task_nobody_knows_is_an_error_at_once(served: str) -> None:
                 await asked()
             assert (raised.value.task_id, raised.value.code) == ("nonsense", -32602)
             assert isinstance(raised.value, MCPError)
-
-
-async def test_the_same_idempotency_key_starts_one_workflow(served: str) -> None:
-    async with scene(served) as found:
-        first = await found.start("forever", {"a": 1}, idempotency_key="k" * 32)
-        again = await found.start("forever", {"a": 1}, idempotency_key="k" * 32)
-        assert first.id == again.id
-        with pytest.raises(MCPError, match="other arguments"):
-            await found.client.call_tool("forever", {"a": 2}, meta=idempotency("k" * 32))
 
 
 async def test_a_question_that_is_answered_elsewhere_goes_away(served: str) -> None:

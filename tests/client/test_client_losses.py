@@ -240,13 +240,6 @@ async def test_the_task_is_cancelled_with_what_waits_for_it_only_if_that_is_want
         assert server.heard.count("tasks/cancel") == (2 if wanted else 0)
 
 
-@pytest.mark.slow
-async def test_a_server_that_does_not_answer_holds_up_nobody_who_goes_away() -> None:
-    async with foreign(Foreign([WORKING], cancels=[None]), cancel_on_abandon=True) as (client, _):
-        with anyio.fail_after(8), anyio.move_on_after(0.2):
-            await client.call_tool("x")
-
-
 # --- a handle
 
 

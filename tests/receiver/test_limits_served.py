@@ -32,7 +32,6 @@ from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.commands import Call, CallOutcome, Created, Finished
 from tests.support.here import elder
-from tests.support.in_memory import entered, line
 from tests.support.places import Counting
 from tests.support.served import memory_tools, peer, serving, site
 
@@ -285,18 +284,6 @@ async def _json(response: Any) -> Any:
     return response.json()
 
 
-async def test_a_task_tool_tells_the_model_of_the_limit(tmp_path: Path) -> None:
-    tools = [Tool(name="forever", engine="memory", workflow="forever", wait=timedelta(milliseconds=1))]
-    store = f"sqlite:///{tmp_path}/tasks.db"
-    async with entered(tools, store=store, limits=only(polls_per_minute=1)) as (server, _), line(server) as client:
-        task_id = (await client.tool("forever"))["structuredContent"]["taskId"]
-        await client.tool("task_status", {"taskId": task_id})
-        told = await client.tool("task_status", {"taskId": task_id})
-        assert told["isError"]
-        assert "at most 1 requests about tasks" in told["content"][0]["text"]
-        assert 50_000 < told["_meta"]["mcp-workflows/retryAfterMs"] <= 60_000
-
-
 # --- look-ups that find nothing
 
 
@@ -411,8 +398,3 @@ def test_a_ttl_that_is_too_long_is_a_problem_with_its_line(tmp_path: Path) -> No
     path.write_text(path.read_text().replace("many", "null").replace("echo}", "echo, ttl: 8d}"))
     with pytest.raises(ConfigError, match=r"workflows.yaml:6: tools.a.ttl: 8d is longer than limits.max_ttl, 7d"):
         load_config(path, {})
-
-
-async def test_tasks_of_callers_without_a_name_live_a_day(tmp_path: Path) -> None:
-    async with site(store=f"sqlite:///{tmp_path}/tasks.db") as served, peer(served.url) as client:
-        assert (await client.call("forever")).result["ttlMs"] == 24 * 3600 * 1000

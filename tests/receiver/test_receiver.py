@@ -378,19 +378,4 @@ async def test_a_client_that_cannot_elicit_hears_what_is_missing(client: Peer) -
 # --- clients without tasks
 
 
-async def test_a_plain_call_waits_and_tells_the_progress(client: Peer) -> None:
-    values: list[float] = []
-    for _ in range(3):  # a machine that stalls may sleep through the second half
-        reply = await client.call("sleep", {"seconds": 2}, capabilities=NO_TASKS, meta={"progressToken": "p"})
-        assert reply.result["structuredContent"] == {"slept": 2.0}
-        progress = [frame["params"] for frame in reply.notifications if frame["method"] == "notifications/progress"]
-        assert {params["progressToken"] for params in progress} == {"p"}
-        assert {params["message"] for params in progress} == {"sleeping"}
-        values = [params["progress"] for params in progress]
-        assert values == sorted(set(values))
-        if len(values) >= 2:
-            return
-    raise AssertionError(values)
-
-
 # --- bad input

@@ -27,7 +27,6 @@ from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver.context import Callers
 from mcp_workflows.receiver.http_limits import Sessions
-from mcp_workflows.sidecar import app
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
@@ -190,16 +189,6 @@ async def test_a_session_that_is_deleted_makes_room(tmp_path: Path) -> None:
         assert (await here.opens()).status_code == 429
 
 
-async def test_a_session_that_breaks_makes_room(tmp_path: Path) -> None:
-    config, tokens = configured(tmp_path, ["alice"])
-    sidecar = build(config)
-    async with in_sidecar(config, sidecar) as here:
-        session = await here.session(tokens["alice"])
-        assert (await here.opens(tokens["alice"])).status_code == 429
-        await vars(sidecar.server.session_manager)["_server_instances"][session].terminate()
-        await here.has_room(tokens["alice"])
-
-
 # --- where it counts
 
 
@@ -233,14 +222,6 @@ async def test_a_sidecar_bounds_the_sessions_of_each_and_those_of_all(tmp_path: 
     async with in_sidecar(config, build(config)) as here:
         answers = [await here.opens(tokens[name]) for name in ("alice", "alice", "bob", "carol")]
         assert [answer.status_code for answer in answers] == [200, 429, 200, 503]
-
-
-async def test_a_sidecar_closes_sessions_that_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_SESSION_IDLE", 0.2)
-    config, tokens = configured(tmp_path, ("alice", "bob"), max_sessions=1)
-    async with in_sidecar(config, build(config)) as here:
-        await here.session(tokens["alice"])
-        await here.has_room(tokens["bob"])
 
 
 # --- the counting itself, in front of something that opens sessions

@@ -160,17 +160,6 @@ async def test_a_handle_says_what_to_do_next_with_a_task_that_works(tmp_path: Pa
     assert len(told(result)) < 300
 
 
-async def test_a_handle_that_asks_has_the_question_and_the_form_of_its_answer(client: Line) -> None:
-    result = await client.tool("ask")
-    found = result["structuredContent"]
-    form = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
-    assert found["status"] == "input_required"
-    assert found["questions"] == {"question": {"message": "question?", "schema": form}}
-    ready = {"taskId": found["taskId"], "key": "question", "content": {"answer": "..."}}
-    assert f"task_answer with {json.dumps(ready)}, where content says" in found["next"]
-    assert '"required": ["answer"]' in told(result), "hosts may show the model nothing but the text"
-
-
 async def test_a_client_that_can_ask_gets_the_questions_in_rounds_and_no_handle(server: Server[Any]) -> None:
     async with line(server, capabilities=ELICITS) as client:
         asked = (await client.call("ask"))["result"]
@@ -178,26 +167,6 @@ async def test_a_client_that_can_ask_gets_the_questions_in_rounds_and_no_handle(
         responses = {"question": {"action": "accept", "content": YES}}
         done = await client.call("ask", requestState=asked["requestState"], inputResponses=responses)
         assert done["result"]["structuredContent"] == YES
-
-
-async def test_a_tool_function_that_hands_over_may_answer_with_a_handle(tmp_path: Path) -> None:
-    server: MCPServer[None] = MCPServer("own")
-    engines = {"memory": MemoryAdapter(MemorySettings(name=str(tmp_path)))}
-    hidden = Tool(name="ship", engine="memory", workflow="forever", wait=timedelta(seconds=0.05), listed=False)
-    workflows = attach(server, tools=[hidden], engines=engines, store=f"sqlite:///{tmp_path}/tasks.db")
-
-    @server.tool()
-    async def order() -> types.CallToolResult:  # pyright: ignore[reportUnusedFunction]  # the decorator took it
-        """Order something."""
-        return await workflows.hand_over("ship", {})
-
-    async with workflows, Client(server) as client:
-        handle = (await client.call_tool("order", {})).structured_content
-        assert handle is not None
-        assert (handle["tool"], handle["status"]) == ("ship", "working")
-        cancelled = (await client.call_tool("task_cancel", {"taskId": handle["taskId"]})).structured_content
-        assert cancelled is not None
-        assert cancelled["status"] == "cancelled"
 
 
 # --- task_wait, task_status
@@ -274,12 +243,6 @@ async def test_a_task_that_failed_is_a_result_with_is_error(
 
 
 # --- task_answer
-
-
-async def test_the_only_open_question_needs_no_key(client: Line) -> None:
-    task_id = await handed(client, "ask")
-    result = await client.tool("task_answer", {"taskId": task_id, "content": YES})
-    assert (result["structuredContent"]["status"], result["structuredContent"]["result"]) == ("completed", YES)
 
 
 async def test_several_questions_are_answered_by_their_keys(client: Line) -> None:
@@ -440,19 +403,6 @@ async def test_my_tasks_are_paged_newest_first(client: Line) -> None:
     assert "nextCursor" not in last
     wrong = await client.tool("my_tasks", {"cursor": "x"})
     assert (wrong["isError"], "unknown cursor" in told(wrong)) == (True, True)
-
-
-async def test_my_tasks_say_why_a_task_failed_and_no_last_step_of_those_that_have_ended(
-    server: Server[Any], client: Line
-) -> None:
-    sold_out = {"content": [{"type": "text", "text": "sold\nout"}], "isError": True}
-    for tool, arguments in (("sleep", {"seconds": 0.1}), ("echo", sold_out)):
-        await client.tool("task_wait", {"taskId": await created(server, tool, arguments)})
-    result = await client.tool("my_tasks")
-    refused, slept = result["structuredContent"]["tasks"]
-    assert (refused["status"], refused["message"]) == ("failed", "sold out")
-    assert (slept["status"], "message" in slept) == ("completed", False)
-    assert "): failed: sold out\n" in told(result), "a line for each"
 
 
 async def test_tasks_of_others_look_like_none(tmp_path: Path) -> None:

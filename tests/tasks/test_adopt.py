@@ -24,13 +24,11 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.receiver.tool_list import Offer, Viewer
-from mcp_workflows.sidecar.address import Address
 from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.cli.call import preview
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.sidecar.cli.prompts import Answers
-from mcp_workflows.sidecar.cli.serve import warn_of_hidden_tools
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
@@ -179,15 +177,6 @@ async def test_an_ended_execution_gives_its_result_at_once(here: House) -> None:
     assert plain.result["structuredContent"] == {"slept": 0}
 
 
-async def test_watching_again_is_the_same_task_whatever_key_comes_with_it(here: House) -> None:
-    execution_id = await here.running("forever")
-    first = await here.watched("billing", execution_id)
-    again = [await here.watched("billing", execution_id, idempotency_key=key) for key in (None, "a", "b")]
-    assert {task.task_id for task in again} == {first.task_id}
-    other = await here.running("forever")
-    assert (await here.watched("billing", other, idempotency_key="a")).task_id != first.task_id
-
-
 async def test_however_many_watch_at_once_on_two_replicas_it_is_one_task_also_a_new_one(tmp_path: Path) -> None:
     async with house(tmp_path) as one, house(tmp_path) as two:
         execution_id = await one.running("forever")
@@ -207,16 +196,6 @@ async def test_however_many_watch_at_once_on_two_replicas_it_is_one_task_also_a_
         one.clock.ahead = two.clock.ahead = 2 * DAY
         [second] = await crowd()
         assert first != second
-
-
-async def test_two_callers_watching_one_execution_have_two_tasks_and_each_sees_their_own(here: House) -> None:
-    execution_id = await here.running("forever")
-    anns, bens = await here.watched("billing", execution_id), await here.watched("billing", execution_id, BEN)
-    assert anns.task_id != bens.task_id
-    with pytest.raises(RequestError, match="not found"):
-        await here.get(bens, ANN)
-    listed = await here.service.tasks(None, ANN)
-    assert [task.task_id for task in listed.tasks] == [anns.task_id]
 
 
 @pytest.mark.parametrize("swept", [True, False])
@@ -451,17 +430,6 @@ async def test_check_needs_no_worker_for_what_is_only_watched(tmp_path: Path) ->
     assert row.finding == replace(found, hint="seen on stdio only; over HTTP with server.auth or server.single_user")
     alone = load(tmp_path, "server: {single_user: true}\n" + WATCHING)
     assert [row.finding and row.finding.hint for row in (await check(alone)).rows if row.name == "it"] == [None]
-
-
-@pytest.mark.parametrize(("server", "told"), [("{}", True), ("{single_user: true}", False)])
-def test_who_serves_over_http_is_told_what_nobody_will_see(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, server: str, told: bool
-) -> None:
-    config = load(tmp_path, f"server: {server}\n{WATCHING}")
-    warn_of_hidden_tools(None, config)
-    assert not caplog.messages
-    warn_of_hidden_tools(Address(host="127.0.0.1", port=80), config)
-    assert any("not offered over HTTP" in message and ": it;" in message for message in caplog.messages) is told
 
 
 @pytest.mark.parametrize(("server", "owner"), [("{}", ANONYMOUS), ("{single_user: true}", LOCAL)])

@@ -175,19 +175,6 @@ async def test_a_start_whose_reply_is_lost_is_a_task_and_starts_once(tmp_path: P
         assert len(engine.handles) == 1
 
 
-async def test_a_start_with_no_answer_at_all_is_healed_under_its_key(tmp_path: Path) -> None:
-    async with replica(tmp_path, call_timeout=0.2) as (service, engine):
-        engine.faults.silent = frozenset({"start"})
-        task = await call(service, "sleep", seconds=0.1)
-        assert task.status is Status.RUNNING
-        seen = await get(service, task.task_id)
-        assert seen.status is Status.RUNNING
-        assert "no answer within 0.2 s" in str(seen.message)
-        engine.faults.silent = frozenset()
-        assert (await until(service, task.task_id, Status.SUCCEEDED)).error is None
-        assert len(engine.handles) == 1
-
-
 async def test_tasks_and_answers_survive_a_restart(tmp_path: Path) -> None:
     async with replica(tmp_path) as (service, _):
         task = await call(service, "ask_two")
@@ -202,15 +189,6 @@ async def test_tasks_and_answers_survive_a_restart(tmp_path: Path) -> None:
 
 def _accept(answer: str) -> Mapping[str, Any]:
     return {"action": "accept", "content": {"answer": answer}}
-
-
-async def test_a_cancellation_before_the_start_is_known_is_delivered_with_it(tmp_path: Path) -> None:
-    async with replica(tmp_path, call_timeout=0.1) as (service, engine):
-        engine.faults.silent = frozenset({"start"})
-        task = await call(service, "forever")
-        await service.cancel(task.task_id, ANONYMOUS)
-        engine.faults.silent = frozenset()
-        assert (await until(service, task.task_id, Status.CANCELLED)).result is None
 
 
 class Unwilling(MemoryAdapter):
@@ -273,20 +251,6 @@ EXPIRED = EngineRefused("it does not accept our credentials")
 TOO_LARGE = EngineRefused("the input is too large", final=True)
 
 
-@pytest.mark.parametrize("then", [UNSENT, EXPIRED], ids=["unreachable", "refused"])
-async def test_what_may_have_been_started_is_never_closed_by_a_later_attempt(tmp_path: Path, then: EngineError) -> None:
-    flaky = Flaky(MemorySettings(name=str(tmp_path)), ("after", LOST), ("before", then), ("before", then))
-    async with replica(tmp_path, engine=flaky) as (service, engine):
-        task = await call(service, "forever", key="k" * 32)
-        again = await call(service, "forever", key="k" * 32)
-        assert (again.task_id, again.status) == (task.task_id, Status.RUNNING)
-        with anyio.fail_after(20):
-            while not (seen := await get(service, task.task_id)).meta.get("mcp-workflows/executionId"):
-                assert seen.status is Status.RUNNING
-                await anyio.sleep(0.05)
-        assert len(engine.handles) == 1
-
-
 async def test_an_input_that_no_attempt_can_have_sent_closes_the_task(tmp_path: Path) -> None:
     flaky = Flaky(MemorySettings(name=str(tmp_path)), ("before", LOST), ("before", TOO_LARGE))
     async with replica(tmp_path, engine=flaky) as (service, _):
@@ -294,28 +258,6 @@ async def test_an_input_that_no_attempt_can_have_sent_closes_the_task(tmp_path: 
         failed = await until(service, task.task_id, Status.FAILED)
         assert failed.error is not None
         assert "too large" in failed.error.message
-
-
-@pytest.mark.parametrize("error", [UNSENT, EXPIRED], ids=["unreachable", "refused"])
-async def test_a_replica_that_cannot_start_closes_nothing_that_another_is_starting(
-    tmp_path: Path, error: EngineError
-) -> None:
-    slow = Flaky(MemorySettings(name=str(tmp_path)), ("waiting", None))
-    bad = Flaky(MemorySettings(name=str(tmp_path)), ("before", error))
-    async with replica(tmp_path, engine=slow) as (one, engine), replica(tmp_path, engine=bad) as (two, _):
-        ids: list[TaskView] = []
-
-        async def ask(service: TaskService) -> None:
-            ids.append(await call(service, "forever", key="k" * 32))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask, one)
-            await slow.entered.wait()
-            await ask(two)
-            slow.go_on.set()
-        assert len({task.task_id for task in ids}) == 1
-        assert (await until(one, ids[0].task_id, Status.RUNNING)).error is None
-        assert len(engine.handles) == 1
 
 
 @pytest.mark.parametrize("error", [UNSENT, EXPIRED, LOST, None], ids=["unreachable", "refused", "lost", "started"])

@@ -245,15 +245,6 @@ async def test_the_grace_begins_when_the_engine_has_taken_the_cancellation(here:
     assert here.engine.ended == []
 
 
-async def test_a_watched_execution_is_terminated_likewise(here: House) -> None:
-    other = await here.call("patient", seconds=1e6)
-    task = await here.call("watch", execution_id=other.handle)
-    assert task.handle == other.handle
-    await here.service.cancel(task.id, ANN)
-    here.clock.now += seconds(30)
-    assert (await here.until(task, lambda row: row.ended)).execution.message == OVER
-
-
 # --- what did not work
 
 
@@ -436,22 +427,6 @@ async def test_a_clock_that_is_ahead_for_a_while_erases_cancels_and_terminates_n
     assert "forward by 91 days, 0:00:00: nothing expires" in said[0]
 
 
-async def test_a_new_execution_that_its_engine_does_not_show_yet_is_not_given_up_by_a_clock_that_jumps(
-    here: House,
-) -> None:
-    task = await here.call("plain")
-    here.engine.forget(str(task.handle))
-    here.clock.moved = timedelta(hours=20)
-    for _ in range(2):
-        assert (await here.get(task)).status is Status.RUNNING
-        here.clock.moved = timedelta()
-    here.clock.now += timedelta(minutes=1)
-    with anyio.fail_after(20):
-        while (await here.get(task)).status is Status.RUNNING:
-            await anyio.sleep(0.01)
-    assert (await here.get(task)).status is Status.FAILED
-
-
 async def test_a_grace_goes_on_when_the_clock_is_right_again(here: House) -> None:
     task = await here.cancelled("stubborn")
     here.clock.moved = 91 * DAY
@@ -498,14 +473,6 @@ async def test_a_cancellation_asked_for_while_the_clock_was_ahead_is_delivered_o
         here.engine.faults.unavailable = frozenset()
         await here.until(task, lambda row: row.ended)
         assert len(here.engine.asked) == restarted
-
-
-async def test_a_start_nobody_heard_of_while_the_clock_was_ahead_is_made_good_once_it_is_right(here: House) -> None:
-    here.clock.moved = 91 * DAY
-    here.engine.faults.lost_start_replies = 2  # of the adapter, and of its first retry
-    task = await here.call("plain")
-    here.clock.moved = timedelta()
-    await here.until(task, lambda row: row.handle)
 
 
 def test_a_clock_is_believed_as_long_as_it_passes_evenly() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -157,29 +157,6 @@ async def test_looking_in_vain_puts_nothing_off(tmp_path: Path, clock: Clock) ->
         assert [await here.handle(task)] == here.engine.handles
 
 
-async def test_a_crash_between_the_row_and_the_start_is_started_once_it_has_settled(
-    tmp_path: Path, clock: Clock
-) -> None:
-    async with replica(tmp_path, clock) as here:
-        task = await died(here, clock, started=False)
-    async with replica(tmp_path, clock) as here:
-        assert NOT_KNOWN in await here.unknown(task)
-        assert not here.engine.handles
-        clock.time += SETTLING
-        assert [await here.handle(task)] == here.engine.handles
-        row = await here.row(task)
-        assert (row.attempts, row.attempted) == (2, clock.time)
-
-
-async def test_a_crash_between_the_start_and_its_handle_is_found(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock) as here:
-        task = await died(here, clock, started=True)
-    clock.time += 10 * SETTLING
-    async with replica(tmp_path, clock) as here:
-        assert [await here.handle(task)] == here.engine.handles
-        assert (await here.row(task)).attempts == 1
-
-
 async def test_what_nobody_asks_for_is_found_in_the_background(tmp_path: Path, clock: Clock) -> None:
     async with replica(tmp_path, clock) as here:
         task = await died(here, clock, started=True)
@@ -245,12 +222,6 @@ async def test_what_a_clock_has_dated_that_was_ahead_is_looked_for_in_the_day_be
 # --- replicas
 
 
-async def quietly(here: Replica, task: Task) -> None:
-    """A look; who comes second hears that it is not known yet."""
-    with suppress(EngineUnavailable):
-        await here.ensure_started(task)
-
-
 class InStep(FindableMemoryAdapter):
     """The first searches of two replicas have both found nothing before either goes on."""
 
@@ -265,21 +236,6 @@ class InStep(FindableMemoryAdapter):
             InStep.both.set()
         await InStep.both.wait()
         return found
-
-
-async def test_of_two_replicas_that_found_nothing_one_starts(tmp_path: Path, clock: Clock) -> None:
-    InStep.searched, InStep.both = 0, anyio.Event()
-    one_engine, other_engine = InStep(settings(tmp_path)), InStep(settings(tmp_path))
-    async with replica(tmp_path, clock, one_engine) as one, replica(tmp_path, clock, other_engine) as two:
-        task = await died(one, clock, started=False)
-        clock.time += SETTLING
-        async with anyio.create_task_group() as group:
-            for here in (one, two):
-                group.start_soon(quietly, here, task)
-        assert InStep.searched >= 2
-        assert len(one.engine.handles) == 1
-        assert [await one.handle(task)] == [await two.handle(task)] == one.engine.handles
-        assert (await one.row(task)).attempts == 2
 
 
 class Held(FindableMemoryAdapter):
@@ -330,65 +286,6 @@ async def met(folder: Path, clock: Clock, first: Held, other: MemoryAdapter) -> 
             await call(two)
             first.go_on.set()
         return heard
-
-
-async def test_a_task_that_one_replica_has_handed_out_is_not_given_up_by_another_that_could_not_start_it(
-    tmp_path: Path, clock: Clock
-) -> None:
-    down = EngineUnavailable("nothing listens there", sent=False)
-    two, one = await met(tmp_path, clock, Held(settings(tmp_path), down), FindableMemoryAdapter(settings(tmp_path)))
-    assert isinstance(one, Task)
-    assert isinstance(two, Task)
-    assert one.id == two.id
-    async with replica(tmp_path, clock) as here:
-        assert NOT_KNOWN in await here.unknown(one)
-        clock.time += SETTLING
-        assert [await here.handle(one)] == here.engine.handles
-
-
-class LateFind(FindableMemoryAdapter):
-    """Its first search takes long."""
-
-    def __init__(self, given: FindableMemorySettings) -> None:
-        super().__init__(given)
-        self.entered, self.go_on = anyio.Event(), anyio.Event()
-
-    async def find(self, start: Start) -> str | None:
-        """When the test says so."""
-        self.entered.set()
-        await self.go_on.wait()
-        return await super().find(start)
-
-
-async def test_a_search_that_finds_the_execution_of_a_later_call_hands_out_that_calls_task(
-    tmp_path: Path, clock: Clock
-) -> None:
-    held = Held(settings(tmp_path), EngineUnavailable("nothing listens there", sent=False))
-    late = LateFind(settings(tmp_path))
-    async with (
-        replica(tmp_path, clock, held) as one,
-        replica(tmp_path, clock, late) as two,
-        replica(tmp_path, clock) as three,
-    ):
-        heard: list[Task] = []
-
-        async def call(here: Replica) -> None:
-            heard.append(await here.create(new_task(clock, idempotency_key="k", key="k")))
-
-        async def refused() -> None:
-            with pytest.raises(EngineUnavailable):
-                await call(one)
-            await call(three)
-            late.go_on.set()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(refused)
-            await held.entered.wait()
-            group.start_soon(call, two)
-            await late.entered.wait()
-            held.go_on.set()
-        assert heard[0].id == heard[1].id
-        assert [(await three.row(task)).handle for task in heard] == [*three.engine.handles, *three.engine.handles]
 
 
 async def test_a_call_that_had_to_wait_for_another_of_its_key_has_all_its_time_to_start(
@@ -460,36 +357,6 @@ async def test_a_process_that_was_held_up_starts_nothing_until_it_has_looked(tmp
 
 
 # --- refusals
-
-
-async def test_a_definite_refusal_leaves_no_row(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock) as here:
-        here.engine.faults.refused_starts = 1
-        task = new_task(clock)
-        with pytest.raises(EngineRefused):
-            await here.create(task)
-        assert await here.store.get(task.id, task.owner) is None
-        assert not here.engine.handles
-
-
-async def test_what_surely_never_arrived_leaves_no_row(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock) as here:
-        here.engine.faults.unavailable = frozenset({"start"})
-        task = new_task(clock)
-        with pytest.raises(EngineUnavailable):
-            await here.create(task)
-        assert await here.store.get(task.id, task.owner) is None
-
-
-async def test_a_later_refusal_closes_nothing(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock) as here:
-        task = await died(here, clock, started=False)
-        clock.time += SETTLING
-        here.engine.faults.refused_starts = 1
-        assert "refused for now" in await here.unknown(task)
-        assert NOT_KNOWN in await here.unknown(task)
-        clock.time += SETTLING
-        assert [await here.handle(task)] == here.engine.handles
 
 
 @pytest.mark.parametrize("started", [False, True], ids=["not started", "started"])
@@ -595,21 +462,6 @@ class HeldOnce(Held):
     """Never started twice, as nobody could know."""
 
     starts = StartGuarantee.ONCE
-
-
-@pytest.mark.parametrize("down", [False, True], ids=["starts", "unreachable"])
-async def test_the_outcome_of_a_start_that_is_under_way_elsewhere_is_not_said_to_be_unknown(
-    tmp_path: Path, clock: Clock, down: bool
-) -> None:
-    error = EngineUnavailable("nothing listens there", sent=False) if down else None
-    here, there = (HeldOnce(settings(tmp_path), each) for each in (error, None))
-    there.go_on.set()
-    two, one = await met(tmp_path, clock, here, there)
-    assert isinstance(one, Task)
-    assert isinstance(two, Task)
-    assert (one.id, two.ended, two.handle) == (two.id, None, None)
-    async with replica(tmp_path, clock, there) as later:
-        assert [await later.handle(one)] == later.engine.handles
 
 
 async def test_a_start_that_is_under_way_elsewhere_is_not_given_up_by_a_clock_that_jumps_ahead(

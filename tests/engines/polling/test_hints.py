@@ -199,20 +199,6 @@ async def test_a_hint_that_comes_while_a_look_is_under_way_is_worth_another(tmp_
         assert engine.calls["describe"] == looks
 
 
-async def test_a_look_that_a_hint_asked_for_and_that_failed_is_made_again(tmp_path: Path) -> None:
-    engine = Told(settings(tmp_path))
-    async with place(tmp_path, engine, PollingPolicy()) as here:
-        ids = await here.start("forever", 1)
-        await known(here, ids)
-        (handle,) = engine.handles
-        engine.faults.unavailable = frozenset({"describe"})
-        engine.tell(handle)
-        await until(lambda: engine.looked_at[handle] >= 3)
-        engine.faults.unavailable = frozenset()
-        seen = engine.looked_at[handle]
-        await until(lambda: engine.looked_at[handle] > seen)
-
-
 async def test_a_hint_is_for_all_tasks_of_the_execution(tmp_path: Path) -> None:
     engine = Told(settings(tmp_path))
     watch = WatchTool(name="watch", engine="memory", workflow="forever")

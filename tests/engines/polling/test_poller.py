@@ -83,21 +83,6 @@ async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_k
                 await anyio.sleep(0.02)
 
 
-async def test_an_answer_is_looked_for_at_once_whatever_else_is_asked(tmp_path: Path) -> None:
-    engine = Counting(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy(looks_per_second=1)) as here:
-        (task_id,) = await here.start("ask", 1)
-        others = await here.start("forever", 5)
-        async with here.listening([task_id, *others]):
-            with anyio.fail_after(20):
-                while (await here.get(task_id)).status is not Status.INPUT_REQUIRED:
-                    await anyio.sleep(0.02)
-            response = {"question": {"action": "accept", "content": {"answer": "yes"}}}
-            await here.service.update(task_id, response, ANONYMOUS)
-            assert (await here.get(task_id)).status is Status.SUCCEEDED
-            await until(lambda: here.ended([task_id]) == 1, within=1)
-
-
 # --- sweeps
 
 
@@ -225,12 +210,3 @@ async def test_an_engine_that_cannot_be_waited_for_fails_nothing(tmp_path: Path)
         async with here.listening(ids):
             await until(lambda: here.ended(ids) == 5)
         assert 5 <= engine.calls["wait"] <= 15  # it backs off
-
-
-async def test_what_can_be_waited_for_is_waited_for_once_however_many_listen(tmp_path: Path) -> None:
-    engine = Waited(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy()) as here:
-        (task_id,) = await here.start("sleep", 1, seconds=1)
-        async with here.listening([task_id]), here.listening([task_id]), here.listening([task_id]):
-            await until(lambda: here.ended([task_id]) == 1)
-        assert engine.calls["wait"] == 1
