@@ -77,11 +77,11 @@ class Workflows:
         audit: Audit = silent,
     ) -> None:
         self._server = server
-        self._engines = engines
+        self.engines = engines
         self._store = store
         self._retention = retention
         self._polling = polling
-        self._my_tasks = my_tasks
+        self.my_tasks = my_tasks  # clients with tasks get a tool that lists theirs
         self._audit = audit
         self._telemetry = engines.telemetry
         self._counted = counting(audit, self._telemetry)  # for refusals
@@ -89,7 +89,7 @@ class Workflows:
         self._gauges: TaskGauges | None = None
         self._stack = AsyncExitStack()
         self._executions: Executions | None = None
-        self.inbound = Webhooks(lambda: self._engines if self.alive else None)  # ASGI, to be mounted at `/engines`
+        self.inbound = Webhooks(lambda: self.engines if self.alive else None)  # ASGI, to be mounted at `/engines`
         self._limits, self._meters = limits, RateLimits(limits, audit=self._counted)
         offer = Offer(tools=tools, my_tasks=my_tasks)
         self.middleware = Middleware(server, offer, callers, self._meters)
@@ -101,7 +101,7 @@ class Workflows:
             store = await stack.enter_async_context(self._store)
             security = RequestStateSecurity(keys=[await store.secret(_SEALING_KEY)], ttl=DIALOGUE_SECONDS)
             self.middleware.boundary = RequestStateBoundary(security, default_audience=self._server.name)
-            engines = await stack.enter_async_context(self._engines)
+            engines = await stack.enter_async_context(self.engines)
             executions = Executions(
                 store=store,
                 engines=engines,
@@ -113,7 +113,7 @@ class Workflows:
             self._executions = await stack.enter_async_context(executions)
             group = self.middleware.group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
-            self._gauges = TaskGauges(self._store, self._engines, self._telemetry)
+            self._gauges = TaskGauges(self._store, self.engines, self._telemetry)
             group.start_soon(self._gauges.run)
             self.middleware.offer = self._new_offer(self.middleware.offer.tools)
             sender = self.middleware.callers.sender
@@ -138,24 +138,14 @@ class Workflows:
         return self.middleware.offer.tools
 
     @property
-    def my_tasks(self) -> bool:
-        """True if clients with tasks get a tool that lists theirs."""
-        return self._my_tasks
-
-    @property
-    def engines(self) -> Engines:
-        """The engines, for calls beyond those of tasks."""
-        return self._engines
-
-    @property
     def adapters(self) -> Mapping[str, Adapter]:
         """The adapters in use, by engine."""
-        return self._engines.adapters
+        return self.engines.adapters
 
     @property
     def called_at(self) -> Mapping[str, Sequence[str]]:
         """The URL paths at which workflows call their engine, by engine; engines without any are left out."""
-        return {name: addresses(name, routes) for name, routes in self._engines.routes.items()}
+        return {name: addresses(name, routes) for name, routes in self.engines.routes.items()}
 
     async def swap(self, tools: Mapping[str, AnyTool], adapters: Mapping[str, Adapter]) -> bool:
         """Replace all tools and engines; return True if clients see a different list.
@@ -167,9 +157,9 @@ class Workflows:
             ConfigError: the server has tools of these names, or an adapter cannot be opened; nothing has changed.
         """
         await self._refuse_taken_names(tools)
-        opened = await self._engines.opened(adapters)
+        opened = await self.engines.opened(adapters)
         before = self.middleware.offer
-        self._engines.use(opened)
+        self.engines.use(opened)
         self.middleware.offer = self._new_offer(tools)
         ruled = [{name: tool.allow for name, tool in each.items()} for each in (before.tools, tools)]
         return ruled[0] != ruled[1] or any(
@@ -190,7 +180,7 @@ class Workflows:
                 limits=self._limits,
                 meters=self._meters,
             )
-        return Offer(tools=tools, service=service, my_tasks=self._my_tasks)
+        return Offer(tools=tools, service=service, my_tasks=self.my_tasks)
 
     def stop(self) -> None:
         """End all waiting calls, so that the server can stop at once; the workflows go on."""
@@ -216,7 +206,7 @@ class Workflows:
                 anybody may read it. An engine elsewhere that is down does not count: tasks of others can be created.
         """
         await self._store.check()
-        if stopped := self._engines.stopped:
+        if stopped := self.engines.stopped:
             raise EngineUnavailable(f"{', '.join(stopped)} does not run its workflows: see /enginez, or the log")
 
     async def count(self) -> None:
@@ -226,11 +216,11 @@ class Workflows:
 
     async def retention_rounds(self) -> Mapping[str, RetentionRound]:
         """Return the last round over all tasks of each engine, by name; see `retention_rounds`."""
-        return await retention_rounds(self._store, self._engines)
+        return await retention_rounds(self._store, self.engines)
 
     def notes(self, engine: str) -> Notes:
         """Return the notes of an engine in the store."""
-        return notes_in(self._store)(engine_key(engine, self._engines.identity(engine)))
+        return notes_in(self._store)(engine_key(engine, self.engines.identity(engine)))
 
     @asynccontextmanager
     async def testing(self) -> AsyncGenerator[Script]:
@@ -243,14 +233,14 @@ class Workflows:
         """
         if self.alive:
             raise ConfigError("testing() comes first: enter it before the server enters the workflows")
-        script, own = Script(), (self._engines, self._store)
+        script, own = Script(), (self.engines, self._store)
         with TemporaryDirectory() as folder:
-            self._engines = Engines({name: ScriptedAdapter(script) for name in self._engines.names})
+            self.engines = Engines({name: ScriptedAdapter(script) for name in self.engines.names})
             self._store = open_store(f"sqlite:///{folder}/tasks.db")
             try:
                 yield script
             finally:
-                self._engines, self._store = own
+                self.engines, self._store = own
 
     async def hand_over(self, tool: str, arguments: Mapping[str, JSON]) -> types.CallToolResult:
         """Let the workflow of `tool` finish this call of your own tool function; return the result you get.
@@ -285,7 +275,7 @@ class Workflows:
         own = {tool.name for tool in await self._server.list_tools()}
         if taken := own & tools.keys():
             raise ConfigError(f"the server has tools of its own named {', '.join(sorted(taken))}: rename one of each")
-        if offered(tools.values(), my_tasks=self._my_tasks) and (taken := own & TASK_TOOL_NAMES):
+        if offered(tools.values(), my_tasks=self.my_tasks) and (taken := own & TASK_TOOL_NAMES):
             raise ConfigError(f"the server has a tool of its own named {', '.join(sorted(taken))}: {TAKEN}")
 
 

@@ -7,18 +7,23 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.adapter import GATE_WORDS, Adapter, Adopts, Terminates
-from mcp_workflows.tools.tool import AnyTool, TaskSupport, Tool, WatchTool
+from mcp_workflows.tools.tool import AnyTool, TaskSupport, WatchTool
 
 
 def find_incompatibilities(tool: AnyTool, adapter: Adapter | type[Adapter]) -> Iterator[tuple[str, str]]:
     """Yield what this adapter (or its class) cannot do for the tool, each with the setting that asks for it."""
-    yield from _unwatchable(tool, adapter)
-    yield from _unendable(tool, adapter)
-    if not adapter.fleeting(tool.options):
-        return
-    if isinstance(tool, WatchTool):
+    is_watch, is_fleeting = isinstance(tool, WatchTool), adapter.fleeting(tool.options)
+    if is_watch and not isinstance(adapter, Adopts):
+        yield "kind", "the adapter of this engine cannot watch executions that were started elsewhere"
+    for name in sorted(adapter.start_options & tool.options.keys()) if is_watch else ():
+        yield name, "only matters when a workflow is started, and kind: watch starts none; leave it out"
+    if tool.cancel is not None and adapter.cancels_at_once:
+        yield "cancel", "a cancellation ends executions of this engine at once: leave `cancel` out"
+    elif tool.cancel is not None and not isinstance(adapter, Terminates):
+        yield "cancel", "the adapter of this engine cannot terminate executions: leave `cancel` out"
+    if is_fleeting and is_watch:
         yield "kind", "this workflow is too short-lived to be watched, the engine keeps nothing to look up"
-    elif tool.tasks is not TaskSupport.FORBIDDEN:
+    elif is_fleeting and tool.tasks is not TaskSupport.FORBIDDEN:
         yield "tasks", "this workflow is too short-lived to be a task: leave `tasks` out, it is `forbidden` here"
 
 
@@ -28,24 +33,6 @@ def adapt_tool(tool: AnyTool, adapter: Adapter | None) -> AnyTool:
     if is_set or adapter is None or not adapter.fleeting(tool.options):
         return tool
     return tool.model_copy(update={"tasks": TaskSupport.FORBIDDEN})
-
-
-def _unwatchable(tool: AnyTool, adapter: Adapter | type[Adapter]) -> Iterator[tuple[str, str]]:
-    if isinstance(tool, Tool):
-        return
-    if not isinstance(adapter, Adopts):
-        yield "kind", "the adapter of this engine cannot watch executions that were started elsewhere"
-    for name in sorted(adapter.start_options & tool.options.keys()):
-        yield name, "only matters when a workflow is started, and kind: watch starts none; leave it out"
-
-
-def _unendable(tool: AnyTool, adapter: Adapter | type[Adapter]) -> Iterator[tuple[str, str]]:
-    if tool.cancel is None:
-        return
-    if adapter.cancels_at_once:
-        yield "cancel", "a cancellation ends executions of this engine at once: leave `cancel` out"
-    elif not isinstance(adapter, Terminates):
-        yield "cancel", "the adapter of this engine cannot terminate executions: leave `cancel` out"
 
 
 def find_problems(tool: AnyTool, engines: Mapping[str, Adapter]) -> Iterator[str]:

@@ -166,7 +166,7 @@ async def test_a_session_of_2025_11_25_gets_nothing_more_when_its_token_is_no_go
 async def test_a_stream_on_which_nothing_happens_ends_with_its_token(
     tmp_path: Path, providers: Providers, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.receiver.subscriptions.RECHECK_SECONDS", 0.05 if ending == "revoked" else 3600.0)
+    monkeypatch.setattr("mcp_workflows.receiver.streams.RECHECK_SECONDS", 0.05 if ending == "revoked" else 3600.0)
     async with two_tokens(tmp_path, providers, ending) as (place, owner, other, end), streams() as group:
         task = await place.task("ask")
         kinds: list[Mapping[str, Any]] = [{"toolsListChanged": True}, {}, {"taskIds": [task]}]
