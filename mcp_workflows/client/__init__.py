@@ -51,8 +51,8 @@ class TaskHandle:
     options: FollowOptions = field(repr=False)
 
     async def status(self) -> TaskState:
-        """Look once."""
-        return await self.options.requests(self.session).look(self.id)
+        """Return its state now."""
+        return await self.options.requests(self.session).get(self.id)
 
     async def updates(self) -> AsyncGenerator[TaskState]:
         """Yield its state now, and each visible change up to its end; answer nothing."""
@@ -210,7 +210,7 @@ class TasksClient(ClientExtension):
             except MCPError as error:
                 raise _lost(error, tool) or error from None
             if isinstance(begun, CreatedTask):
-                await self._options.tell(begun.state)
+                await self._options.notify(begun.state)
                 return TaskHandle(id=begun.task_id, begun=begun.state, session=session, options=self._options)
             if isinstance(begun, types.CallToolResult):
                 return begun
@@ -223,11 +223,11 @@ class TasksClient(ClientExtension):
     # --- callbacks of the SDK
 
     async def _resolve(self, created: CreatedTask, context: ClaimContext) -> types.CallToolResult:
-        await self._options.tell(created.state)
+        await self._options.notify(created.state)
         return await TaskFollower(self._options, context.session, created.task_id, seen=created.state).result()
 
     async def _notified(self, state: TaskState) -> None:
-        self._options.subscriptions.hear(state.task_id)
+        self._options.subscriptions.report(state.task_id)
 
 
 def _session(client: Client | ClientSession) -> ClientSession:

@@ -32,47 +32,48 @@ from mcp_workflows.errors import ClientError, TaskCancelled
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS: Final = 1.0  # between two looks, when the server does not say
+ABANDON_SECONDS: Final = 5.0  # for the request to cancel, when the caller is being cancelled
+POLL_SECONDS: Final = 1.0  # between two polls, when the server does not say
 LONGEST_POLL_SECONDS: Final = 60.0  # even if the server says more
-LISTENING_SECONDS: Final = 10.0  # between two looks while the server tells of changes: a stream can die silently
+LISTENING_SECONDS: Final = 10.0  # between two polls while the server tells of changes: a stream can die silently
 MAX_STREAMS: Final = 20  # each keeps a connection open; more tasks than that are polled
 
 
 class TaskChanges:
-    """A signal that one task may have changed since the last look."""
+    """A signal that one task may have changed since the last poll."""
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
-        self._told = False  # True if a stream of the server has reported a change
+        self._is_reported = False  # True if a stream of the server has reported a change
         self._event = anyio.Event()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Signal that it may have changed."""
         self._event.set()
 
-    def hear(self) -> None:
+    def report(self) -> None:
         """Signal a change that the server reported."""
-        self._told = True
-        self.tell()
+        self._is_reported = True
+        self.notify()
 
     def lose(self) -> None:
         """Note that the stream of the server has ended."""
-        self._told = False
-        self.tell()
+        self._is_reported = False
+        self.notify()
 
     def forget(self) -> None:
-        """Reset the signal before a look."""
+        """Reset the signal before a poll."""
         self._event = anyio.Event()
 
     async def wait(self, state: TaskState) -> None:
-        """Wait until it may have changed, or it is time for another look."""
+        """Wait until it may have changed, or it is time for another poll."""
         with anyio.move_on_after(spread(self.pause(state))):
             await self._event.wait()
 
     def pause(self, state: TaskState) -> float:
-        """Return the seconds to the next look."""
+        """Return the seconds to the next poll."""
         wanted = POLL_SECONDS if state.poll_interval_ms is None else state.poll_interval_ms / 1000
-        least = LISTENING_SECONDS if self._told else SHORTEST_PAUSE_SECONDS
+        least = LISTENING_SECONDS if self._is_reported else SHORTEST_PAUSE_SECONDS
         return min(max(wanted, least), LONGEST_POLL_SECONDS)
 
 
@@ -83,11 +84,11 @@ class TaskSubscriptions:
         self._waiting: set[TaskChanges] = set()
         self._streams = 0
 
-    def hear(self, task_id: str) -> None:
+    def report(self, task_id: str) -> None:
         """Signal a change of a task that the server reported."""
         for changes in self._waiting:
             if changes.task_id == task_id:
-                changes.hear()
+                changes.report()
 
     @asynccontextmanager
     async def to(self, session: ClientSession, task_id: str) -> AsyncGenerator[TaskChanges]:
@@ -133,8 +134,6 @@ def bare(error: BaseException) -> BaseException:
 
 OnStatus: TypeAlias = Callable[[TaskState], Awaitable[None]]
 
-ABANDON_SECONDS: Final = 5.0  # for the request to cancel, when the caller is being cancelled
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOptions:
@@ -150,7 +149,7 @@ class FollowOptions:
         """Return the requests about tasks over this session."""
         return TaskRequests(session=session, timeout=self.timeout)
 
-    async def tell(self, state: TaskState) -> None:
+    async def notify(self, state: TaskState) -> None:
         """Call `on_status` with a visible change of state."""
         if self.on_status:
             await self.on_status(state)
@@ -173,7 +172,7 @@ class FollowOptions:
 
 
 class TaskFollower:
-    """A task that is followed to its end. Questions are asked beside the looks: one answered elsewhere is withdrawn."""
+    """A task that is followed to its end. Questions are asked beside the polls: one answered elsewhere is withdrawn."""
 
     def __init__(
         self, options: FollowOptions, session: ClientSession, task_id: str, seen: TaskState | None = None
@@ -212,25 +211,25 @@ class TaskFollower:
             self._options.subscriptions.to(self._session, self._task_id) as changes,
             anyio.create_task_group() as group,
         ):
-            await self._look_on(group, changes)
+            await self._poll_until_ended(group, changes)
             group.cancel_scope.cancel()
 
-    async def _look_on(self, group: TaskGroup, changes: TaskChanges) -> None:
+    async def _poll_until_ended(self, group: TaskGroup, changes: TaskChanges) -> None:
         while True:
             changes.forget()
-            state = await self._sending.look(self._task_id)
-            await self._tell(state)
+            state = await self._sending.get(self._task_id)
+            await self._notify(state)
             if state.ended:
                 return
-            self._ask_what_is_open(group, changes, state)
+            self._ask_open_questions(group, changes, state)
             await changes.wait(state)
 
-    async def _tell(self, state: TaskState) -> None:
+    async def _notify(self, state: TaskState) -> None:
         before, self._seen = self._seen, state
         if before is None or visible(before) != visible(state):
-            await self._options.tell(state)
+            await self._options.notify(state)
 
-    def _ask_what_is_open(self, group: TaskGroup, changes: TaskChanges, state: TaskState) -> None:
+    def _ask_open_questions(self, group: TaskGroup, changes: TaskChanges, state: TaskState) -> None:
         requests = state.input_requests or {}
         for key, scope in self._asking.items():
             if key not in requests:
@@ -246,7 +245,7 @@ class TaskFollower:
             self._answered.add(key)
             await self._sending.answer(self._task_id, {key: as_json(response)})
         del self._asking[key]
-        changes.tell()
+        changes.notify()
 
     async def _abandon(self) -> None:
         """Cancel the task, if that is wanted, as the caller is being cancelled; it must not take long."""

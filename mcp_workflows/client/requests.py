@@ -19,6 +19,8 @@ from pydantic import BaseModel, ValidationError
 from mcp_workflows.errors import ClientError, ServerUnreachable
 from mcp_workflows.wire.params import IDEMPOTENCY_KEY
 
+# --- errors about one task
+
 
 class TaskError(ClientError, MCPError):
     """A JSON-RPC error about one task; code that catches the SDK's `MCPError` of plain calls catches it, too."""
@@ -43,6 +45,8 @@ class TaskExpired(TaskNotFound):
 class AnswerRejected(TaskError):
     """The server refused an answer that does not fit its question; the task goes on and still asks."""
 
+
+# --- messages, as models of the MCP SDK
 
 Status: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
@@ -142,7 +146,7 @@ def idempotency(key: str) -> types.RequestParamsMeta:
 
 
 def visible(state: TaskState) -> object:
-    """Return the part of a state that a person sees; the rest (times, for example) may change with every look."""
+    """Return the part of a state that a person sees; the rest (times, for example) may change with every poll."""
     return state.status, state.status_message, sorted(state.input_requests or {})
 
 
@@ -150,6 +154,8 @@ def as_json(model: types.Result) -> dict[str, Any]:  # Any: JSON
     """Return a model as the wire has it."""
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
+
+# --- requests, sent again when their answer is lost on the way: each may safely arrive twice
 
 ANSWER_SECONDS: Final = 30.0  # for one answer, before it counts as lost
 SHORTEST_PAUSE_SECONDS: Final = 0.1
@@ -183,7 +189,7 @@ class TaskRequests:
     session: ClientSession
     timeout: float
 
-    async def look(self, task_id: str) -> TaskState:
+    async def get(self, task_id: str) -> TaskState:
         """Send `tasks/get`.
 
         Raises:

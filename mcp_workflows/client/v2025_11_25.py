@@ -53,7 +53,7 @@ class InCoreTaskRequests:
             created = await self._session.send_request(types.CallToolRequest(params=params), types.CreateTaskResult)
         except ValidationError as error:  # the SDK holds it against the result of a plain call, which has content
             created = types.CreateTaskResult.model_validate(error.errors()[0]["input"])
-        return await self._tell(created.task)
+        return await self._notify(created.task)
 
     async def result(self, task_id: str) -> types.CallToolResult:
         """Return its result. Questions come on the stream of `tasks/result`; its states are polled meanwhile.
@@ -64,12 +64,12 @@ class InCoreTaskRequests:
             ServerUnreachable: the connection is lost; a new one can go on.
             MCPError: a JSON-RPC error as its outcome.
         """
-        if not (await self.look(task_id)).ended:
+        if not (await self.get(task_id)).ended:
             await self._until_ended(task_id)
         try:
             return await self.payload(task_id)
         except MCPError:
-            assert self._seen is not None, "it was looked at"
+            assert self._seen is not None, "it was polled"
             if self._seen.status != "cancelled":
                 raise
             raise TaskCancelled(task_id, self._seen.status_message) from None
@@ -82,7 +82,7 @@ class InCoreTaskRequests:
                 group.start_soon(self._keep_open_for_questions, changes)
                 while True:
                     changes.forget()
-                    state = await self.look(task_id)
+                    state = await self.get(task_id)
                     if state.ended:
                         break
                     await changes.wait(state)
@@ -94,14 +94,14 @@ class InCoreTaskRequests:
         for pause in pauses():
             with suppress(MCPError):  # an outcome, which is asked for again, or a stream that the server closed
                 await self.payload(changes.task_id)
-            changes.tell()
+            changes.notify()
             await anyio.sleep(pause)
 
-    async def look(self, task_id: str) -> TaskState:
+    async def get(self, task_id: str) -> TaskState:
         """Send `tasks/get`."""
         request = types.GetTaskRequest(params=types.GetTaskRequestParams(task_id=task_id))
         try:
-            return await self._tell(await self._session.send_request(request, types.GetTaskResult))
+            return await self._notify(await self._session.send_request(request, types.GetTaskResult))
         except MCPError as error:
             raise unknown(task_id, error) or _lost(error) or error from None
 
@@ -109,7 +109,7 @@ class InCoreTaskRequests:
         """Send `tasks/cancel`, which servers refuse for a task that has ended."""
         request = types.CancelTaskRequest(params=types.CancelTaskRequestParams(task_id=task_id))
         try:
-            return await self._tell(await self._session.send_request(request, types.CancelTaskResult))
+            return await self._notify(await self._session.send_request(request, types.CancelTaskResult))
         except MCPError as error:
             raise unknown(task_id, error) or _lost(error) or error from None
 
@@ -121,7 +121,7 @@ class InCoreTaskRequests:
         except MCPError as error:
             raise _lost(error) or error from None
 
-    async def _tell(self, task: types.Task) -> TaskState:
+    async def _notify(self, task: types.Task) -> TaskState:
         meta = task.meta if isinstance(task, types.GetTaskResult) else None
         state = TaskState(
             _meta=meta,

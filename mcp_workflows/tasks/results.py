@@ -20,8 +20,12 @@ from mcp_workflows.tools.tool import UNCHECKED
 from mcp_workflows.wire.commands import Document, Finished, Part, ProtocolError, TaskView
 
 _PREFIX: Final = "mcp-workflows://tasks/"
-RETRY_AFTER: Final = "mcp-workflows/retryAfterMs"  # in `_meta`
-MISMATCH: Final = "mcp-workflows/schemaMismatch"  # in `_meta`: why the result does not match the tool's output schema
+META_PREFIX: Final = "mcp-workflows/"  # of what we write in `_meta`
+META_STEPS: Final = f"{META_PREFIX}steps"
+META_LOG: Final = f"{META_PREFIX}log"
+META_URL: Final = f"{META_PREFIX}url"
+RETRY_AFTER: Final = f"{META_PREFIX}retryAfterMs"
+MISMATCH: Final = f"{META_PREFIX}schemaMismatch"  # why the result does not match the tool's output schema
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # `json.dumps` makes one for each text
 _NO_RESULT: Final = "The workflow has ended and returned nothing."
 _SHOWN: Final = 2000  # characters of a failure that is too large to be kept
@@ -191,10 +195,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-META_PREFIX = "mcp-workflows/"
-META_STEPS = f"{META_PREFIX}steps"
-META_LOG = f"{META_PREFIX}log"
-META_URL = f"{META_PREFIX}url"
+# --- the view of a task
 
 
 def view(task: Task, poll_interval: timedelta) -> TaskView:

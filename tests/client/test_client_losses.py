@@ -221,7 +221,7 @@ def test_the_servers_interval_is_kept_within_reason(said: float | None, seconds:
     changes = TaskChanges("t-1")
     state = TaskState(task_id="t-1", status="working", poll_interval_ms=said)
     assert changes.pause(state) == seconds
-    changes.hear()
+    changes.report()
     assert changes.pause(state) == max(seconds, LISTENING_SECONDS) <= LONGEST_POLL_SECONDS
     changes.lose()
     assert changes.pause(state) == seconds

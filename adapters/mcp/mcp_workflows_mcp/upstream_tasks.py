@@ -57,10 +57,10 @@ class UpstreamTasks:
         connection = await self._upstream.connection()
         async with self._upstream.translated():
             if connection.in_core is None:
-                state = await connection.task_requests.look(task_id)
+                state = await connection.task_requests.get(task_id)
                 execution = self._execution(state, self._requests(state))
             else:
-                state = await connection.in_core.look(task_id)
+                state = await connection.in_core.get(task_id)
                 execution = await self._in_core(connection, state, group)
         if state.task_id != task_id:
             raise EngineUnavailable("it was asked about one task, and told of another one", silent=False)
@@ -158,7 +158,7 @@ class UpstreamTasks:
         async with self._upstream.translated():
             if connection.in_core is None:
                 await connection.task_requests.cancel(task_id)
-            elif not (await connection.in_core.look(task_id)).ended:
+            elif not (await connection.in_core.get(task_id)).ended:
                 await connection.in_core.cancel(task_id)
 
 

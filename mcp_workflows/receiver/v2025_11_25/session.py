@@ -30,6 +30,7 @@ from mcp_workflows.wire.commands import TaskView
 
 logger = logging.getLogger(__name__)
 
+_STATE: Final = "mcp_workflows"  # the name of our state at a connection
 TRIES: Final = 3  # of one question, when the answer does not fit it
 _PAUSES: Final = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)  # seconds, while the engine does not take an answer
 _REACHED_WITHIN: Final = 3.0  # seconds for the answer to a ping
@@ -221,9 +222,6 @@ def withdraw(questions: Questions, task: TaskView) -> Sequence[OpenQuestion]:
     for question in gone:
         question.scope.cancel()
     return gone
-
-
-_STATE: Final = "mcp_workflows"
 
 
 @dataclass(slots=True, eq=False)
