@@ -285,6 +285,19 @@ class _Offered(BaseModel):
         default_factory=lambda: {"type": "object"}, description="JSON Schema of the arguments (an object)."
     )
 
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    """The settings that all tools of this kind have; nobody can write them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_settings_of_its_kind(cls, values: Any) -> Any:  # any: what is not a mapping is pydantic's to refuse
+        if not isinstance(values, dict):
+            return cast("object", values)
+        written, other = cast("dict[str, Any]", values), _OTHER[cls.model_fields["kind"].default]
+        if useless := sorted(written.keys() & ({*MODELS[other].model_fields} - {*cls.model_fields} | {*cls.fixed})):
+            raise ValueError(f"{', '.join(useless)}: only with kind: {other}; leave it out")
+        return {**written, **cls.fixed}
+
     @model_validator(mode="after")
     def _has_only_what_counts(self) -> Self:
         for setting in sorted(self.model_fields_set):
@@ -498,14 +511,6 @@ class Tool(_Offered):
     may_answer: ClassVar = True  # the tasks of a start are the caller's own
     may_cancel: ClassVar = True
 
-    @model_validator(mode="before")
-    @classmethod
-    def _watches_nothing(cls, values: Any) -> Any:  # any: what is not a mapping is pydantic's to refuse
-        written = cast("dict[str, Any]", values) if isinstance(values, dict) else {}
-        if useless := sorted(written.keys() & (WatchTool.model_fields.keys() - cls.model_fields.keys())):
-            raise ValueError(f"{', '.join(useless)}: only with kind: watch; leave it out")
-        return cast("object", values)
-
     @field_validator("labels")
     @classmethod
     def _has_names_and_templates(cls, texts: dict[str, str]) -> dict[str, str]:
@@ -571,16 +576,7 @@ class WatchTool(_Offered):
     )
     allow_cancel: bool = Field(default=False, description="With `kind: watch`: the caller may cancel the execution.")
     dedupe: ClassVar = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _takes_an_id(cls, values: Any) -> Any:  # any: what is not a mapping is pydantic's to refuse
-        if not isinstance(values, dict):
-            return cast("object", values)
-        written = cast("dict[str, Any]", values)
-        if useless := sorted(written.keys() & {"input", *(Tool.model_fields.keys() - cls.model_fields.keys())}):
-            raise ValueError(f"kind: watch takes an execution id and starts nothing: leave out {', '.join(useless)}")
-        return {**written, "input": WATCH_INPUT}
+    fixed: ClassVar[Mapping[str, Any]] = {"input": WATCH_INPUT}
 
     @model_validator(mode="after")
     def _asks_nothing_before(self) -> Self:

@@ -371,7 +371,7 @@ WATCHING = ENGINES + "tools:\n  it:\n    engine: orders\n    workflow: sleep\n  
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("    input: {type: object}\n", "kind: watch takes an execution id and starts nothing: leave out input"),
+        ("    input: {type: object}\n", "input: only with kind: start; leave it out"),
         ("    cancel_on_disconnect: true\n", "cancel_on_disconnect: only with allow_cancel: true"),
         ("    description: x\n    title: '{{x}}'\n    allow_cancel: maybe\n", "allow_cancel"),
     ],
