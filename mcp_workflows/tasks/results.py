@@ -42,19 +42,19 @@ def tool_result(output: JSON) -> dict[str, Any]:
         found = {"isError": False, **{key: value for key, value in output.items() if key != "resultType"}}
         if not found["content"]:
             value = found.get("structuredContent")
-            found["content"] = [_text(_NO_RESULT if value is None else document(value))]
+            found["content"] = [text_block(_NO_RESULT if value is None else document(value))]
         return cleaned_result(found)
     if output is None or (isinstance(output, str) and not output.strip()):
-        return {"content": [_text(_NO_RESULT)], "isError": False}
+        return {"content": [text_block(_NO_RESULT)], "isError": False}
     if isinstance(output, str):
-        return {"content": [_text(output)], "isError": False}
+        return {"content": [text_block(output)], "isError": False}
     structured: JSON = cast("JSON", output) if isinstance(output, Mapping) else {"result": output}
-    return {"content": [_text(document(output))], "structuredContent": structured, "isError": False}
+    return {"content": [text_block(document(output))], "structuredContent": structured, "isError": False}
 
 
 def tool_error(text: str) -> dict[str, Any]:
     """Return an error that the model can read (spec: tool execution errors are results with `isError`)."""
-    return {"content": [_text(text)], "isError": True}
+    return {"content": [text_block(text)], "isError": True}
 
 
 def limit_result(reached: LimitReached) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[s
     structured = result.get("structuredContent")
     note = f"The workflow has completed, and its result follows. It does not match the tool's output schema: {wrong}"
     return {
-        "content": [_text(note), *result["content"]],
+        "content": [text_block(note), *result["content"]],
         "structuredContent": {UNCHECKED: texts_in(result) if structured is None else document(structured)},
         "isError": False,
         "_meta": {**(result.get("_meta") or {}), MISMATCH: wrong},
@@ -119,7 +119,7 @@ def fitted(result: dict[str, Any], large: Large, schema: Mapping[str, JSON] | No
         "size": size,
     }
     note = f"The result has {size} bytes, over the limit of {large.limit}: read {large.uri} for the whole."
-    short: dict[str, Any] = {"content": [_text(note), link], "isError": bool(result.get("isError"))}
+    short: dict[str, Any] = {"content": [text_block(note), link], "isError": bool(result.get("isError"))}
     if mark := cast("Mapping[str, JSON]", result.get("_meta") or {}).get(MISMATCH):
         return {**short, "structuredContent": {UNCHECKED: note}, "_meta": {MISMATCH: mark}}
     if schema is not None and not short["isError"]:
@@ -191,7 +191,8 @@ def texts_in(result: Mapping[str, JSON]) -> str:
     return "\n".join(block["text"] for block in blocks if block.get("type") == "text")
 
 
-def _text(text: str) -> dict[str, Any]:
+def text_block(text: str) -> dict[str, Any]:
+    """Return a text as a block of content."""
     return {"type": "text", "text": text}
 
 

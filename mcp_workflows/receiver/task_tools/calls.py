@@ -6,7 +6,7 @@ Clients without tasks get these texts also from a call whose workflow goes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -18,7 +18,7 @@ from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Progress, Status
 from mcp_workflows.adapter.display_text import cleaned, quoted, safe_link, without_zero_fractions
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
 from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
-from mcp_workflows.tasks.results import META_LOG, META_STEPS, META_URL, texts_in, tool_error
+from mcp_workflows.tasks.results import META_LOG, META_STEPS, META_URL, text_block, texts_in, tool_error, tool_result
 from mcp_workflows.tasks.service import EXPIRED, TaskService
 from mcp_workflows.tools.questions import can_decline, example_of, find_key, short_key
 from mcp_workflows.tools.tool import Card
@@ -107,7 +107,7 @@ class TaskToolCalls:
             raise RequestError(error.code, error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
         after = await self.service.answered(task.task_id, self.principal)
         if after is None:  # the caller could see the task only while it asked
-            return text_result(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")
+            return tool_result(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")
         return self._render(self._seen(after))
 
     async def questions(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
@@ -215,7 +215,7 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF) -> dic
         "error": task.error and _error(task.error),
     }
     found: dict[str, Any] = {
-        "content": [_text(f"{lead} {text}".strip()), *result.get("content", []), *_links(task)],
+        "content": [text_block(f"{lead} {text}".strip()), *result.get("content", []), *_links(task)],
         "structuredContent": {**_without_none(structured), **_for_card(task, card), "next": follow_up},
         "isError": task.error is not None or bool(result.get("isError")),
     }
@@ -249,10 +249,7 @@ def render_list(page: Listed) -> dict[str, Any]:
     if page.next_cursor:
         follow_up += f", or {Name.LIST} with {_call(cursor=page.next_cursor)} for older ones"
     head = f"{_counted(len(rows), 'task')}, newest first. Next: {follow_up}." if rows else "There are no tasks."
-    structured: dict[str, JSON] = {"tasks": rows, "next": follow_up if rows else "nothing"}
-    if page.next_cursor:
-        structured["nextCursor"] = page.next_cursor
-    return {"content": [_text("\n".join([head, *lines]))], "structuredContent": structured, "isError": False}
+    return _page_result([head, *lines], rows, follow_up if rows else "nothing", page.next_cursor)
 
 
 def render_questions(page: Listed, *, answers_only: bool = False) -> dict[str, Any]:
@@ -284,15 +281,12 @@ def render_questions(page: Listed, *, answers_only: bool = False) -> dict[str, A
     if not rows:
         head = "There are no open questions for this user."
         head += f" Next: {follow_up}." if page.next_cursor else ""
-    structured: dict[str, JSON] = {"tasks": rows, "next": follow_up if rows or page.next_cursor else "nothing"}
-    if page.next_cursor:
-        structured["nextCursor"] = page.next_cursor
-    return {"content": [_text("\n".join([head, *lines]))], "structuredContent": structured, "isError": False}
+    return _page_result([head, *lines], rows, follow_up if rows or page.next_cursor else "nothing", page.next_cursor)
 
 
-def text_result(text: str) -> dict[str, Any]:
-    """Return a text as a `CallToolResult`."""
-    return {"content": [_text(text)], "isError": False}
+def _page_result(lines: Sequence[str], rows: Sequence[JSON], follow_up: str, cursor: str | None) -> dict[str, Any]:
+    structured = _without_none({"tasks": list(rows), "next": follow_up, "nextCursor": cursor})
+    return {"content": [text_block("\n".join(lines))], "structuredContent": structured, "isError": False}
 
 
 def unclear_key_text(task: TaskView, key: str | None) -> str:
@@ -481,7 +475,3 @@ def _without_none(found: Mapping[str, JSON]) -> dict[str, JSON]:
 
 def _counted(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
-
-
-def _text(text: str) -> dict[str, JSON]:
-    return {"type": "text", "text": text}
