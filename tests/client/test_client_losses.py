@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import httpx2
 import mcp_types as types
 import pytest
 from mcp.client import Client, ClientRequestContext
@@ -334,3 +335,10 @@ async def test_replies_lost_on_the_connection_are_asked_for_again(tmp_path: Path
             transport = reconnecting_http(f"http://127.0.0.1:{proxy.port}/mcp")
             async with Client(transport, extensions=[TasksClient(on_elicitation=ask, on_status=see)]) as client:
                 assert (await client.call_tool("ask")).structured_content == {"answer": "yes"}
+
+
+async def test_nobody_there_to_begin_with_is_no_server_of_another_version() -> None:
+    with pytest.raises(BaseExceptionGroup) as raised:
+        async with Client(reconnecting_http(f"http://127.0.0.1:{free_port()}/mcp")):
+            raise AssertionError("nobody is there")
+    assert raised.group_contains(httpx2.ConnectError)

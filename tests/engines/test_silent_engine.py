@@ -15,6 +15,7 @@ from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY
 from mcp_workflows.errors import EngineUnavailable, StoreUnavailable
+from mcp_workflows.sidecar.tooling import check_engines
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.maintenance import RECOVER_AT_ONCE
@@ -241,3 +242,13 @@ async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
             with pytest.raises(StoreUnavailable, match="the store did not answer within"):
                 await here.service.listen((task_id,), ANONYMOUS)
             assert seconds() < 1.8
+
+
+async def test_the_health_of_engines_says_since_when_looks_get_no_answer(tmp_path: Path, engine: Frozen) -> None:
+    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
+        (task_id,) = await here.start("forever", 1)
+        engine.freeze("describe")
+        await known_silent(here, task_id)
+        engine.faults.unavailable = frozenset({"describe"})  # so that its check says no
+        assert "does not answer; looks at tasks: no answer since" in (await check_engines(here.engines))["memory"].text
+        engine.thaw()

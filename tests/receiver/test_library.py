@@ -120,3 +120,10 @@ def test_what_cannot_work_is_refused_when_attaching(tools: list[Tool], complaint
 def test_an_engine_that_is_no_adapter_is_refused_when_attaching(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="engine 'memory' is no adapter: give an instance"):
         attach(Server("own"), tools=memory_tools(), engines={"memory": wrong})
+
+
+async def test_requests_before_it_is_entered_say_what_is_missing() -> None:
+    server: Server[Any] = Server("own")
+    attach(server, tools=memory_tools(), engines=engines(), store="sqlite:///:memory:")
+    async with serving(server.streamable_http_app()) as url, peer(url) as client:
+        assert "lifespan" in (await client.call("echo")).error["message"]

@@ -15,7 +15,7 @@ import anyio
 import httpx2
 import pytest
 
-from mcp_workflows import Tool
+from mcp_workflows import Tool, WatchTool
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limit_settings import DEFAULTS, UNLIMITED, Limits, ToolLimits
@@ -32,6 +32,7 @@ from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.commands import Call, CallOutcome, Created, Finished
 from tests.support.here import elder
+from tests.support.in_memory import entered, line
 from tests.support.places import Counting
 from tests.support.served import memory_tools, peer, serving, site
 
@@ -398,3 +399,25 @@ def test_a_ttl_that_is_too_long_is_a_problem_with_its_line(tmp_path: Path) -> No
     path.write_text(path.read_text().replace("many", "null").replace("echo}", "echo, ttl: 8d}"))
     with pytest.raises(ConfigError, match=r"workflows.yaml:6: tools.a.ttl: 8d is longer than limits.max_ttl, 7d"):
         load_config(path, {})
+
+
+async def test_who_watches_what_runs_is_bounded_too(tmp_path: Path) -> None:
+    watching = WatchTool(name="watching", engine="memory", workflow="forever")
+    async with replica(tmp_path, only(tasks_per_principal=2), watching) as here:
+        await here.create("forever")
+        await here.create("forever")
+        first, _ = here.engine.handles
+        told = await here.refused("watching", execution_id=first)
+        assert "at most 2 tasks" in told["text"]
+
+
+async def test_a_task_tool_that_looked_in_vain_too_often_says_when_to_come_back(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    tools = [Tool(name="forever", engine="memory", workflow="forever", wait=timedelta(milliseconds=1))]
+    settings = only(failed_lookups_per_minute=1)
+    async with entered(tools, store=store, limits=settings) as (server, _), line(server) as client:
+        missed = await client.tool("task_status", {"taskId": "0" * 40})
+        assert "Task not found. Give the taskId exactly" in missed["content"][0]["text"]
+        told = await client.tool("task_status", {"taskId": "0" * 40})
+        assert told["content"][0]["text"] == "at most 1 requests in a minute for tasks that are not found"
+        assert 50_000 < told["_meta"]["mcp-workflows/retryAfterMs"] <= 60_000

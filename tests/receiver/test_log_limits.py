@@ -172,3 +172,20 @@ def test_a_sidecar_that_is_flooded_logs_a_few_lines_of_each_kind_and_their_numbe
     assert "its Host, " in text
     assert f"{FLOOD - 5} more lines like this were left out" in text
     assert len(lines) < FLOOD, text
+
+
+def test_lines_are_logged_again_in_the_next_period(logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    limit = LineLimit(lines=1, period=1000, clock=lambda: now)
+    logger.addFilter(limit)
+
+    def refuse() -> None:
+        logger.warning("refused")
+
+    refuse()
+    refuse()
+    limit.tell()
+    refuse()
+    now = 1001.0
+    refuse()
+    assert messages(caplog) == ["refused", "1 more lines like this were left out: refused", "refused", "refused"]

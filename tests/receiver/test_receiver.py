@@ -379,3 +379,21 @@ async def test_a_client_that_cannot_elicit_hears_what_is_missing(client: Peer) -
 
 
 # --- bad input
+
+
+async def test_a_state_survives_a_restart_and_another_replica(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with site(store=store, tools=_tools()) as served, peer(served.url) as client:
+        asked = (await client.call("asks", {"n": 1})).result
+    params = {"requestState": asked["requestState"], "inputResponses": {"reason": _accept(reason="so")}}
+    async with site(store=store, tools=_tools()) as served, peer(served.url) as client:
+        assert (await client.call("asks", {"n": 1}, params=params)).result["resultType"] == "task"
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), [({}, "'n' is a required"), ({"n": "x"}, 'n: "x" is not of type')])
+async def test_wrong_arguments_are_told_to_the_model_and_start_nothing(
+    client: Peer, arguments: dict[str, Any], complaint: str
+) -> None:
+    result = (await client.call("typed", arguments)).result
+    assert (result["resultType"], result["isError"]) == ("complete", True)
+    assert complaint in result["content"][0]["text"]

@@ -349,3 +349,11 @@ def test_places_that_can_be_none_are_found_when_they_are_loaded(tmp_path: Path, 
     (tmp_path / "workflows.yaml").write_text(json.dumps(written))
     with pytest.raises(ConfigError, match="idempotency_keys"):
         load_config(tmp_path / "workflows.yaml", {})
+
+
+async def test_one_number_of_a_host_with_other_arguments_is_another_call(tmp_path: Path) -> None:
+    async with replica(tmp_path) as here:
+        key = ("taskId", "the conversation")
+        first = await here.task("forever", host_key=key)
+        assert await here.task("forever", host_key=key, arguments={"a": 2}) != first
+        assert await here.task("forever", host_key=key) == first

@@ -332,3 +332,8 @@ def test_a_question_is_found_by_its_key_and_by_a_short_one_that_is_no_other_ques
         None,
         name is not None or key == "approve.7",
     )
+
+
+@pytest.mark.parametrize("schema", [None, [], "object", True, 1])
+def test_what_is_no_form_has_no_example(schema: Any) -> None:  # Any: what a workflow asks for
+    assert example_of(schema) is None

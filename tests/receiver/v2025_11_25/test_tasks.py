@@ -412,3 +412,14 @@ async def test_a_call_that_was_sent_again_tells_of_its_task_once(served: Site) -
         await client.request("tasks/result", {"taskId": task_id})
         ended = [message for message in client.inbox if message.params.get("status") == "completed"]
         assert len(ended) == 1
+
+
+async def test_who_waits_for_a_task_hears_that_its_time_is_over(tmp_path: Path) -> None:
+    tools = [Tool(name="brief", engine="memory", workflow="forever", ttl=timedelta(seconds=0.5))]
+    async with (
+        site(store=f"sqlite:///{tmp_path}/tasks.db", tools=tools, authenticated=True) as served,
+        session(served.url) as client,
+    ):
+        waiting = client.start_request("tasks/result", {"taskId": await _start(client, "brief")})
+        reply = await waiting.reply()
+        assert (reply.code, reply.error["message"]) == (-32602, "Task expired: its time to live is over")
