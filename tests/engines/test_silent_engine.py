@@ -245,7 +245,7 @@ async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
 
 
 async def test_the_health_of_engines_says_since_when_looks_get_no_answer(tmp_path: Path, engine: Frozen) -> None:
-    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, call_timeout=PATIENCE) as here:
         (task_id,) = await here.start("forever", 1)
         engine.freeze("describe")
         await known_silent(here, task_id)
