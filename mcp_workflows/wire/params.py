@@ -10,7 +10,7 @@ from typing import Final, TypeAlias, TypeGuard, cast
 from mcp_workflows.adapter import JSON, Progress, Status
 from mcp_workflows.adapter.display_text import number_text
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
-from mcp_workflows.wire.commands import Call, Document
+from mcp_workflows.wire.commands import Call, Document, TaskView
 
 Params: TypeAlias = Mapping[str, JSON]
 
@@ -202,6 +202,19 @@ def progress_text(progress: Progress) -> str:
     """Return the progress as text: "2 of 5"."""
     done = number_text(progress.value)
     return done if progress.total is None else f"{done} of {number_text(progress.total)}"
+
+
+def fields_of(task: TaskView, status: str, message: str | None, *, unit: str = "") -> dict[str, JSON]:
+    """Return the fields of a task that all revisions have; `unit` ends the names of its durations."""
+    found: dict[str, JSON] = {
+        "taskId": task.task_id,
+        "status": status,
+        "createdAt": time_of(task.created),
+        "lastUpdatedAt": time_of(task.updated),
+        f"ttl{unit}": task.ttl_ms,
+        f"pollInterval{unit}": task.poll_interval_ms,
+    }
+    return {**found, "statusMessage": message} if message else found
 
 
 def contents_of(document: Document) -> dict[str, JSON]:

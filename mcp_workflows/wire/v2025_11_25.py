@@ -30,11 +30,11 @@ from mcp_workflows.wire.params import (
     Params,
     call_of,
     contents_of,
+    fields_of,
     mapping_of,
     object_of,
     status_message,
     text_of,
-    time_of,
 )
 
 PROTOCOL_VERSION: Final = "2025-11-25"
@@ -138,16 +138,7 @@ def result_of(task: TaskView, final: Mapping[str, JSON]) -> dict[str, Any]:
 
 def task_of(task: TaskView) -> dict[str, Any]:
     """Render `Task`, also as the params of `notifications/tasks/status`, which mention the task nowhere else."""
-    found: dict[str, JSON] = {
-        "taskId": task.task_id,
-        "status": _status(task),
-        "createdAt": time_of(task.created),
-        "lastUpdatedAt": time_of(task.updated),
-        "ttl": task.ttl_ms,
-        "pollInterval": task.poll_interval_ms,
-    }
-    message = _message(task)
-    return {**found, "statusMessage": message} if message else found
+    return fields_of(task, _status(task), _message(task))
 
 
 def question(request: InputRequest, task_id: str | None) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from mcp_workflows.wire.params import (
     call_of,
     checked,
     contents_of,
+    fields_of,
     is_object,
     mapping_of,
     object_of,
@@ -38,7 +39,6 @@ from mcp_workflows.wire.params import (
     takes_forms,
     takes_urls,
     task_id_of,
-    time_of,
 )
 
 PROTOCOL_VERSION: Final = "2026-07-28"
@@ -205,17 +205,11 @@ def notification(task: TaskView, subscription_id: str | int, *, takes_urls: bool
 
 
 def _handle(task: TaskView) -> dict[str, Any]:
-    handle = {
-        "taskId": task.task_id,
-        "status": "failed" if task.error is not None else STATUS[task.status],
-        "createdAt": time_of(task.created),
-        "lastUpdatedAt": time_of(task.updated),
-        "ttlMs": task.ttl_ms,
-        "pollIntervalMs": task.poll_interval_ms,
+    status = "failed" if task.error is not None else STATUS[task.status]
+    return {
+        **fields_of(task, status, status_message(task.message, task.progress), unit="Ms"),
         "_meta": dict(task.meta),
     }
-    message = status_message(task.message, task.progress)
-    return {**handle, "statusMessage": message} if message else handle
 
 
 def _requests(requests: Mapping[str, InputRequest]) -> dict[str, JSON]:
