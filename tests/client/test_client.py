@@ -24,6 +24,7 @@ from mcp_workflows.client.connection import Era, connect
 from mcp_workflows.client.requests import TaskNotFound
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 from tests.support.child_processes import free_port
+from tests.support.places import until
 from tests.support.served import memory_tools, serving, site
 from tests.support.stopwatch import stopwatch
 
@@ -96,12 +97,6 @@ async def served(tmp_path: Path) -> AsyncGenerator[str]:
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with site(store=store, tools=[*memory_tools(), ASKED_BEFORE]) as found:
         yield found.url
-
-
-async def until(condition: Callable[[], bool], within: float = 10) -> None:
-    with anyio.fail_after(within):
-        while not condition():
-            await anyio.sleep(0.01)
 
 
 async def test_a_call_that_becomes_a_task_returns_the_final_result(served: str) -> None:

@@ -26,6 +26,7 @@ from mcp_workflows.client.requests import SHORTEST_PAUSE_SECONDS, AnswerRejected
 from mcp_workflows.errors import ClientError, ServerUnreachable, TaskCancelled
 from mcp_workflows.testing import lossy_proxy
 from tests.support.child_processes import free_port
+from tests.support.places import until
 from tests.support.served import site
 
 pytestmark = pytest.mark.anyio
@@ -39,12 +40,6 @@ QUESTION = {
         "requestedSchema": {"type": "object", "properties": {"answer": {"type": "string"}}},
     },
 }
-
-
-async def until(condition: Callable[[], bool], within: float = 10) -> None:
-    with anyio.fail_after(within):
-        while not condition():
-            await anyio.sleep(0.01)
 
 
 async def yes(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:

@@ -19,7 +19,6 @@ from mcp_workflows import Tool, WatchTool
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limit_settings import DEFAULTS, UNLIMITED, Limits, ToolLimits
-from mcp_workflows.adapter import Execution
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
@@ -33,7 +32,7 @@ from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.commands import Call, CallOutcome, Created, Finished
 from tests.support.here import elder
 from tests.support.in_memory import entered, line
-from tests.support.places import Counting
+from tests.support.places import Counting, quiet
 from tests.support.served import memory_tools, peer, serving, site
 
 pytestmark = pytest.mark.anyio
@@ -63,9 +62,6 @@ class Replica:
 
     async def call(self, tool: str, who: Principal = ANNA, *, key: str | None = None, **arguments: Any) -> CallOutcome:
         """`tools/call` of a client with tasks."""
-
-        async def quiet(_: Execution) -> None:
-            """Nobody asked for progress."""
 
         command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True, idempotency_key=key)
         return await self.service.call(command, who, quiet)

@@ -89,6 +89,10 @@ class Slow(MemoryAdapter):
         return seen
 
 
+async def quiet(_: Execution) -> None:
+    """Nobody asked for progress."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A sidecar's inside, and what was told to those who listen."""
@@ -100,9 +104,6 @@ class Place:
 
     async def start(self, tool: str, count: int, **arguments: JSON) -> list[str]:
         """So many tasks."""
-
-        async def quiet(_: Execution) -> None:
-            """Nobody asked for progress."""
 
         async def one() -> None:
             command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True)

@@ -19,7 +19,7 @@ from mcp.server.mcpserver import MCPServer
 
 from mcp_workflows import Tool, WatchTool, attach
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
-from mcp_workflows.adapter import Execution, Finding, Ref, Start, Status
+from mcp_workflows.adapter import Finding, Ref, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
@@ -45,6 +45,7 @@ from mcp_workflows.wire.commands import (
     TaskView,
 )
 from tests.support.config_files import ENGINES, load, problems
+from tests.support.places import quiet
 
 pytestmark = pytest.mark.anyio
 
@@ -107,7 +108,7 @@ class House:
     async def call(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> CallOutcome:
         settings: dict[str, Any] = {"takes_tasks": True, "takes_questions": True, **more}
         command = Call(tool=tool, arguments={"execution_id": execution_id}, **settings)
-        return await self.service.call(command, who, _quiet)
+        return await self.service.call(command, who, quiet)
 
     async def watched(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> TaskView:
         outcome = await self.call(tool, execution_id, who, **more)
@@ -128,10 +129,6 @@ class House:
             while (seen := await self.get(task)).status not in statuses:
                 await anyio.sleep(0.01)
         return seen
-
-
-async def _quiet(_: Execution) -> None:
-    """Nobody asked for progress."""
 
 
 @asynccontextmanager

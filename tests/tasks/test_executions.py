@@ -29,6 +29,7 @@ from mcp_workflows.tasks.service import CARD_WAIT, TaskService, time_left
 from mcp_workflows.testing import make_task
 from mcp_workflows.tools.hosts import LONGEST_WAIT
 from mcp_workflows.wire.commands import Call, Created, Finished, TaskView
+from tests.support.places import quiet
 from tests.support.served import memory_tools
 
 pytestmark = pytest.mark.anyio
@@ -59,22 +60,18 @@ async def replica(
         yield TaskService(tools=named, executions=executions, retention=RETENTION), engine
 
 
-async def _quiet(_: Execution) -> None:
-    """Nobody asked for progress."""
-
-
 async def call(
     service: TaskService, tool: str, *, key: str | None = None, owner: Principal = ANONYMOUS, **arguments: Any
 ) -> TaskView:
     command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True, idempotency_key=key)
-    outcome = await service.call(command, owner, _quiet)
+    outcome = await service.call(command, owner, quiet)
     assert isinstance(outcome, Created), outcome
     return outcome.task
 
 
 async def refused(service: TaskService, tool: str, **arguments: Any) -> str:
     command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True)
-    outcome = await service.call(command, ANONYMOUS, _quiet)
+    outcome = await service.call(command, ANONYMOUS, quiet)
     assert isinstance(outcome, Finished), outcome
     assert outcome.result["isError"]
     return str(outcome.result["content"][0]["text"])
@@ -266,7 +263,7 @@ async def test_no_list_has_a_task_that_may_turn_out_to_be_none(tmp_path: Path, e
     async with replica(tmp_path, engine=slow) as (one, _), replica(tmp_path) as (two, _):
         async with anyio.create_task_group() as group:
             command = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=True)
-            group.start_soon(one.call, command, ANNA, _quiet)
+            group.start_soon(one.call, command, ANNA, quiet)
             await slow.entered.wait()
             for service in (one, two):
                 assert (await service.tasks(None, ANNA)).tasks == []
@@ -312,7 +309,7 @@ async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
         engine.faults.silent = frozenset({verb})
         command = Call(tool="forever", arguments={}, takes_tasks=False, takes_questions=False)
         with anyio.fail_after(10):
-            outcome = outcome_in_text(await service.call(command, ANONYMOUS, _quiet))
+            outcome = outcome_in_text(await service.call(command, ANONYMOUS, quiet))
         assert isinstance(outcome, Finished)
         said = outcome.result["content"][0]["text"]
         assert ("gives no answer" in said, told in said) == (True, True)
@@ -334,7 +331,7 @@ async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
                 idempotency_key=key,
             )
             with anyio.fail_after(10):
-                outcome = await service.call(command, ANONYMOUS, _quiet)
+                outcome = await service.call(command, ANONYMOUS, quiet)
             assert isinstance(outcome, Finished)
             assert outcome.result["structuredContent"] == {"slept": 0.8}
 

@@ -16,7 +16,7 @@ import pytest
 
 from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
-from mcp_workflows.adapter import Execution, Status
+from mcp_workflows.adapter import Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import INVALID_PARAMS, ConfigError, RequestError
@@ -32,6 +32,7 @@ from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.commands import Call, CallOutcome, Created, Finished, Questions
 from mcp_workflows.wire.params import KEY_PATHS, OWN_KEY, KeyPath
 from tests.support.in_memory import MODERN, entered, line
+from tests.support.places import quiet
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +71,7 @@ class Here:
 
     async def outcome(self, tool: str, who: Principal = ADA, **more: Any) -> CallOutcome:
         settings: dict[str, Any] = {"arguments": {"a": 1}, "takes_tasks": True, "takes_questions": True, **more}
-        return await self.service.call(Call(tool=tool, **settings), who, _quiet)
+        return await self.service.call(Call(tool=tool, **settings), who, quiet)
 
     async def task(self, tool: str, who: Principal = ADA, **more: Any) -> str:
         outcome = await self.outcome(tool, who, **more)
@@ -80,13 +81,9 @@ class Here:
     async def meant(self, meta: Mapping[str, Any], who: Principal = ADA, paths: Sequence[KeyPath] = KEY_PATHS) -> str:
         """The task of a call with this `_meta`."""
         params = {"name": "forever", "arguments": {"a": 1}, "_meta": meta}
-        outcome = await self.service.call(v2026_07_28.parse_call(params, MODERN_CLIENT, paths), who, _quiet)
+        outcome = await self.service.call(v2026_07_28.parse_call(params, MODERN_CLIENT, paths), who, quiet)
         assert isinstance(outcome, Created), outcome
         return outcome.task.task_id
-
-
-async def _quiet(_: Execution) -> None:
-    """Nobody asked for progress."""
 
 
 @asynccontextmanager

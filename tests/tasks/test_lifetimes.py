@@ -43,6 +43,7 @@ from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.testing import make_task
 from mcp_workflows.tools.tool import MODELS, AnyTool
 from mcp_workflows.wire.commands import Call, Created, Part, TaskView
+from tests.support.places import quiet
 
 pytestmark = pytest.mark.anyio
 
@@ -129,7 +130,7 @@ class House:
     async def call(self, name: str, **arguments: Any) -> Task:
         """A task of ann's, with its handle."""
         command = Call(tool=name, arguments=arguments, takes_tasks=True, takes_questions=True)
-        outcome = await self.service.call(command, ANN, _quiet)
+        outcome = await self.service.call(command, ANN, quiet)
         assert isinstance(outcome, Created), outcome
         return await self.row(outcome.task.task_id)
 
@@ -153,10 +154,6 @@ class House:
             while not holds(row := await self.row(task.id)):
                 await anyio.sleep(0.005)
         return row
-
-
-async def _quiet(_: Execution) -> None:
-    """Nobody asked for progress."""
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.tools.tool import WatchTool
 from mcp_workflows.wire.commands import Call, Created
-from tests.support.places import Counting, Place, Slow, place, until
+from tests.support.places import Counting, Place, Slow, place, quiet, until
 
 pytestmark = pytest.mark.anyio
 
@@ -202,9 +202,6 @@ async def test_a_hint_that_comes_while_a_look_is_under_way_is_worth_another(tmp_
 async def test_a_hint_is_for_all_tasks_of_the_execution(tmp_path: Path) -> None:
     engine = Told(settings(tmp_path))
     watch = WatchTool(name="watch", engine="memory", workflow="forever")
-
-    async def quiet(_: Execution) -> None:
-        """Nobody asked for progress."""
 
     async with place(tmp_path, engine, PollingPolicy(), watch) as here:
         await here.start("forever", 1)

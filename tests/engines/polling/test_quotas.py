@@ -19,7 +19,7 @@ from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.task import Task
 from mcp_workflows.tools.tool import TaskSupport, Tool
 from mcp_workflows.wire.commands import Call, Finished
-from tests.support.places import Counting, Place, place, until
+from tests.support.places import Counting, Place, place, quiet, until
 
 pytestmark = pytest.mark.anyio
 
@@ -172,9 +172,6 @@ async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
 
     async def call() -> None:
         command = Call(tool="patient", arguments={"seconds": 0}, takes_tasks=False, takes_questions=False)
-
-        async def quiet(_: Execution) -> None:
-            """Nobody asked for progress."""
 
         outcome = await here.service.call(command, ANONYMOUS, quiet)
         assert isinstance(outcome, Finished)
