@@ -532,14 +532,6 @@ class TaskService:
             self._record(Event.RETRIEVE, principal, observed.task)
         return self._view(observed, rights, principal)
 
-    async def may_answer(self, task_id: str, principal: Principal) -> None:
-        """Check that the principal may answer questions of this task, now or later.
-
-        Raises:
-            RequestError: it may not.
-        """
-        await self._authorize(task_id, principal, Verb.ANSWER)
-
     async def update(self, task_id: str, responses: Mapping[str, JSON], principal: Principal) -> None:
         """`tasks/update`: deliver answers; either all of them fit their questions, or none is applied."""
         task, _ = await self._authorize(task_id, principal, Verb.ANSWER)
@@ -599,12 +591,7 @@ class TaskService:
         if not principal.identified:
             raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
         page, following = await self._executions.page(principal.id, cursor, PAGE)
-        rights = [await self.authorization.rights(observed.task, principal) for observed in page]
-        views = [
-            self._view(observed, each, principal)
-            for observed, each in zip(page, rights, strict=True)
-            if each.reads(observed.task)
-        ]
+        views = await self._views(page, principal, lambda task, rights: rights.reads(task))
         return Listed(tasks=views, next_cursor=following)
 
     async def questions(self, cursor: str | None, principal: Principal) -> Listed:
@@ -617,14 +604,19 @@ class TaskService:
         if not shared_tools:
             return Listed(tasks=(), next_cursor=None)
         page, following = await self._executions.page(principal.id, cursor, PAGE, shared_tools=shared_tools)
-        tasks = [task for task, _ in page if task.seen.status is Status.INPUT_REQUIRED]
-        rights = [await self.authorization.rights(task, principal) for task in tasks]
-        views = [
-            self._view(ObservedTask(task), each, principal)
-            for task, each in zip(tasks, rights, strict=True)
-            if each.answer
-        ]
+        asking = [ObservedTask(task) for task, _ in page if task.seen.status is Status.INPUT_REQUIRED]
+        views = await self._views(asking, principal, lambda _, rights: rights.answer)
         return Listed(tasks=views, next_cursor=following)
+
+    async def _views(
+        self, page: Sequence[ObservedTask], principal: Principal, is_shown: Callable[[Task, Rights], bool]
+    ) -> Sequence[TaskView]:
+        rights = [await self.authorization.rights(observed.task, principal) for observed in page]
+        return [
+            self._view(observed, each, principal)
+            for observed, each in zip(page, rights, strict=True)
+            if is_shown(observed.task, each)
+        ]
 
     async def listen(self, task_ids: Sequence[str], principal: Principal) -> Sequence[Task]:
         """Return the tasks of `subscriptions/listen` that this principal may see; the others are left out silently."""
@@ -676,13 +668,13 @@ class TaskService:
             return
         raise _expired() if left <= admitted else _not_found()
 
-    async def owned(self, task_id: str, principal: Principal) -> Task:
-        """Return a task to follow.
+    async def owned(self, task_id: str, principal: Principal, verb: Verb = Verb.SEE) -> Task:
+        """Return a task, to follow it, or to check that the principal may `verb` it now or later.
 
         Raises:
-            RequestError: the principal may not see it, or it has expired.
+            RequestError: the principal may not, or the task has expired.
         """
-        return (await self._authorize(task_id, principal))[0]
+        return (await self._authorize(task_id, principal, verb))[0]
 
     async def read(self, task_id: str, part: Part, principal: Principal) -> Document:
         """`resources/read` of a task's whole result, or of its log, with the same authorization."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import anyio
 
-from mcp_workflows.access import Principal
+from mcp_workflows.access import Principal, Verb
 from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Progress, Status
 from mcp_workflows.adapter.display_text import cleaned, quoted, safe_link, without_zero_fractions
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
@@ -94,7 +94,7 @@ class TaskToolCalls:
         task = await self._look(arguments["taskId"])
         if task.status is not Status.INPUT_REQUIRED:
             if task.status not in TERMINAL:  # the question may be visible to others only
-                await self.service.may_answer(task.task_id, self.principal)
+                await self.service.owned(task.task_id, self.principal, Verb.ANSWER)
             return {**self._render(task, lead="Nothing was answered: no question is open."), "isError": True}
         asked = {key: request.params for key, request in task.requests.items()}
         key = find_key(asked, arguments["key"]) if "key" in arguments else task.only_question
