@@ -65,21 +65,6 @@ main:
         return: ${reply}
 """
 
-ENVIRONMENT: Final = """
-main:
-  steps:
-    - answer:
-        return:
-          project: ${sys.get_env("GOOGLE_CLOUD_PROJECT_ID")}
-          number: ${sys.get_env("GOOGLE_CLOUD_PROJECT_NUMBER")}
-          location: ${sys.get_env("GOOGLE_CLOUD_LOCATION")}
-          workflow: ${sys.get_env("GOOGLE_CLOUD_WORKFLOW_ID")}
-          execution: ${sys.get_env("GOOGLE_CLOUD_WORKFLOW_EXECUTION_ID")}
-          revision: ${sys.get_env("GOOGLE_CLOUD_WORKFLOW_REVISION_ID")}
-          account: ${sys.get_env("GOOGLE_CLOUD_SERVICE_ACCOUNT_NAME")}
-          own: ${sys.get_env("SHOP")}
-"""
-
 RESTART: Final = """
 main:
   params: [args]

@@ -99,13 +99,6 @@ def test_what_does_not_fit_is_refused(google_engine: GoogleEngine, http: httpx2.
     assert http.post(url, json={}).status_code == 404
 
 
-def test_nothing_that_comes_ends_the_wait_as_a_timeout(google_engine: GoogleEngine) -> None:
-    name = google_engine.execute(google_engine.deploy("ask", ASK), {"method": "POST", "timeout": 0.2})
-    found = google_engine.ended(name)
-    assert found.state == State.FAILED
-    assert json.loads(found.error.payload)["tags"] == ["TimeoutError"]
-
-
 def test_a_request_that_nobody_waits_for_yet_is_kept_and_a_second_one_refused(
     google_engine: GoogleEngine, http: httpx2.Client
 ) -> None:

@@ -89,17 +89,6 @@ async def test_a_database_that_is_not_ours_or_in_use_is_said_to_be(tmp_path: Pat
                 pass
 
 
-async def test_files_are_deployed_and_updated_under_their_names(tmp_path: Path) -> None:
-    file, database = tmp_path / "greet.workflow.yaml", tmp_path / "google.db"
-    file.write_text(HELLO)
-    for source, revision in ((HELLO, "000001"), (HELLO, "000001"), (SLEEP, "000002")):
-        file.write_text(source)
-        async with local_engine(database=database, deploy=[file]) as engine:
-            name = "projects/demo/locations/us-central1/workflows/greet"
-            found = await engine.workflows.get_workflow(name=name, timeout=60)
-            assert (found.source_contents, found.revision_id[:6]) == (source, revision)
-
-
 async def test_files_are_deployed_with_variables_and_labels_which_stay_until_others_are_given(tmp_path: Path) -> None:
     file, database = tmp_path / "greet.workflow.yaml", tmp_path / "google.db"
     file.write_text(HELLO)
@@ -116,15 +105,6 @@ async def test_files_are_deployed_with_variables_and_labels_which_stay_until_oth
             name = "projects/demo/locations/us-central1/workflows/greet"
             found = await engine.workflows.get_workflow(name=name, timeout=60)
             assert (dict(found.user_env_vars), dict(found.labels)) == (variables, {"mcp-tool": "true"})
-
-
-async def test_callback_urls_begin_with_the_url_that_is_given() -> None:
-    source = "main: {steps: [{open: {call: events.create_callback_endpoint, result: e}}, {done: {return: '${e.url}'}}]}"
-    async with local_engine(reached="http://engine:8790") as engine:
-        name = await engine.execute(await engine.deploy("open", source))
-        while not (found := await engine.seen(name)).result:
-            assert not found.error.payload
-        assert found.result.startswith(f'"http://engine:8790/v1/{name}/callbacks/')
 
 
 async def test_connections_that_speak_neither_protocol_do_no_harm() -> None:

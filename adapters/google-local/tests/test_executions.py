@@ -12,9 +12,9 @@ import pytest
 from google.api_core import exceptions
 from google.cloud.workflows.executions_v1 import Execution, ExecutionView
 
-from tests.support.google_engine import ACCOUNT, GoogleEngine
+from tests.support.google_engine import GoogleEngine
 from tests.support.google_local_engine import local_engine
-from tests.support.google_local_flows import ASK, ENVIRONMENT, FAIL, HELLO, SLEEP
+from tests.support.google_local_flows import ASK, FAIL, HELLO, SLEEP
 
 State = Execution.State
 NAME = re.compile(r"projects/123456789012/locations/us-central1/workflows/[a-z0-9-]+/executions/[0-9a-f-]{36}")
@@ -92,19 +92,6 @@ async def test_a_failure_carries_payload_and_place(
     assert [(at.step, at.routine) for at in found.error.stack_trace.elements] == [("breaking", "main")]
 
 
-@pytest.mark.parametrize(("source", "argument", "step"), [(SLEEP, {"seconds": 600}, "nap")])
-async def test_cancel_interrupts_what_it_waits_for(
-    google_engine: GoogleEngine, client: Any, source: str, argument: Any, step: str
-) -> None:
-    name = google_engine.execute(google_engine.deploy("long", source), argument)
-    google_engine.at(name, step)
-    cancelled = await client.cancel_execution(name=name, timeout=60)
-    assert cancelled.state == State.CANCELLED
-    assert await client.get_execution(name=name, timeout=60) == cancelled
-    with pytest.raises(exceptions.FailedPrecondition, match="has already ended: its state is CANCELLED"):
-        await client.cancel_execution(name=name, timeout=60)
-
-
 @pytest.mark.parametrize("argument", ["{", '"' + "x" * 32 * 1024 + '"'])
 async def test_an_argument_that_google_does_not_take_starts_nothing(
     google_engine: GoogleEngine, client: Any, argument: str
@@ -131,12 +118,6 @@ async def test_labels_keep_googles_rules(google_engine: GoogleEngine, client: An
     workflow = google_engine.deploy("hello", HELLO)
     with pytest.raises(exceptions.InvalidArgument, match="label"):
         await client.create_execution(parent=workflow, execution=Execution(labels=labels), timeout=60)
-
-
-async def test_labels_of_the_workflow_are_inherited_and_overridden(google_engine: GoogleEngine, client: Any) -> None:
-    workflow = google_engine.deploy("hello", HELLO, labels={"team": "shop", "tier": "one"})
-    found = await ended(client, google_engine.execute(workflow, labels={"tier": "two", "key": "a_b-1"}))
-    assert dict(found.labels) == {"team": "shop", "tier": "two", "key": "a_b-1"}
 
 
 async def test_filters_and_order(google_engine: GoogleEngine, client: Any) -> None:
@@ -217,21 +198,6 @@ async def test_names_that_are_not_there(google_engine: GoogleEngine, client: Any
         await listed(client, "hello")
 
 
-async def test_a_workflow_knows_where_it_runs(google_engine: GoogleEngine, client: Any) -> None:
-    workflow = google_engine.deploy("env", ENVIRONMENT, env={"SHOP": "https://shop"})
-    found = await ended(client, google_engine.execute(workflow))
-    assert json.loads(found.result) == {
-        "project": "demo",
-        "number": "123456789012",
-        "location": "us-central1",
-        "workflow": workflow.rpartition("/")[2],
-        "execution": found.name.rpartition("/")[2],
-        "revision": found.workflow_revision_id,
-        "account": ACCOUNT,
-        "own": "https://shop",
-    }
-
-
 async def test_more_than_may_run_at_once_wait_for_their_turn() -> None:
     async with local_engine(most=1) as engine:
         workflow = await engine.deploy("ask", ASK)
@@ -246,12 +212,3 @@ async def test_more_than_may_run_at_once_wait_for_their_turn() -> None:
         await engine.executions.cancel_execution(name=second, timeout=60)
         await engine.executions.cancel_execution(name=first, timeout=60)
         assert await engine.states(first, second, third) == [State.CANCELLED, State.CANCELLED, State.ACTIVE]
-
-
-async def test_an_engine_without_a_file_forgets_and_leaves_nothing_running() -> None:
-    async with local_engine() as engine:
-        workflow = await engine.deploy("sleep", SLEEP)
-        await engine.execute(workflow, {"seconds": 600})
-    async with local_engine() as engine:
-        with pytest.raises(exceptions.NotFound):
-            await engine.execute(workflow)

@@ -10,7 +10,6 @@ import jwt
 import pytest
 from google.cloud.workflows.executions_v1 import Execution
 
-from tests.support.child_processes import free_port
 from tests.support.google_engine import ACCOUNT, GoogleEngine
 from tests.support.google_local_flows import FETCH
 from tests.support.google_local_listener import Listener, listening
@@ -64,11 +63,6 @@ def test_oidc_is_a_token_that_our_keys_verify(
     assert (claims["email"], claims["email_verified"], claims["exp"] - claims["iat"]) == (ACCOUNT, True, 3600)
 
 
-def test_oauth2_is_a_bearer_token(google_engine: GoogleEngine, fetch: str, listener: Listener) -> None:
-    fetched(google_engine, fetch, f"{listener.url}/order", auth={"type": "OAuth2"})
-    assert listener.requests[0]["headers"]["Authorization"].startswith("Bearer ")
-
-
 @pytest.mark.parametrize(
     ("path", "tag", "message"),
     [
@@ -83,15 +77,3 @@ def test_what_goes_wrong_is_an_error_of_the_workflow(
     found = fetched(google_engine, fetch, f"{listener.url}{path}", timeout=0.3)
     payload = json.loads(found.error.payload)
     assert (found.state, tag in payload["tags"], message in payload["message"]) == (State.FAILED, True, True), payload
-
-
-@pytest.mark.parametrize(("url", "tags"), [("http://127.0.0.1:{port}/", "ConnectionFailedError")])
-def test_nobody_there_is_an_error_of_the_workflow(google_engine: GoogleEngine, fetch: str, url: str, tags: str) -> None:
-    found = fetched(google_engine, fetch, url.format(port=free_port()))
-    assert tags in json.loads(found.error.payload)["tags"]
-
-
-def test_cancel_interrupts_a_request(google_engine: GoogleEngine, fetch: str, listener: Listener) -> None:
-    name = google_engine.execute(fetch, {"url": f"{listener.url}/slow", "auth": None, "timeout": 60})
-    listener.wait()
-    assert google_engine.executions().cancel_execution(name=name, timeout=60).state == State.CANCELLED

@@ -13,10 +13,9 @@ import httpx2
 import pytest
 from google.cloud.workflows.executions_v1 import Execution
 
-from tests.support.child_processes import free_port
 from tests.support.google_engine import GoogleEngine
-from tests.support.google_local_engine import InProcess, local_engine
-from tests.support.google_local_flows import ASK, HELLO, LATER, RESTART
+from tests.support.google_local_engine import local_engine
+from tests.support.google_local_flows import ASK, HELLO, RESTART
 from tests.support.google_local_listener import Listener, listening
 
 State = Execution.State
@@ -67,47 +66,6 @@ def answered(engine: GoogleEngine, listener: Listener, name: str, path: str) -> 
     url = next(json.loads(request["body"])["url"] for request in listener.requests if request["path"] == path)
     assert httpx2.post(url, json={"ok": path}, headers=TOKEN, trust_env=False).status_code == 200
     return json.loads(engine.ended(name).result)
-
-
-async def test_a_request_that_was_taken_is_there_after_a_restart(tmp_path: Path) -> None:
-    port, database = free_port(), tmp_path / "google.db"
-    async with local_engine(port=port, database=database) as engine, httpx2.AsyncClient(headers=TOKEN) as http:
-        name = await engine.execute(await engine.deploy("later", LATER))
-        one, two = await endpoints(engine, http, name)
-        assert (await http.post(one, json="yes")).status_code == 200
-    async with local_engine(port=port, database=database) as engine, httpx2.AsyncClient(headers=TOKEN) as http:
-        assert await endpoints(engine, http, name) == (one, two)
-        assert (await http.post(one, json="no")).status_code == 429
-        assert (await http.post(two, json=None)).status_code == 200
-        deadline = time.monotonic() + 60
-        while (found := await engine.seen(name)).state == State.ACTIVE:
-            assert time.monotonic() < deadline
-        assert found.result == '"yes"'
-
-
-async def endpoints(engine: InProcess, http: httpx2.AsyncClient, name: str) -> tuple[str, str]:
-    """The URLs of an endpoint that nobody waits at, and of another, once somebody waits there."""
-    deadline = time.monotonic() + 60
-    while True:
-        found = (await http.get(f"{engine.url}/v1/{name}/callbacks")).json()["callbacks"]
-        waiters = {callback["waiters"]: callback["name"].rpartition("/")[2] for callback in found}
-        if "1" in waiters:
-            url = f"{engine.url}/v1/{name}/callbacks"
-            return f"{url}/{waiters['0']}", f"{url}/{waiters['1']}"
-        assert time.monotonic() < deadline
-
-
-async def test_waiting_ends_at_the_time_that_was_set_first(tmp_path: Path) -> None:
-    database = tmp_path / "google.db"
-    async with local_engine(database=database) as engine:
-        name = await engine.execute(await engine.deploy("ask", ASK), {"method": "POST", "timeout": 1})
-        started = (await engine.seen(name)).start_time.timestamp()
-    async with local_engine(database=database) as engine:
-        deadline = time.monotonic() + 60
-        while (found := await engine.seen(name)).state == State.ACTIVE:
-            assert time.monotonic() < deadline
-        assert json.loads(found.error.payload)["tags"] == ["TimeoutError"]
-        assert 0.9 < found.end_time.timestamp() - started < 5
 
 
 async def test_the_queue_and_its_order_are_kept(tmp_path: Path) -> None:

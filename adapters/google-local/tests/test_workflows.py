@@ -12,7 +12,7 @@ from google.cloud.workflows_v1 import Workflow
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from tests.support.google_engine import ACCOUNT, GoogleEngine
-from tests.support.google_local_flows import HELLO, SLEEP
+from tests.support.google_local_flows import HELLO
 
 OTHER = "main: {steps: [{answer: {return: other}}]}"
 
@@ -60,23 +60,6 @@ async def test_a_workflow_is_created_updated_and_deleted(google_engine: GoogleEn
     assert operation.metadata.target == made.name
     with pytest.raises(exceptions.NotFound):
         await client.get_workflow(name=made.name, timeout=60)
-
-
-async def test_an_execution_goes_on_with_the_revision_it_began_with(google_engine: GoogleEngine, client: Any) -> None:
-    workflow = google_engine.deploy("pinned", SLEEP)
-    name = google_engine.execute(workflow, {"seconds": 0.3})
-    operation = await client.update_workflow(workflow=Workflow(name=workflow, source_contents=OTHER), timeout=60)
-    await operation.result(timeout=60)
-    assert google_engine.ended(google_engine.execute(workflow)).result == '"other"'
-    assert google_engine.ended(name).result == '"rested"'
-
-
-async def test_deleting_a_workflow_deletes_its_executions(google_engine: GoogleEngine, client: Any) -> None:
-    workflow = google_engine.deploy("gone", SLEEP)
-    name = google_engine.execute(workflow, {"seconds": 600})
-    await client.delete_workflow(name=workflow, timeout=60)
-    with pytest.raises(exceptions.NotFound):
-        google_engine.seen(name)
 
 
 async def test_workflows_are_listed_by_label(google_engine: GoogleEngine, client: Any) -> None:

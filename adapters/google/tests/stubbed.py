@@ -1,17 +1,16 @@
-"""An adapter in front of the stub server, whose clock stands still; import the fixtures by name."""
+"""An adapter in front of the stub server, whose clock stands still."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import pytest
 from mcp_workflows_google import GoogleAdapter, GoogleSettings
 
-from adapters.google.tests.injecting import Injecting, injecting
-from adapters.google.tests.scene import INBOUND
+from adapters.google.tests.cloud import INBOUND
+from adapters.google.tests.injecting import Injecting
 from mcp_workflows.adapter import Start
 from mcp_workflows.testing import MemoryNotes
 
@@ -27,29 +26,6 @@ def start(key: str = "one", **more: Any) -> Start:
 def settings(stub: Injecting, **more: Any) -> GoogleSettings:
     written = {"project": "acme-shop", "location": "europe-west1", "emulator": stub.address, "inbound": INBOUND}
     return GoogleSettings.model_validate({**written, "timeout_seconds": 8, **more})
-
-
-@pytest.fixture(scope="module")
-def running_stub() -> Iterator[Injecting]:
-    with injecting() as server:
-        yield server
-
-
-@pytest.fixture
-def stub(running_stub: Injecting) -> Injecting:
-    running_stub.clear()
-    return running_stub
-
-
-@pytest.fixture
-def notes() -> MemoryNotes:
-    return MemoryNotes()
-
-
-@pytest.fixture
-async def adapter(stub: Injecting, notes: MemoryNotes) -> AsyncIterator[GoogleAdapter]:
-    async with opened(stub, notes) as made:
-        yield made
 
 
 @asynccontextmanager

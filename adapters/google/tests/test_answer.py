@@ -12,13 +12,12 @@ from google.cloud.workflows import executions_v1
 from mcp_workflows_google import GoogleAdapter
 
 from adapters.google.tests.injecting import Fault, Injecting, Reply
-from adapters.google.tests.stubbed import PLACE, adapter, notes, opened, running_stub, start, stub, told
+from adapters.google.tests.stubbed import PLACE, opened, start, told
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.testing import MemoryNotes
 
 pytestmark = pytest.mark.anyio
-__all__ = ["adapter", "notes", "running_stub", "stub"]
 
 NUMBER: Final = "123456789012"
 YES: Final = {"action": "accept", "content": {"ok": True}}
@@ -77,16 +76,6 @@ async def test_a_question_is_seen_and_its_answer_goes_to_its_callback(stub: Inje
     [(_, body)] = asking.answers()
     assert body == b'{"action":"accept","content":{"ok":true}}'
     assert not await open_questions(adapter, asking)
-
-
-async def test_an_answer_goes_to_the_local_engine_by_either_of_its_names(
-    stub: Injecting, adapter: GoogleAdapter
-) -> None:
-    other = f"http://{stub.address.replace('127.0.0.1', 'localhost')}"
-    asking = await ask(stub, adapter, origin=other)
-    stub.reply(f"POST {asking.path}", Reply())
-    await adapter.answer(asking.ref, {"cb1": YES})
-    assert len(asking.answers()) == 1
 
 
 async def test_a_question_that_beats_our_own_create_reply_is_kept(stub: Injecting, adapter: GoogleAdapter) -> None:
@@ -253,36 +242,3 @@ async def test_the_number_of_our_own_project_is_our_project(stub: Injecting, ada
     stub.reply(f"POST {asking.path}", Reply())
     await adapter.answer(asking.ref, {"cb1": YES})
     assert len(asking.answers()) == 1
-
-
-async def test_a_redirect_is_not_followed(stub: Injecting, adapter: GoogleAdapter) -> None:
-    asking = await ask(stub, adapter)
-    there = {"Location": f"http://{stub.address}/elsewhere"}
-    stub.reply(f"POST {asking.path}", Reply(status=307, headers=there))
-    with pytest.raises((EngineUnavailable, EngineRefused)):
-        await adapter.answer(asking.ref, {"cb1": YES})
-    assert not [asked for asked in stub.asked if "elsewhere" in asked.what]
-
-
-HOSTILE = (
-    "https://evil.example/v1/{name}/callbacks/cb1",
-    "https://workflowexecutions.googleapis.com.evil.example/v1/{name}/callbacks/cb1",
-    "http://{address}@evil.example/v1/{name}/callbacks/cb1",
-    "http://{address}/v1/{name}/../../other/callbacks/cb1",
-    "http://{address}/v1/{name}-2/callbacks/cb1",
-    "http://{address}/v1/{name}/callbacks/cb1?x=1",
-    "file:///etc/passwd",
-)
-
-
-@pytest.mark.parametrize("url", HOSTILE)
-async def test_a_hostile_callback_url_is_refused_when_it_comes_in(
-    stub: Injecting, adapter: GoogleAdapter, notes: MemoryNotes, url: str
-) -> None:
-    name = await adapter.start(start())
-    there = url.format(name=name, address=stub.address)
-    posted = {**PLACE, "execution": name.rpartition("/")[2], "callback_url": there, "message": "Ship it?"}
-    with pytest.raises(EngineRefused) as refused:
-        await told(adapter, "input", posted)
-    assert there not in str(refused.value)
-    assert not notes.until

@@ -7,6 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
+from google.cloud.workflows_v1.types import Workflow
+from mcp_workflows_google import GoogleAdapter
 from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import GoogleSettings
@@ -14,8 +16,9 @@ from mcp_workflows_google.tooling.check import check_engine, check_workflow, ser
 from mcp_workflows_google.tooling.embed import add_subworkflows
 from mcp_workflows_google.tooling.explain import explain
 
+from adapters.google.tests.injecting import Fault, Injecting
 from adapters.google.tests.test_expose import READS, settings
-from mcp_workflows.adapter import Execution, Failure, Finding, Status
+from mcp_workflows.adapter import Execution, Finding, Status
 from tests.support.child_processes import free_port
 from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 from tests.support.google_local_engine import local_engine
@@ -228,16 +231,6 @@ async def test_why_it_waits_is_told(calls: Client, google_engine: GoogleEngine) 
     google_engine.executions().cancel_execution(name=name)
 
 
-async def test_why_it_still_works_and_that_it_has_ended_is_told(calls: Client, google_engine: GoogleEngine) -> None:
-    name = google_engine.execute(google_engine.deploy("naps", NAPS))
-    google_engine.at(name, "napping")
-    execution = ExecutionName.parse(name)
-    assert (await explain(calls, execution, RUNNING)).reason == "it is at step nap/napping"
-    google_engine.executions().cancel_execution(name=name)
-    failed = Execution(status=Status.FAILED, failure=Failure(text="the card was declined"))
-    assert (await explain(calls, execution, failed)).reason == "it has ended: failed, the card was declined"
-
-
 async def test_one_that_cannot_reach_us_is_told(calls: Client, google_engine: GoogleEngine) -> None:
     nowhere = {"MCP_WORKFLOWS_URL": f"http://127.0.0.1:{free_port()}/engines/shop"}
     asks = add_subworkflows("main: {steps: [{ask: {call: mcp_elicit, args: {message: 'Ship?'}}}]}")
@@ -257,3 +250,20 @@ async def test_an_execution_that_is_queued_is_told() -> None:
             told = await explain(calls, ExecutionName.parse(queued), RUNNING)
     assert told.reason.startswith("it is queued: ")
     assert "quota" in str(told.advice)
+
+
+# --- who may start executions, and not list them
+
+
+ORDERS_NAME = "projects/acme-shop/locations/europe-west1/workflows/orders"
+
+
+async def test_a_start_that_could_not_be_found_again_is_a_problem_before_it_is_lost(
+    stub: Injecting, adapter: GoogleAdapter
+) -> None:
+    stub.workflows[ORDERS_NAME] = Workflow(name=ORDERS_NAME, state=Workflow.State.ACTIVE, revision_id="000001-abc")
+    assert (await adapter.tooling.check("orders", {})).ok
+    stub.tell("ListExecutions", Fault(code="PERMISSION_DENIED"))
+    found = await adapter.tooling.check("orders", {})
+    assert not found.ok
+    assert f"workflows.executions.list on {ORDERS_NAME}" in found.text

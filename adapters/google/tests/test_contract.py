@@ -12,9 +12,9 @@ import pytest
 from mcp_workflows_google import GoogleAdapter, GoogleSettings
 from mcp_workflows_google.resources import ExecutionName
 
-from adapters.google.tests import flows
-from adapters.google.tests.scene import adapter as adapter_of
-from adapters.google.tests.scene import called_at, environment
+from adapters.google.tests import cloud
+from adapters.google.tests.cloud import adapter as adapter_of
+from adapters.google.tests.cloud import called_at, environment
 from mcp_workflows.adapter import Adapter, Ref, Status
 from mcp_workflows.store.key_value import StoreNotes
 from mcp_workflows.store.sqlite.store import SQLiteStore
@@ -47,11 +47,11 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             engine=engine,
             proxy_port=proxy,
             inbound_port=inbound,
-            echo=engine.deploy("echo", flows.ECHO, labels={"mcp-contract": "true"}),
-            declines=engine.deploy("declines", flows.DECLINES),
-            asks=engine.deploy("asks", flows.ASKS, env=env),
-            asks_two=engine.deploy("asks-two", flows.ASKS_TWO, env=env),
-            forever=engine.deploy("forever", flows.FOREVER),
+            echo=engine.deploy("echo", cloud.ECHO, labels={"mcp-contract": "true"}),
+            declines=engine.deploy("declines", cloud.DECLINES),
+            asks=engine.deploy("asks", cloud.ASKS, env=env),
+            asks_two=engine.deploy("asks-two", cloud.ASKS_TWO, env=env),
+            forever=engine.deploy("forever", cloud.FOREVER),
         )
 
 

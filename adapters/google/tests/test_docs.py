@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import mcp_workflows_google
 import pytest
 from mcp_workflows_google import GoogleAdapter
 from mcp_workflows_google.settings import GoogleSettings
@@ -71,3 +72,27 @@ def test_the_role_is_the_one_that_is_printed() -> None:
 def test_every_setting_of_an_engine_is_on_the_page() -> None:
     text = (DOCS / "google.md").read_text(encoding="utf-8")
     assert [name for name in GoogleSettings.model_fields if f"`{name}`" not in text] == []
+
+
+# --- docs/google-errors.md
+
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "google-errors.md").read_text(encoding="utf-8")
+MESSAGES = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
+
+
+def said() -> str:
+    """All that the adapter's code can say, with literals that go over two lines made one."""
+    files = Path(mcp_workflows_google.__file__).parent.glob("*.py")
+    code = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    return re.sub(r'"\n\s*f?"', "", code)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_the_message_is_one_of_ours(message: str) -> None:
+    assert message in said()
+
+
+def test_there_are_messages() -> None:
+    assert len(MESSAGES) > 25

@@ -227,26 +227,6 @@ async def test_a_reason_says_more_than_the_status(server: Injecting, calls: Clie
     assert SECRET not in str(error)
 
 
-async def test_a_perimeter_that_forbids_it_is_told_with_what_its_keepers_need(server: Injecting, calls: Client) -> None:
-    told = {"uid": "eYhDkfYCu-dOCjuj8X4Am9", "consumer": "projects/123456789012"}
-    server.tell("GetExecution", Fault(code="PERMISSION_DENIED", reason="SECURITY_POLICY_VIOLATED", metadata=told))
-    with pytest.raises(
-        EngineRefused, match=r"forbids this \(vpcServiceControlsUniqueIdentifier eYhDkfYCu-dOCjuj8X4Am9\)"
-    ):
-        await calls.get(EXECUTION, full=False)
-
-
-async def test_an_api_that_is_not_enabled_is_told_with_the_command_that_enables_it(
-    server: Injecting, calls: Client
-) -> None:
-    told = {"service": "workflowexecutions.googleapis.com", "consumer": "projects/123456789012"}
-    server.tell("GetExecution", Fault(code="PERMISSION_DENIED", reason="SERVICE_DISABLED", metadata=told))
-    with pytest.raises(
-        EngineRefused, match=r"gcloud services enable workflowexecutions\.googleapis\.com --project 1234"
-    ):
-        await calls.get(EXECUTION, full=False)
-
-
 @pytest.mark.parametrize(
     ("fault", "permission", "resource"),
     [
@@ -289,13 +269,6 @@ async def test_a_location_that_does_not_exist_is_told(server: Injecting, calls: 
         await calls.create(ORDERS, "{}", {})
 
 
-async def test_a_workflow_that_does_not_exist_is_told(server: Injecting, calls: Client) -> None:
-    server.tell("CreateExecution", Fault(code="NOT_FOUND"))
-    for calling in (calls.create(ORDERS, "{}", {}), calls.workflow(ORDERS)):
-        with pytest.raises(EngineRefused, match=f"there is no {ORDERS.name}"):
-            await calling
-
-
 async def test_a_state_of_the_future_stays_a_number(server: Injecting, calls: Client) -> None:
     messages: Any = ev.Execution  # Any: the message beneath takes any number
     messages.pb(server.executions[EXECUTION.name]).state = 42
@@ -312,17 +285,6 @@ async def test_lists_have_all_pages_or_as_many_as_wanted_or_those_since(server: 
     assert [row.name for row in await calls.executions(ORDERS, limit=7)] == [row.name for row in rows[:7]]
     since = rows[9].start_time
     assert [row.name for row in await calls.executions(ORDERS, since=since)] == [row.name for row in rows[:10]]
-
-
-async def test_a_full_page_of_the_largest_executions_fits(server: Injecting, calls: Client) -> None:
-    large = "x" * (512 * 1024)
-    server.executions = {
-        f"{ORDERS.name}/executions/{n}": ev.Execution(
-            name=f"{ORDERS.name}/executions/{n}", argument="x" * 32 * 1024, result=large, state=2
-        )
-        for n in range(50)
-    }
-    assert len(await calls.executions(ORDERS, full=True)) == 50
 
 
 @pytest.mark.parametrize(
@@ -488,13 +450,6 @@ async def test_an_emulator_that_speaks_http_only_is_a_wrong_address_and_no_outag
     error = await asked_of(emulator=f"127.0.0.1:{talking(HTTP)}")
     assert isinstance(error, EngineRefused)
     assert "is not this API" in str(error)
-
-
-async def test_an_emulator_whose_name_nobody_knows_is_a_wrong_address_and_no_outage() -> None:
-    error = await asked_of(emulator="no-such-engine.invalid:8790")
-    assert isinstance(error, EngineRefused | EngineUnavailable)  # without DNS nobody can tell
-    assert "no-such-engine.invalid:8790" in str(error)
-    assert isinstance(error, EngineRefused) or not error.sent
 
 
 async def test_google_s_own_words_are_in_no_log(

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.settings import GoogleSettings
-from mcp_workflows_google.tooling.discover import LabelledWorkflows, discover
+from mcp_workflows_google.tooling.discover import LabelledWorkflows
 
-from mcp_workflows.errors import EngineUnavailable
-from tests.support.child_processes import free_port
 from tests.support.google_engine import LOCATION, PROJECT, GoogleEngine
 
 pytestmark = pytest.mark.anyio
@@ -86,17 +84,3 @@ async def test_a_label_that_is_gone_and_a_source_that_is_another_are_seen(owner:
 async def test_nobody_looks_unless_the_settings_say_so(calls: Client, owner: Owner) -> None:
     owner.labelled("fulfil_order")
     assert await LabelledWorkflows(calls, None).exposed() == []
-
-
-async def test_an_engine_that_is_down_cannot_tell() -> None:
-    nowhere = settings(f"127.0.0.1:{free_port()}", timeout_seconds=1, discover={})
-    async with open_client(nowhere) as calls:
-        with pytest.raises(EngineUnavailable):
-            await LabelledWorkflows(calls, nowhere.discover).exposed()
-
-
-async def test_all_workflows_are_listed_for_a_draft_of_tools(google_engine: GoogleEngine, calls: Client) -> None:
-    mine = google_engine.deploy("listed", READS).rpartition("/")[2]
-    found = [each.workflow for each in await discover(calls)]
-    assert mine in found
-    assert found == sorted(found)

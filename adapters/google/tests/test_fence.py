@@ -13,10 +13,9 @@ import anyio
 import pytest
 from mcp_workflows_google.tooling.embed import add_subworkflows
 
-from adapters.google.tests.configured import asked, client_of, configured, executions
-from adapters.google.tests.elsewhere import cancel, deliver
-from adapters.google.tests.scene import environment
+from adapters.google.tests.cloud import configured, deliver, environment, executions
 from tests.support.child_processes import free_port
+from tests.support.configured import asked, client_of
 from tests.support.google_engine import GoogleEngine
 from tests.support.google_local_listener import Listener, listening
 from tests.support.served import Peer
@@ -153,44 +152,3 @@ async def test_a_task_whose_execution_lost_to_a_duplicate_asks_and_ends_as_the_d
         done = (await client.until(task_id))["result"]["structuredContent"]
     assert done == {"by": id_of(second)}
     assert fenced.charged_by() == [id_of(second)]
-
-
-async def test_a_task_whose_execution_never_came_to_claim_is_the_duplicate_that_did(fenced: Fenced) -> None:
-    async with fenced.client() as client:
-        task_id, first = await fenced.begun(client)
-        second = fenced.duplicate(first)
-        await fenced.go(second)
-        assert await fenced.ends(second) == [{"by": id_of(second)}]
-        cancel(fenced.engine, first)
-        done = await client.until(task_id)
-    assert done["result"]["structuredContent"] == {"by": id_of(second)}
-    assert fenced.charged_by() == [id_of(second)]
-
-
-async def test_cancelling_a_task_whose_execution_has_lost_cancels_the_one_that_goes_on(fenced: Fenced) -> None:
-    async with fenced.client() as client:
-        task_id, first = await fenced.begun(client, asks=True)
-        second = fenced.duplicate(first)
-        await fenced.go(second)
-        await fenced.at(second, "wait_for_answer")
-        await fenced.go(first)
-        assert await fenced.ends(first) == [{"lost": True}]
-        await client.send("tasks/cancel", {"taskId": task_id})
-        assert (await client.until(task_id))["status"] == "cancelled"
-    assert fenced.engine.ended(second).state.name == "CANCELLED"
-    assert fenced.charged_by() == []
-
-
-async def test_executions_that_claim_while_the_sidecar_is_down_charge_once_it_is_back_and_once(fenced: Fenced) -> None:
-    async with fenced.client() as client:
-        task_id, first = await fenced.begun(client)
-    second = fenced.duplicate(first)
-    await fenced.go(first, second)
-    for name in (first, second):
-        await fenced.at(name, "of_the_connection")  # of mcp_retry: it has been tried
-    assert fenced.charged_by() == []
-    async with fenced.client() as client:
-        done = (await client.until(task_id))["result"]["structuredContent"]
-        ends = await fenced.ends(first, second)
-    assert fenced.charged_by() == [done["by"]]
-    assert sorted(ends, key=str) == [done, {"lost": True}]

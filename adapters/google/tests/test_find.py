@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
 import pytest
 from google.cloud.workflows import executions_v1
 from mcp_workflows_google import GoogleAdapter
+from mcp_workflows_google.start import label_value, labels
+from mcp_workflows_google_local.labels import check_labels
 
 from adapters.google.tests.injecting import Fault, Injecting
-from adapters.google.tests.stubbed import BEGAN, PLACE, adapter, notes, running_stub, start, stub, told
+from adapters.google.tests.stubbed import BEGAN, PLACE, start, told
 from mcp_workflows.adapter import Ref, Start, Status
 from mcp_workflows.errors import EngineUnavailable, StartConflict
 from mcp_workflows.testing import MemoryNotes
 
 pytestmark = pytest.mark.anyio
 
-__all__ = ["adapter", "notes", "running_stub", "stub"]
 
 State = executions_v1.Execution.State
 
@@ -72,16 +76,6 @@ async def test_another_argument_under_the_key_is_a_conflict(adapter: GoogleAdapt
     await adapter.start(start())
     with pytest.raises(StartConflict):
         await adapter.find(Start(workflow="orders", arguments=[{"order": 2}], key="one", created=BEGAN))
-
-
-async def test_no_arguments_are_an_empty_object_also_where_an_older_version_sent_nothing(
-    stub: Injecting, adapter: GoogleAdapter
-) -> None:
-    order = Start(workflow="orders", arguments=[], key="none", created=BEGAN)
-    name = await adapter.start(order)
-    assert stub.executions[name].argument == "{}"
-    stub.executions[name].argument = ""
-    assert await adapter.find(order) == name
 
 
 async def claim(adapter: GoogleAdapter, handle: str) -> bool:
@@ -146,3 +140,42 @@ async def test_a_claim_that_cannot_be_kept_is_tried_again(adapter: GoogleAdapter
 async def test_an_execution_that_google_does_not_show_yet_tries_its_claim_again(adapter: GoogleAdapter) -> None:
     with pytest.raises(EngineUnavailable):
         await claim(adapter, "projects/acme-shop/locations/europe-west1/workflows/orders/executions/e-99")
+
+
+# --- labels
+
+
+def made(context: Mapping[str, str]) -> Mapping[str, str]:
+    order = Start(workflow="w", arguments=[], key="t-1", created=datetime.now(UTC), context=context)
+    found = labels(order)
+    check_labels(found)
+    return found
+
+
+def test_the_owner_and_what_is_said_of_them_are_labels() -> None:
+    told = {"tool": "Fulfil.Order", "owner": "ada", "issuer": "https://login", "client": "web", "desk": "7"}
+    assert made({**told, "traceparent": "00-a"}) == {
+        "mcp-workflows-key": "t-1",
+        "mcp-workflows-tool": "fulfil-order",
+        "mcp-workflows-owner": "ada",
+        "mcp-workflows-for-desk": "7",
+    }
+
+
+HARD = ["ada@example.com", "Ada", "x" * 64, "\u00e4da", "a b", "ADA@example.com", "ada.example@com", "\ud800", "key"]
+
+
+@pytest.mark.parametrize("text", HARD)
+def test_any_text_can_be_a_label(text: str) -> None:
+    made({"owner": text, "email": text, "key": text})
+
+
+def test_no_two_people_have_one_label() -> None:
+    assert len({label_value(text) for text in HARD}) == len(HARD)
+    assert label_value("ada@example.com").startswith("ada-example-com-")
+
+
+def test_the_trace_is_a_label() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert made({"traceparent": trace})["mcp-workflows-traceparent"] == trace
+    assert "mcp-workflows-traceparent" not in made({"traceparent": "junk"})

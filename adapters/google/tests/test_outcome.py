@@ -209,13 +209,6 @@ def test_the_error_inside_an_error_is_told(payload: Any, text: str) -> None:
     assert told(payload).text == text
 
 
-def test_errors_in_errors_without_end_are_not_read_to_their_end() -> None:
-    payload: Any = "deep"
-    for _ in range(50):
-        payload = {**PARALLEL, "branches": [branch(payload)]}
-    assert told(payload).text.startswith("a branch failed: a branch failed: ")
-
-
 @pytest.mark.parametrize(
     "payload", [PROTOCOL, json.dumps(PROTOCOL), {**PARALLEL, "branches": [branch(PROTOCOL)]}, {**PROTOCOL, "tags": []}]
 )

@@ -20,11 +20,10 @@ from mcp_workflows_google.tooling.discover import LabelledWorkflows
 from mcp_workflows_google.tooling.explain import explain
 
 from adapters.google.tests.injecting import Fault, Injecting, Reply
-from adapters.google.tests.stubbed import running_stub, settings, stub
+from adapters.google.tests.stubbed import settings
 from adapters.google.tests.test_expose import DRAFT, READS
 from mcp_workflows.adapter import Execution, Status
 
-__all__ = ["running_stub", "stub"]
 pytestmark = pytest.mark.anyio
 
 PLACE = "projects/acme-shop/locations/europe-west1"

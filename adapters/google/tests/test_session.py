@@ -232,12 +232,6 @@ async def test_an_endpoint_without_tls_is_a_wrong_address_and_no_outage(server: 
     assert server.count("CreateExecution") == 0
 
 
-async def test_an_endpoint_whose_name_nobody_knows_is_told(account: Path) -> None:
-    async with open_client(settings(credentials_file=str(account), endpoint="no-such-host.invalid")) as calls:
-        with pytest.raises((EngineRefused, EngineUnavailable), match=r"no-such-host\.invalid"):
-            await calls.create(ORDERS, "{}", {})
-
-
 @pytest.mark.parametrize(
     ("executions", "workflows"),
     [

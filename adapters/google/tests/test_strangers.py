@@ -18,16 +18,15 @@ from mcp_workflows_google.settings import Inbound
 from mcp_workflows_google.tooling.definition import parse_definition
 from pydantic import ValidationError
 
+from adapters.google.tests.cloud import INBOUND
 from adapters.google.tests.injecting import Injecting, Reply
-from adapters.google.tests.scene import INBOUND
-from adapters.google.tests.stubbed import PLACE, adapter, notes, running_stub, settings, start, stub, told
+from adapters.google.tests.stubbed import PLACE, settings, start, told
 from mcp_workflows.adapter import Ref
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 from mcp_workflows.kit.token_bucket import Buckets
 
 pytestmark = pytest.mark.anyio
 
-__all__ = ["adapter", "notes", "running_stub", "stub"]
 
 State = executions_v1.Execution.State
 THEIR_PROJECT: Final = "projects/strangers/locations/europe-west1/workflows/orders/executions/e-9"

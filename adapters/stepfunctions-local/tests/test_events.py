@@ -7,7 +7,7 @@ import time
 import uuid
 from typing import Any
 
-from tests.support.local_machines import SLEEP, asked, asking, only
+from tests.support.local_machines import SLEEP
 from tests.support.stepfunctions_engine import StepFunctions
 
 
@@ -45,12 +45,3 @@ def test_every_change_of_status_is_an_event(stepfunctions: StepFunctions) -> Non
     assert [event["resources"] for event in told] == [[execution]] * 4
     assert details[0]["input"] == "{}"
     assert details[1]["stopDate"] >= details[1]["startDate"] > 1_600_000_000_000
-
-
-def test_the_event_of_a_question_reaches_a_queue(stepfunctions: StepFunctions) -> None:
-    kind = f"question-{uuid.uuid4().hex[:8]}"
-    url = queue_of(stepfunctions, {"source": ["test"], "detail-type": [kind]})
-    entry = {"Source": "test", "DetailType": kind, "Detail": {"taskToken.$": "$$.Task.Token"}}
-    execution, token = asked(stepfunctions, only(asking(Parameters={"Entries": [entry]})))
-    assert [event["detail"]["taskToken"] for event in received(stepfunctions, url, 1)] == [token]
-    stepfunctions.client().stop_execution(executionArn=execution)

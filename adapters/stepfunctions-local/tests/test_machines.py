@@ -26,14 +26,6 @@ def published(engine: StepFunctions) -> tuple[str, str, str]:
     return arn, first, alias
 
 
-def test_versions_are_listed_newest_first_and_published_once(stepfunctions: StepFunctions) -> None:
-    arn, first, _ = published(stepfunctions)
-    client = stepfunctions.client()
-    again = client.publish_state_machine_version(stateMachineArn=arn)["stateMachineVersionArn"]
-    listed = client.list_state_machine_versions(stateMachineArn=arn)["stateMachineVersions"]
-    assert [version["stateMachineVersionArn"] for version in listed] == [again, first] == [f"{arn}:2", f"{arn}:1"]
-
-
 def test_an_execution_by_version_or_alias_runs_that_version(stepfunctions: StepFunctions) -> None:
     arn, first, alias = published(stepfunctions)
     client = stepfunctions.client()
@@ -69,14 +61,6 @@ def test_a_machine_is_created_twice_only_as_the_same(stepfunctions: StepFunction
     assert stepfunctions.machine(PASS, name=name) == stepfunctions.machine(PASS, name=name)
     with pytest.raises(stepfunctions.client().exceptions.StateMachineAlreadyExists):
         stepfunctions.machine(OTHER, name=name)
-
-
-def test_an_express_machine_is_run_and_waited_for(stepfunctions: StepFunctions) -> None:
-    arn = stepfunctions.machine(PASS, type="EXPRESS")
-    assert stepfunctions.client().describe_state_machine(stateMachineArn=arn)["type"] == "EXPRESS"
-    ended = stepfunctions.client().start_sync_execution(stateMachineArn=arn, name="one", input='{"a": 1}')
-    assert (ended["status"], json.loads(ended["output"])) == ("SUCCEEDED", {"a": 1})
-    assert ended["executionArn"].startswith(arn.replace(":stateMachine:", ":express:") + ":one:")
 
 
 def test_nothing_is_told_of_an_express_execution(stepfunctions: StepFunctions) -> None:
@@ -115,10 +99,6 @@ def test_machines_are_found_by_their_tag_in_pages(stepfunctions: StepFunctions) 
     assert (len(pages), len(found), set(found)) == (3, 5, tagged)
     tags = stepfunctions.client().list_tags_for_resource(resourceArn=found[0])["tags"]
     assert tags == [{"key": "mcp:expose", "value": mark}]
-
-
-def test_the_account_is_known(stepfunctions: StepFunctions) -> None:
-    assert stepfunctions.client("sts").get_caller_identity()["Account"] == stepfunctions.account
 
 
 def test_a_map_run_is_described_and_one_that_is_none_is_refused(stepfunctions: StepFunctions) -> None:

@@ -48,18 +48,6 @@ def test_a_redriven_execution_goes_on_at_the_state_that_failed(stepfunctions: St
     assert redriven["executionRedrivenEventDetails"] == {"redriveCount": 1}
 
 
-def test_a_stopped_execution_can_be_redriven_and_its_old_threads_change_nothing(stepfunctions: StepFunctions) -> None:
-    client = stepfunctions.client()
-    execution, _ = asked(stepfunctions, ASK)
-    client.stop_execution(executionArn=execution, error="Me")
-    client.redrive_execution(executionArn=execution)
-    again = token_of(stepfunctions.event(execution, "TaskScheduled", nth=2))
-    stepfunctions.event(execution, "TaskSubmitted", nth=2)
-    client.send_task_success(taskToken=again, output="1")
-    ended = stepfunctions.ended(execution)
-    assert (ended["status"], "error" in ended) == ("SUCCEEDED", False)
-
-
 def test_what_runs_or_succeeded_is_not_redriven(stepfunctions: StepFunctions) -> None:
     client = stepfunctions.client()
     done = client.start_execution(stateMachineArn=stepfunctions.machine(PASS))["executionArn"]

@@ -10,19 +10,6 @@ from tests.support.local_machines import ASK, asked, asking, only, refused, toke
 from tests.support.stepfunctions_engine import StepFunctions
 
 
-def test_an_answer_is_the_result_of_the_state(stepfunctions: StepFunctions) -> None:
-    execution, token = asked(stepfunctions, ASK)
-    stepfunctions.client().send_task_success(taskToken=token, output='{"ok": true}')
-    assert json.loads(stepfunctions.ended(execution)["output"]) == {"ok": True}
-
-
-def test_a_failure_keeps_its_error_and_cause(stepfunctions: StepFunctions) -> None:
-    execution, token = asked(stepfunctions, ASK)
-    stepfunctions.client().send_task_failure(taskToken=token, error="No", cause="not this time")
-    ended = stepfunctions.ended(execution)
-    assert (ended["status"], ended["error"], ended["cause"]) == ("FAILED", "No", "not this time")
-
-
 def test_a_second_answer_is_too_late(stepfunctions: StepFunctions) -> None:
     client = stepfunctions.client()
     execution, token = asked(stepfunctions, ASK)
@@ -30,19 +17,6 @@ def test_a_second_answer_is_too_late(stepfunctions: StepFunctions) -> None:
     assert refused(client.send_task_success, taskToken=token, output="2") == "TaskTimedOut"
     assert stepfunctions.ended(execution)["output"] == "1"
     assert refused(client.send_task_failure, taskToken=token) == "TaskTimedOut"
-
-
-def test_an_answer_after_a_stop_is_too_late(stepfunctions: StepFunctions) -> None:
-    client = stepfunctions.client()
-    execution, token = asked(stepfunctions, ASK)
-    client.stop_execution(executionArn=execution)
-    assert refused(client.send_task_success, taskToken=token, output="1") == "TaskTimedOut"
-    assert refused(client.send_task_heartbeat, taskToken=token) == "TaskTimedOut"
-
-
-def test_a_token_of_nobody_is_invalid(stepfunctions: StepFunctions) -> None:
-    call = stepfunctions.client().send_task_success
-    assert refused(call, taskToken="nobody's", output="1") == "InvalidToken"
 
 
 def test_an_answer_that_is_not_json_is_refused_and_the_state_still_waits(stepfunctions: StepFunctions) -> None:
@@ -75,25 +49,11 @@ def test_an_answer_after_the_state_timed_out_is_too_late(stepfunctions: StepFunc
     client.stop_execution(executionArn=execution)
 
 
-def test_a_heartbeat_is_taken_without_heartbeat_seconds(stepfunctions: StepFunctions) -> None:
-    execution, token = asked(stepfunctions, ASK)
-    stepfunctions.client().send_task_heartbeat(taskToken=token)
-    stepfunctions.client().stop_execution(executionArn=execution)
-
-
 def activity(engine: StepFunctions, **more: Any) -> tuple[str, str]:
     """An execution that waits for a worker, and the activity."""
     arn = engine.client().create_activity(name=f"a-{uuid.uuid4().hex[:8]}")["activityArn"]
     machine = engine.machine(only({"Type": "Task", "Resource": arn, **more}))
     return engine.client().start_execution(stateMachineArn=machine, input='{"n": 1}')["executionArn"], arn
-
-
-def test_an_activity_gets_its_input_and_gives_the_result(stepfunctions: StepFunctions) -> None:
-    execution, arn = activity(stepfunctions)
-    task = stepfunctions.client().get_activity_task(activityArn=arn, workerName="me")
-    assert json.loads(task["input"]) == {"n": 1}
-    stepfunctions.client().send_task_success(taskToken=task["taskToken"], output="2")
-    assert stepfunctions.ended(execution)["output"] == "2"
 
 
 def test_an_activity_that_missed_its_heartbeat_is_answered_too_late(stepfunctions: StepFunctions) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
 
-from adapters.stepfunctions.tests import scene
+from adapters.stepfunctions.tests import cloud as local
 from adapters.stepfunctions.tests.executions import Run, Runs, start
 from tests.support.stepfunctions_engine import StepFunctions
 
@@ -21,8 +21,20 @@ def aws(any_aws_credentials: None) -> None:
 @pytest.fixture
 async def adapter(stepfunctions: StepFunctions) -> AsyncIterator[StepFunctionsAdapter]:
     """In front of the local engine."""
-    async with scene.adapter(stepfunctions) as adapter:
+    async with local.adapter(stepfunctions) as adapter:
         yield adapter
+
+
+@pytest.fixture
+def cloud(stepfunctions: StepFunctions) -> local.StepFunctionsCloud:
+    """The same, for the shared suites."""
+    return local.StepFunctionsCloud(stepfunctions)
+
+
+@pytest.fixture
+def own_cloud(own_stepfunctions: StepFunctions) -> local.StepFunctionsCloud:
+    """One to kill."""
+    return local.StepFunctionsCloud(own_stepfunctions)
 
 
 @pytest.fixture

@@ -9,14 +9,17 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs
 
+from botocore.awsrequest import AWSResponse
+
 from tests.support.child_processes import free_port
+from tests.support.stepfunctions_engine import ACCOUNT, REGION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,3 +158,72 @@ def wait_for(state: Injecting, operation: str, count: int = 1, seconds: float = 
 def rows(operation_rows: Sequence[Mapping[str, Any]], key: str) -> Answer:
     """One page of a list."""
     return Answer(body={key: list(operation_rows)})
+
+
+# --- AWS refuses, through all of botocore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """As urllib3 gives it to botocore."""
+
+    content: bytes
+
+    def stream(self) -> Iterator[bytes]:
+        yield self.content
+
+
+@contextmanager
+def refusing(client: Any, operation: str, code: str, *, unless: str | None = None) -> Generator[None]:
+    """Let AWS answer so meanwhile, unless this is in the request; Any: botocore has no types."""
+
+    def answer(request: Any, **_: Any) -> AWSResponse | None:
+        if unless is not None and unless.encode() in (request.body or b""):
+            return None
+        content = json.dumps({"__type": code, "message": "no"}).encode()
+        return AWSResponse(request.url, 400, {"content-type": "application/x-amz-json-1.0"}, Body(content=content))
+
+    events, name = client.meta.events, f"before-send.*.{operation}"
+    events.register(name, answer)
+    try:
+        yield
+    finally:
+        events.unregister(name, answer)
+
+
+# --- a whole AWS: one state machine with one execution
+
+
+MACHINE: Final = f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:orders"
+EXECUTION: Final = f"arn:aws:states:{REGION}:{ACCOUNT}:execution:orders:o-1"
+
+
+def execution(status: str = "RUNNING", **more: Any) -> Answer:
+    """What DescribeExecution answers."""
+    found = {"executionArn": EXECUTION, "stateMachineArn": MACHINE, "startDate": 1.0, "status": status}
+    return Answer(body={**found, **more})
+
+
+def question(token: str, name: str = "taskToken") -> Answer:
+    """What GetExecutionHistory answers while a state asks: the newest event first; `name` is that of the token."""
+    detail = {name: token, "mcpInput": {"message": "Ship it?"}}
+    scheduled = {
+        "resourceType": "events",
+        "resource": "putEvents.waitForTaskToken",
+        "region": REGION,
+        "parameters": json.dumps({"Entries": [{"Detail": detail}]}),
+    }
+    begun = {"id": 1, "previousEventId": 0, "type": "ExecutionStarted"}
+    entered = {"id": 2, "previousEventId": 1, "type": "TaskStateEntered", "stateEnteredEventDetails": {"name": "Ask"}}
+    asked = {"id": 3, "previousEventId": 2, "type": "TaskScheduled", "taskScheduledEventDetails": scheduled}
+    return Answer(body={"events": [{**event, "timestamp": 1.0} for event in (asked, entered, begun)]})
+
+
+def play(server: Injecting, kind: str = "STANDARD") -> None:
+    """From now on there is a machine of this type, and what it starts runs for ever."""
+    server.tell("ListStateMachines", Answer(body={"stateMachines": []}))
+    server.tell("DescribeStateMachine", Answer(body={"stateMachineArn": MACHINE, "name": "orders", "type": kind}))
+    server.tell("StartExecution", Answer(body={"executionArn": EXECUTION, "startDate": 1.0}))
+    server.tell("DescribeExecution", execution())
+    server.tell("GetExecutionHistory", Answer(body={"events": []}))
+    server.tell("StopExecution", Answer(body={"stopDate": 1.0}))

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, a call, a machine or our rights: told to the client and by `check`."""
+"""What is wrong with a call, a machine or our rights, an AWS that throttles, and questions that it does not know."""
 
 from __future__ import annotations
 
@@ -9,25 +9,36 @@ from typing import Any, Final
 
 import anyio
 import pytest
+from mcp_workflows_stepfunctions import StepFunctionsAdapter
+from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 from typer.testing import CliRunner
 
-from adapters.stepfunctions.tests import machines
-from adapters.stepfunctions.tests.configured import asked, called, client_of, configured
-from adapters.stepfunctions.tests.injecting import Injecting, error, injecting
+from adapters.stepfunctions.tests.cloud import configured
+from adapters.stepfunctions.tests.events import Telling
+from adapters.stepfunctions.tests.injecting import (
+    EXECUTION,
+    MACHINE,
+    Answer,
+    Injecting,
+    error,
+    execution,
+    injecting,
+    play,
+    question,
+)
 from adapters.stepfunctions.tests.refused import POLICY, TOKEN, WHO_WE_ARE, no
-from adapters.stepfunctions.tests.stubbed import EXECUTION, MACHINE, execution, play, question
-from mcp_workflows.errors import ConfigError
+from mcp_workflows.adapter import Ref
+from mcp_workflows.errors import ConfigError, EngineRefused
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
+from tests.support.configured import asked, called, client_of
 from tests.support.served import Peer
-from tests.support.stepfunctions_engine import ACCOUNT, REGION, StepFunctions
+from tests.support.stepfunctions_engine import REGION
+from tests.support.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
-
-ELSEWHERE: Final = MACHINE.replace(REGION, "eu-west-1")
-FOREIGN: Final = MACHINE.replace(ACCOUNT, "210987654321")
 
 
 @pytest.fixture
@@ -48,70 +59,6 @@ def checked(config: Path) -> Mapping[str, str]:
     """What `mcp-workflows check` finds wrong, by tool."""
     done = CliRunner().invoke(app, ["check", str(config), "--json"])
     return {row["name"]: row["text"] for row in json.loads(done.stdout)["tools"] if row["ok"] is False}
-
-
-WRONG: Final = {
-    "malformed": (f"arn:aws:states:{REGION}:123:stateMachine:x", "is no state machine ARN; write arn:aws:states:"),
-    "an_execution": (EXECUTION, "is no state machine ARN"),
-    "no_name": ("two words", "cannot be the name of a state machine"),
-    "region": (ELSEWHERE, "is in eu-west-1, this engine is set up for us-east-1: give the other Region an engine"),
-    "account": (FOREIGN, f"is in account 210987654321, this engine is set up for {ACCOUNT}"),
-}
-
-
-async def test_what_is_no_machine_of_this_engine_is_refused_before_anything_is_called(
-    server: Injecting, tmp_path: Path
-) -> None:
-    tools = {name: {"workflow": workflow} for name, (workflow, _) in WRONG.items()}
-    config = configured(tmp_path, server.url, tools, account=ACCOUNT)
-    async with client_of(config) as client:
-        for name, (_, said) in WRONG.items():
-            assert said in await refusal(client, name)
-        assert not server.counts
-    found = await anyio.to_thread.run_sync(checked, config)
-    assert found.keys() == WRONG.keys()
-    assert all(said in found[name] for name, (_, said) in WRONG.items())
-
-
-async def test_the_account_of_a_role_is_the_account_of_the_engine(server: Injecting, tmp_path: Path) -> None:
-    role = {"arn": "arn:aws:iam::210987654321:role/workflows"}
-    config = configured(tmp_path, server.url, {"it": {"workflow": MACHINE}}, assume_role=role)
-    async with client_of(config) as client:
-        assert f"is in account {ACCOUNT}, this engine is set up for 210987654321" in await refusal(client)
-    assert not server.counts
-
-
-async def test_a_machine_that_is_not_there_is_told_with_its_name(stepfunctions: StepFunctions, tmp_path: Path) -> None:
-    version = f"{stepfunctions.machine(machines.ECHO)}:7"
-    tools = {"it": {"workflow": "nobody-made-this"}, "version": {"workflow": version}}
-    config = configured(tmp_path, stepfunctions.url, tools)
-    async with client_of(config) as client:
-        assert "there is no state machine" in await refusal(client)
-        assert version in await refusal(client, "version")
-    found = await anyio.to_thread.run_sync(checked, config)
-    assert "nobody-made-this" in found["it"]
-    assert "has no version 7" in found["version"]
-
-
-@pytest.mark.parametrize("workflow", [MACHINE, "orders"])
-async def test_an_input_over_the_limit_is_counted_in_bytes_before_anything_is_called(
-    server: Injecting, tmp_path: Path, workflow: str
-) -> None:
-    config = configured(tmp_path, server.url, {"it": {"workflow": workflow}})
-    async with client_of(config) as client:
-        said = await refusal(client, arguments={"text": "ü" * 131_072})  # 128 Ki characters
-    assert "the input is 262155 bytes of JSON, Step Functions takes 262144: pass a reference to it" in said
-    assert not server.counts
-
-
-async def test_an_output_that_is_no_json_is_a_failure_that_says_so(server: Injecting, tmp_path: Path) -> None:
-    config = configured(tmp_path, server.url, {"it": {"workflow": MACHINE}})
-    async with client_of(config) as client:
-        task_id = await called(client)
-        server.tell("DescribeExecution", execution("SUCCEEDED", output="Hello"))
-        result = (await client.until(task_id))["result"]
-    assert result["isError"]
-    assert "the execution succeeded, but its output is no JSON" in result["content"][0]["text"]
 
 
 MACHINE_ACTIONS: Final = ("DescribeStateMachine", "StartExecution")
@@ -213,3 +160,119 @@ def test_an_engine_that_cannot_be_set_up_is_a_message_and_no_stack_trace(tmp_pat
     assert (done.returncode, done.stdout) == (1, "")
     assert "engine aws: no Region: set region of this engine" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# --- AWS throttles us
+
+
+THROTTLED: Final = error("ThrottlingException", "Rate exceeded")
+PACKING: Final = {
+    "id": 2,
+    "previousEventId": 1,
+    "type": "PassStateEntered",
+    "timestamp": 1.0,
+    "stateEnteredEventDetails": {"name": "Packing"},
+}
+PLAIN: Final[Any] = {}  # the capabilities of a client without tasks
+
+
+@pytest.fixture
+def packing(server: Injecting) -> Injecting:
+    server.tell("GetExecutionHistory", Answer(body={"events": [PACKING]}))
+    return server
+
+
+async def until(client: Peer, task_id: str, text: str) -> str:
+    """The message once it has this text; each answer on the way comes in time, and is no end."""
+    with anyio.fail_after(20):
+        while True:
+            with stopwatch() as seconds:
+                seen = await client.get(task_id)
+                assert seconds() < 6, "an engine in trouble must not make its clients wait"
+            assert seen["status"] == "working"
+            if text in (said := str(seen.get("statusMessage", ""))):
+                return said
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize("operation", ["DescribeExecution", "GetExecutionHistory"])
+async def test_a_task_shows_its_last_known_state_and_a_plain_call_goes_on_waiting(
+    packing: Injecting, tmp_path: Path, operation: str
+) -> None:
+    server = packing
+    config = configured(tmp_path, server.url, {"it": {"workflow": MACHINE, "tasks": "wait"}}, timeout_seconds=1)
+    results: list[Any] = []
+
+    async def plain(client: Peer) -> None:
+        results.append((await client.call("it", capabilities=PLAIN)).result)
+
+    async with client_of(config) as client, anyio.create_task_group() as group:
+        group.start_soon(plain, client)
+        task_id = await called(client)
+        assert await until(client, task_id, "Packing") == "Packing"
+        server.tell(operation, THROTTLED)
+        said = await until(client, task_id, "AWS throttles")
+        assert f"AWS throttles states:{operation}: the quota of the account in us-east-1 is used up" in said
+        assert said.endswith("last known: Packing")
+        assert results == []
+        play(server)
+        server.tell("DescribeExecution", execution("SUCCEEDED", output='{"packed":true}'))
+        assert (await client.until(task_id))["result"]["structuredContent"] == {"packed": True}
+    assert [result["structuredContent"] for result in results] == [{"packed": True}]
+
+
+async def test_a_start_that_is_throttled_is_a_task_that_starts_later(server: Injecting, tmp_path: Path) -> None:
+    config = configured(tmp_path, server.url, {"it": {"workflow": MACHINE}}, timeout_seconds=1)
+    started = Answer(
+        body={"executionArn": "arn:aws:states:us-east-1:123456789012:execution:orders:o-1", "startDate": 1}
+    )
+    async with client_of(config) as client:
+        server.tell("StartExecution", THROTTLED)
+        task_id = await called(client)
+        assert (await client.get(task_id))["status"] == "working"
+        server.tell("StartExecution", started)
+        server.tell("DescribeExecution", execution("SUCCEEDED", output="{}"))
+        assert (await client.until(task_id))["status"] == "completed"
+    names = {request["name"] for operation, request in server.requests if operation == "StartExecution"}
+    assert len(names) == 1
+
+
+# --- questions that AWS does not know
+
+
+@pytest.fixture
+def asking(server: Injecting) -> Injecting:
+    told = Telling()
+    told.ask(1)
+    events: list[dict[str, Any]] = [{**event, "timestamp": 1.0} for event in reversed(told.events)]
+    server.tell("GetExecutionHistory", Answer(body={"events": events}))
+    return server
+
+
+async def answered(server: Injecting, code: str) -> None:
+    server.tell("SendTaskSuccess", error(code))
+    ref = Ref(workflow=MACHINE, handle=EXECUTION)
+    async with StepFunctionsAdapter(StepFunctionsSettings(region=REGION, endpoint_url=server.url)) as adapter:
+        [key] = (await adapter.describe(ref)).requests
+        await adapter.answer(ref, {key: {"action": "accept", "content": {"ok": True}}})
+
+
+async def test_a_task_that_is_over_takes_no_answer_whatever_its_history_still_says(asking: Injecting) -> None:
+    """As after an answer whose reply was lost: it was sent once more."""
+    await answered(asking, "TaskTimedOut")
+
+
+async def test_events_of_one_moment_may_come_in_any_order(server: Injecting) -> None:
+    told = Telling()
+    told.ask(1)
+    events: list[dict[str, Any]] = [{**told.events[number - 1], "timestamp": 1.0} for number in (5, 4, 2, 3, 1)]
+    server.tell("GetExecutionHistory", Answer(body={"events": events}))
+    async with StepFunctionsAdapter(StepFunctionsSettings(region=REGION, endpoint_url=server.url)) as adapter:
+        seen = await adapter.describe(Ref(workflow=MACHINE, handle=EXECUTION))
+    assert (seen.message, list(seen.requests)) == ("Ask", ["3"])
+
+
+@pytest.mark.parametrize("code", ["InvalidToken", "TaskDoesNotExist"])
+async def test_a_token_that_aws_does_not_know_is_told(asking: Injecting, code: str) -> None:
+    with pytest.raises(EngineRefused, match="does not know the task token that was found in state Ask"):
+        await answered(asking, code)

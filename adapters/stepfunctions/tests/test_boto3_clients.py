@@ -18,13 +18,11 @@ from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_c
 from mcp_workflows_stepfunctions.client import Client, open_client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
-from adapters.stepfunctions.tests.injecting import Answer, Injecting, injecting, sts_error
-from adapters.stepfunctions.tests.lag import many, watched_loop
+from adapters.stepfunctions.tests.injecting import Answer, Injecting, injecting
 from adapters.stepfunctions.tests.refused import EXECUTION
 from mcp_workflows.errors import ConfigError, EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.kit.token_bucket import BucketLimits, Buckets, QuotaKey
 from tests.support.child_processes import free_port
-from tests.support.stepfunctions_engine import StepFunctions
 from tests.support.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
@@ -228,13 +226,6 @@ async def test_no_credentials_is_an_error_that_says_what_to_do_and_ends_when_the
         assert await described_by(server, calls) == "AKIAOTHER"
 
 
-async def test_half_of_the_credentials_is_told(monkeypatch: pytest.MonkeyPatch, server: Injecting, files: Path) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAHALF")
-    async with opened(region="eu-west-1", endpoint_url=server.url) as calls:
-        with pytest.raises(EngineRefused, match=r"half of the AWS credentials .* AWS_SECRET_ACCESS_KEY is missing"):
-            await calls.call("describe_execution", executionArn=EXECUTION)
-
-
 SSO = "sso_start_url = https://acme.awsapps.com/start\nsso_region = eu-west-1\nsso_account_id = 123456789012"
 
 
@@ -300,54 +291,9 @@ async def test_a_role_is_assumed_once_with_its_external_id_and_source_identity(s
     assert asked["RoleSessionName"] == "mcp-workflows"
 
 
-async def test_the_shortest_session_serves_more_than_one_call(server: Injecting) -> None:
-    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 900))
-    server.tell("AssumeRole", role_credentials("ASIASHORT", end))
-    server.counts.clear()
-    async with opened(
-        region="eu-west-1", endpoint_url=server.url, assume_role={"arn": ROLE, "duration": "15m"}
-    ) as calls:
-        for _ in range(3):
-            assert await described_by(server, calls) == "ASIASHORT"
-    assert server.counts["AssumeRole"] == 1
-
-
 async def test_a_session_that_is_about_to_end_is_renewed(server: Injecting) -> None:
     soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 60))
     server.tell("AssumeRole", role_credentials("ASIAOLD", soon), role_credentials("ASIANEW"))
     async with opened(region="eu-west-1", endpoint_url=server.url, assume_role={"arn": ROLE}) as calls:
         assert await described_by(server, calls) == "ASIAOLD"
         assert await described_by(server, calls) == "ASIANEW"
-
-
-async def test_a_role_that_cannot_be_renewed_leaves_other_engines_alone(server: Injecting) -> None:
-    server.tell("AssumeRole", sts_error("AccessDenied"))
-    async with (
-        opened(region="eu-west-1", endpoint_url=server.url, assume_role={"arn": ROLE}) as theirs,
-        opened(region="us-east-1", endpoint_url=server.url) as ours,
-    ):
-        with pytest.raises(EngineRefused, match=f"sts:AssumeRole on {ROLE}"):
-            await theirs.call("describe_execution", executionArn=EXECUTION)
-        assert await described_by(server, ours) == "test"
-
-
-async def test_the_role_and_the_account_of_a_real_sts(stepfunctions: StepFunctions) -> None:
-    common = {"region": stepfunctions.region, "endpoint_url": stepfunctions.url}
-    async with opened(**common, assume_role={"arn": ROLE, "external_id": "x-1"}) as calls:
-        assert (await calls.place()).account == "210987654321"
-        assert "stateMachines" in await calls.call("list_state_machines", maxResults=1)
-    async with opened(**common) as calls:
-        assert (await calls.place()).account == stepfunctions.account
-
-
-async def test_the_event_loop_goes_on_while_fifty_calls_are_under_way(server: Injecting) -> None:
-    """See `lag` for the numbers: here only that no call blocks it, on a machine that is busy."""
-    with injecting() as slow, stopwatch() as seconds:
-        slow.tell("DescribeExecution", Answer(delay=2.5, body={"executionArn": EXECUTION}))
-        async with (
-            watched_loop(clock=seconds) as late,
-            opened(region="eu-west-1", endpoint_url=slow.url, max_connections=50, timeout_seconds=30) as calls,
-        ):
-            await many(calls, 50)
-    assert max(late) < 2
-    assert len(late) > 5  # held up, it would have ticked once

@@ -15,16 +15,12 @@ from mcp_workflows_stepfunctions.credentials import MAX_SESSIONS, CallerCredenti
 from mcp_workflows_stepfunctions.settings import StepFunctionsOptions
 from pydantic import ValidationError
 
-from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.injecting import Answer, Injecting, injecting, sts_error
-from adapters.stepfunctions.tests.looks import until_ended
 from adapters.stepfunctions.tests.refused import EXECUTION
-from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows import Tool
-from mcp_workflows.adapter import Ref, Start, Status
+from mcp_workflows.adapter import Ref, Start
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.threads import begin_call
-from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 
@@ -133,16 +129,6 @@ async def test_without_a_role_nothing_starts_and_check_says_why(account: Account
         assert (found.ok, "assume_role" in found.text) == (False, True)
     async with adapter(account) as opened:
         assert (await opened.tooling.check(MACHINE, {"source_identity": "{{principal.subject}}"})).ok
-
-
-async def test_at_a_real_sts_it_starts_and_stops(stepfunctions: StepFunctions) -> None:
-    machine = stepfunctions.machine(machines.ASKS)
-    given = settings(stepfunctions, assume_role={"arn": f"arn:aws:iam::{stepfunctions.account}:role/workflows"})
-    async with StepFunctionsAdapter(given) as opened:
-        start = order("ada@example.com", machine)
-        ref = Ref(workflow=machine, handle=await opened.start(start), options=start.options)
-        await opened.cancel(ref)
-        assert (await until_ended(opened, ref)).status is Status.CANCELLED
 
 
 def _session(who: str) -> Credentials:

@@ -10,11 +10,9 @@ import anyio
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
 
-from adapters.stepfunctions.tests import machines, queues, scene
-from adapters.stepfunctions.tests.looks import until, until_asked
-from adapters.stepfunctions.tests.test_start import a_start
+from adapters.stepfunctions.tests import cloud
+from adapters.stepfunctions.tests.cloud import a_start, until, until_asked
 from mcp_workflows.adapter import Ref
-from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 from tests.support.child_processes import free_port
 from tests.support.stepfunctions_engine import StepFunctions
 
@@ -25,7 +23,7 @@ async def test_the_engine_is_there_or_what_to_check_is_said(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
     assert (await adapter.tooling.check_engine()).text == "Step Functions answers in us-east-1"
-    async with scene.adapter(stepfunctions, endpoint_url=f"http://127.0.0.1:{free_port()}") as nowhere:
+    async with cloud.adapter(stepfunctions, endpoint_url=f"http://127.0.0.1:{free_port()}") as nowhere:
         found = await nowhere.tooling.check_engine()
     assert not found.ok
     assert "endpoint_url" in (found.hint or "")
@@ -34,12 +32,12 @@ async def test_the_engine_is_there_or_what_to_check_is_said(
 async def test_a_queue_that_cannot_be_read_is_told_and_no_message_is_taken_from_one_that_can(
     stepfunctions: StepFunctions,
 ) -> None:
-    queue = queues.new_queue(stepfunctions)
-    queues.send(stepfunctions, queue, "a message")
-    async with scene.adapter(stepfunctions, events={"queue_url": queue}) as adapter:
+    queue = cloud.new_queue(stepfunctions)
+    cloud.send(stepfunctions, queue, "a message")
+    async with cloud.adapter(stepfunctions, events={"queue_url": queue}) as adapter:
         assert (await adapter.tooling.check_engine()).text == "Step Functions answers in us-east-1"
     assert "Messages" in stepfunctions.client("sqs").receive_message(QueueUrl=queue)
-    async with scene.adapter(stepfunctions, events={"queue_url": f"{queue}-not"}) as adapter:
+    async with cloud.adapter(stepfunctions, events={"queue_url": f"{queue}-not"}) as adapter:
         found = await adapter.tooling.check_engine()
     assert found.ok
     assert f"but events tell nothing: SQS at {stepfunctions.url}: there is no queue {queue}-not" in found.text
@@ -48,7 +46,7 @@ async def test_a_queue_that_cannot_be_read_is_told_and_no_message_is_taken_from_
 async def test_a_machine_its_versions_and_aliases_are_looked_for(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
-    arn, client = stepfunctions.machine(machines.ECHO), stepfunctions.client()
+    arn, client = stepfunctions.machine(cloud.ECHO), stepfunctions.client()
     version = client.publish_state_machine_version(stateMachineArn=arn)["stateMachineVersionArn"]
     routing = [{"stateMachineVersionArn": version, "weight": 100}]
     client.create_state_machine_alias(name="PROD", routingConfiguration=routing)
@@ -66,13 +64,13 @@ async def test_a_machine_its_versions_and_aliases_are_looked_for(
 
 
 async def test_the_type_of_a_machine_is_looked_at(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
-    express = stepfunctions.machine(machines.ECHO, "EXPRESS")
+    express = stepfunctions.machine(cloud.ECHO, "EXPRESS")
     assert (await adapter.tooling.check(express, {"express": True})).ok
     assert "set express: true" in (await adapter.tooling.check(express, {})).text
     assert "express" in (await adapter.tooling.check(express, {"express": "sometimes"})).text
 
 
-GATED = machines.one_state("Approve", {**machines.asking("?"), "TimeoutSeconds": 60})
+GATED = cloud.one_state("Approve", {**cloud.asking("?"), "TimeoutSeconds": 60})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +90,7 @@ async def test_the_states_of_gates_are_looked_for_however_deep_they_are(
     said: str | None,
 ) -> None:
     wrap = {"Type": "Map", "ItemProcessor": GATED, "ItemsPath": "$.items", "End": True}
-    arn = stepfunctions.machine(machines.one_state("Wrap", wrap))
+    arn = stepfunctions.machine(cloud.one_state("Wrap", wrap))
     found = await adapter.tooling.verify(arn, options, {"approval": {"when": when, "send": {"output": {}}}})
     wrong = [finding.text for finding in found if finding.ok is False]
     assert len(wrong) == (said is not None)
@@ -104,7 +102,7 @@ async def test_an_error_of_a_gate_that_the_state_hardly_catches_is_told(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions, error: str, meant: str | None
 ) -> None:
     catch = [{"ErrorEquals": ["Rejected"], "Next": "Keep"}]
-    states = {"Approve": {**machines.asking("?"), "Catch": catch}, "Keep": {"Type": "Pass", "End": True}}
+    states = {"Approve": {**cloud.asking("?"), "Catch": catch}, "Keep": {"Type": "Pass", "End": True}}
     arn = stepfunctions.machine({"StartAt": "Approve", "States": states})
     gate: Mapping[str, Any] = {"when": "Approve", "send": {"output": {}}, "decline": {"error": error}}
     found = await adapter.tooling.verify(arn, {}, {"approval": gate})
@@ -151,8 +149,8 @@ async def test_a_task_token_that_cannot_be_found_is_told_with_what_to_write(
     said: str | None,
     advice: str,
 ) -> None:
-    state = {**{key: value for key, value in machines.asking("?").items() if key != "Parameters"}, **sends}
-    arn = stepfunctions.machine(machines.one_state("Approve", state))
+    state = {**{key: value for key, value in cloud.asking("?").items() if key != "Parameters"}, **sends}
+    arn = stepfunctions.machine(cloud.one_state("Approve", state))
     found = await adapter.tooling.verify(arn, {}, {"approval": {"when": when, "send": {"output": {}}}})
     assert [finding.text for finding in found if finding.ok is False] == ([] if said is None else [said])
     assert all(advice in (finding.hint or "") for finding in found)
@@ -162,8 +160,8 @@ async def test_a_question_without_a_task_token_beside_it_is_told(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
     detail = {"cb.$": "$$.Task.Token", "mcpInput": {"message": "Ship it?"}}
-    asks = {**machines.asking("Ship it?"), "Parameters": {"Entries": [{"Detail": detail}]}}
-    (found,) = await adapter.tooling.verify(stepfunctions.machine(machines.one_state("Ask", asks)), {}, {})
+    asks = {**cloud.asking("Ship it?"), "Parameters": {"Entries": [{"Detail": detail}]}}
+    (found,) = await adapter.tooling.verify(stepfunctions.machine(cloud.one_state("Ask", asks)), {}, {})
     assert not found.ok
     assert found.text == "state 'Ask' asks with mcpInput, but has no taskToken beside it: nobody can answer"
     assert found.hint == 'write "taskToken.$": "$$.Task.Token" beside mcpInput'
@@ -185,7 +183,7 @@ async def test_the_states_are_those_of_the_version_that_is_started(
     version = client.publish_state_machine_version(stateMachineArn=arn)["stateMachineVersionArn"]
     routing = [{"stateMachineVersionArn": version, "weight": 100}]
     client.create_state_machine_alias(name="PROD", routingConfiguration=routing)
-    client.update_state_machine(stateMachineArn=arn, definition=json.dumps(machines.ECHO))
+    client.update_state_machine(stateMachineArn=arn, definition=json.dumps(cloud.ECHO))
     gates: Mapping[str, Any] = {"approval": {"when": "Approve", "send": {"output": {}}}}
     for resource in (version, f"{arn}:PROD"):
         assert await adapter.tooling.verify(resource, {}, gates) == []
@@ -199,16 +197,16 @@ async def test_the_states_are_those_of_the_version_that_is_started(
 async def test_a_question_without_a_time_limit_is_mentioned(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
-    endless = {key: value for key, value in machines.asking("Ship it?").items() if key != "TimeoutSeconds"}
-    (found,) = await adapter.tooling.verify(stepfunctions.machine(machines.one_state("Ask", endless)), {}, {})
+    endless = {key: value for key, value in cloud.asking("Ship it?").items() if key != "TimeoutSeconds"}
+    (found,) = await adapter.tooling.verify(stepfunctions.machine(cloud.one_state("Ask", endless)), {}, {})
     assert found.ok
     assert "Ask has no TimeoutSeconds" in found.text
-    limited = {**machines.one_state("Ask", endless), "TimeoutSeconds": 60}
+    limited = {**cloud.one_state("Ask", endless), "TimeoutSeconds": 60}
     assert await adapter.tooling.verify(stepfunctions.machine(limited), {}, {}) == []
 
 
 async def test_why_it_waits_is_told(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
-    start = a_start(stepfunctions.machine(machines.ASKS), [])
+    start = a_start(stepfunctions.machine(cloud.ASKS), [])
     ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
     await until_asked(adapter, ref)
     asked = await adapter.tooling.explain(ref)
@@ -217,7 +215,7 @@ async def test_why_it_waits_is_told(adapter: StepFunctionsAdapter, stepfunctions
     await adapter.cancel(ref)
     await until(adapter, ref, lambda seen: seen.terminal)
     assert "it has ended: cancelled" in (await adapter.tooling.explain(ref)).reason
-    start = a_start(stepfunctions.machine(machines.FOREVER), [])
+    start = a_start(stepfunctions.machine(cloud.FOREVER), [])
     ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
     await until(adapter, ref, lambda seen: seen.message == "Sleep")
     told = await adapter.tooling.explain(ref)
@@ -231,7 +229,7 @@ async def test_an_activity_that_nobody_polls_is_told(
 ) -> None:
     activity = stepfunctions.client().create_activity(name="nobody-polls-this")["activityArn"]
     start = a_start(
-        stepfunctions.machine(machines.one_state("Work", {"Type": "Task", "Resource": activity, "End": True})), []
+        stepfunctions.machine(cloud.one_state("Work", {"Type": "Task", "Resource": activity, "End": True})), []
     )
     ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
     with anyio.fail_after(10):
@@ -239,38 +237,3 @@ async def test_an_activity_that_nobody_polls_is_told(
             await anyio.sleep(0.02)
     await adapter.cancel(ref)
     assert told.advice == f"start a worker that polls {activity}"
-
-
-async def test_an_execution_of_somebody_else_is_found_by_its_arn(
-    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
-) -> None:
-    arn = stepfunctions.machine(machines.ECHO)
-    client = stepfunctions.client()
-    execution = client.start_execution(stateMachineArn=arn, name="by-hand", input="{}")["executionArn"]
-    assert await adapter.adopt(f" {execution}\n") == Ref(workflow=arn, handle=execution)
-    with pytest.raises(ExecutionNotFound):
-        await adapter.adopt(f"{execution}-not")
-    with pytest.raises(ExecutionNotFound):
-        await adapter.adopt(execution.replace("us-east-1", "eu-west-1"))
-    with pytest.raises(EngineRefused):
-        await adapter.adopt("by-hand")
-
-
-async def test_a_sweep_tells_who_runs_and_leaves_out_who_does_not(
-    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
-) -> None:
-    forever, echo = stepfunctions.machine(machines.FOREVER), stepfunctions.machine(machines.ECHO)
-    client = stepfunctions.client()
-    running = [
-        client.start_execution(stateMachineArn=forever, name=f"run-{number}", input="{}")["executionArn"]
-        for number in range(3)
-    ]
-    ended = client.start_execution(stateMachineArn=echo, name="done", input="{}")["executionArn"]
-    stepfunctions.ended(ended)
-    refs = [Ref(workflow="any", handle=handle) for handle in (*running, ended, "express:x", "nonsense")]
-    assert set(await adapter.describe_many(refs)) == set(running)
-    start = a_start(echo, [])
-    fresh = await adapter.start(start)
-    assert fresh in await adapter.describe_many([Ref(workflow=echo, handle=fresh)])  # started after that list
-    for handle in running:
-        await adapter.cancel(Ref(workflow=forever, handle=handle))

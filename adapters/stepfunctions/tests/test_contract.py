@@ -11,9 +11,8 @@ from functools import cache
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSettings
 
-from adapters.stepfunctions.tests import machines
-from adapters.stepfunctions.tests.queues import new_queue
-from adapters.stepfunctions.tests.scene import settings
+from adapters.stepfunctions.tests import cloud
+from adapters.stepfunctions.tests.cloud import new_queue, settings
 from mcp_workflows.adapter import Adapter, Status
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from mcp_workflows.testing.laws import cancelled_afterwards, new_start, ref_of, see_questions, until_ended
@@ -80,11 +79,11 @@ def deployed(engine: StepFunctions) -> Parts:
     events.put_rule(Name=rule, EventPattern=json.dumps({"source": ["aws.states"]}))
     events.put_targets(Rule=rule, Targets=[{"Id": "1", "Arn": f"arn:aws:sqs:{engine.region}:{engine.account}:{rule}"}])
     return Parts(
-        echo=engine.machine(machines.ECHO, tags=[{"key": "mcp:contract", "value": "true"}]),
-        declines=engine.machine(machines.DECLINES),
-        asks=engine.machine(machines.ASKS),
-        asks_two=engine.machine(machines.ASKS_TWO),
-        forever=engine.machine(machines.FOREVER),
+        echo=engine.machine(cloud.ECHO, tags=[{"key": "mcp:contract", "value": "true"}]),
+        declines=engine.machine(cloud.DECLINES),
+        asks=engine.machine(cloud.ASKS),
+        asks_two=engine.machine(cloud.ASKS_TWO),
+        forever=engine.machine(cloud.FOREVER),
         queue=queue,
     )
 

@@ -5,20 +5,28 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_clients
 from mcp_workflows_stepfunctions.client import Client, open_client
-from mcp_workflows_stepfunctions.settings import Discover, StepFunctionsSettings
+from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
+from mcp_workflows_stepfunctions.tooling import discover as discovery
 from mcp_workflows_stepfunctions.tooling import discover as expose
-from mcp_workflows_stepfunctions.tooling.discover import MAX_NAME, TaggedMachines, tool_name
+from mcp_workflows_stepfunctions.tooling.discover import (
+    MAX_NAME,
+    TaggedMachines,
+    ToolComment,
+    discover,
+    read_comment,
+    tool_name,
+)
 
-from adapters.stepfunctions.tests.refusing import refusing
-from adapters.stepfunctions.tests.scene import settings
+from adapters.stepfunctions.tests.cloud import settings
+from adapters.stepfunctions.tests.injecting import refusing
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from tests.support.child_processes import free_port
+from mcp_workflows.kit.tooling import Discovered
 from tests.support.stepfunctions_engine import StepFunctions
 
 SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
@@ -96,11 +104,6 @@ async def test_all_pages_are_read(owner: Owner, shown: TaggedMachines, monkeypat
     assert {found.source for found in await shown.exposed()} == arns
 
 
-async def test_two_of_one_name_are_both_told_so_that_it_can_be_said(owner: Owner, shown: TaggedMachines) -> None:
-    arns = sorted(owner.tagged('{"name": "same"}') for _ in range(2))
-    assert [(found.name, found.source) for found in await shown.exposed()] == [("same", arn) for arn in arns]
-
-
 async def test_what_changes_shows_at_the_next_look(owner: Owner, shown: TaggedMachines) -> None:
     arn, gone = owner.tagged("old"), owner.tagged("gone")
     assert {found.description for found in await shown.exposed()} == {"old", "gone"}
@@ -155,15 +158,6 @@ async def test_an_encrypted_definition_leaves_the_tool_without_a_schema(
     assert f"{arn} is encrypted, and kms:Decrypt is not allowed" in caplog.text
 
 
-async def test_a_machine_that_goes_while_it_is_looked_at_is_left_out(
-    owner: Owner, clients: Boto3Clients, shown: TaggedMachines
-) -> None:
-    owner.tagged()
-    encrypted = refusing(clients.states, "DescribeStateMachine", "KmsAccessDeniedException", unless="METADATA_ONLY")
-    with encrypted, refusing(clients.states, "DescribeStateMachine", "StateMachineDoesNotExist"):
-        assert await shown.exposed() == []
-
-
 @pytest.mark.parametrize(
     ("code", "told"), [("AccessDeniedException", "allow states:DescribeStateMachine"), ("StateMachineDoesNotExist", "")]
 )
@@ -196,15 +190,6 @@ async def test_while_there_is_no_answer_what_is_known_stays(
             await shown.exposed()
 
 
-async def test_an_engine_that_is_down_shows_nothing() -> None:
-    given = StepFunctionsSettings(
-        region="us-east-1", endpoint_url=f"http://127.0.0.1:{free_port()}", discover=Discover()
-    )
-    async with open_client(given) as calls:
-        with pytest.raises(EngineUnavailable):
-            await TaggedMachines(calls, given.discover).exposed()
-
-
 async def test_without_the_setting_nothing_is_shown(owner: Owner, clients: Boto3Clients) -> None:
     owner.tagged()
     assert await TaggedMachines(Client(clients, owner.settings), None).exposed() == []
@@ -222,3 +207,105 @@ def test_names_that_are_too_long_never_become_one() -> None:
     names = {tool_name("a" * 79 + end) for end in "bc"} | {tool_name("a" * 65)}
     assert len(names) == 3
     assert all(len(name) == MAX_NAME for name in names)
+
+
+# --- the Comment of a definition
+
+
+ORDER = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
+
+
+def said(comment: Any) -> ToolComment:
+    return read_comment(json.dumps({"Comment": comment, "StartAt": "A", "States": {}}))
+
+
+def test_plain_text_is_the_description() -> None:
+    assert said(" Fulfils an order. ") == ToolComment(description="Fulfils an order.")
+
+
+def test_json_says_more() -> None:
+    comment = {
+        "description": "Fulfils",
+        "title": "Order",
+        "name": "fulfil",
+        "inputSchema": ORDER,
+        "owner": "team",
+    }
+    assert said(json.dumps(comment)) == ToolComment(description="Fulfils", title="Order", name="fulfil", input=ORDER)
+
+
+def test_json_under_mcp_wins_over_what_is_beside_it() -> None:
+    comment = {"description": "for people", "mcp": {"description": "for models", "inputSchema": ORDER}}
+    assert said(json.dumps(comment)) == ToolComment(description="for models", input=ORDER)
+
+
+@pytest.mark.parametrize(
+    "definition", ["", "no JSON", "[]", "{}", '{"Comment": 7}', '{"Comment": " "}', None, "[" * 9999]
+)
+def test_without_a_comment_any_object_is_taken(definition: Any) -> None:
+    assert read_comment(definition) == ToolComment(input={"type": "object"})
+
+
+@pytest.mark.parametrize("comment", ["{not JSON}", "{", "[1]", "see {docs}"])
+def test_what_only_looks_like_json_is_text(comment: str) -> None:
+    assert said(comment).description == comment
+
+
+@pytest.mark.parametrize(
+    ("comment", "problem"),
+    [
+        ({"inputSchema": "string"}, "inputSchema is no JSON Schema of an object"),
+        ({"mcp": {"inputSchema": [ORDER]}}, "inputSchema is no JSON Schema of an object"),
+        ({"description": ["a"]}, "description is no text"),
+        ({"name": 7}, "name is no text"),
+    ],
+)
+def test_what_cannot_be_meant_so_is_a_problem(comment: Any, problem: str) -> None:
+    assert said(json.dumps(comment)) == ToolComment(problems=(problem,))
+
+
+@pytest.mark.parametrize("comment", ["x" * 10_001, json.dumps({"description": "x" * 10_001})])
+def test_a_text_that_every_list_of_tools_would_drag_along_is_none(comment: str) -> None:
+    assert said(comment).problems == ("description is longer than 10000 characters",)
+
+
+# --- all state machines, for `import` and `init`
+
+
+SUCCEED = {"StartAt": "A", "States": {"A": {"Type": "Succeed"}}}
+
+
+@pytest.fixture
+async def calls(stepfunctions: StepFunctions) -> AsyncIterator[Client]:
+    async with open_client(settings(stepfunctions)) as calls:
+        yield calls
+
+
+async def found(calls: Client, *arns: str) -> list[Discovered]:
+    names = [arn.rpartition(":")[2] for arn in arns]
+    return [each for each in await discover(calls) if each.workflow in names]
+
+
+async def test_all_state_machines_are_listed_the_most_frequent_first(
+    stepfunctions: StepFunctions, calls: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "PAGE", 2)
+    express, once, often = (stepfunctions.machine(SUCCEED, type=kind) for kind in ("EXPRESS", "STANDARD", "STANDARD"))
+    for machine in (once, often, often):
+        last = stepfunctions.client().start_execution(stateMachineArn=machine)["executionArn"]
+    seen = await found(calls, express, once, often)
+    assert [each.workflow for each in seen] == [arn.rpartition(":")[2] for arn in (often, once, express)]
+    assert [each.executions for each in seen] == [2, 1, 0]
+    assert [dict(each.options) for each in seen] == [{}, {}, {"express": True, "tasks": "forbidden"}]
+    assert seen[0].last_seen == stepfunctions.client().describe_execution(executionArn=last)["startDate"]
+    assert seen[2].last_seen is None
+
+
+async def test_only_the_newest_are_counted(
+    stepfunctions: StepFunctions, calls: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "COUNTED", 1)
+    old, new = stepfunctions.machine(SUCCEED), stepfunctions.machine(SUCCEED)
+    for machine in (old, new):
+        stepfunctions.client().start_execution(stateMachineArn=machine)
+    assert [each.executions for each in await found(calls, old, new)] == [1, 0]

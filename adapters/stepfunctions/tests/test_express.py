@@ -1,28 +1,35 @@
-"""Express executions: within the call, started once, told truthfully."""
+"""Express executions: within the call, never a task, started once, told truthfully."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Final
+
+import anyio
+import httpx2
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
-from mcp_workflows_stepfunctions.settings import StepFunctionsOptions
-from pydantic import ValidationError
 
-from adapters.stepfunctions.tests import machines, scene
-from adapters.stepfunctions.tests.looks import until_ended
-from adapters.stepfunctions.tests.test_start import a_start
+from adapters.stepfunctions.tests import cloud
+from adapters.stepfunctions.tests.cloud import a_start, configured, until_ended
+from adapters.stepfunctions.tests.injecting import EXECUTION, HANG, LOST, MACHINE, Answer, injecting, play, wait_for
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from tests.support.configured import KEY, client_of
+from tests.support.served import peer
+from tests.support.sidecars import sidecar
 from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 
-EXPRESS = {"express": True}
+EXPRESS: Final = {"express": True}  # which implies tasks: forbidden
 
 
 async def test_an_express_execution_runs_and_its_output_is_kept_for_who_waits(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
-    start = a_start(stepfunctions.machine(machines.ECHO, "EXPRESS"), [{"a": 1}], options=EXPRESS)
+    start = a_start(stepfunctions.machine(cloud.ECHO, "EXPRESS"), [{"a": 1}], options=EXPRESS)
     ref = Ref(workflow=start.workflow, handle=await adapter.start(start), options=EXPRESS)
     seen = await until_ended(adapter, ref)
     assert (seen.status, seen.output) == (Status.SUCCEEDED, {"a": 1})
@@ -30,20 +37,10 @@ async def test_an_express_execution_runs_and_its_output_is_kept_for_who_waits(
     assert ":express:" in (seen.execution_id or "")
 
 
-async def test_an_express_execution_that_fails_says_why(
-    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
-) -> None:
-    start = a_start(stepfunctions.machine(machines.DECLINES, "EXPRESS"), [], options=EXPRESS)
-    seen = await until_ended(adapter, Ref(workflow=start.workflow, handle=await adapter.start(start)))
-    assert seen.status is Status.FAILED
-    assert seen.failure is not None
-    assert (seen.failure.kind, seen.failure.text) == ("CardDeclined", "CardDeclined: the card was declined")
-
-
 async def test_an_express_execution_is_waited_for_as_long_as_its_tool_says(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
-    slow = machines.one_state("Slow", {"Type": "Wait", "Seconds": 2, "End": True})
+    slow = cloud.one_state("Slow", {"Type": "Wait", "Seconds": 2, "End": True})
     options = {"express": True, "timeout": "200ms"}
     start = a_start(stepfunctions.machine(slow, "EXPRESS"), [], options=options)
     seen = await until_ended(adapter, Ref(workflow=start.workflow, handle=await adapter.start(start), options=options))
@@ -54,11 +51,11 @@ async def test_an_express_execution_is_waited_for_as_long_as_its_tool_says(
 async def test_another_process_does_not_know_how_an_express_execution_ends_and_says_so_when_it_must_have(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
-    start = a_start(stepfunctions.machine(machines.ECHO, "EXPRESS"), [], options=EXPRESS)
+    start = a_start(stepfunctions.machine(cloud.ECHO, "EXPRESS"), [], options=EXPRESS)
     ref = Ref(workflow=start.workflow, handle=await adapter.start(start), options=EXPRESS)
     await until_ended(adapter, ref)
     long_ago = Ref(workflow=start.workflow, handle="express:1700000000:name", options=EXPRESS)
-    async with scene.adapter(stepfunctions) as other:
+    async with cloud.adapter(stepfunctions) as other:
         for call in (other.describe, other.cancel):
             with pytest.raises(EngineUnavailable, match="only the process that started") as untold:
                 await call(ref)
@@ -70,17 +67,53 @@ async def test_another_process_does_not_know_how_an_express_execution_ends_and_s
         await adapter.terminate(ref, "enough")
 
 
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        ({"timeout": "30s"}, "only with express"),
-        ({"express": True, "timeout": "6m"}, "within 5m"),
-        ({"express": True, "history": False}, "leave it out"),
-        ({"expres": True}, "Extra inputs"),
-    ],
-)
-def test_options_that_do_not_count_are_refused(options: dict[str, object], wrong: str) -> None:
-    with pytest.raises(ValidationError, match=wrong):
-        StepFunctionsOptions.model_validate(options)
-    with pytest.raises(EngineRefused, match=wrong):
-        StepFunctionsOptions.read(options)
+async def test_an_express_tool_answers_with_its_result_and_makes_no_task(
+    stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    tools = {
+        "echo": {"workflow": stepfunctions.machine(cloud.ECHO, "EXPRESS"), **EXPRESS},
+        "fail": {"workflow": stepfunctions.machine(cloud.DECLINES, "EXPRESS"), **EXPRESS},
+    }
+    async with client_of(configured(tmp_path, stepfunctions.url, tools)) as client:
+        done = (await client.call("echo", {"a": 1})).result
+        assert (done["resultType"], done["structuredContent"]) == ("complete", {"a": 1})
+        failed = (await client.call("fail")).result
+    assert (failed["isError"], failed["content"][0]["text"]) == (True, "CardDeclined: the card was declined")
+
+
+async def test_an_express_call_whose_reply_is_lost_is_not_made_again_whoever_asks(tmp_path: Path) -> None:
+    with injecting() as server:
+        play(server, "EXPRESS")
+        server.tell("StartSyncExecution", LOST)
+        async with client_of(configured(tmp_path, server.url, {"it": {"workflow": MACHINE, **EXPRESS}})) as client:
+            for _ in range(2):
+                result = (await client.call("it", meta=KEY)).result
+                assert result["isError"]
+                assert "its outcome is not known, and it is not started again" in result["content"][0]["text"]
+        assert server.counts["StartSyncExecution"] == 1
+
+
+@pytest.mark.slow
+async def test_an_express_call_of_a_sidecar_that_was_killed_is_never_made_again(tmp_path: Path) -> None:
+    with injecting() as server:
+        play(server, "EXPRESS")
+        server.tell("StartSyncExecution", HANG, Answer(body={"executionArn": EXECUTION, "status": "SUCCEEDED"}))
+        config = configured(tmp_path, server.url, {"it": {"workflow": MACHINE, **EXPRESS, "timeout": "5s"}})
+        with sidecar(config) as dying:
+            async with peer(dying.url) as client, anyio.create_task_group() as group:
+
+                async def call() -> None:
+                    with pytest.raises(httpx2.TransportError):
+                        await client.call("it", meta=KEY)
+
+                group.start_soon(call)
+                await anyio.to_thread.run_sync(wait_for, server, "StartSyncExecution", 1, 20.0)
+                dying.process.kill()
+        with sidecar(config) as fresh:
+            async with peer(fresh.url) as client:
+                said: list[str] = []
+                with anyio.fail_after(120):
+                    while "its outcome is not known" not in "".join(said[-1:]):
+                        said.append(json.dumps((await client.call("it", meta=KEY)).body))
+        assert server.counts["StartSyncExecution"] == 1
+        assert all("isError" in text or "error" in text for text in said)

@@ -19,14 +19,12 @@ import anyio
 import pytest
 from mcp_workflows_stepfunctions.boto3_clients import open_boto3_clients
 from mcp_workflows_stepfunctions.client import Client, open_client
-from mcp_workflows_stepfunctions.hints import receive_hints
+from mcp_workflows_stepfunctions.hints import named_executions, receive_hints
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
-from adapters.stepfunctions.tests.queues import arn, event, left_in, new_queue, send
-from adapters.stepfunctions.tests.refusing import refusing
-from adapters.stepfunctions.tests.scene import settings
-from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from tests.support.child_processes import free_port
+from adapters.stepfunctions.tests.cloud import arn, event, left_in, new_queue, send, settings
+from adapters.stepfunctions.tests.injecting import refusing
+from mcp_workflows.errors import EngineRefused
 from tests.support.stepfunctions_engine import StepFunctions
 
 PATIENCE = 30.0  # seconds
@@ -147,21 +145,6 @@ async def test_who_is_cancelled_while_nothing_comes_ends_at_once(stepfunctions: 
     assert time.monotonic() - began < 15  # a poll takes 20
 
 
-async def test_without_a_queue_there_are_no_hints(stepfunctions: StepFunctions) -> None:
-    given = settings(stepfunctions)
-    async with open_client(given) as calls:
-        with anyio.fail_after(PATIENCE):
-            await receive_hints(calls, given, Heard())
-
-
-async def test_a_queue_that_is_not_there_is_said_by_its_name(stepfunctions: StepFunctions) -> None:
-    queue = f"{stepfunctions.url}/{stepfunctions.account}/nowhere"
-    given = settings(stepfunctions, events={"queue_url": queue})
-    async with open_client(given) as calls:
-        with pytest.raises(EngineRefused, match=f"there is no queue {queue}"):
-            await receive_hints(calls, given, Heard())
-
-
 async def test_who_may_not_read_the_queue_hears_which_permission_is_missing(stepfunctions: StepFunctions) -> None:
     queue = new_queue(stepfunctions)
     given = settings(stepfunctions, events={"queue_url": queue})
@@ -170,16 +153,6 @@ async def test_who_may_not_read_the_queue_hears_which_permission_is_missing(step
     with refusing(clients.queue, "ReceiveMessage", "AccessDenied"), denied:
         await receive_hints(Client(clients, given), given, Heard())
     clients.close()
-
-
-async def test_a_queue_that_does_not_answer_is_tried_again_later() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    given = StepFunctionsSettings.model_validate(
-        {"region": "us-east-1", "endpoint_url": url, "events": {"queue_url": f"{url}/123456789012/q"}}
-    )
-    async with open_client(given) as calls:
-        with pytest.raises(EngineUnavailable):
-            await receive_hints(calls, given, Heard())
 
 
 LEAVE = """
@@ -213,3 +186,79 @@ async def test_a_process_that_ends_does_not_wait_for_the_poll(stepfunctions: Ste
     )
     assert (done.returncode, done.stderr.decode()) == (0, "")
     assert time.monotonic() - began < 19  # a poll takes 20
+
+
+# --- messages
+
+
+REGION, ACCOUNT = "eu-west-1", "123456789012"
+FIRST = f"arn:aws:states:{REGION}:{ACCOUNT}:execution:orders:one"
+SECOND = f"arn:aws:states:{REGION}:{ACCOUNT}:execution:orders:two"
+MACHINE = f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:orders"
+ENDED: Any = {
+    "source": "aws.states",
+    "detail-type": "Step Functions Execution Status Change",
+    "resources": [FIRST],
+    "detail": {
+        "executionArn": FIRST,
+        "stateMachineArn": MACHINE,
+        "status": "SUCCEEDED",
+        "input": json.dumps({"a": SECOND}),
+    },
+}
+ASKED: Any = {
+    "source": "mcp.workflows",
+    "detail-type": "MCP Input Request",
+    "resources": [FIRST, MACHINE],
+    "detail": {"taskToken": "secret", "mcpInput": {"params": {"message": "ok?"}}},
+}
+
+
+def about(event: Any, account: str | None = ACCOUNT) -> list[str]:
+    return sorted(named_executions(event if isinstance(event, str) else json.dumps(event), REGION, account))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ENDED,
+        ASKED,
+        {**ASKED, "resources": [], "detail": {**ASKED["detail"], "executionArn": FIRST}},
+        {"detail": {"executionArn": FIRST}},
+        {"executionArn": FIRST, "taskToken": "secret"},
+        {"detail": {"order": {"started": [{"by": FIRST}]}}},
+        [FIRST],
+        FIRST,
+        json.dumps(FIRST),
+        {"Type": "Notification", "TopicArn": "arn:aws:sns:eu-west-1:123456789012:t", "Message": json.dumps(ENDED)},
+    ],
+    ids=[
+        *("a status change", "a question", "a question that says more", "what our rule leaves of it"),
+        *("sent to the queue by a state", "an ARN somewhere", "a list", "an ARN", "an ARN as JSON", "by way of SNS"),
+    ],
+)
+def test_a_message_names_its_execution(event: Any) -> None:
+    assert about(event) == [FIRST]
+
+
+def test_what_an_execution_got_as_input_is_not_what_the_event_is_about() -> None:
+    assert about({**ENDED, "detail": {**ENDED["detail"], "other": SECOND}}) == [FIRST]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        *("", "no JSON", "[" * 100_000, "null", "1", "{}", '{"detail": null}', '{"Type": "Notification"}'),
+        *({"detail": {"executionArn": 7}}, {"detail": {"executionArn": MACHINE}}, {"resources": "x"}),
+        {"detail": {"executionArn": FIRST.replace(REGION, "us-east-1")}},
+        {"detail": {"executionArn": FIRST.replace(ACCOUNT, "999999999999")}},
+        {"detail": {"executionArn": FIRST + "x" * 300}},
+        {"detail": {"executionArn": FIRST.replace(":execution:", ":express:") + ":uuid"}},
+    ],
+)
+def test_a_message_that_is_malformed_or_somebody_elses_names_none(event: Any) -> None:
+    assert about(event) == []
+
+
+def test_without_a_known_account_any_account_counts() -> None:
+    assert about({"detail": {"executionArn": FIRST.replace(ACCOUNT, "999999999999")}}, account=None)

@@ -13,7 +13,7 @@ from mcp_workflows_stepfunctions.tooling.offline import FILES, read_embedded_fil
 
 from adapters.stepfunctions.tests.executions import Run
 from mcp_workflows.sidecar.config.load import load_config
-from tests.support.local_engines import ENGINES, SAMPLES, samples
+from tests.support.local_engines import SAMPLES
 from tests.support.stepfunctions_engine import StepFunctions
 
 FOLDER: Final = SAMPLES / "questions" / "stepfunctions"
@@ -79,7 +79,3 @@ def test_the_commands_of_the_readme_deploy_machines_that_ask(engine: StepFunctio
         it.answer(it.asked()[0], {"action": "accept", "content": {"ok": True}})
         outputs.append(json.loads(it.end()["output"]))
     assert (tool.workflow, outputs) == ("ship_order", ["shipped", "shipped"])
-
-
-def test_they_are_no_sample_with_a_worker() -> None:
-    assert all("questions" not in samples(engine) for engine in ENGINES)

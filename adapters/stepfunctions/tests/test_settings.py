@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
+from mcp_workflows_stepfunctions.settings import StepFunctionsOptions, StepFunctionsSettings
 from pydantic import ValidationError
+
+from mcp_workflows.errors import EngineRefused
 
 ROLE = "arn:aws:iam::123456789012:role/workflows"
 
@@ -65,3 +67,19 @@ def test_the_account_is_that_of_the_role() -> None:
 )
 def test_an_endpoint_is_a_url(url: str) -> None:
     assert StepFunctionsSettings(endpoint_url=url).endpoint_url == url.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"timeout": "30s"}, "only with express"),
+        ({"express": True, "timeout": "6m"}, "within 5m"),
+        ({"express": True, "history": False}, "leave it out"),
+        ({"expres": True}, "Extra inputs"),
+    ],
+)
+def test_options_that_do_not_count_are_refused(options: dict[str, object], wrong: str) -> None:
+    with pytest.raises(ValidationError, match=wrong):
+        StepFunctionsOptions.model_validate(options)
+    with pytest.raises(EngineRefused, match=wrong):
+        StepFunctionsOptions.read(options)

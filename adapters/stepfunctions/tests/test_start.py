@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import uuid
-from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
 from mcp_workflows_stepfunctions.arns import parse_machine
 from mcp_workflows_stepfunctions.start import MAX_PAYLOAD, execution_name, read_input, start_request
 
-from adapters.stepfunctions.tests import machines, scene
+from adapters.stepfunctions.tests import cloud
+from adapters.stepfunctions.tests.cloud import a_start
 from mcp_workflows.adapter import JSON, Ref, Start, Status
-from mcp_workflows.errors import EngineRefused, StartConflict
+from mcp_workflows.errors import EngineRefused, ExecutionNotFound, StartConflict
 from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 
 MACHINE = parse_machine("arn:aws:states:eu-west-1:111122223333:stateMachine:orders")
-
-
-def a_start(workflow: str, arguments: JSON, **more: Any) -> Start:
-    return Start(workflow=workflow, arguments=arguments, key=f"k-{uuid.uuid4().hex}", created=datetime.now(UTC), **more)
 
 
 def test_the_key_is_the_name_if_it_can_be_one() -> None:
@@ -71,7 +65,7 @@ def test_a_trace_goes_on_in_x_ray() -> None:
 async def test_a_machine_can_be_named_without_its_arn(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
-    arn = stepfunctions.machine(machines.ECHO)
+    arn = stepfunctions.machine(cloud.ECHO)
     by_name = a_start(arn.rpartition(":")[2], [{"a": 1}])
     handle = await adapter.start(by_name)
     assert stepfunctions.ended(handle)["stateMachineArn"] == arn
@@ -81,7 +75,7 @@ async def test_a_machine_can_be_named_without_its_arn(
 async def test_a_version_and_an_alias_start_once_per_key_too(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions, qualifier: str
 ) -> None:
-    arn, client = stepfunctions.machine(machines.ECHO), stepfunctions.client()
+    arn, client = stepfunctions.machine(cloud.ECHO), stepfunctions.client()
     version = client.publish_state_machine_version(stateMachineArn=arn)["stateMachineVersionArn"]
     routing = [{"stateMachineVersionArn": version, "weight": 100}]
     alias = client.create_state_machine_alias(name="PROD", routingConfiguration=routing)["stateMachineAliasArn"]
@@ -95,19 +89,9 @@ async def test_a_version_and_an_alias_start_once_per_key_too(
 
 
 async def test_true_is_another_input_than_one(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
-    start = a_start(stepfunctions.machine(machines.ECHO), [{"a": 1}])
+    start = a_start(stepfunctions.machine(cloud.ECHO), [{"a": 1}])
     await adapter.start(start)
     other = Start(workflow=start.workflow, arguments=[{"a": True}], key=start.key, created=start.created)
-    with pytest.raises(StartConflict, match="another input"):
-        await adapter.start(other)
-
-
-async def test_the_same_key_with_another_input_is_a_conflict_also_after_the_end(
-    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
-) -> None:
-    start = a_start(stepfunctions.machine(machines.ECHO), [{"a": 1}])
-    stepfunctions.ended(await adapter.start(start))
-    other = Start(workflow=start.workflow, arguments=[{"a": 2}], key=start.key, created=start.created)
     with pytest.raises(StartConflict, match="another input"):
         await adapter.start(other)
 
@@ -120,15 +104,15 @@ async def test_what_is_no_machine_here_is_refused_and_says_where_it_is(
         await adapter.start(a_start(elsewhere, []))
     with pytest.raises(EngineRefused, match="nobody-made-this"):
         await adapter.start(a_start("nobody-made-this", []))
-    async with scene.adapter(stepfunctions, account="999999999999") as other:
+    async with cloud.adapter(stepfunctions, account="999999999999") as other:
         with pytest.raises(EngineRefused, match="in account 123456789012, this engine is set up for 999999999999"):
-            await other.start(a_start(stepfunctions.machine(machines.ECHO), []))
+            await other.start(a_start(stepfunctions.machine(cloud.ECHO), []))
 
 
 async def test_an_express_machine_makes_no_task_and_a_standard_one_is_not_run_as_express(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
-    express, standard = (stepfunctions.machine(machines.ECHO, kind) for kind in ("EXPRESS", "STANDARD"))
+    express, standard = (stepfunctions.machine(cloud.ECHO, kind) for kind in ("EXPRESS", "STANDARD"))
     with pytest.raises(EngineRefused, match="set express: true, or start"):
         await adapter.start(a_start(express, []))
     with pytest.raises(EngineRefused, match="leave out express: true"):
@@ -150,19 +134,28 @@ async def test_a_start_can_be_seen_before_it_is_made(adapter: StepFunctionsAdapt
         adapter.tooling.preview(a_start("arn:aws:states:eu-west-1:123456789012:stateMachine:orders", []))
 
 
-async def test_what_is_seen_before_has_the_account_of_the_role(stepfunctions: StepFunctions) -> None:
-    role = {"arn": "arn:aws:iam::111122223333:role/workflows"}
-    async with scene.adapter(stepfunctions, assume_role=role) as adapter:
-        assert ":111122223333:" in str(adapter.tooling.preview(a_start("orders", []))["stateMachineArn"])
-
-
 async def test_an_output_that_is_json_null_or_text_is_the_result(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
-    echo = stepfunctions.machine(machines.ECHO)
+    echo = stepfunctions.machine(cloud.ECHO)
     for value in (None, "text", 3, [1], {"a": {"b": None}}):
         start = a_start(echo, [value])
         handle = await adapter.start(start)
         stepfunctions.ended(handle)
         seen = await adapter.describe(Ref(workflow=echo, handle=handle))
         assert (seen.status, seen.output) == (Status.SUCCEEDED, value)
+
+
+async def test_an_execution_of_somebody_else_is_found_by_its_arn(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    arn = stepfunctions.machine(cloud.ECHO)
+    client = stepfunctions.client()
+    execution = client.start_execution(stateMachineArn=arn, name="by-hand", input="{}")["executionArn"]
+    assert await adapter.adopt(f" {execution}\n") == Ref(workflow=arn, handle=execution)
+    with pytest.raises(ExecutionNotFound):
+        await adapter.adopt(f"{execution}-not")
+    with pytest.raises(ExecutionNotFound):
+        await adapter.adopt(execution.replace("us-east-1", "eu-west-1"))
+    with pytest.raises(EngineRefused, match="Express"):
+        await adapter.adopt(execution.replace(":execution:", ":express:") + ":run")
