@@ -162,29 +162,15 @@ class StepFunctionsAdapter(Adapter):
             opened.express.describe(ref)  # it asks nothing
             return
         for delivery in answer_calls(await opened.reader.read(ref.handle, ref.gates), ref.gates, responses):
-            if not await _send(opened.client, delivery):
-                await self._retry_other_token(ref, delivery, responses)
-
-    async def _retry_other_token(self, ref: Ref, delivery: AnswerCall, responses: Mapping[str, JSON]) -> None:
-        """Send an answer with the token that the definition points to, if the question is still open.
-
-        The engine does not know a token if the question was answered, timed out or was stopped meanwhile, or if another
-        value in the parameters has the name of a task token.
-        """
-        opened = self._opened
-        history = await opened.reader.read(ref.handle, ref.gates)  # it was read before the call
-        waiting = history.waiting.get(int(delivery.key))
-        if waiting is None or history.ended:
-            return
-        if ref.gates:
-            await opened.reader.locate(ref.handle, history)
-        again = answer_calls(history, ref.gates, {delivery.key: responses[delivery.key]})
-        other = next((each for each in again if each != delivery), None)
-        if other is None or not await _send(opened.client, other):
-            raise EngineRefused(
-                f"Step Functions does not know the task token that was found in state {waiting.state}: "
-                "check where the state puts it (for a gate: when.token)"
-            )
+            if await _send(opened.client, delivery):
+                continue
+            history = await opened.reader.read(ref.handle, ref.gates)  # it may have been answered, timed out or stopped
+            waiting = history.waiting.get(int(delivery.key))
+            if waiting is not None and not history.ended:
+                raise EngineRefused(
+                    f"Step Functions does not know the task token that was found in state {waiting.state}: "
+                    "check where the state puts it (for a gate: when.token)"
+                )
 
     async def cancel(self, ref: Ref) -> None:
         """Call StopExecution, which takes effect at once; an Express execution cannot be stopped."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from mcp_workflows.adapter import JSON, Gate, InputRequest
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_stepfunctions.definition import MARK, TokenPlace
+from mcp_workflows_stepfunctions.definition import TokenPlace, is_token_expression
 from mcp_workflows_stepfunctions.history import History, TokenWait
 from mcp_workflows_stepfunctions.questions import Question, is_token, objects
 from mcp_workflows_stepfunctions.start import payload
@@ -178,10 +178,10 @@ def _text_in(when: object, name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def points_to(expression: str, place: TokenPlace, sent: JSON) -> bool:
-    """Return True if a JMESPath expression finds the token place in the parameters that a state sends."""
+def points_to_token(expression: str, sent: JSON) -> bool:
+    """Return True if a JMESPath expression finds the token in the parameters that a state sends, as written."""
     try:
-        return bool(jmespath.search(expression, place.mark_in(sent)) == MARK)
+        return is_token_expression(jmespath.search(expression, sent))
     except JMESPathError:
         return False
 

@@ -12,7 +12,7 @@ from mcp_workflows_stepfunctions.arns import Machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
 from mcp_workflows_stepfunctions.definition import State, states
 from mcp_workflows_stepfunctions.errors import DENIED, KMS_REFUSES
-from mcp_workflows_stepfunctions.gates import gate_state, gate_token, points_to
+from mcp_workflows_stepfunctions.gates import gate_state, gate_token, points_to_token
 from mcp_workflows_stepfunctions.questions import MCP_INPUT, TASK_TOKEN
 from mcp_workflows_stepfunctions.settings import Events, StepFunctionsOptions
 from mcp_workflows_stepfunctions.start import Machines
@@ -137,14 +137,14 @@ def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) 
 def _token(where: str, state: State, written: str | None) -> Iterator[Finding]:
     """Check that the task token of a state can be found in the parameters it sends."""
     places = state.token_places
-    fields = [place for place in places if place.readable and not place.is_embedded]
+    fields = [place for place in places if place.readable]
     put = f"put it into a field of its own among what the state sends: {_own_field(state)}"
     if not places:
         yield Finding(ok=False, text=f"{where}: state {state.name!r} sends its task token to nobody", hint=put)
-    elif written is None and not any(place.readable for place in places):
+    elif written is None and not fields:
         text = f"{where}: the task token of state {state.name!r} is in an expression that it cannot be read back from"
         yield Finding(ok=False, text=text, hint=put)
-    elif written is not None and fields and not any(points_to(written, place, state.sent) for place in fields):
+    elif written is not None and fields and not points_to_token(written, state.sent):
         text = f"{where}.token: {written} is not where state {state.name!r} has its task token"
         yield Finding(ok=False, text=text, hint=f"write token: {fields[0].expression}, or leave it out")
 
