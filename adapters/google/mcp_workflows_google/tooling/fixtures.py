@@ -17,7 +17,6 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from statistics import median
 from typing import Final, cast
 
 from google.api_core.exceptions import GoogleAPICallError
@@ -26,7 +25,7 @@ from httpx2 import HTTPError
 
 from mcp_workflows.adapter import Fixtures, Observation, Role
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.testing.engine_questions import deployed, expect, expect_one_of, note, seconds
+from mcp_workflows.testing.engine_questions import deployed, expect, expect_one_of
 from mcp_workflows.testing.laws import NotTried, until_found
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.credentials import AUTH_ERRORS, credentials_error
@@ -218,14 +217,9 @@ def _listing(at: Deployment, workflow: str, only: str, found: list[str]) -> str:
     return answer(lambda: found.extend(row.name for row in at.listed(workflow, only)))
 
 
-def shows_soon(at: Deployment) -> Iterator[Observation]:
-    """The time of calls (ms, median of 5), and the fields of the BASIC view."""
-    workflow = at.workflow(ECHO)
-    creates = [seconds(lambda: at.start(workflow, "1", a="b")) * 1e3 for _ in range(5)]
-    gets = [seconds(lambda: at.get(at.running[-1])) * 1e3 for _ in range(5)]
-    lists = [seconds(lambda: at.listed(workflow)) * 1e3 for _ in range(5)]
-    yield note(f"create {median(creates):.0f}, get {median(gets):.0f}, list {median(lists):.0f}")
-    row = at.get(at.running[-1], full=False)
+def basic_view(at: Deployment) -> Iterator[Observation]:
+    """The fields of the BASIC view."""
+    row = at.get(at.start(at.workflow(ECHO), "1", a="b"), full=False)
     has = [field for field in ("argument", "result", "labels", "status") if getattr(row, field)]
     yield Observation(expected="none of argument, result, labels, status", seen=", ".join(has) or "none", ok=not has)
 
@@ -271,7 +265,6 @@ def cancels(at: Deployment) -> Iterator[Observation]:
         seen=f"{State(ended.state).name} after {time.monotonic() - began:.1f} s",
         ok=ended.state == State.CANCELLED,
     )
-    yield note(f"error: payload {ended.error.payload!r}, context {ended.error.context!r}")
     again = answer(lambda: at.cancel(name))
     yield expect_one_of(("FAILED_PRECONDITION", "accepted"), again)
 
@@ -283,7 +276,6 @@ def derives_callbacks(at: Deployment) -> Iterator[Observation]:
         lambda: next((row for row in at.callbacks(name) if int(row.get("waiters", 0))), None), "a waiter"
     )
     identity = str(callback["name"]).rpartition("/")[2]
-    yield note(f"name ends in /{str(callback['name']).rsplit('/', 2)[1]}/ID, waiters {callback.get('waiters')!r}")
     path = f"/v1/{name}/callbacks/{identity}"
     yield expect_one_of(("405", "404"), str(at.deliver(path, None, "PATCH")))
     yield expect("200", at.deliver(path, {"a": 1}))
@@ -343,14 +335,7 @@ def labels(at: Deployment) -> Iterator[Observation]:
     """A labelled workflow in the list: its filter, its source, and the labels of its executions."""
     value = uuid.uuid4().hex
     workflow = at.workflow(ECHO, labels={"mcp-tool": value}, description="Verify.")
-    rows = until_found(
-        lambda: [row for row in at.deployed() if row.labels.get("mcp-tool") == value], "it in the list", LISTED
-    )
-    yield note("the list has its source" if rows[0].source_contents else "the list has no source")
-    filtered: list[str] = []
-    said = answer(lambda: filtered.extend(row.name for row in at.deployed(f'labels.mcp-tool="{value}"')))
-    found = f"finds {len(filtered)}" if said == "accepted" else said
-    yield note(f'labels.mcp-tool="...": {found}')
+    until_found(lambda: [row for row in at.deployed() if row.labels.get("mcp-tool") == value], "it in the list", LISTED)
     inherited = dict(at.get(at.start(workflow, "1")).labels)
     yield Observation(expected="no key of ours", seen=str(inherited), ok=KEY not in inherited)
 
@@ -362,7 +347,6 @@ def environment(at: Deployment) -> Iterator[Observation]:
     yield expect(name.rpartition("/")[2], known["execution"])
     yield expect(name.partition("/workflows/")[2].partition("/")[0], known["workflow"])
     yield expect("https://tasks.example.com", known["set"])
-    yield note(f"project {known['project']}, number {known['number']}, location {known['location']}")
 
 
 def reaches_the_sidecar(at: Deployment) -> Iterator[Observation]:
@@ -378,19 +362,6 @@ def reaches_the_sidecar(at: Deployment) -> Iterator[Observation]:
 
 
 QUESTIONS: Final[Sequence[Callable[[Deployment], Iterator[Observation]]]] = (
-    names,
-    starts_again,
-    filters_labels,
-    filters_states,
-    shows_soon,
-    results,
-    payloads,
-    cancels,
-    derives_callbacks,
-    keeps_payloads,
-    shows_who_waits,
-    refuses,
-    labels,
-    environment,
-    reaches_the_sidecar,
+    *(names, starts_again, filters_labels, filters_states, basic_view, results, payloads, cancels),
+    *(derives_callbacks, keeps_payloads, shows_who_waits, refuses, labels, environment, reaches_the_sidecar),
 )

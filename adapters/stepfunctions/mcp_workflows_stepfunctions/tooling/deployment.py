@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.testing.laws import until_found
 from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_clients
-from mcp_workflows_stepfunctions.settings import Discover, Events, StepFunctionsSettings
+from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
 PREFIX: Final = "mcp-workflows-verify"
 
@@ -71,8 +71,6 @@ class FixtureSettings(BaseModel):
         description="The ARN of the IAM role that the machines run as. It needs events:PutEvents on the default event "
         "bus, and states:StartSyncExecution for the Express point."
     )
-    function: str | None = Field(default=None, description="The ARN of a Lambda function that may get a question.")
-    queue_url: str | None = Field(default=None, description="The URL of an SQS queue with EventBridge's status events.")
     assume: str | None = Field(
         default=None, description="The ARN of a role to try permissions with; it may states:SendTaskSuccess."
     )
@@ -94,9 +92,7 @@ class Deployment:
         Raises:
             ConfigError: see `open_boto3_clients`.
         """
-        events = Events(queue_url=settings.queue_url) if settings.queue_url else None
-        clients = open_boto3_clients(engine.model_copy(update={"discover": Discover(), "events": events}))
-        return cls(clients=clients, settings=settings)
+        return cls(clients=open_boto3_clients(engine), settings=settings)
 
     @property
     def client(self) -> Any:
@@ -147,18 +143,6 @@ class Deployment:
     def token(self, arn: str) -> str:
         """Return its task token, from the parameters in the history."""
         return token(self.waiting(arn)["taskScheduledEventDetails"]["parameters"])
-
-    def event_of(self, arn: str) -> Mapping[str, Any] | None:
-        """Return the detail of a status event of this execution, if it is in the queue; all that is read is removed."""
-        queue: Any = self.clients.queue  # it was opened, as there is a URL
-        url = self.settings.queue_url
-        found = queue.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5)
-        events: list[Mapping[str, Any]] = []
-        for message in found.get("Messages", ()):
-            queue.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-            events.append(json.loads(message["Body"]).get("detail", {}))
-        mine: Mapping[str, Any] | None = next((event for event in events if event.get("executionArn") == arn), None)
-        return mine
 
     def restricted(self, role: str, machine: str) -> Any:
         """Return a client that may answer the tokens of this machine and do nothing else."""

@@ -7,12 +7,9 @@
 from __future__ import annotations
 
 import json
-import time
-import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from statistics import median
 from typing import Any, Final, TypeAlias
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -120,19 +117,6 @@ def starts_after_the_end(at: Deployment) -> Answers:
     yield expect("ExecutionAlreadyExists", again)
 
 
-def shows_soon(at: Deployment) -> Answers:
-    """The time until a new execution can be described, and the time of calls (ms, median)."""
-    machine = at.machine(ECHO)
-    lags: list[float] = []
-    for _ in range(5):
-        arn = at.start(machine)
-        lags.append(1e3 * seconds(partial(at.until, arn, "SUCCEEDED")))
-    looks = [1e3 * seconds(lambda: at.client.describe_execution(executionArn=at.running[-1])) for _ in range(5)]
-    pages = [1e3 * seconds(lambda: at.client.get_execution_history(executionArn=at.running[-1])) for _ in range(5)]
-    text = f"ended and shown after {median(lags):.0f}, describe {median(looks):.0f}, history {median(pages):.0f}"
-    yield note(text)
-
-
 def refuses_large_inputs(at: Deployment) -> Answers:
     """An input of 262,145 bytes."""
     machine, large = at.machine(ECHO), json.dumps("x" * (LARGEST - 1))
@@ -171,15 +155,6 @@ def tokens_in_the_history(at: Deployment) -> Answers:
     yield expect('{"a":1}', at.until(arn, "SUCCEEDED")["output"].replace(" ", ""))
 
 
-def hidden_data(at: Deployment) -> Answers:
-    """`includeExecutionData=False` hides those parameters."""
-    arn = at.start(at.machine(ASK))
-    at.waiting(arn)
-    events = at.client.get_execution_history(executionArn=arn, includeExecutionData=False)["events"]
-    details = next(event for event in events if event["type"] == "TaskScheduled")["taskScheduledEventDetails"]
-    yield note("hidden" if "taskToken" not in details.get("parameters", "") else "shown")
-
-
 def late_answers(at: Deployment) -> Answers:
     """Answers that come twice, that are no JSON, to a stopped execution, with a token that is none."""
     machine = at.machine(ASK)
@@ -197,13 +172,6 @@ def late_answers(at: Deployment) -> Answers:
     at.until(arn, "ABORTED")
     yield expect_one_of(closed, answer(partial(send, taskToken=token, output="{}")), "stopped")
     yield expect_one_of(closed, answer(partial(send, taskToken="x" * 40, output="{}")), "no token")
-
-
-def heartbeats(at: Deployment) -> Answers:
-    """A heartbeat for a task without HeartbeatSeconds."""
-    arn = at.start(at.machine(ASK))
-    token = at.token(arn)
-    yield note(answer(lambda: at.client.send_task_heartbeat(taskToken=token)))
 
 
 def branches(at: Deployment) -> Answers:
@@ -229,13 +197,6 @@ def stops(at: Deployment) -> Answers:
     at.until(ended, "SUCCEEDED")
     yield expect("accepted", answer(lambda: at.client.stop_execution(executionArn=ended)))
     yield expect("SUCCEEDED", str(at.client.describe_execution(executionArn=ended)["status"]))
-
-
-def times_out(at: Deployment) -> Answers:
-    """`TimeoutSeconds` of the machine: the error of the execution."""
-    arn = at.start(at.machine({**SLEEP, "TimeoutSeconds": 1}))
-    found = at.until(arn, "TIMED_OUT")
-    yield note(f"error {found.get('error')}, cause {found.get('cause')}")
 
 
 def redrives(at: Deployment) -> Answers:
@@ -279,51 +240,6 @@ def express(at: Deployment) -> Answers:
     yield note(f"from a Standard machine: {at.until(arn, 'SUCCEEDED').get('output')}", ok=True)
 
 
-def tags(at: Deployment) -> Answers:
-    """A tagged machine is found by the Resource Groups Tagging API, and how soon."""
-    value = uuid.uuid4().hex
-    machine = at.machine(ECHO, tags=[{"key": "mcp:verify", "value": value}])
-    found = partial(until_found, lambda: _tagged(at, machine, value), f"{machine} by its tag")
-    yield note(f"after {seconds(found):.1f} s", ok=True)
-
-
-def _tagged(at: Deployment, machine: str, value: str) -> Mapping[str, Any] | None:
-    tagging: Any = at.clients.tagging  # it was opened
-    found = tagging.get_resources(
-        TagFilters=[{"Key": "mcp:verify", "Values": [value]}], ResourceTypeFilters=["states:stateMachine"]
-    )
-    rows: Sequence[Mapping[str, Any]] = found["ResourceTagMappingList"]
-    return next((row for row in rows if row["ResourceARN"] == machine), None)
-
-
-def lambda_token(at: Deployment) -> Answers:
-    """`lambda:invoke.waitForTaskToken`: the token is in the resolved parameters too."""
-    if at.settings.function is None:
-        raise NotTried("name a Lambda function that the role may call: --set function=ARN")
-    payload = {"taskToken.$": "$$.Task.Token", "mcpInput": {"message": "?", "requestedSchema": {"type": "object"}}}
-    state = {
-        "Type": "Task",
-        "Resource": "arn:aws:states:::lambda:invoke.waitForTaskToken",
-        "Parameters": {"FunctionName": at.settings.function, "Payload": payload},
-        "TimeoutSeconds": 120,
-    }
-    arn = at.start(at.machine(machine_of("Ask", state)))
-    parameters = json.loads(at.waiting(arn)["taskScheduledEventDetails"]["parameters"])
-    yield expect("there", "there" if parameters["Payload"].get("taskToken") else "missing")
-
-
-def event_sizes(at: Deployment) -> Answers:
-    """An EventBridge status event reaches the queue; an input of 200 KB is left out."""
-    if at.settings.queue_url is None:
-        raise NotTried("name a queue (`mcp-workflows docs stepfunctions-events`): --set queue_url=URL")
-    arn = at.start(at.machine(ECHO), given=json.dumps("x" * 200_000))
-    began = time.monotonic()
-    detail = until_found(lambda: at.event_of(arn), f"an event of {arn}")
-    kept = "kept" if detail.get("input") else "left out"
-    text = f"after {time.monotonic() - began:.1f} s, input {kept}, inputDetails {detail.get('inputDetails')}"
-    yield note(text, ok=True)
-
-
 def send_task_permissions(at: Deployment) -> Answers:
     """`SendTaskSuccess` can be allowed for one state machine alone."""
     if at.settings.assume is None:
@@ -336,7 +252,6 @@ def send_task_permissions(at: Deployment) -> Answers:
 
 
 QUESTIONS: Final[Sequence[Callable[[Deployment], Answers]]] = (
-    *(starts_again, starts_after_the_end, shows_soon, refuses_large_inputs, qualified_arns, describes_machines),
-    *(tokens_in_the_history, hidden_data, late_answers, heartbeats, branches, lambda_token),
-    *(stops, times_out, redrives, express, tags, event_sizes, send_task_permissions),
+    *(starts_again, starts_after_the_end, refuses_large_inputs, qualified_arns, describes_machines),
+    *(tokens_in_the_history, late_answers, branches, stops, redrives, express, send_task_permissions),
 )
