@@ -90,7 +90,11 @@ class Client:
     def __init__(self, clients: Boto3Clients, settings: StepFunctionsSettings, buckets: Buckets = BUCKETS) -> None:
         self._clients = clients
         self._buckets = buckets
-        self._account = settings.known_account
+        self.region = clients.region
+        self.partition = clients.partition
+        self.endpoint = clients.endpoint
+        self.endpoint_is_custom = clients.endpoint_is_custom
+        self.account = settings.known_account  # None until a reply tells it
         self._role = settings.assume_role.arn if settings.assume_role else None
         self._quota = settings.quota or (None if clients.endpoint_is_custom else Quota())
         self._identity_lock = anyio.Lock()
@@ -108,31 +112,6 @@ class Client:
         self._tagging = replace(self._states, service="tag", client=clients.tagging)
         self._sync = _long_call("states", clients.sync, SYNC_CONNECTIONS, SYNC_TIMEOUT)
         self._queue = _long_call("sqs", clients.queue, QUEUE_CONNECTIONS, QUEUE_TIMEOUT)
-
-    @property
-    def region(self) -> str:
-        """The Region of the engine."""
-        return self._clients.region
-
-    @property
-    def account(self) -> str | None:
-        """The account, or None until a reply tells it."""
-        return self._account
-
-    @property
-    def partition(self) -> str:
-        """The partition of that Region: `aws`, `aws-cn`, ..."""
-        return self._clients.partition
-
-    @property
-    def endpoint(self) -> str:
-        """The URL of the API."""
-        return self._clients.endpoint
-
-    @property
-    def endpoint_is_custom(self) -> bool:
-        """True if the endpoint is not AWS's."""
-        return self._clients.endpoint_is_custom
 
     @property
     def allowance(self) -> Allowance:
@@ -158,10 +137,10 @@ class Client:
             EngineError: the account cannot be found out.
         """
         async with self._identity_lock:
-            if self._account is None:
+            if self.account is None:
                 reply = await self._make(self._sts, "get_caller_identity", {}, known=())
-                self._account = str(reply["Account"])
-        return Place(partition=self.partition, region=self.region, account=self._account)
+                self.account = str(reply["Account"])
+        return Place(partition=self.partition, region=self.region, account=self.account)
 
     async def call(
         self, operation: str, *, known: Collection[str] = (), caller: str | None = None, **params: Any
@@ -243,7 +222,7 @@ class Client:
             raise ours from None  # AWS's message may contain a task token, so it is not logged
         finally:
             _charge(bucket, operation, attempts)
-        self._account = self._account or call.account_in(self.region)
+        self.account = self.account or call.account_in(self.region)
         return reply
 
     async def _bounded(
@@ -271,7 +250,7 @@ class Client:
 
     def _bucket(self, operation: str) -> Bucket:
         where = self.endpoint if self.endpoint_is_custom else self.partition  # AWS has several endpoints for one quota
-        key = QuotaKey(endpoint=where, owner=self._account, place=self.region, operation=operation)
+        key = QuotaKey(endpoint=where, owner=self.account, place=self.region, operation=operation)
         return self._buckets.bucket(key, limits(operation, self.region, self._quota))
 
     def _api_call(self, kind: _CallKind, operation: str, params: Mapping[str, Any]) -> ApiCall:
@@ -280,7 +259,7 @@ class Client:
             operation=operation,
             resource=next((str(params[name]) for name in _RESOURCES if name in params), None),
             region=kind.client.meta.region_name,
-            account=self._account,
+            account=self.account,
             endpoint=shown(kind.client.meta.endpoint_url),
             role=self._role,
             custom=self.endpoint_is_custom,

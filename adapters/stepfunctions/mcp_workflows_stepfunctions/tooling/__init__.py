@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pydantic import BaseModel
@@ -21,7 +21,6 @@ from mcp_workflows_stepfunctions.tooling.deployment import FixtureSettings
 from mcp_workflows_stepfunctions.tooling.discover import TaggedMachines
 from mcp_workflows_stepfunctions.tooling.discover import discover as discover_workflows
 from mcp_workflows_stepfunctions.tooling.explain import explain as explain_execution
-from mcp_workflows_stepfunctions.tooling.explain import explain_gates
 from mcp_workflows_stepfunctions.tooling.fixtures import NOTICE
 from mcp_workflows_stepfunctions.tooling.fixtures import fixtures as run_fixtures
 from mcp_workflows_stepfunctions.tooling.iam import permissions
@@ -97,10 +96,7 @@ class StepFunctionsTooling:
     async def explain(self, ref: Ref) -> Explanation:
         """Explain the state of an execution by the newest events of its history; see `Explains.explain`."""
         opened, execution = self._opened, await self._opened.describe(ref)
-        found = await explain_execution(opened.client, ref, execution)
-        if execution.terminal or not ref.gates:
-            return found
-        return replace(found, gates=await explain_gates(opened.client, opened.machines, opened.reader, ref, execution))
+        return await explain_execution(opened.client, opened.machines, opened.reader, ref, execution)
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
         """Return the StartExecution that `start` would send; see `Previews.preview`."""

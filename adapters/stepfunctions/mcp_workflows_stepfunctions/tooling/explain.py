@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -26,8 +26,10 @@ _TROUBLE: Final = frozenset({*_FAILED, *_FAILED_TOO})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """The type, the time and the details of an event. Any: JSON."""
+    """An event of a history. Any: JSON."""
 
+    id: int
+    before: int  # the id of the event it follows from
     type: str
     at: datetime
     details: Mapping[str, Any]
@@ -36,7 +38,13 @@ class Event:
     def read(cls, event: Mapping[str, Any]) -> Event:
         """Read an event of a reply of boto3."""
         details = [value for key, value in event.items() if key.endswith("EventDetails")]
-        return cls(type=event["type"], at=event["timestamp"], details=details[0] if details else {})
+        return cls(
+            id=event["id"],
+            before=event.get("previousEventId", 0),
+            type=event["type"],
+            at=event["timestamp"],
+            details=details[0] if details else {},
+        )
 
 
 Reason = tuple[str, str | None]  # the reason, and a remedy
@@ -44,8 +52,14 @@ Reason = tuple[str, str | None]  # the reason, and a remedy
 _ANSWER: Final = "answer it in the MCP host, or with mcp-workflows tasks answer"
 
 
-async def explain(client: Client, ref: Ref, execution: Execution) -> Explanation:
-    """Explain an execution; `execution` is the look just before."""
+async def explain(
+    client: Client, machines: Machines, reader: HistoryReader, ref: Ref, execution: Execution
+) -> Explanation:
+    """Explain an execution by its newest events; `execution` is the look just before.
+
+    Raises:
+        ExecutionNotFound, EngineUnavailable: see `Explains.explain`.
+    """
     if execution.terminal:
         why = execution.failure.text if execution.failure else execution.message
         return Explanation(reason=f"it has ended: {execution.status}" + (f", {why}" if why else ""))
@@ -53,8 +67,25 @@ async def explain(client: Client, ref: Ref, execution: Execution) -> Explanation
         return Explanation(reason="an Express execution: it ends within 5 minutes, and nothing can be seen of it")
     page = await client.call("get_execution_history", executionArn=ref.handle, reverseOrder=True, maxResults=LATEST)
     events = [Event.read(event) for event in page["events"]]
+    gates = dict(open_gates(execution.requests))
+    closed = [name for name in ref.gates if name not in gates]
+    if closed and not StepFunctionsOptions.read(ref.options).history:
+        unseen = ExplainedGate.closed("the tool has history: false, so its questions are not looked for")
+        gates |= dict.fromkeys(closed, unseen)
+    elif closed:
+        said = problems(await reader.read(ref.handle), ref.gates)
+        defined = await _defined_states(client, machines, ref.workflow)
+        for name in closed:
+            why = [text.removeprefix(f"gate {name}: ") for text in said if text.startswith(f"gate {name}: ")]
+            state = gate_state(ref.gates[name].when)
+            gates[name] = ExplainedGate.closed("; ".join(why) or _why_closed(state, events, defined))
     reason, advice = _reason(execution, events)
-    return Explanation(reason=reason, facts=dict(_facts(execution, events)), advice=advice)
+    return Explanation(
+        reason=reason,
+        facts=dict(_facts(execution, events)),
+        advice=advice,
+        gates={name: gates[name] for name in ref.gates},
+    )
 
 
 def _reason(execution: Execution, events: Sequence[Event]) -> Reason:
@@ -132,7 +163,6 @@ def _elapsed(then: datetime) -> str:
     return rough_duration(datetime.now(UTC) - then)
 
 
-PAGES: Final = 5  # of 1,000 events, searched for states
 SHOWN: Final = 10  # states
 
 _ENDS: Final[Mapping[str, str]] = {
@@ -140,62 +170,6 @@ _ENDS: Final[Mapping[str, str]] = {
     "TaskFailed": "answered already by an error",
     "TaskTimedOut": "its time was up before an answer came",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StateVisits:
-    """The visited states in order, with the event that left each, or None for a state that was not left."""
-
-    left: Mapping[str, Mapping[str, Any] | None]  # Any: an event of boto3
-    ends: Mapping[int, str]  # the types of events that can end a state, by id
-    whole: bool
-
-
-async def explain_gates(
-    client: Client, machines: Machines, reader: HistoryReader, ref: Ref, execution: Execution
-) -> Mapping[str, ExplainedGate]:
-    """Return the state of each gate; `execution` is the look just before, which had not ended.
-
-    Raises:
-        ExecutionNotFound, EngineUnavailable: see `Explains.explain`.
-    """
-    opened = open_gates(execution.requests)
-    if opened.keys() >= ref.gates.keys():
-        return opened
-    if not StepFunctionsOptions.read(ref.options).history:
-        closed = ExplainedGate.closed("the tool has history: false, so its questions are not looked for")
-        return {**dict.fromkeys(ref.gates, closed), **opened}
-    found_problems = problems(await reader.read(ref.handle), ref.gates)
-    visits, states = await _visits(client, ref.handle), await _defined_states(client, machines, ref.workflow)
-    explained = {
-        name: _explain_gate(name, gate_state(gate.when), found_problems, visits, states)
-        for name, gate in ref.gates.items()
-    }
-    return {**explained, **opened}
-
-
-async def _visits(client: Client, arn: str) -> _StateVisits:
-    events: list[Mapping[str, Any]] = []  # Any: an event of boto3
-    page: dict[str, Any] = {
-        "executionArn": arn,
-        "reverseOrder": True,
-        "maxResults": 1000,
-        "includeExecutionData": False,
-    }
-    for _ in range(PAGES):
-        found = await client.call("get_execution_history", **page)
-        events += found["events"]
-        page["nextToken"] = found.get("nextToken")
-        if not page["nextToken"]:
-            break
-    left: dict[str, Mapping[str, Any] | None] = {}
-    for event in sorted(events, key=lambda event: event["id"]):
-        if event["type"].endswith("StateEntered"):
-            left[event["stateEnteredEventDetails"]["name"]] = None
-        elif event["type"].endswith("StateExited"):
-            left[event["stateExitedEventDetails"]["name"]] = event
-    ends = {event["id"]: event["type"] for event in events if event["type"] in _ENDS}
-    return _StateVisits(left=left, ends=ends, whole=not page["nextToken"])
 
 
 async def _defined_states(client: Client, machines: Machines, workflow: str) -> Mapping[str, State]:
@@ -207,29 +181,24 @@ async def _defined_states(client: Client, machines: Machines, workflow: str) -> 
     return {name: state for each in found for name, state in each.items()}
 
 
-def _explain_gate(
-    name: str, state: str, found_problems: Iterable[str], visits: _StateVisits, states: Mapping[str, State]
-) -> ExplainedGate:
-    if why := [text.removeprefix(f"gate {name}: ") for text in found_problems if text.startswith(f"gate {name}: ")]:
-        return ExplainedGate.closed("; ".join(why))
-    if state not in visits.left:
-        return ExplainedGate.closed(_never_entered(state, visits, states))
-    if (exited := visits.left[state]) is not None:
-        end = _ENDS.get(visits.ends.get(exited.get("previousEventId", 0), ""), "it asks nothing any more")
-        return ExplainedGate.closed(
-            f"{end}: state {state} was left {_elapsed(exited['timestamp'])} ago (event {exited['id']})"
-        )
-    if state in states and not states[state].waits_for_token:
-        return ExplainedGate.closed(f"the execution is in state {state}, and that does not wait for a task token")
-    return ExplainedGate.closed(f"the execution is in state {state}, and that does not wait for an answer now")
-
-
-def _never_entered(state: str, visits: _StateVisits, states: Mapping[str, State]) -> str:
-    entered = list(visits.left)
-    shown = ", ".join(entered[:SHOWN]) + (", ..." if len(entered) > SHOWN else "")
-    far = "so far" if visits.whole else "in its latest events"
-    if not states or state in states:
+def _why_closed(state: str, events: Sequence[Event], defined: Mapping[str, State]) -> str:
+    """Return the reason why a gate is closed; the events are the newest ones, the newest first."""
+    visited = [event for event in events if event.type.endswith(("StateEntered", "StateExited"))]
+    latest = next((event for event in visited if event.details.get("name") == state), None)
+    if latest is None and defined and state not in defined:
+        meant = closest(state, defined)
+        hint = f"did you mean {meant!r}?" if meant else f"its states: {', '.join(defined)}"
+        return f"the state machine has no state {state!r}; {hint}"
+    if latest is None:
+        entered = list(dict.fromkeys(str(event.details.get("name")) for event in reversed(visited)))
+        shown = ", ".join(entered[:SHOWN]) + (", ..." if len(entered) > SHOWN else "")
+        far = "so far" if len(events) < LATEST else "in its latest events"
         return f"state {state} has not been entered; entered {far}: {shown or 'none'}"
-    meant = closest(state, states)
-    hint = f"did you mean {meant!r}?" if meant else f"its states: {', '.join(states)}"
-    return f"the state machine has no state {state!r}; {hint}"
+    if latest.type.endswith("StateExited"):
+        ended = next((event.type for event in events if event.id == latest.before), "")
+        end = _ENDS.get(ended, "it asks nothing any more")
+        return f"{end}: state {state} was left {_elapsed(latest.at)} ago (event {latest.id})"
+    waits = state not in defined or defined[state].waits_for_token
+    return (
+        f"the execution is in state {state}, and that does not wait for {'an answer now' if waits else 'a task token'}"
+    )
