@@ -233,7 +233,7 @@ class _Offered(BaseModel):
         default=Card.ON,
         description="With `tasks: optional`: whether hosts that show pages (MCP Apps) show the task view, with steps, "
         "questions and result: `on`; `off`; or `answers_only`, where only the view answers and cancels, and the model "
-        "does not. See `mcp-workflows docs card`.",
+        "does not. See `mcp-workflows docs task-view`.",
     )
     adaptive: Duration | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""Whose task it is: everybody who may come with an id, times every way to use one, in both eras, over real HTTP.
+"""Whose task it is: everybody who may come with an id, times every way to use one, in both versions of the protocol.
 
 The tokens are those of real OpenID providers: see `tests.support.oidc`. The table is what is expected, all of it.
 """
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 ANSWER: Final = {"question": {"action": "accept", "content": {"answer": "yes"}}}
 
 TABLE: Final = """
-deed                | era        | owner   | again   | person    | client    | issuer    | robot     | nobody | revoked | expired | elapsed
+deed                | version    | owner   | again   | person    | client    | issuer    | robot     | nobody | revoked | expired | elapsed
 tasks/get           | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 tasks/update        | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 tasks/cancel        | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
@@ -34,9 +34,9 @@ task_answer         | 2026-07-28 | yes     | yes     | not found | not found | n
 task_cancel         | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 my_tasks            | 2026-07-28 | yes     | yes     | none      | none      | none      | none      | 401    | 401     | 401     | 401
 open_questions      | 2026-07-28 | none    | none    | none      | none      | none      | none      | 401    | 401     | 401     | 401
-card: task_status   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
-card: task_answer   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
-card: task_cancel   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+view: task_status   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+view: task_answer   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+view: task_cancel   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 task_find           | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 tasks/get           | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 tasks/update        | 2025-11-25 | no such | no such | no such   | no such   | no such   | no such   | 401    | 401     | 401     | 401
@@ -51,9 +51,9 @@ task_answer         | 2025-11-25 | yes     | yes     | not found | not found | n
 task_cancel         | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 my_tasks            | 2025-11-25 | yes     | yes     | none      | none      | none      | none      | 401    | 401     | 401     | 401
 open_questions      | 2025-11-25 | none    | none    | none      | none      | none      | none      | 401    | 401     | 401     | 401
-card: task_status   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
-card: task_answer   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
-card: task_cancel   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+view: task_status   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+view: task_answer   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+view: task_cancel   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 task_find           | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 """  # noqa: E501  # a line a row
 """again: the same user and client with another token, in a session of its own; person: another user at that client;
@@ -74,14 +74,14 @@ DEEDS: Final[Mapping[str, tuple[str, Deed]]] = {  # with a task of this tool; `c
     "task_cancel": ("ask", task_tool("task_cancel")),
     "my_tasks": ("echo", lister("my_tasks")),
     "open_questions": ("approve", lister("open_questions")),
-    "card: task_status": ("echo", of_card("task_status")),
-    "card: task_answer": ("ask", of_card("task_answer", content={"answer": "yes"})),
-    "card: task_cancel": ("ask", of_card("task_cancel")),
+    "view: task_status": ("echo", of_card("task_status")),
+    "view: task_answer": ("ask", of_card("task_answer", content={"answer": "yes"})),
+    "view: task_cancel": ("ask", of_card("task_cancel")),
     "task_find": ("echo", ownership.finds),
 }
 CHANGING: Final = frozenset({"tasks/update", "tasks/cancel", "task_answer", "task_cancel", "tools/call again"}) | {
-    "card: task_answer",
-    "card: task_cancel",
+    "view: task_answer",
+    "view: task_cancel",
 }
 OF_CLIENTS: Final = frozenset({"tools/call again"})  # what goes on in one client, whoever the task belongs to
 COLUMNS, ROWS = table(TABLE)
