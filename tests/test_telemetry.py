@@ -32,8 +32,8 @@ from mcp_workflows.errors import (
     StartConflict,
 )
 from mcp_workflows.telemetry import Telemetry
-from tests.support.here import until
 from tests.support.served import Peer, peer, site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

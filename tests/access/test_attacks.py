@@ -21,9 +21,10 @@ from mcp_workflows.receiver.attach import swap
 from mcp_workflows.sidecar import health as probes
 from mcp_workflows.tasks.service import PAGE
 from mcp_workflows.tools.json_schema import violations
-from tests.support.here import data_of, elder, until
+from tests.support.here import data_of, elder
 from tests.support.identified import house
 from tests.support.tokens import ISSUER, KeyServer
+from tests.support.waiting import until
 from tests.tasks.test_authorization import APPROVED, YES, place, tool
 
 pytestmark = pytest.mark.anyio

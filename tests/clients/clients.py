@@ -1,29 +1,25 @@
-"""`make clients`: every client of the matrix against our sidecar over real workflows; writes docs/clients.md."""
+"""Every client of the matrix, run against our sidecar over real workflows; and docs/clients.md, which this writes."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tests.clients.client_matrix import CLIENTS, ENGINES, HTTP, LEGACY, SITUATIONS, STDIO, WORDS, Client, Runtime, Words
-from tests.support.child_processes import ChildDiedError, free_port
+from tests.clients.client_matrix import CLIENTS, ENGINES, HTTP, SITUATIONS, WORDS, Client, Runtime, Words
 from tests.support.environments import FASTMCP, MCP_1X, NODE, ROOT, mcpdo, python_of
 from tests.support.local_engines import BIN, SAMPLES
-from tests.support.stack import Plan, Stack, UnusableError
+from tests.support.stack import UnusableError
 
 PROGRAMS = Path(__file__).with_name("programs")
 DOCUMENT = ROOT / "docs" / "clients.md"
 PATIENCE: Final = 240.0  # seconds for all situations of one client on one transport
 NOT_RUN: Final = "-"
-ASKED_BY_HTTP: Final = frozenset({"google"})
 
 Row: TypeAlias = tuple[str, str]
 """A client of the matrix, and a transport."""
@@ -201,65 +197,5 @@ def with_regions(text: str, parts: Mapping[str, str]) -> str:
     return text
 
 
-# --- the run
-
-
-def main() -> int:
-    """Exit code 0 if every client saw what it should, on every engine that was tried."""
-    parser = argparse.ArgumentParser(prog="make clients", description=__doc__)
-    parser.add_argument("--only", nargs="*", metavar="CLIENT", choices=sorted(CLIENTS), help="write nothing")
-    parser.add_argument("--engine", choices=sorted(ENGINES), help="try no other, and write nothing")
-    given = parser.parse_args()
-    chosen = [row for row in rows() if not given.only or row[0] in given.only]
-    wrong = [_wrong(engine, chosen) for engine in ENGINES if given.engine in (None, engine)]
-    if not any(wrong) and not given.only and not given.engine:
-        DOCUMENT.write_text(fresh(DOCUMENT.read_text(encoding="utf-8"), declared()), encoding="utf-8")
-    return 1 if any(wrong) else 0
-
-
-def _wrong(engine: str, chosen: Sequence[Row]) -> bool:
-    """Whether a client saw something else on this engine, or could not be run at all."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            plan = Plan(engine=engine, sample="conformance", port=free_port(), state=Path(folder) / "state")
-            with Stack(plan) as stack:
-                tried = [_tried(row, plan, stack) for row in chosen]
-                return not all([*tried, *(_worded(words, plan, stack) for words in WORDS)])
-        except (UnusableError, ChildDiedError) as problem:
-            print(f"make clients: {problem}", file=sys.stderr)
-            return True
-
-
-def _served(plan: Plan, stack: Stack, store: Path) -> Served:
-    added = environment(stack.engine.environment(), store)
-    return Served(url=stack.url, environment=added, config=plan.folder / "workflows.yaml")
-
-
-def _tried(row: Row, plan: Plan, stack: Stack) -> bool:
-    """Whether all was as declared; on stdio with a store of its own, as two programs of one person's have.
-
-    What Google's workflows ask comes by HTTP, so there it is the store of the sidecar on HTTP.
-    """
-    name, transport = row
-    own = transport == STDIO and plan.engine not in ASKED_BY_HTTP
-    served = _served(plan, stack, plan.state / (f"{name}.db" if own else "tasks.db"))
-    try:
-        found = complaints(CLIENTS[name], seen_by(CLIENTS[name], transport, served))
-    except UnusableError as problem:
-        found = [str(problem)]
-    return _said(f"{name} over {transport}", plan, found)
-
-
-def _worded(words: Words, plan: Plan, stack: Stack) -> bool:
-    shown = shown_by_command(words, LEGACY, _served(plan, stack, plan.state / "tasks.db"))
-    return _said(" ".join(["call", *words.call]), plan, [] if words.shows[plan.engine] in shown else [shown])
-
-
-def _said(what: str, plan: Plan, found: Sequence[str]) -> bool:
-    outcome = "as declared" if not found else "\n  ".join(["", *found])
-    print(f"{what} on {ENGINES[plan.engine]}: {outcome}", flush=True)
-    return not found
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    DOCUMENT.write_text(fresh(DOCUMENT.read_text(encoding="utf-8"), declared()), encoding="utf-8")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,56 +18,29 @@ from tests.clients.host_trials import TRANSPORTS
 from tests.clients.host_trials import complaints as complaints_of_host
 from tests.clients.host_trials import fresh as page_of_hosts
 from tests.support.child_processes import free_port
-from tests.support.commands import COMMAND
-from tests.support.dev_server import DevServer
 from tests.support.environments import INSPECTOR, ROOT
-from tests.support.local_engines import SAMPLES
-from tests.support.sidecars import Process
 from tests.support.stack import Plan, Stack
 
 QUICK: frozenset[Row] = frozenset({("sdk-1x", "http"), ("ext-tasks", "http")})
 """Those of `make test`, one in each revision."""
 
 
-@pytest.fixture(scope="module")
-def served(dev_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The conformance sample: its worker, and a sidecar on HTTP."""
-    folder = tmp_path_factory.mktemp("clients")
-    added = environment({"TEMPORAL_ADDRESS": dev_server.address}, folder / "tasks.db")
-    sample, port = SAMPLES / "conformance", free_port()
-    variables = {**os.environ, **added}
-    command = [COMMAND, "serve", "workflows.yaml", "--http", f"127.0.0.1:{port}"]
-    with (folder / "worker.log").open("wb") as log:
-        worker = subprocess.Popen([sys.executable, "worker.py"], cwd=sample, env=variables, stdout=log, stderr=log)
-    sidecar = Process(command, port, folder / "sidecar.log", cwd=sample, env=variables)
-    try:
-        sidecar.wait_until_ready()
-        yield Served(url=sidecar.url, environment=added)
-    finally:
-        sidecar.stop()
-        worker.kill()
-        worker.wait()
+FOR_TEST_ALL = pytest.mark.slow
+
+
+@pytest.fixture(
+    scope="module",
+    params=["temporal", *(pytest.param(each, marks=FOR_TEST_ALL) for each in ("stepfunctions", "google", "dbos"))],
+)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Where the tools of the conformance sample run."""
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def served_on_aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The same tools, as state machines."""
-    yield from _served_on("stepfunctions", tmp_path_factory.mktemp("clients-stepfunctions"))
-
-
-@pytest.fixture(scope="module")
-def served_on_google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The same tools, as workflows of Google Cloud."""
-    yield from _served_on("google", tmp_path_factory.mktemp("clients-google"))
-
-
-@pytest.fixture(scope="module")
-def served_on_dbos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The same tools, as functions in the sidecar."""
-    yield from _served_on("dbos", tmp_path_factory.mktemp("clients-dbos"))
-
-
-def _served_on(engine: str, folder: Path) -> Iterator[Served]:
+def served(processes: None, engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The conformance sample on the engine."""
+    folder = tmp_path_factory.mktemp(f"clients-{engine}")
     plan = Plan(engine=engine, sample="conformance", port=free_port(), state=folder)
     with Stack(plan) as stack:
         added = environment(stack.engine.environment(), folder / "tasks.db")
@@ -78,58 +48,26 @@ def _served_on(engine: str, folder: Path) -> Iterator[Served]:
 
 
 def marked(row: Row) -> object:
-    return pytest.param(row, id="-".join(row), marks=[] if row in QUICK else [pytest.mark.slow])
+    return pytest.param(row, id="-".join(row), marks=[] if row in QUICK else FOR_TEST_ALL)
 
 
 @pytest.mark.parametrize("row", [marked(row) for row in rows()])
-def test_a_client_is_told_in_every_situation_what_the_page_says(row: Row, served: Served, tmp_path: Path) -> None:
-    assert told(row, served, tmp_path) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", list(rows()), ids="-".join)
-def test_a_client_is_told_the_same_of_state_machines(row: Row, served_on_aws: Served, tmp_path: Path) -> None:
-    assert told(row, served_on_aws, tmp_path) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", list(rows()), ids="-".join)
-def test_a_client_is_told_the_same_of_workflows_of_google(row: Row, served_on_google: Served) -> None:
-    name, transport = row
-    assert complaints(CLIENTS[name], seen_by(CLIENTS[name], transport, served_on_google)) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", list(rows()), ids="-".join)
-def test_a_client_is_told_the_same_of_functions_with_dbos(row: Row, served_on_dbos: Served, tmp_path: Path) -> None:
-    assert told(row, served_on_dbos, tmp_path) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("era", [MODERN, LEGACY, "none"])
-@pytest.mark.parametrize(
-    ("engine", "there"),
-    [
-        ("temporal", "served"),
-        ("stepfunctions", "served_on_aws"),
-        ("google", "served_on_google"),
-        ("dbos", "served_on_dbos"),
-    ],
-)
-def test_what_engines_show_of_the_same_calls_is_what_the_page_says(
-    engine: str, there: str, era: str, request: pytest.FixtureRequest
+def test_a_client_is_told_in_every_situation_what_the_page_says(
+    row: Row, engine: str, served: Served, tmp_path: Path
 ) -> None:
-    served: Served = request.getfixturevalue(there)
+    name, transport = row
+    there = served
+    if transport == STDIO and engine != "google":  # where a store that knows its executions is needed
+        own = {**served.environment, "MCP_WORKFLOWS_STORE": f"sqlite:///{tmp_path / 'tasks.db'}"}
+        there = replace(served, environment=own)
+    assert complaints(CLIENTS[name], seen_by(CLIENTS[name], transport, there)) == []
+
+
+@FOR_TEST_ALL
+@pytest.mark.parametrize("era", [MODERN, LEGACY, "none"])
+def test_what_engines_show_of_the_same_calls_is_what_the_page_says(engine: str, era: str, served: Served) -> None:
     seen = {words.title: shown(words, era, served) for words in WORDS}
     assert [seen[words.title] for words in WORDS if words.shows[engine] not in seen[words.title]] == []
-
-
-def told(row: Row, served: Served, folder: Path) -> Sequence[str]:
-    """What a client was told otherwise than the page says."""
-    name, transport = row
-    own = {**served.environment, "MCP_WORKFLOWS_STORE": f"sqlite:///{folder / 'tasks.db'}"}
-    there = replace(served, environment=own) if transport == STDIO else served
-    return complaints(CLIENTS[name], seen_by(CLIENTS[name], transport, there))
 
 
 def test_the_page_claims_what_the_rows_of_this_file_see_and_nothing_else() -> None:

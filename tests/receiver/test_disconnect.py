@@ -14,8 +14,9 @@ from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Execution, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.wire.commands import Call
-from tests.support.here import MODERN, PATIENCE, Elder, Pipe, Scene, elder, hello, over_http, over_stdio, scene, until
+from tests.support.here import MODERN, Elder, Pipe, Scene, elder, hello, over_http, over_stdio, scene
 from tests.support.served import peer, site
+from tests.support.waiting import TIMEOUT, until
 
 pytestmark = pytest.mark.anyio
 
@@ -160,7 +161,7 @@ async def test_nobody_looks_for_a_client_that_has_dropped_its_tasks_result(tmp_p
         async with elder(url) as client:
             async with client.stream("tasks/result", {"taskId": reply["result"]["task"]["taskId"]}):
                 await until(lambda: waits(found))
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(TIMEOUT):
                 before = -1
                 while before != found.engine.calls["describe"]:  # some three looks' time
                     before = found.engine.calls["describe"]

@@ -14,11 +14,11 @@ import httpx2
 from anyio.abc import TaskGroup
 
 from tests.support.served import Reply
+from tests.support.waiting import TIMEOUT
 
 VERSION = "2025-11-25"
 RELATED_TASK = "io.modelcontextprotocol/related-task"
 ELICITATION: Mapping[str, Any] = {"elicitation": {"form": {}}}
-TIMEOUT = 20.0  # seconds for each request
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,6 @@ async def session(
         try:
             yield client
         finally:
-            with anyio.move_on_after(5, shield=True):
+            with anyio.move_on_after(TIMEOUT, shield=True):
                 await http.delete(url, headers=client.headers)
             group.cancel_scope.cancel()

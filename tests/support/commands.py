@@ -6,9 +6,9 @@
 To import the command and the adapters takes two seconds of a core, and hundreds of tests need a process of them. So
 each process of pytest has one server (`fork_server.py`) that has imported them, and forks for each request. All else is
 as it is after an `exec`: the process has the folder, environment, arguments and files that it is given, and it can be
-signalled, killed and frozen. What the interpreter reads when it starts (`PYTHONPATH`, for example) would be missed:
-then a process is started as usual. `tests/sidecar/cli/test_cli.py` and `tests/system/test_sidecar.py` run the real
-command.
+signalled, killed and frozen. Most of what the interpreter reads when it starts (`PYTHONHASHSEED`, for example) would be
+missed: then a process is started as usual. `tests/sidecar/cli/test_cli.py` and `tests/system/test_sidecar.py` run the
+real command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import socket
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -33,6 +34,7 @@ COMMAND: Final = str(Path(sys.executable).with_name("mcp-workflows"))
 STANDARD_FILES: Final = 3  # standard input, output and error; a fourth file takes the process id and the exit status
 INHERITED: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # if they are ignored, as `nohup` does it
 MESSAGE_BYTES: Final = 1 << 20  # of a request at most
+FOLLOWED: Final = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"})  # variables that the server does as Python would
 _ROOT: Final = Path(__file__).parents[2]
 _SERVER_MODULE: Final = "tests.support.fork_server"
 
@@ -180,6 +182,41 @@ def run(
         return subprocess.CompletedProcess(list(argv), code, _text(stdout), _text(stderr))
 
 
+@dataclass(frozen=True, slots=True)
+class Piped:
+    """A process with pipes to its standard input and from its standard output, and a file with its standard error."""
+
+    process: Forked | subprocess.Popen[bytes]
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+    def finish(self, seconds: float = 60) -> tuple[bytes, str]:
+        """Close standard input; return the rest of standard output and all of standard error once it has ended."""
+        self.stdin.close()
+        rest = self.stdout.read()
+        self.process.wait(seconds)
+        return rest, _text(self.stderr)
+
+
+@contextmanager
+def piped(argv: Sequence[str], *, cwd: Path | None = None) -> Generator[Piped]:
+    """Start a process to talk with; kill it at the end of the context."""
+    their_input, ours = os.pipe()
+    theirs, their_output = os.pipe()
+    with open(ours, "wb", buffering=0) as stdin, open(theirs, "rb") as stdout, TemporaryFile() as stderr:
+        try:
+            process = start(argv, cwd=cwd, stdin=their_input, stdout=their_output, stderr=stderr)
+        finally:
+            os.close(their_input)
+            os.close(their_output)
+        try:
+            yield Piped(process, stdin, stdout, stderr)
+        finally:
+            process.kill()
+            process.wait()
+
+
 def take_terminal() -> None:
     """Make standard input the terminal of this process, if it is one: Ctrl-C there is SIGINT here."""
     if os.isatty(0):
@@ -194,7 +231,7 @@ def _text(file: IO[bytes]) -> str:
 
 def _can_be_forked(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
     def read_at_start(of: Mapping[str, str]) -> Mapping[str, str]:
-        return {name: value for name, value in of.items() if name.startswith("PYTHON")}
+        return {name: value for name, value in of.items() if name.startswith("PYTHON") and name not in FOLLOWED}
 
     ours = argv[0] == COMMAND or tuple(argv[:2]) == (sys.executable, "-m")
     return sys.platform == "linux" and ours and read_at_start(environment) == read_at_start(os.environ)

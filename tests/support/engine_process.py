@@ -16,8 +16,7 @@ from typing import ClassVar, Final, Self
 import psutil
 
 from tests.support.child_processes import free_port
-
-PATIENCE: Final = 60.0  # seconds until an engine that does not answer is given up
+from tests.support.waiting import TIMEOUT
 
 _DIE_WITH_PARENT: Final = """
 import ctypes, os, sys
@@ -32,7 +31,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 class EngineProcess(ABC):
     """One engine on a free port, with a log in `folder`; dies with this process, however that ends (Linux)."""
 
-    patience: ClassVar[float] = PATIENCE
+    patience: ClassVar[float] = TIMEOUT  # seconds until an engine that does not answer is given up
 
     def __init__(self, folder: Path, port: int | None, log: str) -> None:
         self.folder = folder
@@ -86,7 +85,7 @@ class EngineProcess(ABC):
     def freeze(self) -> None:
         """SIGSTOP: connections stay open, nothing answers; returns when every thread has stopped."""
         self._running.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while any(psutil.Process(thread).status() != psutil.STATUS_STOPPED for thread in self._threads()):
             if time.monotonic() > deadline:
                 raise RuntimeError("the engine does not stop")
@@ -99,7 +98,7 @@ class EngineProcess(ABC):
         """SIGCONT: it goes on where it was."""
         self._running.send_signal(signal.SIGCONT)
 
-    def end(self, wish: signal.Signals, seconds: float = 20.0) -> int:
+    def end(self, wish: signal.Signals, seconds: float = TIMEOUT) -> int:
         """Ask it to end with this signal, and answer its exit code; raises if it takes longer."""
         self._running.send_signal(wish)
         code = self._running.wait(seconds)

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Collection, Sequence
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from pathlib import Path
 from pkgutil import iter_modules
 from types import FrameType
@@ -99,6 +99,10 @@ def become(request: Request) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
+    added = [each for each in request["env"].get("PYTHONPATH", "").split(os.pathsep) if each and each not in sys.path]
+    sys.path[1:1] = added
+    sys.dont_write_bytecode = bool(request["env"].get("PYTHONDONTWRITEBYTECODE"))
+    invalidate_caches()
     if request["argv"][0] == COMMAND:
         sys.argv = request["argv"]
         sys.path[0] = str(Path(COMMAND).parent)

@@ -18,11 +18,11 @@ from mcp_workflows.access.authn.verifier import sha256_of
 from tests.support.here import Scene, elder, over_http, scene
 from tests.support.served import TASKS, Peer, peer
 from tests.support.tokens import ISSUER, KeyServer, signer
+from tests.support.waiting import TIMEOUT
 
 TOKENS: Final = {"alice": "alice-token-0123456789abcdef0123", "bob": "bob-token-0123456789abcdef012345"}
 MARK: Final = "bobs-secret-7f3a"  # in all that is bob's; alice must never read it
 READ_FOR: Final = 0.05  # seconds that a stream is listened to
-PATIENCE: Final = 30.0  # seconds for a response to begin, or for a whole one that is no stream
 MOST: Final = 4 * 1024 * 1024  # bytes of one response
 
 _TOOLS: Final = """
@@ -94,7 +94,7 @@ class Fuzzed:
 
     def send(self, request: Request) -> Answer:
         """What comes back; a response that does not begin in time fails the test."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT) as connection:
             connection.sendall(request.raw)
             response = http.client.HTTPResponse(connection, method=request.verb)
             response.begin()

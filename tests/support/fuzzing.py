@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mcp_workflows.errors import RequestError
 
 FUZZED: Final = "fuzzed"  # the name of the count in a test's report
-LONGER: Final = 50  # times as many inputs in `make test-all`
+LONGER: Final = 250  # times as many inputs in `make test-all`
 SLOWEST: Final = 30_000  # milliseconds for one input: whatever takes longer hangs
 
 
@@ -39,7 +39,7 @@ class Fuzz:
             max_examples=self._inputs,
             deadline=SLOWEST,
             database=None,
-            derandomize=self._inputs < 1000,
+            derandomize=self._inputs < LONGER,
             print_blob=True,
             suppress_health_check=[*HealthCheck],  # pyright: ignore[reportArgumentType]  # it is one
         )

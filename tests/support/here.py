@@ -24,7 +24,6 @@ from mcp_workflows.task import Task
 from tests.support.served import VERSION, serving
 
 OLD = "2025-11-25"
-PATIENCE = 20.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +55,6 @@ async def over_http(found: Scene, *, http: Any = "auto") -> AsyncGenerator[str]:
     """The sidecar's application on a free port; its URL."""
     async with serving(http_app(found.sidecar, found.config, "127.0.0.1", 0), http=http) as url:
         yield url
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Until that is so."""
-    with anyio.fail_after(PATIENCE):
-        while not condition():
-            await anyio.sleep(0.01)
 
 
 @dataclass(slots=True)

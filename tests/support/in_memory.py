@@ -17,9 +17,9 @@ from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPC
 from mcp_workflows import Workflows, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.tools.tool import AnyTool
+from tests.support.waiting import TIMEOUT
 
 MODERN = "2026-07-28"
-WITHIN = 30  # seconds for one reply
 ANSWERED = JSONRPCResponse | JSONRPCError
 
 Message = Mapping[str, Any]  # one JSON-RPC message; Any: any JSON value
@@ -47,7 +47,7 @@ class Line:
         whole = {**(params or {}), "_meta": {**self._envelope(), **(meta or {})}}
         request = JSONRPCRequest(jsonrpc="2.0", id=number, method=method, params=whole)
         await self.write(SessionMessage(request))
-        with anyio.fail_after(WITHIN):
+        with anyio.fail_after(TIMEOUT):
             await landed.wait()
         return self.replies.pop(number).model_dump(by_alias=True, exclude_none=True, include={"result", "error"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,7 +25,6 @@ from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.commands import Call, Created, TaskView
 from tests.support.served import memory_tools
-from tests.support.stopwatch import stopwatch
 
 RETENTION = timedelta(days=90)
 
@@ -167,10 +166,3 @@ async def place(
         )
         tools = {tool.name: tool for tool in (*memory_tools(), *more)}
         yield Place(TaskService(tools=tools, executions=executions, retention=RETENTION), executions, engines, {})
-
-
-async def until(condition: Callable[[], bool], within: float = 20) -> None:
-    with stopwatch() as seconds:
-        while not condition():
-            assert seconds() < within
-            await anyio.sleep(0.01)

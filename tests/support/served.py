@@ -27,6 +27,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.tools.tool import AnyTool
 from tests.support.stopwatch import stopwatch
+from tests.support.waiting import TIMEOUT
 
 VERSION = "2026-07-28"
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -116,7 +117,7 @@ class Peer:
         """`tasks/get`."""
         return (await self.send("tasks/get", {"taskId": task_id})).result
 
-    async def until(self, task_id: str, *statuses: str, within: float = 60) -> Mapping[str, Any]:
+    async def until(self, task_id: str, *statuses: str, within: float = TIMEOUT) -> Mapping[str, Any]:
         """The task once it has one of these statuses (any terminal one, if none is named)."""
         seen: Mapping[str, Any] = {}
         with anyio.fail_after(within):
@@ -230,7 +231,7 @@ async def serving(
     server = _Prompt(settings)
     async with anyio.create_task_group() as group:
         group.start_soon(server.serve, [listening])
-        with anyio.fail_after(20):
+        with anyio.fail_after(TIMEOUT):
             await server.begun.wait()
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
@@ -279,7 +280,7 @@ async def peer(url: str, **settings: Any) -> AsyncGenerator[Peer]:
         yield Peer(http, url, **settings)
 
 
-async def told(client: Peer, task_id: str, text: str, *, within: float = 60) -> Mapping[str, Any]:
+async def told(client: Peer, task_id: str, text: str, *, within: float = TIMEOUT) -> Mapping[str, Any]:
     """The task once its message says so; every answer on the way comes in time and is not terminal."""
     with anyio.fail_after(within):
         while True:

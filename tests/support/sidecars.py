@@ -13,8 +13,7 @@ from urllib.request import urlopen
 
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, start
-
-PATIENCE = 60.0  # seconds
+from tests.support.waiting import TIMEOUT
 
 WORKFLOWS_YAML = """
 server: {{name: tests}}
@@ -61,7 +60,7 @@ class Process:
 
     def wait_until_ready(self) -> None:
         """Until `/readyz` says yes; fails with the log if the process ends first."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self._ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the sidecar is not ready:\n{self.log.read_text()[-3000:]}")
@@ -78,7 +77,7 @@ class Process:
         """SIGINT, which does not drain; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        return self.process.wait(60)
+        return self.process.wait(TIMEOUT)
 
 
 @contextmanager
@@ -108,4 +107,4 @@ def _running(command: Sequence[str], port: int, log: Path) -> Generator[Process]
     finally:
         if process.process.poll() is None:
             process.process.send_signal(signal.SIGKILL)
-        process.process.wait(60)
+        process.process.wait(TIMEOUT)

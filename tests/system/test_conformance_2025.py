@@ -20,6 +20,7 @@ from mcp_workflows.tools.tool import TaskSupport
 from tests.support.child_processes import free_port
 from tests.support.served import site
 from tests.support.stack import Plan, Stack
+from tests.support.waiting import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -34,16 +35,18 @@ TOOLS = {
 }
 """The workflow of each tool, and its task support."""
 
+SLOW_SECONDS = 4.0  # within which a machine under load makes and cancels a task
+
 ROLES = {
     ToolRole.PLAIN: Fixture(tool="plain"),
     ToolRole.QUICK: Fixture(tool="sleep", arguments={"seconds": 0}),
-    ToolRole.SLOW: Fixture(tool="sleep", arguments={"seconds": 0.8}),
+    ToolRole.SLOW: Fixture(tool="sleep", arguments={"seconds": SLOW_SECONDS}),
     ToolRole.LONG: Fixture(tool="forever"),
     ToolRole.FAILS: Fixture(tool="fail"),
     ToolRole.BREAKS: Fixture(tool="broken"),
     ToolRole.ASKS: Fixture(tool="ask"),
     ToolRole.ASKS_TWO: Fixture(tool="ask_two"),
-    ToolRole.COUNTS: Fixture(tool="sleep", arguments={"seconds": 1.5}),
+    ToolRole.COUNTS: Fixture(tool="sleep", arguments={"seconds": SLOW_SECONDS}),
 }
 
 
@@ -58,9 +61,9 @@ async def test_our_own_server_conforms(tmp_path: Path) -> None:
             fixtures=ROLES,
             headers={"authorization": "Bearer ada"},
             other_headers={"authorization": "Bearer bob"},
-            timeout=10,
-            poll_interval=0.03,
-            slow_seconds=1.0,
+            timeout=TIMEOUT,
+            poll_interval=0.05,
+            slow_seconds=SLOW_SECONDS,
         )
         results = await run_checks(settings, CHECKS)
     missed = {one.check.id: one.detail for one in results if one.is_missed}

@@ -24,6 +24,7 @@ from mcp_workflows.adapter import Adapter, Ref, Start, Status
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
+from tests.support import commands
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.served import peer, serving
@@ -53,9 +54,9 @@ def install(project: Path, target: Path) -> Mapping[str, str]:
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
+    program, *words = command
+    full = COMMAND if program == "mcp-workflows" else program
+    return commands.run([full, *words], cwd=folder, env=environment, seconds=120)
 
 
 def pytest_in(folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -88,6 +89,13 @@ def workshop(database: Path) -> Generator[str]:
             server.terminate()
 
 
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """The URL of one server for the tests that leave it running."""
+    with workshop(tmp_path_factory.mktemp("workshop") / "orders.db") as address:
+        yield address
+
+
 # --- the sample
 
 
@@ -112,25 +120,20 @@ def test_the_sample_imports_only_public_rooms() -> None:
 
 
 async def test_the_sample_is_checked_and_served_by_its_entry_point(
-    installed: Mapping[str, str], tmp_path: Path
+    installed: Mapping[str, str], shop: str, tmp_path: Path
 ) -> None:
-    with workshop(tmp_path / "orders.db") as address:
-        environment = {
-            **installed,
-            "ACME_ADDRESS": address,
-            "MCP_WORKFLOWS_STORE": f"sqlite:///{tmp_path}/tasks.db",
-        }
-        checked = run([COMMAND, "check", "--json", str(SAMPLE / "workflows.yaml")], tmp_path, environment)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        assert {row["text"] for row in json.loads(checked.stdout)["tools"]} == {"it makes plate, trophy"}
-        port = free_port()
-        command = [COMMAND, "serve", str(SAMPLE / "workflows.yaml"), "--http", f"127.0.0.1:{port}"]
-        process = Process(command, port, tmp_path / "serve.log", cwd=tmp_path, env=environment)
-        try:
-            process.wait_until_ready()
-            await order_a_plate(process.url)
-        finally:
-            process.stop()
+    environment = {**installed, "ACME_ADDRESS": shop, "MCP_WORKFLOWS_STORE": f"sqlite:///{tmp_path}/tasks.db"}
+    checked = run([COMMAND, "check", "--json", str(SAMPLE / "workflows.yaml")], tmp_path, environment)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert {row["text"] for row in json.loads(checked.stdout)["tools"]} == {"it makes plate, trophy"}
+    port = free_port()
+    command = [COMMAND, "serve", str(SAMPLE / "workflows.yaml"), "--http", f"127.0.0.1:{port}"]
+    process = Process(command, port, tmp_path / "serve.log", cwd=tmp_path, env=environment)
+    try:
+        process.wait_until_ready()
+        await order_a_plate(process.url)
+    finally:
+        process.stop()
 
 
 async def order_a_plate(url: str) -> None:
@@ -179,9 +182,9 @@ def test_a_new_adapter_has_failing_contract_tests_that_say_what_to_write(tmp_pat
     [
         ("ruff", "check", "--isolated", "--line-length=120", "--select=A,B,E,F,I,N,PT,RUF,SIM,UP,W"),
         ("ruff", "format", "--isolated", "--line-length=120", "--check"),
-        ("pyright", "--pythonpath", sys.executable),
+        pytest.param(("pyright", "--pythonpath", sys.executable), marks=pytest.mark.slow),
     ],
-    ids=lambda command: " ".join(command[:2]),
+    ids=["ruff check", "ruff format", "pyright"],
 )
 def test_a_new_adapter_is_clean(command: Sequence[str], tmp_path: Path) -> None:
     assert new_adapter("acme", "--path", str(tmp_path / "made")).exit_code == 0
@@ -211,9 +214,9 @@ def test_a_name_that_cannot_be_is_refused(name: str, told: str, tmp_path: Path) 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    done = run([COMMAND, "new-adapter", "acme", "--path", "mine"], tmp_path, os.environ)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "mine: exists already, and nothing is overwritten" in done.stderr
+    done = new_adapter("acme", "--path", str(tmp_path / "mine"))
+    assert isinstance(done.exception, ConfigError)
+    assert "mine: exists already, and nothing is overwritten" in str(done.exception)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
@@ -277,57 +280,55 @@ def test_what_the_document_says_of_keys_and_errors_is_tested() -> None:
         assert part in tested, f"not in the tests:\n{part}"
 
 
-async def test_the_documents_functions_serve_a_tool(tmp_path: Path) -> None:
+async def test_the_documents_functions_serve_a_tool(shop: str, tmp_path: Path) -> None:
     example, _, _ = examples()
-    with workshop(tmp_path / "orders.db") as address:
-        written = example.replace("http://127.0.0.1:8099", address)
-        names = executed(written.replace("engines={", f"store={f'sqlite:///{tmp_path}/tasks.db'!r}, engines={{"))
-        async with serving(names["server"].streamable_http_app()) as url, peer(url) as client:
-            made = await client.until((await client.call("plate", {"text": "Ada"})).result["taskId"])
-            assert json.loads(made["result"]["content"][0]["text"]) == {"product": "plate", "letters": 3}
-            endless = (await client.call("plate", {"text": "Ada", "days": 9})).result["taskId"]
-            await client.send("tasks/cancel", {"taskId": endless})
-            assert (await client.until(endless, "cancelled"))["status"] == "cancelled"
-            refused = (await client.call("plate", {})).result
-            told = "Engine workshop refused to start plate: it answered 422: details.text: Field required"
-            assert (refused["isError"], refused["content"][0]["text"]) == (True, told)
-        async with names["workshop"] as adapter:
-            await adapter.start(an_order("k", {"text": "Ada"}))
-            with pytest.raises(StartConflict, match=r"it answered 409: .* belongs to another order"):
-                await adapter.start(an_order("k", {"text": "Eve"}))
-            with pytest.raises(ExecutionNotFound, match="it answered 404: there is no order E-0"):
-                await adapter.describe(Ref(workflow="plate", handle="E-0"))
+    written = example.replace("http://127.0.0.1:8099", shop)
+    names = executed(written.replace("engines={", f"store={f'sqlite:///{tmp_path}/tasks.db'!r}, engines={{"))
+    async with serving(names["server"].streamable_http_app()) as url, peer(url) as client:
+        made = await client.until((await client.call("plate", {"text": "Ada"})).result["taskId"])
+        assert json.loads(made["result"]["content"][0]["text"]) == {"product": "plate", "letters": 3}
+        endless = (await client.call("plate", {"text": "Ada", "days": 9})).result["taskId"]
+        await client.send("tasks/cancel", {"taskId": endless})
+        assert (await client.until(endless, "cancelled"))["status"] == "cancelled"
+        refused = (await client.call("plate", {})).result
+        told = "Engine workshop refused to start plate: it answered 422: details.text: Field required"
+        assert (refused["isError"], refused["content"][0]["text"]) == (True, told)
+    async with names["workshop"] as adapter:
+        await adapter.start(an_order("k", {"text": "Ada"}))
+        with pytest.raises(StartConflict, match=r"it answered 409: .* belongs to another order"):
+            await adapter.start(an_order("k", {"text": "Eve"}))
+        with pytest.raises(ExecutionNotFound, match="it answered 404: there is no order E-0"):
+            await adapter.describe(Ref(workflow="plate", handle="E-0"))
 
 
 class TestTheDocumentsFunctionsWithSettings(AdapterContract):
     """The functions for workflows.yaml keep all laws."""
 
     @pytest.fixture
-    async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
+    async def subject(self, shop: str) -> AsyncIterator[Subject]:
         _, example, _ = examples()
         names = executed(example)
 
         def made(address: str, api_key: str) -> Adapter:
             return names["WorkshopAdapter"](names["WorkshopSettings"](address=address, api_key=api_key))
 
-        with workshop(tmp_path / "orders.db") as address:
-            async with lossy_proxy(int(address.rpartition(":")[2])) as proxy:
-                yield Subject(
-                    new_adapter=lambda: made(f"http://127.0.0.1:{proxy.port}", "letmein"),
-                    finishes=Role(workflow="plate", arguments=[{"text": "hi"}]),
-                    output={"product": "plate", "letters": 2},
-                    other_arguments=[{"text": "ho"}],
-                    fails=Role(workflow="trophy", arguments=[{"text": "much too long " * 9}]),
-                    failure="room for 40 letters",
-                    endless=Role(workflow="plate", arguments=[{"text": "hi", "days": 10_000}]),
-                    asks=Role(workflow="plate", arguments=[{"text": "hi", "proofs": ["front"]}]),
-                    asks_two=Role(workflow="plate", arguments=[{"text": "hi", "proofs": ["front", "back"]}]),
-                    content={"approved": True},
-                    refused=Role(workflow="plate", arguments=[{"text": ""}]),
-                    unreachable=lambda: made("http://127.0.0.1:1", "s3cret"),
-                    secret="s3cret",
-                    losing_replies=lambda _: proxy.losing(),
-                )
+        async with lossy_proxy(int(shop.rpartition(":")[2])) as proxy:
+            yield Subject(
+                new_adapter=lambda: made(f"http://127.0.0.1:{proxy.port}", "letmein"),
+                finishes=Role(workflow="plate", arguments=[{"text": "hi"}]),
+                output={"product": "plate", "letters": 2},
+                other_arguments=[{"text": "ho"}],
+                fails=Role(workflow="trophy", arguments=[{"text": "much too long " * 9}]),
+                failure="room for 40 letters",
+                endless=Role(workflow="plate", arguments=[{"text": "hi", "days": 10_000}]),
+                asks=Role(workflow="plate", arguments=[{"text": "hi", "proofs": ["front"]}]),
+                asks_two=Role(workflow="plate", arguments=[{"text": "hi", "proofs": ["front", "back"]}]),
+                content={"approved": True},
+                refused=Role(workflow="plate", arguments=[{"text": ""}]),
+                unreachable=lambda: made("http://127.0.0.1:1", "s3cret"),
+                secret="s3cret",
+                losing_replies=lambda _: proxy.losing(),
+            )
 
 
 async def test_the_documents_class_of_functions_uses_its_settings_and_checks(tmp_path: Path) -> None:
@@ -351,13 +352,12 @@ async def test_the_documents_class_of_functions_uses_its_settings_and_checks(tmp
             await adapter.describe(ref)
 
 
-def test_the_documents_commands_check_and_call_a_tool(installed: Mapping[str, str], tmp_path: Path) -> None:
+def test_the_documents_commands_check_and_call_a_tool(installed: Mapping[str, str], shop: str, tmp_path: Path) -> None:
     document, *_ = QUOTING
-    (commands,) = (block.splitlines() for block in blocks(document, "sh") if "new-adapter" not in block)
+    (told,) = (block.splitlines() for block in blocks(document, "sh") if "new-adapter" not in block)
     (tmp_path / "workflows.yaml").write_bytes((SAMPLE / "workflows.yaml").read_bytes())
-    with workshop(tmp_path / "orders.db") as address:
-        there = {**installed, "ACME_ADDRESS": address}
-        checked, called = (run(shlex.split(command), tmp_path, there) for command in commands)
+    there = {**installed, "ACME_ADDRESS": shop}
+    checked, called = (run(shlex.split(command), tmp_path, there) for command in told)
     assert (checked.returncode, called.returncode) == (0, 0), checked.stdout + called.stdout + called.stderr
     assert json.loads(called.stdout) == {"product": "plate", "letters": 3}
 

@@ -14,9 +14,11 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mcp_workflows import Workflows
 from mcp_workflows.sidecar.cli.docs import headings, pages, section
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.dist import extras
@@ -112,15 +114,14 @@ async def asked(client: Peer, tool: str, arguments: Mapping[str, object]) -> tup
     return task_id, key, requests[key]["params"]["message"]
 
 
-@pytest.mark.usefixtures("processes")
+@pytest.mark.slow  # `.ci/run` follows the README from a clone, too
 def test_the_readmes_first_start_works_as_written(tmp_path: Path) -> None:
     follow(Installation(folder=tmp_path, commands=BIN, environment=environment("")))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("processes")
 def test_the_readmes_first_start_works_from_a_clone_in_an_empty_environment() -> None:
-    assert first_start(runs=1), "it takes no time"
+    first_start()
 
 
 async def test_the_readmes_sidecar_serves_the_readmes_workflow(dev_server: DevServer, tmp_path: Path) -> None:
@@ -143,10 +144,11 @@ async def test_the_readmes_sidecar_serves_the_readmes_workflow(dev_server: DevSe
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_the_readmes_library_example_attaches(tmp_path: Path) -> None:
-    (tmp_path / "server.py").write_text(blocks(README, "python")[2])
-    done = subprocess.run([sys.executable, "server.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_readmes_library_example_attaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(blocks(README, "python")[2], "server.py", "exec"), names)
+    assert isinstance(names["workflows"], Workflows)
 
 
 def test_the_library_page_works_as_written(tmp_path: Path) -> None:
@@ -285,6 +287,7 @@ def test_what_is_shipped_cites_pages_by_the_command_that_shows_them() -> None:
     assert {"access", "authentication", "gates", "google-access", "temporal-contract", "write-an-adapter"} <= cited
 
 
+@pytest.mark.slow
 def test_a_wheel_that_is_made_of_the_sdist_brings_the_pages_and_shows_them(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
     subprocess.run([*build, "-t", "sdist"], cwd=ROOT, check=True, capture_output=True)

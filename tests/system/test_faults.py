@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,16 @@ import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.connection import quiet_runtime
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, DescribeWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
 from mcp_workflows import Tool
-from mcp_workflows.access import ANONYMOUS
-from mcp_workflows.engines.registry import Engines
-from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tasks.executions import Executions
-from mcp_workflows.tasks.service import TaskService
-from mcp_workflows.wire.commands import Call, Created, TaskView
 from samples.conformance.workflows import ALL
 from tests.support.dev_server import DevServer
 from tests.support.served import Peer, peer, site, told
 from tests.support.stopwatch import stopwatch
-from tests.support.turnstile import turnstile
 
 pytestmark = pytest.mark.anyio
 
@@ -84,26 +76,6 @@ async def test_an_engine_that_hangs_is_told_in_time_and_the_task_goes_on(
         await recovered(client, task_id)
 
 
-async def test_a_namespace_that_is_removed_ends_no_task(own_dev_server: DevServer, tmp_path: Path) -> None:
-    assert own_dev_server.cli("operator", "namespace", "create", "shop").returncode == 0
-    async with client_of(own_dev_server, tmp_path, "q", namespace="shop") as client:
-        task_id = await created_when_the_namespace_is_known(client)
-        done = own_dev_server.cli("operator", "namespace", "delete", "shop", "--yes")
-        assert done.returncode == 0, done.stderr
-        await told(client, task_id, "no namespace 'shop'")
-
-
-async def created_when_the_namespace_is_known(client: Peer) -> str:
-    """Temporal's frontends learn of a new namespace only after some seconds."""
-    with anyio.fail_after(60):
-        while True:
-            result = (await client.call("slow", CALL)).result
-            if result["resultType"] == "task":
-                return str(result["taskId"])
-            assert "no namespace" in str(result)
-            await anyio.sleep(0.3)
-
-
 async def test_an_engine_that_throttles_ends_no_task_and_starts_nothing_twice(tmp_path: Path) -> None:
     config = {"frontend.namespaceRPS": "2", "frontend.namespaceBurstRatio": "1.0"}
     with DevServer(tmp_path, config=config) as server:
@@ -146,85 +118,3 @@ async def throttled(server: DevServer) -> bool:
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     return error.status is RPCStatusCode.RESOURCE_EXHAUSTED
-
-
-@asynccontextmanager
-async def clocked(server: DevServer, folder: Path, clock: Callable[[], datetime]) -> AsyncGenerator[TaskService]:
-    """The inside of a sidecar whose clock is ours."""
-    adapter = TemporalAdapter(TemporalSettings(address=server.address, task_queue=f"q-{uuid.uuid4().hex}"))
-    async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
-        engines = await stack.enter_async_context(Engines({"temporal": adapter}))
-        executions = Executions(store=store, engines=engines, retention=RETENTION, clock=clock)
-        await stack.enter_async_context(executions)
-        yield TaskService(tools={"slow": SLOW}, executions=executions, retention=RETENTION)
-
-
-async def _quiet(_: object) -> None:
-    """Nobody asked for progress."""
-
-
-async def begin(service: TaskService) -> TaskView:
-    outcome = await service.call(
-        Call(tool="slow", arguments=CALL, takes_tasks=True, takes_questions=True), ANONYMOUS, _quiet
-    )
-    assert isinstance(outcome, Created), outcome
-    return outcome.task
-
-
-async def until(service: TaskService, task_id: str, wanted: Callable[[TaskView], bool]) -> TaskView:
-    with anyio.fail_after(60):
-        while not wanted(seen := (await service.get(task_id, ANONYMOUS))):
-            await anyio.sleep(0.1)
-    return seen
-
-
-async def test_an_execution_that_is_deleted_is_a_task_whose_outcome_is_not_known(
-    dev_server: DevServer, tmp_path: Path
-) -> None:
-    ahead = timedelta(0)
-    async with clocked(dev_server, tmp_path, lambda: datetime.now(UTC) + ahead) as service:
-        task = await begin(service)
-        seen = await until(service, task.task_id, lambda seen: "mcp-workflows/executionId" in seen.meta)
-        temporal = await connect(dev_server)
-        execution = WorkflowExecution(workflow_id=seen.meta["mcp-workflows/executionId"])
-        request = DeleteWorkflowExecutionRequest(namespace="default", workflow_execution=execution)
-        await temporal.workflow_service.delete_workflow_execution(request)
-        seen = await until(service, task.task_id, lambda seen: "does not show the execution" in (seen.message or ""))
-        assert seen.error is None, "a new execution may only be late"
-        ahead = timedelta(minutes=2)
-        gone = await until(service, task.task_id, lambda seen: seen.error is not None)
-    assert gone.error is not None
-    assert "its outcome is not known" in gone.error.message
-
-
-async def test_a_clock_that_is_set_back_ends_nothing_and_forgets_nothing(dev_server: DevServer, tmp_path: Path) -> None:
-    ahead = timedelta(0)
-    async with clocked(dev_server, tmp_path, lambda: datetime.now(UTC) + ahead) as service:
-        task = await begin(service)
-        ahead = -timedelta(hours=3)
-        seen = await until(service, task.task_id, lambda seen: "mcp-workflows/executionId" in seen.meta)
-        assert seen.error is None
-        assert seen.poll_interval_ms > 0
-        another = await begin(service)
-        assert another.task_id != task.task_id
-        ahead = timedelta(0)
-        assert (await service.get(another.task_id, ANONYMOUS)).error is None
-
-
-async def test_a_permission_that_is_taken_away_ends_no_task(dev_server: DevServer, tmp_path: Path) -> None:
-    async with turnstile(dev_server.port) as gate:
-        settings = TemporalSettings(address=f"127.0.0.1:{gate.port}", task_queue=f"q-{uuid.uuid4().hex}")
-        engines = {"temporal": TemporalAdapter(settings)}
-        async with (
-            site(store=f"sqlite:///{tmp_path}/tasks.db", tools=[SLOW], adapters=engines) as served,
-            peer(served.url) as client,
-        ):
-            task_id = await started(client)
-            await gate.turn(denying=True)
-            seen = await told(client, task_id, "our credentials do not allow this")
-            assert "token hush-hush" not in str(seen)
-            refused = (await client.call("slow", CALL)).result
-            assert "our credentials do not allow this" in str(refused)
-            await gate.turn(denying=False)
-            await recovered(client, task_id)

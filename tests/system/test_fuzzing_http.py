@@ -204,7 +204,7 @@ def _header(value: object) -> bytes | None:
     return value if isinstance(value, bytes) else None
 
 
-@lengths(300)
+@lengths(60)
 def test_no_request_breaks_it_or_tells_of_others(target: Fuzzed, fuzz: Fuzz) -> None:
     def one(request: Request) -> None:
         check(request, target.send(request))

@@ -59,12 +59,6 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
         yield process
 
 
-@pytest.fixture(params=["2026-07-28", "2025-11-25"])
-def revision(request: pytest.FixtureRequest) -> str:
-    """Both, as they are parsed by different means."""
-    return str(request.param)
-
-
 def _headers(revision: str, tool: str = "") -> dict[str, str]:
     found = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
     found["mcp-protocol-version"] = revision
@@ -169,9 +163,21 @@ _LARGE: Final[Mapping[str, tuple[str, _Argument]]] = {
     "not closed": ("anything", lambda: "[" * 300_000),
     "numbers": ("anything", lambda: "[" + ",".join(["1" * 400] * 2_000) + "]"),
 }
+_ONE_OF_A_KIND: Final = frozenset(
+    {"as many as may be", "a deep tree", "one wrong", "many empty lists", "distinct names", "floats", "escapes"}
+    | {"unique", "slow patterns", "alternatives"}
+)
+"""Those of `make test`; `make test-all` sends all of them, in both revisions."""
 
 
-@pytest.mark.parametrize("name", _LARGE)
+@pytest.mark.parametrize(
+    ("revision", "name"),
+    [
+        ("2026-07-28", name) if name in _ONE_OF_A_KIND else pytest.param("2026-07-28", name, marks=pytest.mark.slow)
+        for name in _LARGE
+    ]
+    + [pytest.param("2025-11-25", name, marks=pytest.mark.slow) for name in _LARGE],
+)
 def test_one_request_keeps_others_waiting_no_longer_than_a_moment(serving: Process, revision: str, name: str) -> None:
     tool, argument = _LARGE[name]
     body = _call(revision, tool, argument())
@@ -244,7 +250,7 @@ def test_what_texts_hold_counts_for_nothing() -> None:
     assert not has_more_values(text.encode(), 10)
 
 
-@lengths(200)
+@lengths(40)
 def test_values_are_counted_exactly_without_parsing(fuzz: Fuzz) -> None:
     def one(value: Any) -> None:
         for text in (json.dumps(value), json.dumps(value, indent=1), json.dumps(value, ensure_ascii=False)):

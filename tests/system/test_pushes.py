@@ -16,10 +16,10 @@ from tests.support.here import Elder, data_of
 from tests.support.oidc import Providers
 from tests.support.ownership import MARK, Caller, Town, town
 from tests.support.served import Peer
+from tests.support.waiting import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE: Final = 20.0  # seconds
 SHORT: Final = 3  # seconds: whole ones are all that a token can say
 Frame = Mapping[str, Any]
 ANSWER: Final = {"answer": MARK}
@@ -42,12 +42,12 @@ class Stream:
 
     async def ends(self) -> None:
         """Until the server has ended it."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT):
             await self.over.wait()
 
     async def until(self, text: str) -> Frame:
         """The first frame with this text in it."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT):
             while not (found := [frame for frame in self.frames if text in str(frame)]):
                 self._more = anyio.Event()
                 await self._more.wait()
@@ -112,7 +112,7 @@ async def two_tokens(
                 async def end() -> None:
                     if ending == "revoked":
                         await issuer.revoke(short)
-                    with anyio.fail_after(PATIENCE):
+                    with anyio.fail_after(TIMEOUT):
                         while (await other.modern.send("tasks/get", {"taskId": "x"})).status != 401:
                             await anyio.sleep(0.05)
 
@@ -210,6 +210,6 @@ async def result_of(client: Elder, method: str, task: str, stream: Stream) -> No
 
 async def said(caplog: pytest.LogCaptureFixture, text: str) -> None:
     """Until the log has it."""
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT):
         while text not in caplog.text:
             await anyio.sleep(0.01)

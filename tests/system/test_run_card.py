@@ -28,7 +28,7 @@ pytestmark = [
 ROOT: Final = Path(__file__).parents[2]
 FLOWS: Final = ROOT / "tests" / "support" / "card_flows.py"  # not imported: DBOS has one registry in a process
 AXE: Final = ROOT / "node_modules" / "axe-core" / "axe.min.js"
-WITHIN: Final = 30_000  # ms
+WITHIN: Final = 60_000  # ms
 TOOLS: Final = (
     "fulfil_order",
     "ask_everything",
@@ -167,8 +167,7 @@ def _is_here(url: str, served: str) -> bool:
 BOTH: Final = pytest.mark.parametrize("era", ["legacy", "modern"])
 
 
-@BOTH
-@pytest.mark.parametrize(("theme", "width"), [("light", 760), ("dark", 360)])
+@pytest.mark.parametrize(("era", "theme", "width"), [("legacy", "light", 760), ("modern", "dark", 360)])
 def test_a_question_is_answered_and_nothing_is_wrong_for_axe(opened: Open, era: str, theme: str, width: int) -> None:
     stage = opened("fulfil_order", {"order_id": "A-17"}, era=era, theme=theme, width=width)
     card = stage.card
@@ -223,16 +222,16 @@ def test_everything_can_be_done_with_the_keyboard_alone(opened: Open) -> None:
     keyboard.type("4")
     tab_to("Cancel run")
     keyboard.press("Enter")
-    assert stage.frame.evaluate("document.activeElement.textContent") == "No, go on"
+    stage.until("document.activeElement.textContent == 'No, go on'")
     keyboard.press("Enter")
-    assert stage.frame.evaluate("document.activeElement.textContent") == "Cancel run…"
+    stage.until("document.activeElement.textContent == 'Cancel run…'")
     keyboard.press("Shift+Tab")
     keyboard.press("Shift+Tab")
-    assert stage.frame.evaluate("document.activeElement.textContent") == "Send answer"
+    stage.until("document.activeElement.textContent == 'Send answer'")
     keyboard.press("Enter")
     stage.shows_status("completed")
     expect(stage.card.get_by_role("definition")).to_have_text(["keys", "accept", "true", "post", "4"])
-    assert stage.frame.evaluate("document.activeElement.id") == "title"  # not lost with the form
+    stage.until("document.activeElement.id == 'title'")  # not lost with the form
 
 
 def test_every_widget_gives_the_value_that_its_schema_wants(opened: Open) -> None:
@@ -332,11 +331,16 @@ def test_a_page_to_visit_is_opened_by_the_host(opened: Open) -> None:
     [
         "https://ex\u0430mple.com/a",  # a Cyrillic letter
         "javascript:alert(1)",
-        "http://example.com/",
-        "http://localhost:1@example.com/",
-        "https://bank.example@example.com/",
-        "data:text/html,hi",
-        "file:///etc/passwd",
+        *(
+            pytest.param(url, marks=pytest.mark.slow)
+            for url in (
+                "http://example.com/",
+                "http://localhost:1@example.com/",
+                "https://bank.example@example.com/",
+                "data:text/html,hi",
+                "file:///etc/passwd",
+            )
+        ),
     ],
 )
 def test_a_question_that_sends_people_to_no_safe_address_is_not_shown(opened: Open, url: str) -> None:

@@ -26,7 +26,7 @@ from mcp_workflows.sidecar.address import Address
 from mcp_workflows.sidecar.cli.options import read_address
 from mcp_workflows.sidecar.cli.serve import collect_rarely, log_protection, refuse_shared_single_user
 from mcp_workflows.sidecar.config.load import load_config
-from tests.support.commands import COMMAND
+from tests.support.commands import COMMAND, piped, run
 from tests.support.here import elder, over_http, scene
 from tests.support.served import peer
 from tests.support.sidecars import Process, sidecar
@@ -54,45 +54,44 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def served(config: Path) -> Generator[Process]:
-    with sidecar(config) as process:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Process]:
+    path = tmp_path_factory.mktemp("served") / "workflows.yaml"
+    path.write_text(CONFIG)
+    with sidecar(path) as process:
         yield process
 
 
 def serve(config: Path, address: str) -> subprocess.CompletedProcess[str]:
     """A sidecar that ends by itself."""
-    command = [COMMAND, "serve", str(config), "--http", address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return run([COMMAND, "serve", str(config), "--http", address])
 
 
 def _at(process: Process, path: str) -> str:
     return process.url.replace("/mcp", path)
 
 
-async def test_health_tells_process_store_and_engines_apart(served: Process) -> None:
-    async with httpx2.AsyncClient() as http:
-        assert (await http.get(_at(served, "/healthz"))).json() == {"ok": True}
-        assert (await http.get(_at(served, "/readyz"))).json() == {"ok": True}
-        engines = await http.get(_at(served, "/enginez"))
-    assert engines.status_code == 503
-    assert {name: found["ok"] for name, found in engines.json()["engines"].items()} == {"here": True, "gone": False}
-
-
-async def test_an_engine_that_is_gone_takes_no_other_with_it(served: Process) -> None:
+async def test_health_tells_process_store_and_engines_apart_and_a_lost_engine_affects_no_other(served: Process) -> None:
+    assert f"made a new store, without any tasks: {served.log.parent}/tasks.db" in served.log.read_text()
     async with peer(served.url) as client:
+        assert (await client.http.get(_at(served, "/healthz"))).json() == {"ok": True}
+        assert (await client.http.get(_at(served, "/readyz"))).json() == {"ok": True}
+        engines = await client.http.get(_at(served, "/enginez"))
+        assert engines.status_code == 503
+        assert {name: found["ok"] for name, found in engines.json()["engines"].items()} == {"here": True, "gone": False}
         lost = (await client.call("lost")).result
         assert (lost["resultType"], lost["isError"]) == ("complete", True)
         created = (await client.call("echo", {"a": 1})).result
         assert (await client.until(created["taskId"]))["status"] == "completed"
 
 
-async def test_a_store_that_is_gone_is_not_ready_and_says_so(served: Process, tmp_path: Path) -> None:
-    (tmp_path / "tasks.db").unlink()
-    async with peer(served.url) as client:
-        ready = await client.http.get(_at(served, "/readyz"))
-        assert (ready.status_code, ready.json()["ok"]) == (503, False)
-        assert "deleted" in ready.json()["store"]
+async def test_a_store_that_is_gone_is_not_ready_and_says_so(config: Path, tmp_path: Path) -> None:
+    with sidecar(config) as process:
+        (tmp_path / "tasks.db").unlink()
+        async with httpx2.AsyncClient() as http:
+            ready = await http.get(_at(process, "/readyz"))
+    assert (ready.status_code, ready.json()["ok"]) == (503, False)
+    assert "deleted" in ready.json()["store"]
 
 
 @pytest.mark.parametrize(
@@ -227,19 +226,6 @@ async def test_every_stream_is_kept_alive_and_no_proxy_may_hold_it_back(
             assert (headers["x-accel-buffering"], headers["cache-control"]) == ("no", "no-cache, no-transform"), name
 
 
-async def test_tasks_survive_the_stop(config: Path) -> None:
-    with sidecar(config) as before:
-        async with peer(before.url) as client:
-            task_id = (await client.call("echo", {"a": 1})).result["taskId"]
-            done = await client.until(task_id)
-        assert before.stop() == 0
-    with sidecar(config) as after:
-        async with peer(after.url) as client:
-            again = await client.get(task_id)
-            pace = {"pollIntervalMs": done["pollIntervalMs"]}  # it grows with the age
-            assert {**again, **pace} == done
-
-
 async def test_stdio_speaks_mcp_and_nothing_else(config: Path) -> None:
     server = StdioServerParameters(command=COMMAND, args=["serve", str(config), "--log-level", "debug"])
     async with Client(stdio_client(server)) as client:
@@ -256,22 +242,10 @@ async def test_stdio_speaks_mcp_and_nothing_else(config: Path) -> None:
         assert (await client.call_tool("echo", {"a": 1})).structured_content == {"a": 1}
 
 
-def spoken(command: list[str], folder: Path, lines: list[bytes]) -> tuple[list[Any], str]:
+def spoken(config: Path, *lines: bytes) -> tuple[list[Any], str]:
     """Send lines to a sidecar on stdio; return all that it wrote, as JSON, and its log."""
-    done = subprocess.run(command, cwd=folder, input=b"".join(lines), capture_output=True, timeout=120, check=False)
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.decode()
-
-
-def asked(command: list[str], folder: Path, lines: list[bytes], answers: int) -> tuple[list[Any], str]:
-    """The same, with an input that stays open until there are so many answers: at its end, requests are dropped."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=folder, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        assert process.stdin
-        assert process.stdout
-        process.stdin.write(b"".join(lines))
-        read = [process.stdout.readline() for _ in range(answers)]
-        rest, log = process.communicate(timeout=120)
-    return [json.loads(line) for line in [*read, *rest.splitlines()] if line], log.decode()
+    done = run([COMMAND, "serve", str(config)], given=b"\n".join([*lines, b""]).decode())
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
 _CLIENT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -290,13 +264,13 @@ def test_a_malformed_request_on_stdio_is_answered(config: Path) -> None:
         b'{"jsonrpc": "2.0", "id": 4, "method": "ping"}',
         b"{no json",
     ]
-    answers, _ = spoken([COMMAND, "serve", str(config)], config.parent, [line + b"\n" for line in lines])
+    answers, _ = spoken(config, *lines)
     found = {each.get("id"): each.get("error", {}).get("code") for each in answers}
     assert found == {1: None, 2: -32600, "three": -32600, None: -32700, 4: None}
 
 
 def test_a_line_without_an_end_on_stdio_ends_the_server(config: Path) -> None:
-    answers, log = spoken([COMMAND, "serve", str(config)], config.parent, [HELLO, b"\n", b"x" * 40_000_000])
+    answers, log = spoken(config, HELLO, b"x" * 40_000_000)
     assert answers[0]["id"] == 1
     assert "a line of more than 33554432 bytes" in log
 
@@ -355,42 +329,18 @@ def test_what_a_module_prints_goes_to_standard_error_on_stdio(tmp_path: Path) ->
     (tmp_path / "app.py").write_text(PRINTING)
     listed = b'{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}\n'
     ready = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
-    answers, log = asked([COMMAND, "serve", "app.py"], tmp_path, [HELLO, b"\n", ready, listed], answers=2)
-    assert [each["id"] for each in answers] == [1, 2]
+    with piped([COMMAND, "serve", "app.py"], cwd=tmp_path) as sidecar:
+        sidecar.stdin.write(HELLO + b"\n" + ready + listed)
+        answers = [
+            json.loads(sidecar.stdout.readline()) for _ in range(2)
+        ]  # before the input ends, which drops requests
+        rest, log = sidecar.finish()
+    assert ([each["id"] for each in answers], rest) == ([1, 2], b"")
     names = [tool["name"] for tool in answers[1]["result"]["tools"]]
     assert "noisy" in names
     assert not [name for name in names if "private" in name]
     for said in ("loading the price list", "by descriptor", "by a child", "left in the buffer"):
         assert said in log
-
-
-async def test_a_client_of_an_older_protocol_gets_the_plain_result(served: Process) -> None:
-    async with Client(served.url, mode="legacy") as client:
-        assert client.protocol_version == "2025-11-25"
-        result = await client.call_tool("sleep", {"seconds": 0.3})
-        assert result.structured_content == {"slept": 0.3}
-
-
-async def test_a_raw_client_of_an_older_protocol_sees_no_word_of_the_newer(served: Process) -> None:
-    async with httpx2.AsyncClient() as http:
-        headers = {"accept": "application/json, text/event-stream"}
-        hello = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "raw", "version": "0"},
-        }
-        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-        response = await http.post(served.url, json=body, headers=headers)
-        session = {**headers, "mcp-session-id": response.headers["mcp-session-id"]}
-        await http.post(served.url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session)
-        call = {"name": "echo", "arguments": {"a": 1}}
-        body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
-        response = await http.post(served.url, json=body, headers=session)
-        lines = [line for line in response.text.splitlines() if line.startswith("data:") and "result" in line]
-        result = json.loads(lines[-1].removeprefix("data:"))["result"]
-        assert set(result) == {"content", "structuredContent", "isError"}
-        body = {"jsonrpc": "2.0", "id": 3, "method": "tasks/update", "params": {"taskId": "x"}}
-        assert "-32601" in (await http.post(served.url, json=body, headers=session)).text
 
 
 def test_no_full_collection_comes_while_half_a_million_objects_are_kept() -> None:

@@ -1,4 +1,4 @@
-"""`kind: watch` over the wire, and with Temporal as docs/watching.md tells it."""
+"""docs/watching.md: its worker, its command and its configuration, with Temporal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import shlex
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -18,82 +16,14 @@ from mcp_workflows_temporal.connection import quiet_runtime
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from mcp_workflows.adapter import Start
-from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.sidecar.app import build, http_app
-from tests.support.client_2025 import session
 from tests.support.config_files import load
 from tests.support.dev_server import DevServer, temporal_binary
-from tests.support.served import Peer, peer, serving, site
-from tests.tasks.test_adopt import TOOLS, YES
+from tests.support.served import Peer, peer, serving
+from tests.tasks.test_adopt import YES
 
 pytestmark = pytest.mark.anyio
 
-
-# --- over the wire
-
-
-async def test_over_http_nobody_unknown_sees_it_and_the_one_user_does(tmp_path: Path) -> None:
-    engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
-    settings: dict[str, Any] = {"store": f"sqlite:///{tmp_path}/tasks.db", "adapters": {"memory": engine}}
-    plan = Start(workflow="forever", arguments=[0], key=uuid.uuid4().hex, created=datetime.now(UTC))
-    wanted = {"execution_id": await engine.start(plan)}
-    async with site(tools=TOOLS, **settings) as served, peer(served.url) as stranger:
-        names = {tool["name"] for tool in (await stranger.send("tools/list")).result["tools"]}
-        assert "start" in names
-        assert "billing" not in names
-        assert (await stranger.call("billing", wanted)).code == -32602
-    async with site(tools=TOOLS, single_user=True, **settings) as served, peer(served.url) as user:
-        assert "billing" in {tool["name"] for tool in (await user.send("tools/list")).result["tools"]}
-        created = (await user.call("billing", wanted)).result
-        assert (created["resultType"], created["status"]) == ("task", "working")
-        refused = await user.send("tasks/cancel", {"taskId": created["taskId"]})
-        assert (refused.code, "nothing can be cancelled" in refused.error["message"]) == (-32602, True)
-        plain = (await user.call("impatient", wanted, capabilities={})).result["structuredContent"]
-        task_tool = (await user.call("task_cancel", {"taskId": plain["taskId"]}, capabilities={})).result
-        assert task_tool["isError"]
-        assert "nothing can be cancelled" in task_tool["content"][0]["text"]
-
-
-async def test_with_authentication_each_caller_watches_for_themselves(tmp_path: Path) -> None:
-    engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
-    plan = Start(workflow="forever", arguments=[0], key=uuid.uuid4().hex, created=datetime.now(UTC))
-    wanted = {"execution_id": await engine.start(plan)}
-    store = f"sqlite:///{tmp_path}/tasks.db"
-    async with (
-        site(tools=TOOLS, adapters={"memory": engine}, authenticated=True, store=store) as served,
-        peer(served.url, token="ann") as ann,
-        peer(served.url, token="ben") as ben,
-    ):
-        anns = (await ann.call("billing", wanted)).result["taskId"]
-        bens = (await ben.call("billing", wanted)).result["taskId"]
-        assert anns != bens
-        assert (await ann.call("billing", wanted)).result["taskId"] == anns
-        assert (await ben.send("tasks/get", {"taskId": anns})).code == -32602
-
-
-async def test_a_client_of_2025_11_25_watches_too_and_cancels_only_what_it_may(tmp_path: Path) -> None:
-    engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
-    settings: dict[str, Any] = {"store": f"sqlite:///{tmp_path}/tasks.db", "adapters": {"memory": engine}}
-    async with (
-        site(tools=TOOLS, single_user=True, **settings) as served,
-        session(served.url) as old,
-    ):
-        plan = Start(workflow="sleep", arguments=[2.5], key=uuid.uuid4().hex, created=datetime.now(UTC))
-        wanted = {"execution_id": await engine.start(plan)}  # now: it must not end before two requests are answered
-        created = (await old.request("tools/call", {"name": "nap", "arguments": wanted, "task": {}})).result["task"]
-        assert created["status"] == "working"
-        params = {"taskId": created["taskId"]}
-        refused = await old.request("tasks/cancel", params)
-        assert (refused.code, "nothing can be cancelled" in refused.error["message"]) == (-32602, True)
-        done = (await old.request("tasks/result", params)).result
-        assert done["structuredContent"] == {"slept": 2.5}
-        assert (await old.request("tasks/get", params)).result["status"] == "completed"
-        foreign = await old.request("tools/call", {"name": "billing", "arguments": wanted, "task": {}})
-        assert "shows no execution" in str(foreign.body)
-
-
-# --- Temporal, as docs/watching.md tells it
 
 PAGE = Path(__file__).parents[2] / "docs" / "watching.md"
 

@@ -22,8 +22,9 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import LIMIT_REACHED
 from mcp_workflows.receiver.attach import swap
 from mcp_workflows.tools.tool import MODELS, AnyTool
-from tests.support.here import Elder, elder, until
+from tests.support.here import Elder, elder
 from tests.support.served import Peer, Site, peer, site, told
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

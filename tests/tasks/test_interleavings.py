@@ -450,8 +450,21 @@ def searched_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_workflows.tasks.start.FIND_EVERY", 0.0)
 
 
-@pytest.mark.parametrize("cast", CASTS)
-@pytest.mark.parametrize("guarantee", StartGuarantee)
+QUICK: Final = {
+    StartGuarantee.KEYED: "a look",
+    StartGuarantee.FINDABLE: "two replicas",
+    StartGuarantee.ONCE: "one process",
+}
+"""Those of `make test`: each guarantee and each cast once."""
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "cast"),
+    [
+        pytest.param(guarantee, cast, marks=[] if QUICK[guarantee] == cast else [pytest.mark.slow])
+        for guarantee, cast in itertools.product(StartGuarantee, CASTS)
+    ],
+)
 async def test_no_acknowledged_task_is_lost_and_no_key_starts_twice(guarantee: StartGuarantee, cast: str) -> None:
     assert await search(guarantee, cast, Bounds(switches=1)) > 50
 

@@ -21,7 +21,7 @@ from mcp_workflows.task import Task
 from mcp_workflows.tasks.start import TaskCreation
 from mcp_workflows.testing import make_task
 from mcp_workflows.units import utc_now
-from tests.support.places import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

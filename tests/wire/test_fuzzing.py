@@ -56,7 +56,7 @@ PARAMS: Final = odd(
 )
 
 
-@lengths(100)
+@lengths(20)
 def test_params_of_2026_07_28_are_understood_or_refused(fuzz: Fuzz) -> None:
     def check(params: Any) -> None:
         client = modern.client_of(params)
@@ -68,7 +68,7 @@ def test_params_of_2026_07_28_are_understood_or_refused(fuzz: Fuzz) -> None:
     fuzz(check, PARAMS)
 
 
-@lengths(100)
+@lengths(20)
 def test_params_of_2025_11_25_are_understood_or_refused(fuzz: Fuzz) -> None:
     def check(params: Any) -> None:
         refused(lambda: keeps(in_core.parse_call(params, in_core=True, takes_questions=True)))
@@ -88,7 +88,7 @@ def keeps(command: object) -> None:
         assert text is None or text.encode()
 
 
-@lengths(200)
+@lengths(40)
 def test_a_cursor_that_is_not_ours_is_refused(fuzz: Fuzz) -> None:
     def check(cursor: str) -> None:
         error = refused(lambda: read_cursor(KEY, "alice", cursor))
@@ -98,7 +98,7 @@ def test_a_cursor_that_is_not_ours_is_refused(fuzz: Fuzz) -> None:
     fuzz(check, TEXT | st.binary(max_size=200).map(lambda raw: urlsafe_b64encode(raw).decode()))
 
 
-@lengths(200)
+@lengths(40)
 def test_a_cursor_of_ours_counts_for_its_owner_and_as_it_is(fuzz: Fuzz) -> None:
     def check(found: tuple[str, str, int, int]) -> None:
         owner, other, place, flip = found
@@ -115,7 +115,7 @@ def test_a_cursor_of_ours_counts_for_its_owner_and_as_it_is(fuzz: Fuzz) -> None:
     fuzz(check, st.tuples(whole, whole, st.integers(0, 1000), st.integers(1, 255)))
 
 
-@lengths(200)
+@lengths(40)
 def test_a_header_names_the_task_or_is_refused(fuzz: Fuzz) -> None:
     def check(found: tuple[str, str]) -> None:
         raw, task_id = found
@@ -127,7 +127,7 @@ def test_a_header_names_the_task_or_is_refused(fuzz: Fuzz) -> None:
     fuzz(check, st.tuples(TEXT | encoded | st.just("a" * 40), TEXT | st.just("a" * 40)))
 
 
-@lengths(100)
+@lengths(20)
 def test_arguments_of_task_tools_are_understood_or_complained_about(fuzz: Fuzz) -> None:
     def check(arguments: Any) -> None:
         for task_tool in task_tools():
@@ -136,7 +136,7 @@ def test_arguments_of_task_tools_are_understood_or_complained_about(fuzz: Fuzz) 
     fuzz(check, odd(taskId=TEXT, seconds=st.integers(), key=TEXT, action=TEXT, content=VALUES, cursor=TEXT))
 
 
-@lengths(200)
+@lengths(40)
 def test_a_uri_names_a_task_or_none(fuzz: Fuzz) -> None:
     def check(uri: str) -> None:
         found = part_at(uri)
@@ -156,7 +156,7 @@ CLAIMS: Final = odd(
 )
 
 
-@lengths(200)
+@lengths(40)
 def test_claims_name_somebody_or_are_refused(fuzz: Fuzz) -> None:
     reading = ClaimsReader(issuer="https://issuer.example", audience=["workflows"], scope_claims=["scope", "scp"])
 
@@ -173,7 +173,7 @@ def test_claims_name_somebody_or_are_refused(fuzz: Fuzz) -> None:
     fuzz(check, CLAIMS)
 
 
-@lengths(200)
+@lengths(40)
 def test_what_is_no_token_says_of_no_issuer(fuzz: Fuzz) -> None:
     def check(token: str) -> None:
         said = read_issuer(token)

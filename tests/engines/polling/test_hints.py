@@ -19,7 +19,8 @@ from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.tools.tool import WatchTool
 from mcp_workflows.wire.commands import Call, Created
-from tests.support.places import Counting, Place, Slow, place, quiet, until
+from tests.support.places import Counting, Place, Slow, place, quiet
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

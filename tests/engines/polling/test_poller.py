@@ -13,7 +13,8 @@ from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.engines.polling.policy import CallRateLimiter, PollingPolicy
 from mcp_workflows.errors import EngineUnavailable
-from tests.support.places import Counting, Place, Slow, Swept, place, until
+from tests.support.places import Counting, Place, Slow, Swept, place
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,8 @@ from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.task import Task
 from mcp_workflows.tools.tool import TaskSupport, Tool
 from mcp_workflows.wire.commands import Call, Finished
-from tests.support.places import Counting, Place, place, quiet, until
+from tests.support.places import Counting, Place, place, quiet
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -29,8 +29,8 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.telemetry.audit_log import WAITING, AuditEvent, AuditLog, to_file
 from mcp_workflows.sidecar.telemetry.setup import Exporters
 from mcp_workflows.telemetry import Telemetry
-from tests.support.here import until
 from tests.support.served import Peer, peer, serving, site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
