@@ -11,6 +11,7 @@ import sys
 import tokenize
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise, permutations
 from pathlib import Path
 from types import FrameType
@@ -48,12 +49,17 @@ FORBIDDEN_WORDS = frozenset(
 OTHERS_WORDS = frozenset({"anyio_backend", "helper"})  # a fixture of anyio's pytest plugin; our command `helper`
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+@cache
+def modules() -> Sequence[tuple[str, ast.Module]]:
     """Return every module of the core and of the adapters with its name."""
-    for package in (ROOT / CORE, *sorted(ROOT.glob(f"adapters/*/{CORE}_*"))):
-        for path in sorted(package.rglob("*.py")):
-            name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
-            yield name, ast.parse(path.read_text(), str(path))
+    return [
+        (
+            ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__"),
+            ast.parse(path.read_text()),
+        )
+        for package in (ROOT / CORE, *sorted(ROOT.glob(f"adapters/*/{CORE}_*")))
+        for path in sorted(package.rglob("*.py"))
+    ]
 
 
 def within(name: str, places: Sequence[str]) -> bool:
@@ -124,23 +130,23 @@ def test_the_diagram_of_the_documentation_shows_the_imports_between_rooms() -> N
 def test_workflows_of_dbos_are_imported_by_the_tests_of_its_adapter_alone() -> None:
     """DBOS has one registry in a process: two modules with workflows of one name cannot both be imported there."""
     folders = ("tests", "benchmarks", "scripts", "samples", "adapters/*/tests")
-    trees = {path: ast.parse(path.read_text()) for folder in folders for path in ROOT.glob(f"{folder}/**/*.py")}
-    registering = {
+    texts = {path: path.read_text() for folder in folders for path in ROOT.glob(f"{folder}/**/*.py")}
+    registering = [
         path
-        for path, tree in trees.items()
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        and any(ast.unparse(each).startswith("DBOS.workflow") for each in function.decorator_list)
-    }
+        for path, text in texts.items()
+        if "@DBOS.workflow" in text  # perhaps only in a string
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and any(ast.unparse(each).startswith("DBOS.workflow") for each in node.decorator_list)
+    ]
+    names = [path.relative_to(ROOT).with_suffix("").parts for path in set(registering)]
     found = [
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path, tree in trees.items()
+        f"{path.relative_to(ROOT)} imports {'.'.join(name)}"
+        for path, text in texts.items()
         if not path.is_relative_to(ROOT / "adapters" / "dbos")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom | ast.Import)
-        for name in (f"{getattr(node, 'module', '')}.{alias.name}".strip(".") for alias in node.names)
-        if {ROOT / f"{name.replace('.', '/')}.py", ROOT / f"{name.rpartition('.')[0].replace('.', '/')}.py"}
-        & registering
+        for name in names
+        for whole, folder, last in [(re.escape(".".join(name)), re.escape(".".join(name[:-1])), name[-1])]
+        if re.search(rf"^ *(from|import) {whole}\b|^ *from {folder} import .*\b{last}\b", text, re.MULTILINE)
     ]
     assert registering
     assert found == []
@@ -201,15 +207,18 @@ def size(paths: Iterator[Path]) -> Size:
 
 def lines_of_code(text: str) -> int:
     """Count the lines of one file."""
-    docstrings = {
-        line
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    code = (token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in layout)
-    return len({line for token in code for line in range(token.start[0], token.end[0] + 1)} - docstrings)
+    tokens = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type not in layout - ENDS]
+    found: set[int] = set()
+    for before, token, after in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
+        begins = before is None or before.type == tokenize.NEWLINE
+        is_docstring = token.type == tokenize.STRING and begins and (after is None or after.type == tokenize.NEWLINE)
+        if token.type not in layout and not is_docstring:
+            found.update(range(token.start[0], token.end[0] + 1))
+    return len(found)
+
+
+ENDS = {tokenize.NEWLINE}
 
 
 def test_the_parts_have_the_sizes_of_the_table(record_property: Callable[[str, object], None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
@@ -62,12 +61,10 @@ def imported(project: str) -> Iterator[str]:
     """The distributions whose modules it imports."""
     [package] = (ROOT / project).glob("mcp_*/") if project != "." else [ROOT / "mcp_workflows"]
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for top in (name.partition(".")[0] for name in names):
-                if top not in sys.stdlib_module_names and not top.startswith(OURS) and top not in NAMESPACES:
-                    yield DISTRIBUTIONS.get(top, top)
+        for names in re.findall(r"^ *(?:import (\w+)|from (\w+)[\w.]* import )", path.read_text(), re.MULTILINE):
+            top = "".join(names)
+            if top not in sys.stdlib_module_names and not top.startswith(OURS) and top not in NAMESPACES:
+                yield DISTRIBUTIONS.get(top, top)
 
 
 @pytest.mark.parametrize("project", PROJECTS)

@@ -164,6 +164,7 @@ def test_killing_what_make_started_leaves_no_process_of_airflow_running(tmp_path
         assert _wait(up.is_gone, DOWN_WITHIN), up.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "name"), [("worker.py", "worker"), ("start-dev", "engine")])
 def test_a_part_that_dies_is_named_and_all_stops(words: str, name: str, tmp_path: Path) -> None:
     with made_up(tmp_path) as up:
@@ -177,6 +178,7 @@ def _assert_all_stops_without(up: Up, words: str, name: str) -> None:
     assert f"make up: the {name} ended by itself (killed by SIGKILL)" in up.said
 
 
+@pytest.mark.slow
 def test_a_signal_while_it_starts_stops_everything(tmp_path: Path) -> None:
     port = free_port()
     make = _make(port, tmp_path / "log")

@@ -23,6 +23,7 @@ def test_the_ways_of_a_call_and_of_a_question_are_drawn_where_they_are_told(page
     assert [text.stem for text in TEXTS if f"pictures/{text.stem}.svg" not in shown] == []
 
 
+@pytest.mark.slow
 def test_the_pictures_of_the_command_line_are_up_to_date_and_fetch_nothing(tmp_path: Path) -> None:
     drawn = draw(tmp_path)
     assert len(drawn) == 4
