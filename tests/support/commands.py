@@ -200,13 +200,13 @@ class Piped:
 
 
 @contextmanager
-def piped(argv: Sequence[str], *, cwd: Path | None = None) -> Generator[Piped]:
+def piped(argv: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Generator[Piped]:
     """Start a process to talk with; kill it at the end of the context."""
     their_input, ours = os.pipe()
     theirs, their_output = os.pipe()
     with open(ours, "wb", buffering=0) as stdin, open(theirs, "rb") as stdout, TemporaryFile() as stderr:
         try:
-            process = start(argv, cwd=cwd, stdin=their_input, stdout=their_output, stderr=stderr)
+            process = start(argv, cwd=cwd, env=env, stdin=their_input, stdout=their_output, stderr=stderr)
         finally:
             os.close(their_input)
             os.close(their_output)

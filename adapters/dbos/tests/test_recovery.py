@@ -6,7 +6,6 @@ import base64
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -27,6 +26,7 @@ from mcp_workflows_dbos.executor_lock import lock_for
 from adapters.dbos.tests.postgres_server import new_database
 from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
 from mcp_workflows.errors import EngineUnavailable
+from tests.support.commands import Piped, piped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("processes")]
 
@@ -158,19 +158,13 @@ class Application:
         (self.folder / f"{self.name}.py").write_text(CODE.replace("STEPS", str(STEPS)) + more)
 
     @contextmanager
-    def host(self, *words: str) -> Generator[subprocess.Popen[str]]:
+    def host(self, *words: str) -> Generator[Piped]:
         """A process with the workflows; killed at the end, if not before."""
         command = [sys.executable, "-m", "adapters.dbos.tests.host", self.name, self.url, *words]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{self.folder}", "PYTHONDONTWRITEBYTECODE": "1"}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "running\n"
-            yield process
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            process.communicate()
+        with piped(command, cwd=ROOT, env=environment) as host:
+            assert host.stdout.readline() == b"running\n"
+            yield host
 
     @asynccontextmanager
     async def outside(self) -> AsyncGenerator[DbosAdapter]:
@@ -192,7 +186,7 @@ class Application:
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def application(tmp_path: Path, request: pytest.FixtureRequest) -> Application:
     """An application, on each database."""
     url = f"sqlite:///{tmp_path}/app.db"
@@ -267,7 +261,7 @@ async def test_a_second_process_leaves_what_runs_alone_and_takes_over(applicatio
         async with application.outside() as adapter:
             await until_done(application, 1)
             assert application.done().count(0) <= 2  # once for each
-            first.send_signal(signal.SIGKILL)
+            first.process.send_signal(signal.SIGKILL)
             (application.folder / "hold-1").unlink()
             ended = [await until(adapter, key, lambda seen: seen.terminal) for key in ("one", "two")]
     assert [each.status for each in ended] == [Status.SUCCEEDED] * 2
@@ -295,7 +289,7 @@ async def test_of_two_modules_with_one_name_the_second_starts_nothing_until_the_
             assert f"another process runs application mcp-{application.name} with other workflows" in found.text
             with pytest.raises(EngineUnavailable, match="with other workflows"):
                 await adapter.start(start)
-            first.send_signal(signal.SIGKILL)
+            first.process.send_signal(signal.SIGKILL)
             with anyio.fail_after(PATIENCE):
                 while not (await adapter.tooling.check_engine()).ok:
                     await anyio.sleep(0.1)
@@ -460,8 +454,8 @@ async def test_a_process_beside_the_one_that_runs_the_workflows_is_told_of_chang
 
 
 async def test_a_function_without_async_that_runs_on_does_not_hold_up_the_end(application: Application) -> None:
-    with application.host("one=sleeps", f"until={application.folder / 'asleep'}") as process:
-        assert process.wait(PATIENCE / 2) == 0
+    with application.host("one=sleeps", f"until={application.folder / 'asleep'}") as host:
+        assert host.process.wait(PATIENCE / 2) == 0
     with application.host():
         async with application.outside() as adapter:
             seen = await adapter.describe(Ref(workflow="", handle="one"))
