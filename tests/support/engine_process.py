@@ -16,6 +16,7 @@ from typing import ClassVar, Final, Self
 import psutil
 
 from tests.support.child_processes import free_port
+from tests.support.commands import Forked, start
 from tests.support.waiting import TIMEOUT
 
 _DIE_WITH_PARENT: Final = """
@@ -37,7 +38,7 @@ class EngineProcess(ABC):
         self.folder = folder
         self.port = port or free_port()
         self.log = folder / log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | subprocess.Popen[bytes] | None = None
 
     @abstractmethod
     def argv(self) -> Sequence[str]:
@@ -58,13 +59,13 @@ class EngineProcess(ABC):
 
     def start(self) -> None:
         """Start, or start again with what it has kept, and wait until it answers."""
+        argv = self.argv()
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _DIE_WITH_PARENT, str(os.getpid()), *self.argv()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            if argv[0] == sys.executable:
+                self._process = start(argv, stdout=log, stderr=log)
+            else:
+                argv = [sys.executable, "-c", _DIE_WITH_PARENT, str(os.getpid()), *argv]
+                self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + self.patience
         while not self.answers():
             if self._running.poll() is not None or time.monotonic() > deadline:
@@ -119,7 +120,7 @@ class EngineProcess(ABC):
         self._process = None
 
     @property
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Forked | subprocess.Popen[bytes]:
         if self._process is None:
             raise RuntimeError("the engine does not run")
         return self._process

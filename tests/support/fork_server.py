@@ -24,6 +24,7 @@ from mcp_workflows.sidecar import cli
 from tests.support.commands import COMMAND, INHERITED, MESSAGE_BYTES, STANDARD_FILES, Request, take_terminal
 
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2), Linux only
+_LOCAL_ENGINES: Final = frozenset({"mcp_workflows_google_local", "mcp_workflows_stepfunctions_local"})
 
 
 def serve(line: socket.socket) -> Request | None:
@@ -45,6 +46,11 @@ def serve(line: socket.socket) -> Request | None:
             for pid in statuses:
                 os.kill(pid, signal.SIGKILL)
             return None
+        request: Request = json.loads(message)
+        for engine in _LOCAL_ENGINES.intersection(request["argv"][1:3]):
+            program = f"{engine}.__main__"
+            import_module(program)  # what it needs is there for all that are started
+            del sys.modules[program]
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -52,7 +58,6 @@ def serve(line: socket.socket) -> Request | None:
                 each.close()
             for status in (*statuses.values(), files[STANDARD_FILES]):
                 os.close(status)
-            request: Request = json.loads(message)
             _take(files[:STANDARD_FILES], request["ignored"])
             return request
         for each in files[:STANDARD_FILES]:
