@@ -12,19 +12,17 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySet
 from mcp_workflows.testing.laws import Subject
 
 pytest.register_assert_rewrite(
-    *(
-        f"mcp_workflows.testing.{module}"
-        for module in ("adapter_contract", "capability_contract", "store_contract", "store_reach_contract")
-    )
+    *(f"mcp_workflows.testing.{module}" for module in ("adapter_contract", "store_contract", "store_reach_contract"))
 )
 
 from mcp_workflows.testing.adapter_contract import AdapterContract  # noqa: E402  # after registering
-from mcp_workflows.testing.findable import (  # noqa: E402  # after registering
+from mcp_workflows.testing.doubles import (  # noqa: E402  # after registering
     FindableMemoryAdapter,
     FindableMemorySettings,
+    LossyProxy,
+    MemoryNotes,
+    lossy_proxy,
 )
-from mcp_workflows.testing.lossy import LossyProxy, lossy_proxy  # noqa: E402  # after registering
-from mcp_workflows.testing.memory_notes import MemoryNotes  # noqa: E402  # after registering
 from mcp_workflows.testing.store_contract import StoreContract  # noqa: E402  # after registering
 from mcp_workflows.testing.tasks import make_task  # noqa: E402  # after registering
 

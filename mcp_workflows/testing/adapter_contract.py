@@ -1,39 +1,73 @@
-"""AdapterContract: the laws of the boundary, one test each."""
+"""AdapterContract: the laws of the boundary, one test each. A class gets the tests of those laws that apply to it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 import anyio
 import pytest
+from jsonschema_rs import Draft202012Validator
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import Adapter, Finds, StartGuarantee
+from mcp_workflows.adapter import (
+    Adapter,
+    Adopts,
+    Allowance,
+    Execution,
+    Finds,
+    HasLogs,
+    Hints,
+    Limited,
+    Ref,
+    Routes,
+    SharedSecret,
+    StartGuarantee,
+    Status,
+    Sweeps,
+    Terminates,
+    Waits,
+)
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.kit.tooling import Checks
-from mcp_workflows.testing import laws
-from mcp_workflows.testing.capability_contract import CapabilityLaws
+from mcp_workflows.kit.tooling import Checks, Explains, Exposes, expose_every
 from mcp_workflows.testing.laws import (
+    FINDABLE,
+    NEEDS,
+    PARTS,
+    STACK_TRACES,
+    Needs,
     Subject,
+    absent_parts,
     accepted,
     assert_clean,
+    cancelled_afterwards,
+    expect_not_found,
     finder,
     new_start,
-    only_if,
     ref_of,
-    unreachable,
+    see_questions,
+    until_ended,
 )
 
+MAX_LOG = 65_536  # bytes
+ROUTE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-class AdapterContract(CapabilityLaws):
-    """Prove an adapter: subclass this in a test module and override one fixture, `subject`.
+
+class AdapterContract:
+    """Prove an adapter: subclass this in a test module, say what it is, and override one fixture, `subject`.
 
     ```python
+    from mcp_workflows.adapter import StartGuarantee, Terminates
     from mcp_workflows.testing import AdapterContract, Role, Subject
 
     class TestMyAdapter(AdapterContract):
+        starts = StartGuarantee.KEYED
+        capabilities = frozenset({Terminates})
+        lacks = frozenset({"has_stopped", "losing_replies"})
+
         @pytest.fixture
         def subject(self, my_engine: str) -> Subject:
             return Subject(
@@ -52,19 +86,42 @@ class AdapterContract(CapabilityLaws):
                 secret="s3cret",
             )
     ```
-    Where the engine cannot keep a law, override that test and say why in its docstring:
+    The class attributes decide which laws become tests: none is skipped. A test compares them with the adapter and with
+    the subject. Where the engine cannot keep a law, override that test and say why in its docstring:
 
     ```python
         async def test_another_input_under_the_same_key_is_refused(self, subject, adapter):
             '''MyEngine does not tell the input of an execution that has ended.'''
     ```
     `losing_replies(adapter)` is a context in which each reply of `start` is lost after it took effect: a proxy that
-    cuts the connection, a time-out of nearly nothing. What the subject leaves out is skipped, with the reason.
-    `Adapter.starts` chooses which laws of starting apply, and how: what may have been started is started again under
-    its key (KEYED) or looked for (FINDABLE), as the core does. Needs pytest; runs on asyncio.
+    cuts the connection, a time-out of nearly nothing. What may have been started is started again under its key (KEYED)
+    or looked for (FINDABLE), as the core does. Needs pytest; runs on asyncio.
     """
 
+    starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
+    capabilities: ClassVar[frozenset[type]] = frozenset()
+    """The protocols with laws, of the adapter and of its tooling, that this adapter has: `Sweeps`, `Explains`."""
+    untried: ClassVar[frozenset[type]] = frozenset()
+    """Those of them that cannot be tried on this subject; the class says why beside it."""
+    lacks: ClassVar[frozenset[str]] = frozenset({"has_stopped"})
+    """The optional parts that the subject leaves out: `asks`, `losing_replies` and others of `laws.PARTS`."""
     pytestmark: ClassVar[Sequence[pytest.MarkDecorator]] = [pytest.mark.anyio]
+
+    def __init_subclass__(cls, **more: Any) -> None:  # Any: of other classes
+        """Give the class the tests of the laws that apply to it; a law that it overrides stays overridden."""
+        super().__init_subclass__(**more)
+        unknown = cls.lacks - PARTS.keys()
+        assert not unknown, f"a subject has no optional part {sorted(unknown)}"
+        for name, law in TESTS.items():
+            if getattr(cls, name, None) not in (law, None):
+                continue
+            needs = NEEDS[law]
+            applies = (
+                cls.starts in needs.starts
+                and cls.lacks.isdisjoint(needs.parts)
+                and (needs.capability is None or needs.capability in cls.capabilities - cls.untried)
+            )
+            setattr(cls, name, staticmethod(law) if applies else None)
 
     @pytest.fixture
     def anyio_backend(self) -> str:
@@ -82,176 +139,330 @@ class AdapterContract(CapabilityLaws):
         async with subject.new_adapter() as adapter:
             yield adapter
 
-    # --- what it is
-
-    async def test_it_publishes_its_settings_and_options(self, subject: Subject) -> None:
-        """Law: an adapter publishes two pydantic models, and its guarantee about starting twice."""
+    async def test_it_is_what_this_class_says(self, subject: Subject) -> None:
+        """Law: an adapter publishes two models, its guarantee and its capabilities; this class states the same."""
         adapter = subject.new_adapter()
-        kind = type(adapter)
-        assert issubclass(kind.Settings, BaseModel)
-        assert issubclass(kind.Options, BaseModel)
-        assert isinstance(kind.starts, StartGuarantee)
-        assert isinstance(adapter, Finds) or kind.starts is not StartGuarantee.FINDABLE, "FINDABLE: write find()"
+        assert issubclass(adapter.Settings, BaseModel)
+        assert issubclass(adapter.Options, BaseModel)
+        assert adapter.starts is self.starts, "state the guarantee of the adapter: `starts = ...`"
+        assert isinstance(adapter, Finds) or self.starts is not StartGuarantee.FINDABLE, "FINDABLE: write find()"
+        able = {each for each in CAPABILITIES if _has(adapter, each)}
+        assert able == self.capabilities, f"state its capabilities: {sorted(each.__name__ for each in able)}"
+        assert absent_parts(subject) == self.lacks, f"state the parts that it lacks: {sorted(absent_parts(subject))}"
 
-    # --- start
 
-    async def test_starting_twice_with_one_key_is_starting_once(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: one key starts one execution."""
-        await laws.starting_twice_with_one_key_is_starting_once(subject, adapter)
+def _has(adapter: Adapter, capability: type) -> bool:
+    if capability is Exposes:
+        return expose_every(adapter) is not None
+    return isinstance(adapter, capability) or isinstance(adapter.tooling, capability)
 
-    async def test_starting_again_after_it_ended_starts_nothing(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: one key starts one execution, even after it ended."""
-        await laws.starting_again_after_it_ended_starts_nothing(subject, adapter)
 
-    async def test_a_start_whose_reply_was_lost_is_found_again(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: one key starts one execution, even when the reply was lost. ONCE: the outcome is unknown."""
-        await laws.a_start_whose_reply_was_lost_is_found_again(subject, adapter)
+# --- start
 
-    async def test_starting_at_once_from_two_replicas_leaves_one_execution(
-        self, subject: Subject, adapter: Adapter
-    ) -> None:
-        """Law: one key starts one execution. FINDABLE: the oldest is adopted, later duplicates are cancelled."""
-        await laws.starting_at_once_from_two_replicas_leaves_one_execution(subject, adapter)
 
-    async def test_of_two_started_one_after_the_other_the_first_goes_on(
-        self, subject: Subject, adapter: Adapter
-    ) -> None:
-        """Law: FINDABLE: the oldest is adopted, later duplicates are cancelled."""
-        await laws.of_two_started_one_after_the_other_the_first_goes_on(subject, adapter)
+@Needs(starts=FINDABLE)
+async def a_call_under_way_is_over_before_it_has_settled(subject: Subject, adapter: Adapter) -> None:
+    """After `settling` the key is started again, so no earlier start can be under way then."""
+    assert finder(adapter).settling.total_seconds() > subject.glance, "shorter than one call may take"
 
-    async def test_what_nobody_started_is_not_found_by_its_key(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: find sees the executions of this key only. None is no error: it may be started, once it has settled."""
-        await laws.what_nobody_started_is_not_found_by_its_key(subject, adapter)
 
-    async def test_a_call_under_way_is_over_before_it_has_settled(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: after `settling` the key is started again, so no earlier start can be under way then."""
-        only_if(adapter, frozenset({StartGuarantee.FINDABLE}))
-        assert finder(adapter).settling.total_seconds() > subject.glance, "shorter than one call may take"
+# --- Terminates
 
-    async def test_another_input_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: another input under the same key is refused."""
-        await laws.another_input_under_the_same_key_is_refused(subject, adapter)
 
-    async def test_another_workflow_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: one key starts one execution, of one workflow."""
-        await laws.another_workflow_under_the_same_key_is_refused(subject, adapter)
+@Needs(capability=Terminates)
+async def a_running_execution_can_be_terminated(subject: Subject, adapter: Adapter) -> None:
+    """An adapter that terminates ends an execution now, without asking; a no-op on an ended execution."""
+    assert isinstance(adapter, Terminates)
+    start = new_start(subject.endless)
+    ref = ref_of(start, await adapter.start(start))
+    await adapter.terminate(ref, "the contract's reason")
+    ended = await until_ended(subject, adapter, ref)
+    assert (ended.status, ended.output) == (Status.CANCELLED, None)
+    await adapter.terminate(ref, "again")
+    assert await adapter.describe(ref) == ended
+    await expect_not_found(adapter.terminate(_nobodys(subject), "no reason"), "terminate")
 
-    async def test_a_start_that_the_engine_refuses_is_a_definite_no(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: a definite no is `EngineRefused`, with a reason; it is not sent again."""
-        await laws.a_start_that_the_engine_refuses_is_a_definite_no(subject, adapter)
 
-    async def test_another_key_is_another_execution(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: one key, one execution."""
-        await laws.another_key_is_another_execution(subject, adapter)
+# --- HasLogs
 
-    async def test_a_handle_survives_our_restart(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: the handle is opaque, storable, and survives our restart."""
-        await laws.a_handle_survives_our_restart(subject, adapter)
 
-    # --- describe
+@Needs(capability=HasLogs)
+async def a_log_is_a_text_that_tells_no_secret(subject: Subject, adapter: Adapter) -> None:
+    """A log is the end of the log of a running or ended execution; empty: there is none yet."""
+    assert isinstance(adapter, HasLogs)
+    start = new_start(subject.finishes)
+    ref = ref_of(start, await adapter.start(start))
+    await adapter.log(ref)
+    await until_ended(subject, adapter, ref)
+    text = await adapter.log(ref)
+    assert len(text.encode()) <= MAX_LOG
+    assert_clean(subject, text)
+    await expect_not_found(adapter.log(_nobodys(subject)), "log")
 
-    async def test_a_look_at_a_running_execution_never_waits(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: one look never waits, even if the execution runs for long; it has nothing that belongs to the end."""
-        await laws.a_look_at_a_running_execution_never_waits(subject, adapter)
 
-    async def test_a_look_does_not_block_the_event_loop(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: one look leaves the event loop to others."""
-        await laws.a_look_does_not_block_the_event_loop(subject, adapter)
+# --- Routes
 
-    async def test_the_output_is_there_when_it_has_succeeded(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: the output is there when the execution is terminal."""
-        await laws.the_output_is_there_when_it_has_succeeded(subject, adapter)
 
-    async def test_a_failure_says_why_without_a_stack_trace(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: the failure is there when the execution has failed, and no stack trace crosses with it."""
-        await laws.a_failure_says_why_without_a_stack_trace(subject, adapter)
+@Needs(capability=Routes)
+async def a_route_has_an_address_and_trusts_somebody(subject: Subject, adapter: Adapter) -> None:
+    """Paths are words, each once; all keys can be fetched, somebody is trusted; the same before it is open."""
+    assert isinstance(adapter, Routes)
+    routes = list(adapter.routes())
+    paths = [route.path for route in routes]
+    assert all(ROUTE.fullmatch(path) for path in paths)
+    assert len(set(paths)) == len(paths)
+    for trusted in {route.trusted for route in routes}:
+        if isinstance(trusted, SharedSecret):
+            assert trusted.secret
+            continue
+        assert trusted.keys_url.startswith(("https://", "http://"))
+        assert trusted.issuer
+        assert trusted.audience
+        assert trusted.accounts
+    closed = subject.new_adapter()
+    assert isinstance(closed, Routes)
+    assert [(route.path, route.trusted) for route in closed.routes()] == [
+        (route.path, route.trusted) for route in routes
+    ]
 
-    async def test_a_terminal_answer_never_changes(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: a terminal answer never changes, after any call and for any adapter."""
-        await laws.a_terminal_answer_never_changes(subject, adapter)
 
-    async def test_an_execution_nobody_started_is_not_found(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: `ExecutionNotFound` is told of each verb that is about one execution; cancel and answer may refuse."""
-        await laws.an_execution_nobody_started_is_not_found(subject, adapter)
+# --- Adopts
 
-    # --- answer
 
-    async def test_an_answer_lets_it_go_on(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: answer delivers responses by input request key; the question is in the spec's method and params."""
-        await laws.an_answer_lets_it_go_on(subject, adapter)
+@Needs(capability=Adopts)
+async def an_adopted_execution_is_the_one_its_id_names(subject: Subject, adapter: Adapter) -> None:
+    """The `execution_id` that people see leads to the same execution, running or ended."""
+    assert isinstance(adapter, Adopts)
+    async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
+        seen = await adapter.describe(ref)
+        assert seen.execution_id
+        adopted = await adapter.adopt(seen.execution_id)
+        assert (adopted.workflow, dict(adopted.options)) == (ref.workflow, {})
+        assert (await adapter.describe(adopted)).execution_id == seen.execution_id
+    ended = await adapter.adopt(seen.execution_id)
+    assert (await adapter.describe(ended)).status is Status.CANCELLED
+    await expect_not_found(adapter.adopt(subject.unknown_handle), "adopt")
 
-    async def test_an_answer_to_an_unknown_question_is_ignored(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: unknown keys are ignored."""
-        await laws.an_answer_to_an_unknown_question_is_ignored(subject, adapter)
 
-    async def test_some_of_the_questions_can_be_answered_first(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: a strict subset is allowed; answered keys are ignored; a key is never reused."""
-        await laws.some_of_the_questions_can_be_answered_first(subject, adapter)
+# --- Explains
 
-    async def test_a_question_is_answered_after_our_restart(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: an adapter is stateless between calls: another one takes over."""
-        await laws.a_question_is_answered_after_our_restart(subject, adapter)
 
-    async def test_a_declined_question_is_not_delivered_as_accepted(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: a decline is never delivered as an acceptance."""
-        await laws.a_declined_question_is_not_delivered_as_accepted(subject, adapter)
+@Needs(capability=Explains)
+async def an_explanation_has_a_reason_in_a_sentence(subject: Subject, adapter: Adapter) -> None:
+    """There is a reason, running or ended, and no stack trace in it."""
+    tooling = adapter.tooling
+    assert isinstance(tooling, Explains)
+    async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
+        running = await tooling.explain(ref)
+    ended = await tooling.explain(ref)
+    for found in (running, ended):
+        assert found.reason
+        assert "\n" not in found.reason
+        assert not [trace for trace in STACK_TRACES if trace in str(found)]
+    await expect_not_found(tooling.explain(_nobodys(subject)), "explain")
 
-    async def test_a_later_answer_does_not_replace_the_first(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: the first answer counts."""
-        await laws.a_later_answer_does_not_replace_the_first(subject, adapter)
 
-    # --- cancel
+# --- Sweeps
 
-    async def test_a_cancel_stops_the_work(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: a cancellation stops the work; `has_stopped` of the subject tells."""
-        await laws.a_cancel_stops_the_work(subject, adapter)
 
-    async def test_a_running_execution_can_be_cancelled(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: cancel asks; the truth is what describe says afterwards. Asking twice is asking once."""
-        await laws.a_running_execution_can_be_cancelled(subject, adapter)
+@Needs(capability=Sweeps)
+async def a_sweep_sees_what_describe_sees_by_handle(subject: Subject, adapter: Adapter) -> None:
+    """A sweep is a hint by handle: it may lag behind, and leaves out unknown ones."""
+    assert isinstance(adapter, Sweeps)
+    ending = new_start(subject.finishes)
+    async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as running:
+        ended = ref_of(ending, await adapter.start(ending))
+        await until_ended(subject, adapter, ended)
+        refs = [running, ended, _nobodys(subject)]
+        wanted = {running.handle: Status.RUNNING, ended.handle: Status.SUCCEEDED}
+        seen = await _swept(subject, adapter, refs, wanted)
+        assert {handle: look.status for handle, look in seen.items()} == wanted
+    assert await adapter.describe_many([]) == {}
 
-    async def test_an_execution_that_waits_for_an_answer_can_be_cancelled(
-        self, subject: Subject, adapter: Adapter
-    ) -> None:
-        """Law: cancel asks, also while the execution waits; an ended one asks nothing."""
-        await laws.an_execution_that_waits_for_an_answer_can_be_cancelled(subject, adapter)
 
-    # --- when the engine is not there
+@Needs(capability=Sweeps, parts=("asks",))
+async def a_sweep_shows_questions(subject: Subject, adapter: Adapter) -> None:
+    """A difference from the sweep before is a reason to describe, so questions have to differ."""
+    assert isinstance(adapter, Sweeps)
+    ref, seen = await see_questions(subject, adapter, subject.asks)
+    swept = await _swept(subject, adapter, [ref], {ref.handle: Status.INPUT_REQUIRED})
+    assert set(swept[ref.handle].requests) == set(seen.requests)
+    await adapter.cancel(ref)
 
-    async def test_an_engine_that_is_not_there_is_unavailable(self, subject: Subject) -> None:
-        """Law: entering needs no engine; only `EngineUnavailable` crosses, soon, and no secret with it."""
-        async with unreachable(subject) as adapter:
-            start = new_start(subject.finishes)
-            ref = ref_of(start, subject.unknown_handle)
-            calls: Mapping[str, Callable[[], Awaitable[object]]] = {
-                "start": lambda: adapter.start(start),
-                "describe": lambda: adapter.describe(ref),
-                "answer": lambda: adapter.answer(ref, {"question": accepted(subject)}),
-                "cancel": lambda: adapter.cancel(ref),
-            }
-            if isinstance(adapter, Finds):
-                calls = {**calls, "find": partial(adapter.find, start)}
-            for verb, call in calls.items():
-                try:
-                    with anyio.fail_after(subject.glance):
-                        await call()
-                except EngineUnavailable as unavailable:
-                    assert_clean(subject, str(unavailable))
-                else:
-                    pytest.fail(f"{verb}() returned: it must ask the engine, even when there seems to be nothing to do")
 
-    async def test_checks_find_out_what_is_there(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: a check says in a sentence if it is fine, not fine or unknown, and never raises an EngineError."""
-        tooling = adapter.tooling
-        if not isinstance(tooling, Checks):
-            pytest.skip("this adapter does not check")
-        assert (await tooling.check_engine()).ok
-        there = await tooling.check(subject.finishes.workflow, subject.finishes.options)
-        assert there.ok is not False, there.text
-        assert there.text
-        async with unreachable(subject) as nobody:
-            tooling = nobody.tooling
-            assert isinstance(tooling, Checks)
-            for finding in (await tooling.check_engine(), await tooling.check(subject.finishes.workflow, {})):
-                assert not finding.ok, "an engine that is not there is not fine; what nothing can say is ok=None"
-                assert_clean(subject, f"{finding.text} {finding.hint}")
+async def _swept(
+    subject: Subject, adapter: Sweeps, refs: Sequence[Ref], wanted: dict[str, Status]
+) -> dict[str, Execution]:
+    """Return the sweep that shows these statuses, or the last one."""
+    seen: dict[str, Execution] = {}
+    with anyio.move_on_after(subject.patience):
+        while any(handle not in seen or seen[handle].status is not status for handle, status in wanted.items()):
+            seen = dict(await adapter.describe_many(refs))
+            await anyio.sleep(0.05)  # a list may lag behind
+    return seen
+
+
+# --- Waits
+
+
+@Needs(capability=Waits)
+async def a_wait_is_over_when_the_execution_has_ended(subject: Subject, adapter: Adapter) -> None:
+    """A wait returns when the execution may have ended, before and after it has."""
+    assert isinstance(adapter, Waits)
+    over = anyio.Event()
+    start = new_start(subject.endless)
+    ref = ref_of(start, await adapter.start(start))
+
+    async def wait(waiting: Waits) -> None:
+        await waiting.wait(ref)
+        over.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait, adapter)
+        await adapter.describe(ref)
+        assert not over.is_set()
+        await adapter.cancel(ref)
+        with anyio.fail_after(subject.patience):
+            await over.wait()
+    assert (await until_ended(subject, adapter, ref)).status is Status.CANCELLED
+    with anyio.fail_after(subject.patience):
+        await adapter.wait(ref)
+
+
+@Needs(capability=Waits)
+async def a_wait_can_be_given_up_at_once(subject: Subject, adapter: Adapter) -> None:
+    """A wait ends when it is cancelled, and the adapter goes on."""
+    assert isinstance(adapter, Waits)
+    async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
+        with anyio.fail_after(subject.glance):
+            with anyio.move_on_after(0.3):
+                await adapter.wait(ref)
+            assert (await adapter.describe(ref)).status is Status.RUNNING
+
+
+# --- Exposes
+
+
+@Needs(capability=Exposes)
+async def a_marked_workflow_can_be_offered(subject: Subject, adapter: Adapter) -> None:
+    """A marked workflow has a name for a tool, a source for people, a JSON Schema of an object, and options."""
+    tooling = adapter.tooling
+    assert isinstance(tooling, Exposes)
+    assert (tooling.expose_every or 0) > 0
+    for each in await tooling.exposed():
+        assert TOOL_NAME.fullmatch(each.name)
+        assert each.workflow
+        assert each.source
+        assert each.input.get("type") == "object"
+        Draft202012Validator(dict(each.input), offline=True)  # raises if it is no JSON Schema
+        adapter.Options.model_validate(each.options)
+
+
+# --- Limited
+
+
+@Needs(capability=Limited)
+async def an_allowance_leaves_something(subject: Subject, adapter: Adapter) -> None:
+    """An allowance can be read at any time, without asking the engine, and lets us ask now and then."""
+    assert isinstance(adapter, Limited)
+    allowance = adapter.allowance
+    assert isinstance(allowance, Allowance)
+    assert min(allowance.looks_per_second, allowance.sweep_every, allowance.batch) > 0
+    assert allowance.burst >= 0
+
+
+# --- Hints
+
+
+@Needs(capability=Hints)
+async def an_execution_that_ends_is_hinted_at_by_its_handle(subject: Subject, adapter: Adapter) -> None:
+    """A listener gets the handle that `start` returned, until it stops listening."""
+    assert isinstance(adapter, Hints)
+    listening, over = anyio.Event(), anyio.Event()
+
+    async def listen(hinting: Hints, wanted: str) -> None:
+        listening.set()
+        await hinting.hints(lambda handle: over.set() if handle == wanted else None)
+
+    async with anyio.create_task_group() as group:
+        async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
+            group.start_soon(listen, adapter, ref.handle)
+            await listening.wait()
+        with anyio.move_on_after(subject.patience):
+            await over.wait()
+        group.cancel_scope.cancel()
+    assert over.is_set()
+
+
+# --- when the engine is not there
+
+
+@Needs(parts=("unreachable",))
+async def an_engine_that_is_not_there_is_unavailable(subject: Subject, adapter: Adapter) -> None:
+    """Entering needs no engine; only `EngineUnavailable` crosses, soon, and no secret with it."""
+    assert subject.unreachable is not None
+    async with subject.unreachable() as nobody:
+        start, ref = new_start(subject.finishes), _nobodys(subject)
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "start": lambda: nobody.start(start),
+            "describe": lambda: nobody.describe(ref),
+            "answer": lambda: nobody.answer(ref, {"question": accepted(subject)}),
+            "cancel": lambda: nobody.cancel(ref),
+            **_calls_of_capabilities(nobody, subject),
+        }
+        for verb, call in calls.items():
+            try:
+                with anyio.fail_after(subject.glance):
+                    await call()
+            except EngineUnavailable as unavailable:
+                assert_clean(subject, str(unavailable))
+            else:
+                pytest.fail(f"{verb}() returned: it must ask the engine, even when there seems to be nothing to do")
+
+
+def _calls_of_capabilities(nobody: Adapter, subject: Subject) -> Mapping[str, Callable[[], Awaitable[object]]]:
+    ref, tooling = _nobodys(subject), nobody.tooling
+    calls: dict[str, Callable[[], Awaitable[object]]] = {}
+    if isinstance(nobody, Finds):
+        calls["find"] = partial(nobody.find, new_start(subject.finishes))
+    if isinstance(nobody, Terminates):
+        calls["terminate"] = partial(nobody.terminate, ref, "no reason")
+    if isinstance(nobody, HasLogs):
+        calls["log"] = partial(nobody.log, ref)
+    if isinstance(nobody, Adopts):
+        calls["adopt"] = partial(nobody.adopt, subject.unknown_handle)
+    if isinstance(nobody, Sweeps):
+        calls["describe_many"] = partial(nobody.describe_many, [ref])
+    if isinstance(nobody, Waits):
+        calls["wait"] = partial(nobody.wait, ref)
+    if isinstance(tooling, Explains):
+        calls["explain"] = partial(tooling.explain, ref)
+    if isinstance(tooling, Exposes) and tooling.expose_every is not None:
+        calls["exposed"] = tooling.exposed
+    return calls
+
+
+@Needs(capability=Checks, parts=("unreachable",))
+async def checks_find_out_what_is_there(subject: Subject, adapter: Adapter) -> None:
+    """A check says in a sentence if it is fine, not fine or unknown, and never raises an EngineError."""
+    tooling = adapter.tooling
+    assert isinstance(tooling, Checks)
+    assert (await tooling.check_engine()).ok
+    there = await tooling.check(subject.finishes.workflow, subject.finishes.options)
+    assert there.ok is not False, there.text
+    assert there.text
+    assert subject.unreachable is not None
+    async with subject.unreachable() as nobody:
+        tooling = nobody.tooling
+        assert isinstance(tooling, Checks)
+        for finding in (await tooling.check_engine(), await tooling.check(subject.finishes.workflow, {})):
+            assert not finding.ok, "an engine that is not there is not fine; what nothing can say is ok=None"
+            assert_clean(subject, f"{finding.text} {finding.hint}")
+
+
+def _nobodys(subject: Subject) -> Ref:
+    return Ref(workflow=subject.endless.workflow, handle=subject.unknown_handle, options=subject.endless.options)
+
+
+CAPABILITIES: Final = frozenset(needs.capability for needs in NEEDS.values() if needs.capability is not None)
+TESTS: Final = {f"test_{getattr(law, '__name__', '')}": law for law in NEEDS}

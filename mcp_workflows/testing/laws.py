@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 import unittest
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import partial, wraps
 from itertools import pairwise
 from typing import Final, TypeAlias, TypeVar
 
@@ -30,7 +30,9 @@ _LONGEST_PAUSE: Final = 1.0
 _LOOKS: Final = 3  # of which one that does not block is enough
 _LONGEST_BLOCK: Final = 1.0  # seconds
 _PATIENCE: Final = 30.0  # until an execution has come to where it should
-STARTS_ONCE_PER_KEY: Final = frozenset({StartGuarantee.KEYED, StartGuarantee.FINDABLE})
+
+KEYED_OR_FINDABLE: Final = frozenset({StartGuarantee.KEYED, StartGuarantee.FINDABLE})
+FINDABLE: Final = frozenset({StartGuarantee.FINDABLE})
 
 
 class LawBroken(AssertionError):  # noqa: N818  # an outcome, not a mistake
@@ -66,8 +68,55 @@ class _Unknown:
 UNKNOWN: Final = _Unknown()
 """In a subject: an `output` that nobody can tell beforehand, or `other_arguments` that nobody knows."""
 
-Law: TypeAlias = Callable[[Subject, Adapter], Awaitable[None]]
+PARTS: Final[Mapping[str, str]] = {
+    "asks": "no workflow is known that asks this",
+    "asks_two": "no workflow is known that asks this",
+    "has_stopped": "the subject cannot tell whether the engine still works",
+    "losing_replies": "the subject cannot lose a reply",
+    "other_arguments": "no other input is known",
+    "refused": "nothing is known that this engine refuses to start",
+    "unreachable": "the subject has no unreachable engine",
+}
+"""The parts of a subject that it may leave out, and the reason that is given then for a law that was not tried."""
+
+Law: TypeAlias = Callable[[Subject, Adapter], Coroutine[None, None, None]]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The conditions under which a law applies."""
+
+    starts: frozenset[StartGuarantee] = frozenset(StartGuarantee)
+    parts: tuple[str, ...] = ()  # of the subject: names in `PARTS`
+    capability: type | None = None  # the protocol that the adapter, or its tooling, must have
+
+    def __call__(self, law: Law) -> Law:
+        """Return the law, which raises `NotTried` without its conditions; decorates the functions below."""
+
+        @wraps(law)
+        async def tried(subject: Subject, adapter: Adapter) -> None:
+            if adapter.starts not in self.starts:
+                raise NotTried(f"an engine that starts {adapter.starts.value!r} promises nothing about this")
+            if missing := absent_parts(subject).intersection(self.parts):
+                raise NotTried(PARTS[min(missing)])
+            await law(subject, adapter)
+
+        NEEDS[tried] = self
+        return tried
+
+
+NEEDS: Final[dict[Law, Needs]] = {}
+"""The conditions of each law, in the order of definition."""
+
+
+def absent_parts(subject: Subject) -> frozenset[str]:
+    """Return the names of the parts that the subject leaves out."""
+    return frozenset(name for name in PARTS if _is_absent(getattr(subject, name)))
+
+
+def _is_absent(part: object) -> bool:
+    return part is None or part is UNKNOWN
 
 
 def until_found(look: Callable[[], T | None], what: str, patience: float = _PATIENCE) -> T:
@@ -222,8 +271,7 @@ async def see_end(subject: Subject, adapter: Adapter, role: Role) -> Execution:
 
 async def see_questions(subject: Subject, adapter: Adapter, role: Role | None) -> tuple[Ref, Execution]:
     """Return a new execution, and the look at it that shows its questions."""
-    if role is None:
-        raise NotTried("no workflow is known that asks this")
+    assert role is not None, "the law needs this part of the subject"
     start = new_start(role)
     ref = ref_of(start, await adapter.start(start))
     return ref, await until(subject, adapter, ref, lambda seen: seen.status is Status.INPUT_REQUIRED)
@@ -274,19 +322,6 @@ async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Co
     raise LawBroken(f"within {subject.patience} s find() has not cancelled all later executions under one key")
 
 
-def unreachable(subject: Subject) -> Adapter:
-    """Return an adapter, not entered, of an engine that is not there."""
-    if subject.unreachable is None:
-        raise NotTried("the subject has no unreachable engine")
-    return subject.unreachable()
-
-
-def only_if(adapter: Adapter, guarantees: frozenset[StartGuarantee]) -> None:
-    """Raise `NotTried` for what an engine of another guarantee does not promise."""
-    if adapter.starts not in guarantees:
-        raise NotTried(f"an engine that starts {adapter.starts.value!r} promises nothing about this")
-
-
 def assert_clean(subject: Subject, text: str) -> None:
     """Hold that there is a text, with no stack trace and no secret in it."""
     hold(bool(text), "there must be a text")
@@ -310,18 +345,18 @@ def _unchanged(before: Execution, now: Execution, after: str) -> None:
 # --- start
 
 
+@Needs(starts=KEYED_OR_FINDABLE)
 async def starting_twice_with_one_key_is_starting_once(subject: Subject, adapter: Adapter) -> None:
     """One key starts one execution."""
-    only_if(adapter, STARTS_ONCE_PER_KEY)
     start = new_start(subject.endless)
     async with cancelled_afterwards(subject, adapter, start) as ref:
         again = await start_again(subject, adapter, start)
         hold(again == ref.handle, f"the same key gave another execution: {again}, not {ref.handle}")
 
 
+@Needs(starts=KEYED_OR_FINDABLE)
 async def starting_again_after_it_ended_starts_nothing(subject: Subject, adapter: Adapter) -> None:
     """One key starts one execution, even after it ended."""
-    only_if(adapter, STARTS_ONCE_PER_KEY)
     start = new_start(subject.finishes)
     ref = ref_of(start, await adapter.start(start))
     ended = await until_ended(subject, adapter, ref)
@@ -330,10 +365,10 @@ async def starting_again_after_it_ended_starts_nothing(subject: Subject, adapter
     _unchanged(ended, await adapter.describe(ref), "another start")
 
 
+@Needs(parts=("losing_replies",))
 async def a_start_whose_reply_was_lost_is_found_again(subject: Subject, adapter: Adapter) -> None:
     """One key starts one execution, even when the reply was lost."""
-    if subject.losing_replies is None:
-        raise NotTried("the subject cannot lose a reply")
+    assert subject.losing_replies is not None
     start = new_start(subject.finishes)
     async with subject.losing_replies(adapter):
         advice = "start() must raise EngineUnavailable when no reply comes (if it came: `losing_replies` lost none)"
@@ -351,9 +386,9 @@ async def a_start_whose_reply_was_lost_is_found_again(subject: Subject, adapter:
     _succeeded_as(subject, await until_ended(subject, adapter, ref_of(start, handle)))
 
 
+@Needs(starts=KEYED_OR_FINDABLE)
 async def starting_at_once_from_two_replicas_leaves_one_execution(subject: Subject, adapter: Adapter) -> None:
     """Starts at the same moment under one key leave one execution."""
-    only_if(adapter, STARTS_ONCE_PER_KEY)
     start = new_start(subject.endless)
     handles: list[str] = []
     refused: list[EngineError] = []
@@ -379,9 +414,9 @@ async def starting_at_once_from_two_replicas_leaves_one_execution(subject: Subje
         hold(seen.status is Status.RUNNING, f"the execution that is left must run: {seen}")
 
 
+@Needs(starts=FINDABLE)
 async def of_two_started_one_after_the_other_the_first_goes_on(subject: Subject, adapter: Adapter) -> None:
     """Of two executions under one key the first goes on, and the second is cancelled."""
-    only_if(adapter, frozenset({StartGuarantee.FINDABLE}))
     start = new_start(subject.endless)
     async with cancelled_afterwards(subject, adapter, start) as first:
         second = await adapter.start(start)
@@ -391,9 +426,9 @@ async def of_two_started_one_after_the_other_the_first_goes_on(subject: Subject,
         hold(seen.status is Status.RUNNING, f"the first must go on: {seen}")
 
 
+@Needs(starts=FINDABLE)
 async def what_nobody_started_is_not_found_by_its_key(subject: Subject, adapter: Adapter) -> None:
     """A search for a key sees the executions of this key only."""
-    only_if(adapter, frozenset({StartGuarantee.FINDABLE}))
     finding, start = finder(adapter), new_start(subject.endless)
     async with cancelled_afterwards(subject, adapter, start):
         await start_again(subject, adapter, start)  # now others would be seen, too
@@ -401,34 +436,33 @@ async def what_nobody_started_is_not_found_by_its_key(subject: Subject, adapter:
         hold(found is None, f"find() must return None for a key that nobody used; it returned {found!r}")
 
 
+@Needs(starts=KEYED_OR_FINDABLE, parts=("other_arguments",))
 async def another_input_under_the_same_key_is_refused(subject: Subject, adapter: Adapter) -> None:
     """Another input under the same key is refused."""
-    only_if(adapter, STARTS_ONCE_PER_KEY)
-    if subject.other_arguments is UNKNOWN:
-        raise NotTried("no other input is known")
     start = new_start(subject.finishes)
     ref = ref_of(start, await adapter.start(start))
     await expect_conflict(subject, adapter, replace(start, arguments=subject.other_arguments))
     _succeeded_as(subject, await until_ended(subject, adapter, ref))
 
 
+@Needs(starts=KEYED_OR_FINDABLE)
 async def another_workflow_under_the_same_key_is_refused(subject: Subject, adapter: Adapter) -> None:
     """Another workflow under the same key is refused."""
-    only_if(adapter, STARTS_ONCE_PER_KEY)
     start, other = new_start(subject.finishes), new_start(subject.fails)
     await adapter.start(start)
     await expect_conflict(subject, adapter, replace(other, key=start.key))
 
 
+@Needs(parts=("refused",))
 async def a_start_that_the_engine_refuses_is_a_definite_no(subject: Subject, adapter: Adapter) -> None:
     """A start that the engine refuses is a definite no, with a reason."""
-    if subject.refused is None:
-        raise NotTried("nothing is known that this engine refuses to start")
+    assert subject.refused is not None
     advice = "start() must raise EngineRefused when the engine says no (a 4xx): anything else is tried again and again"
     refused = await expect(adapter.start(new_start(subject.refused)), EngineRefused, advice=advice)
     assert_clean(subject, str(refused))
 
 
+@Needs()
 async def another_key_is_another_execution(subject: Subject, adapter: Adapter) -> None:
     """Another key starts another execution."""
     one, other = new_start(subject.finishes), new_start(subject.finishes)
@@ -436,6 +470,7 @@ async def another_key_is_another_execution(subject: Subject, adapter: Adapter) -
     hold(handles[0] != handles[1], f"two keys gave one execution: {handles[0]}")
 
 
+@Needs()
 async def a_handle_survives_our_restart(subject: Subject, adapter: Adapter) -> None:
     """A handle can be stored, and is good after a restart."""
     start = new_start(subject.finishes)
@@ -449,6 +484,7 @@ async def a_handle_survives_our_restart(subject: Subject, adapter: Adapter) -> N
 # --- describe
 
 
+@Needs()
 async def a_look_at_a_running_execution_never_waits(subject: Subject, adapter: Adapter) -> None:
     """A look at a running execution never waits, and has nothing that belongs to its end."""
     async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
@@ -461,6 +497,7 @@ async def a_look_at_a_running_execution_never_waits(subject: Subject, adapter: A
         hold(bool(seen.execution_id), "describe() says execution_id: what a person types into the engine's own page")
 
 
+@Needs()
 async def a_look_does_not_block_the_event_loop(subject: Subject, adapter: Adapter) -> None:
     """A look leaves the event loop to others: a blocking call belongs in a thread."""
     blocked: list[float] = []
@@ -484,11 +521,13 @@ async def _tick(ticks: list[float]) -> None:
         ticks.append(anyio.current_time())
 
 
+@Needs()
 async def the_output_is_there_when_it_has_succeeded(subject: Subject, adapter: Adapter) -> None:
     """The output comes across when the execution has succeeded."""
     _succeeded_as(subject, await see_end(subject, adapter, subject.finishes))
 
 
+@Needs()
 async def a_failure_says_why_without_a_stack_trace(subject: Subject, adapter: Adapter) -> None:
     """A failure says why, without a stack trace."""
     seen = await see_end(subject, adapter, subject.fails)
@@ -499,6 +538,7 @@ async def a_failure_says_why_without_a_stack_trace(subject: Subject, adapter: Ad
         hold(not _traces(f"{failure}{seen.message}"), f"a stack trace crossed the boundary: {failure}")
 
 
+@Needs()
 async def a_terminal_answer_never_changes(subject: Subject, adapter: Adapter) -> None:
     """A terminal answer never changes, after any call and for any replica."""
     for role in (subject.finishes, subject.fails):
@@ -512,6 +552,7 @@ async def a_terminal_answer_never_changes(subject: Subject, adapter: Adapter) ->
             _unchanged(ended, await other.describe(ref), "a restart")
 
 
+@Needs()
 async def an_execution_nobody_started_is_not_found(subject: Subject, adapter: Adapter) -> None:
     """An execution that nobody started is not found; cancel and answer may refuse."""
     ref = Ref(workflow=subject.finishes.workflow, handle=subject.unknown_handle, options=dict(subject.finishes.options))
@@ -523,6 +564,7 @@ async def an_execution_nobody_started_is_not_found(subject: Subject, adapter: Ad
 # --- answer
 
 
+@Needs(parts=("asks",))
 async def an_answer_lets_it_go_on(subject: Subject, adapter: Adapter) -> None:
     """An answer arrives once, and lets the execution go on; sent again it is ignored."""
     ref, seen = await see_questions(subject, adapter, subject.asks)
@@ -537,6 +579,7 @@ async def an_answer_lets_it_go_on(subject: Subject, adapter: Adapter) -> None:
     _unchanged(ended, await adapter.describe(ref), "the same answer once more")
 
 
+@Needs(parts=("asks",))
 async def an_answer_to_an_unknown_question_is_ignored(subject: Subject, adapter: Adapter) -> None:
     """An answer to an unknown question is ignored."""
     ref, seen = await see_questions(subject, adapter, subject.asks)
@@ -549,6 +592,7 @@ async def an_answer_to_an_unknown_question_is_ignored(subject: Subject, adapter:
     hold(ended.status is Status.SUCCEEDED, f"the known answer counts beside the unknown one: {ended}")
 
 
+@Needs(parts=("asks_two",))
 async def some_of_the_questions_can_be_answered_first(subject: Subject, adapter: Adapter) -> None:
     """Some of the open questions can be answered first; a key is never used again."""
     ref, _ = await see_questions(subject, adapter, subject.asks_two)
@@ -566,6 +610,7 @@ async def some_of_the_questions_can_be_answered_first(subject: Subject, adapter:
     hold(ended.status is Status.SUCCEEDED, f"with both answers it must succeed: {ended}")
 
 
+@Needs(parts=("asks",))
 async def a_question_is_answered_after_our_restart(subject: Subject, adapter: Adapter) -> None:
     """A question is answered by another replica, or after a restart."""
     ref, seen = await see_questions(subject, adapter, subject.asks)
@@ -577,6 +622,7 @@ async def a_question_is_answered_after_our_restart(subject: Subject, adapter: Ad
         hold(ended.status is Status.SUCCEEDED, f"the answer of another replica lets it go on: {ended}")
 
 
+@Needs(parts=("asks",))
 async def a_declined_question_is_not_delivered_as_accepted(subject: Subject, adapter: Adapter) -> None:
     """A declined question is not delivered as accepted; the outcome of `asks` must show which it was."""
     ref, seen = await see_questions(subject, adapter, subject.asks)
@@ -590,6 +636,7 @@ async def a_declined_question_is_not_delivered_as_accepted(subject: Subject, ada
     hold(not same, f"a declined question was delivered as an accepted one: both ended as {declined}")
 
 
+@Needs(parts=("asks_two",))
 async def a_later_answer_does_not_replace_the_first(subject: Subject, adapter: Adapter) -> None:
     """The first answer counts, also while another question keeps the execution waiting."""
     outputs: list[JSON] = []
@@ -617,10 +664,21 @@ async def _answered(subject: Subject, adapter: Adapter, ref: Ref, seen: Executio
 # --- cancel
 
 
+@Needs()
+async def a_running_execution_can_be_cancelled(subject: Subject, adapter: Adapter) -> None:
+    """A running execution can be cancelled; to ask twice is to ask once."""
+    start = new_start(subject.endless)
+    ref = ref_of(start, await adapter.start(start))
+    await adapter.cancel(ref)
+    await adapter.cancel(ref)
+    ended = await until_ended(subject, adapter, ref)
+    hold((ended.status, ended.output) == (Status.CANCELLED, None), f"it must end as cancelled: {ended}")
+
+
+@Needs(parts=("has_stopped",))
 async def a_cancel_stops_the_work(subject: Subject, adapter: Adapter) -> None:
     """A cancellation stops the work itself, and does not only change the status."""
-    if subject.has_stopped is None:
-        raise NotTried("the subject cannot tell whether the engine still works")
+    assert subject.has_stopped is not None
     start = new_start(subject.endless)
     ref = ref_of(start, await adapter.start(start))
     await adapter.cancel(ref)
@@ -633,16 +691,7 @@ async def a_cancel_stops_the_work(subject: Subject, adapter: Adapter) -> None:
     raise LawBroken("it ended as cancelled, and the engine still works on it: cancel() must reach the engine")
 
 
-async def a_running_execution_can_be_cancelled(subject: Subject, adapter: Adapter) -> None:
-    """A running execution can be cancelled; to ask twice is to ask once."""
-    start = new_start(subject.endless)
-    ref = ref_of(start, await adapter.start(start))
-    await adapter.cancel(ref)
-    await adapter.cancel(ref)
-    ended = await until_ended(subject, adapter, ref)
-    hold((ended.status, ended.output) == (Status.CANCELLED, None), f"it must end as cancelled: {ended}")
-
-
+@Needs(parts=("asks",))
 async def an_execution_that_waits_for_an_answer_can_be_cancelled(subject: Subject, adapter: Adapter) -> None:
     """An execution that waits for an answer can be cancelled, and then asks nothing."""
     ref, _ = await see_questions(subject, adapter, subject.asks)
@@ -651,32 +700,5 @@ async def an_execution_that_waits_for_an_answer_can_be_cancelled(subject: Subjec
     hold((ended.status, dict(ended.requests)) == (Status.CANCELLED, {}), f"it must end as cancelled: {ended}")
 
 
-LAWS: Final[Sequence[Law]] = (
-    starting_twice_with_one_key_is_starting_once,
-    starting_again_after_it_ended_starts_nothing,
-    a_start_whose_reply_was_lost_is_found_again,
-    starting_at_once_from_two_replicas_leaves_one_execution,
-    of_two_started_one_after_the_other_the_first_goes_on,
-    what_nobody_started_is_not_found_by_its_key,
-    another_input_under_the_same_key_is_refused,
-    another_workflow_under_the_same_key_is_refused,
-    a_start_that_the_engine_refuses_is_a_definite_no,
-    another_key_is_another_execution,
-    a_handle_survives_our_restart,
-    a_look_at_a_running_execution_never_waits,
-    a_look_does_not_block_the_event_loop,
-    the_output_is_there_when_it_has_succeeded,
-    a_failure_says_why_without_a_stack_trace,
-    a_terminal_answer_never_changes,
-    an_execution_nobody_started_is_not_found,
-    an_answer_lets_it_go_on,
-    an_answer_to_an_unknown_question_is_ignored,
-    some_of_the_questions_can_be_answered_first,
-    a_question_is_answered_after_our_restart,
-    a_declined_question_is_not_delivered_as_accepted,
-    a_later_answer_does_not_replace_the_first,
-    a_running_execution_can_be_cancelled,
-    a_cancel_stops_the_work,
-    an_execution_that_waits_for_an_answer_can_be_cancelled,
-)
+LAWS: Final[Sequence[Law]] = tuple(NEEDS)
 """The laws that can be tried on an engine as it is, in the order of the verbs."""

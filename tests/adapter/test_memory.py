@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mcp_workflows.adapter import Adapter, Ref, Start, Status
+from mcp_workflows.adapter import Adapter, Adopts, Ref, Start, StartGuarantee, Status, Terminates
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import (
@@ -60,6 +60,8 @@ def subject_of(new_adapter: Callable[[], Adapter], unreachable: Callable[[], Ada
 class TestMemoryAdapter(AdapterContract):
     """All laws, no gaps."""
 
+    capabilities = frozenset({Adopts, Checks, Terminates})
+
     @pytest.fixture
     def subject(self) -> Subject:
         settings = MemorySettings(name=uuid.uuid4().hex)
@@ -69,6 +71,9 @@ class TestMemoryAdapter(AdapterContract):
 
 class TestFindableMemoryAdapter(AdapterContract):
     """All laws of an engine without keys, whose list lags behind."""
+
+    starts = StartGuarantee.FINDABLE
+    capabilities = frozenset({Adopts, Checks, Terminates})
 
     @pytest.fixture
     def subject(self) -> Subject:

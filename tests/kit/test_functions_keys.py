@@ -129,6 +129,8 @@ RefusesTheName: type[Adapter] = runs(taken=taken)
 class RunsContract(AdapterContract):
     """The laws, with replies that are lost on the way."""
 
+    lacks = frozenset({"asks", "asks_two", "has_stopped", "refused"})
+
     kind: type[Adapter]
     refuses: bool
 

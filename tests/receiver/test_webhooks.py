@@ -30,7 +30,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.reload import Reloader
 from mcp_workflows.testing import Role, Subject
-from mcp_workflows.testing.capability_contract import CapabilityLaws
+from mcp_workflows.testing.adapter_contract import a_route_has_an_address_and_trusts_somebody
 from tests.access.authn.test_issuers import BAD
 from tests.receiver.called import CalledAdapter, CalledSettings, install
 from tests.support.commands import COMMAND
@@ -359,7 +359,7 @@ async def test_the_contract_looks_at_routes(settings: Mapping[str, Any], kept: b
     )
     async with new_adapter() as adapter:
         with nullcontext() if kept else pytest.raises(AssertionError):
-            await CapabilityLaws().test_a_route_has_an_address_and_trusts_somebody(subject, adapter)
+            await a_route_has_an_address_and_trusts_somebody(subject, adapter)
 
 
 # --- the commands

@@ -29,7 +29,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.reload import Reloader
 from mcp_workflows.testing import Role, Subject
-from mcp_workflows.testing.capability_contract import CapabilityLaws
+from mcp_workflows.testing.adapter_contract import a_marked_workflow_can_be_offered
 from mcp_workflows.tools.tool import TaskSupport
 from tests.support.config_files import problems
 from tests.support.served import Peer, peer, serving
@@ -518,7 +518,7 @@ async def test_the_contract_has_a_law_for_it(exposed: Exposed, kept: bool) -> No
         endless=role,
     )
     with broken:
-        await CapabilityLaws().test_what_is_marked_can_be_offered(subject, adapter)
+        await a_marked_workflow_can_be_offered(subject, adapter)
 
 
 # --- changed definitions

@@ -17,19 +17,19 @@ from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start,
 from mcp_workflows.adapter.memory import MemoryTooling
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.testing import (
-    AdapterContract,
     FindableMemoryAdapter,
     FindableMemorySettings,
     MemoryAdapter,
     MemorySettings,
     Role,
     Subject,
+    adapter_contract,
+    laws,
 )
 
 pytestmark = pytest.mark.anyio
 
 Law = Callable[[Subject, Adapter], Awaitable[None]]
-LAWS = AdapterContract()
 
 
 @asynccontextmanager
@@ -52,6 +52,7 @@ def subject_of(kind: type[MemoryAdapter], name: str = "") -> Subject:
         asks=Role(workflow="ask"),
         refused=Role(workflow="nobody-wrote-this"),
         losing_replies=losing_nothing,
+        unreachable=lambda: kind(FindableMemorySettings(name=uuid.uuid4().hex, unreachable=True)),
         patience=0.5,
         glance=0.2,
     )
@@ -89,7 +90,7 @@ class Blocking(MemoryAdapter):
 
 @pytest.mark.parametrize("kind", [LongPolling, Blocking])
 async def test_a_describe_that_waits_for_what_runs_is_caught(kind: type[MemoryAdapter]) -> None:
-    found = await said(LAWS.test_a_look_at_a_running_execution_never_waits, kind)
+    found = await said(laws.a_look_at_a_running_execution_never_waits, kind)
     assert found.startswith("describe() took more than 0.2 s: it is one look, and waits for nothing")
 
 
@@ -107,7 +108,7 @@ class OneAtATime(MemoryAdapter):
 async def test_an_engine_that_runs_one_at_a_time_can_be_looked_at() -> None:
     subject = subject_of(OneAtATime)
     async with subject.new_adapter() as adapter:
-        await LAWS.test_a_look_at_a_running_execution_never_waits(subject, adapter)
+        await laws.a_look_at_a_running_execution_never_waits(subject, adapter)
 
 
 class SilentAnswer(MemoryAdapter):
@@ -145,7 +146,7 @@ class UnsureLook(MemoryAdapter):
 async def test_a_verb_that_says_nothing_of_an_execution_that_is_not_there_is_caught(
     kind: type[MemoryAdapter], told: str
 ) -> None:
-    found = await said(LAWS.test_an_execution_nobody_started_is_not_found, kind)
+    found = await said(laws.an_execution_nobody_started_is_not_found, kind)
     assert found.startswith(told)
     assert ("it raised EngineUnavailable: the engine in memory" if kind is UnsureLook else "it returned None") in found
 
@@ -163,7 +164,7 @@ class RefusingMemory(MemoryAdapter):
 async def test_a_definite_no_to_a_cancellation_of_what_is_not_there_will_do() -> None:
     subject = subject_of(RefusingMemory)
     async with subject.new_adapter() as adapter:
-        await LAWS.test_an_execution_nobody_started_is_not_found(subject, adapter)
+        await laws.an_execution_nobody_started_is_not_found(subject, adapter)
 
 
 class LettingThrough(MemoryAdapter):
@@ -188,7 +189,7 @@ class Hoping(MemoryAdapter):
 
 @pytest.mark.parametrize(("kind", "did"), [(LettingThrough, "ValueError"), (Hoping, "EngineUnavailable")])
 async def test_a_refusal_that_would_be_tried_again_and_again_is_caught(kind: type[MemoryAdapter], did: str) -> None:
-    found = await said(LAWS.test_a_start_that_the_engine_refuses_is_a_definite_no, kind)
+    found = await said(laws.a_start_that_the_engine_refuses_is_a_definite_no, kind)
     assert found.startswith("start() must raise EngineRefused when the engine says no (a 4xx)")
     assert f"it raised {did}: no workflow named 'nobody-wrote-this'" in found
 
@@ -226,8 +227,8 @@ class CarelessFinder(FindableMemoryAdapter):
 @pytest.mark.parametrize(
     "law",
     [
-        LAWS.test_another_input_under_the_same_key_is_refused,
-        LAWS.test_another_workflow_under_the_same_key_is_refused,
+        laws.another_input_under_the_same_key_is_refused,
+        laws.another_workflow_under_the_same_key_is_refused,
     ],
 )
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ async def test_a_key_that_is_taken_without_a_word_is_caught(
 
 
 async def test_a_reply_that_was_not_lost_is_told() -> None:
-    found = await said(LAWS.test_a_start_whose_reply_was_lost_is_found_again, MemoryAdapter)
+    found = await said(laws.a_start_whose_reply_was_lost_is_found_again, MemoryAdapter)
     assert found.startswith("start() must raise EngineUnavailable when no reply comes (if it came: `losing_replies`")
 
 
@@ -260,7 +261,7 @@ class Promising(MemoryAdapter):
 
 
 async def test_a_false_promise_that_nothing_was_started_is_told() -> None:
-    found = await said(LAWS.test_a_start_whose_reply_was_lost_is_found_again, Promising)
+    found = await said(laws.a_start_whose_reply_was_lost_is_found_again, Promising)
     assert "EngineUnavailable(sent=False) is a promise that nothing was started" in found
 
 
@@ -287,12 +288,10 @@ class Wrong(MemoryAdapter):
 
 
 async def test_a_check_may_say_that_it_is_unknown_but_not_that_there_is_none() -> None:
-    subject = replace(
-        subject_of(Unsure), unreachable=lambda: Unsure(MemorySettings(name=uuid.uuid4().hex, unreachable=True))
-    )
+    subject = subject_of(Unsure)
     async with subject.new_adapter() as adapter:
-        await LAWS.test_checks_find_out_what_is_there(subject, adapter)
-    assert "no such workflow" in await said(LAWS.test_checks_find_out_what_is_there, Wrong)
+        await adapter_contract.checks_find_out_what_is_there(subject, adapter)
+    assert "no such workflow" in await said(adapter_contract.checks_find_out_what_is_there, Wrong)
 
 
 class BlockingForLong(MemoryAdapter):
@@ -336,10 +335,10 @@ class OnlySaysCancelled(MemoryAdapter):
 @pytest.mark.parametrize(
     ("law", "mutated", "told"),
     [
-        (LAWS.test_a_look_does_not_block_the_event_loop, BlockingForLong, "describe() kept the event loop for 2."),
-        (LAWS.test_a_declined_question_is_not_delivered_as_accepted, YesMan, "a declined question was delivered as"),
-        (LAWS.test_a_later_answer_does_not_replace_the_first, LastWins, "a later answer replaced the first"),
-        (LAWS.test_a_cancel_stops_the_work, OnlySaysCancelled, "it ended as cancelled, and the engine still works"),
+        (laws.a_look_does_not_block_the_event_loop, BlockingForLong, "describe() kept the event loop for 2."),
+        (laws.a_declined_question_is_not_delivered_as_accepted, YesMan, "a declined question was delivered as"),
+        (laws.a_later_answer_does_not_replace_the_first, LastWins, "a later answer replaced the first"),
+        (laws.a_cancel_stops_the_work, OnlySaysCancelled, "it ended as cancelled, and the engine still works"),
     ],
 )
 async def test_a_mutated_adapter_breaks_the_law_and_a_right_one_keeps_it(

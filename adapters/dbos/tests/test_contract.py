@@ -18,10 +18,10 @@ from anyio.abc import ByteStream, SocketAttribute
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
 from adapters.dbos.tests.postgres_server import frozen, new_database
-from mcp_workflows.adapter import Adapter, Ref, Start
+from mcp_workflows.adapter import Adapter, Adopts, Hints, Limited, Ref, Start, Sweeps
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
-from mcp_workflows.testing.lossy import LossyProxy
+from mcp_workflows.kit.tooling import Checks, Explains
+from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from tests.support.child_processes import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,6 +63,9 @@ def subject_of(new_adapter: Callable[[], DbosAdapter], *, refused: str | None = 
 class TestInThisProcess(AdapterContract):
     """Workflows in this process, on SQLite."""
 
+    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, Sweeps})
+    lacks = frozenset({"has_stopped", "losing_replies"})
+
     @pytest.fixture
     def subject(self, tmp_path: Path) -> Subject:
         return subject_of(lambda: in_process(f"sqlite:///{tmp_path}/flows.db"))
@@ -71,6 +74,9 @@ class TestInThisProcess(AdapterContract):
 @pytest.mark.usefixtures("processes")
 class TestOnPostgres(AdapterContract):
     """Workflows in this process, on PostgreSQL."""
+
+    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, Sweeps})
+    lacks = frozenset({"has_stopped", "losing_replies"})
 
     @pytest.fixture
     def subject(self, postgres_url: str) -> Subject:
@@ -151,6 +157,9 @@ async def commit_proxy(target: int) -> AsyncGenerator[CommitProxy]:
 @pytest.mark.usefixtures("processes")
 class TestWorkersElsewhere(AdapterContract):
     """Workflows in another process, on PostgreSQL, of which a proxy can lose the reply to a commit."""
+
+    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, Sweeps})
+    lacks = frozenset({"has_stopped", "refused"})
 
     @pytest.fixture
     async def subject(self, postgres_url: str) -> AsyncGenerator[Subject]:

@@ -23,7 +23,7 @@ from mcp_workflows_google.settings import GoogleSettings
 
 from adapters.google.tests.injecting import CUT, HANG, LOST, Fault, Injecting, Reply, injecting
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows.testing.lossy import LossyProxy
+from mcp_workflows.testing import LossyProxy
 from tests.support.child_processes import free_port
 from tests.support.stopwatch import stopwatch
 

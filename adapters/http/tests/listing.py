@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_workflows_http.adapter import SweepingHttpAdapter
-
-from mcp_workflows.adapter import Adapter, Ref, Status
+from mcp_workflows.adapter import Adapter, Ref, Status, Sweeps
 from mcp_workflows.testing import AdapterContract, Subject
 from mcp_workflows.testing.laws import cancelled_afterwards, new_start, ref_of, see_questions, until_ended
 
@@ -14,7 +12,7 @@ class ListingContract(AdapterContract):
 
     async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
         """The list tells who runs; who has ended is left out, and then described."""
-        assert isinstance(adapter, SweepingHttpAdapter)
+        assert isinstance(adapter, Sweeps)
         ended = new_start(subject.finishes)
         over = ref_of(ended, await adapter.start(ended))
         await until_ended(subject, adapter, over)
@@ -24,7 +22,7 @@ class ListingContract(AdapterContract):
 
     async def test_a_sweep_shows_questions(self, subject: Subject, adapter: Adapter) -> None:
         """No list shows questions: an execution that may ask is left out, or it differs, and then it is described."""
-        assert isinstance(adapter, SweepingHttpAdapter)
+        assert isinstance(adapter, Sweeps)
         ref, _ = await see_questions(subject, adapter, subject.asks)
         swept = await adapter.describe_many([ref])
         assert {each.status for each in swept.values()} <= {Status.INPUT_REQUIRED}

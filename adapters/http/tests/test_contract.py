@@ -12,7 +12,8 @@ from mcp_workflows_http import HttpAdapter, HttpSettings
 
 from adapters.http.tests.jobs_api import DEFINITION, FIND, LIST, jobs_api
 from adapters.http.tests.listing import ListingContract
-from mcp_workflows.adapter import Adapter
+from mcp_workflows.adapter import Adapter, Limited, StartGuarantee, Sweeps
+from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 
 
@@ -53,6 +54,8 @@ async def subject_of(*, dedupes: bool = True, **more: Any) -> AsyncGenerator[Sub
 class TestKeyed(AdapterContract):
     """An API that dedupes by key."""
 
+    capabilities = frozenset({Checks, Limited})
+
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
         async with subject_of(starts="keyed") as subject:
@@ -61,6 +64,9 @@ class TestKeyed(AdapterContract):
 
 class TestFindable(AdapterContract):
     """An API that takes no notice of keys, with a list in which they are found."""
+
+    starts = StartGuarantee.FINDABLE
+    capabilities = frozenset({Checks, Limited})
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
@@ -71,6 +77,8 @@ class TestFindable(AdapterContract):
 class TestSwept(ListingContract):
     """An API that dedupes by key, and lists those that run."""
 
+    capabilities = frozenset({Checks, Limited, Sweeps})
+
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
         sweep = {**LIST, "status": "{{item.state}}", "asking": "{{item.questions}}"}
@@ -80,6 +88,9 @@ class TestSwept(ListingContract):
 
 class TestOnce(AdapterContract):
     """An API that promises nothing."""
+
+    starts = StartGuarantee.ONCE
+    capabilities = frozenset({Checks, Limited})
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:

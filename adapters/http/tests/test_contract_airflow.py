@@ -15,8 +15,9 @@ from mcp_workflows_http import HttpAdapter
 
 from adapters.http.tests.airflow_engine import Airflow
 from adapters.http.tests.real import subject_of
-from mcp_workflows.adapter import Adapter, Execution, Progress, Status
+from mcp_workflows.adapter import Adapter, Execution, HasLogs, Limited, Progress, StartGuarantee, Status
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject
 from mcp_workflows.testing.laws import (
     cancelled_afterwards,
@@ -53,6 +54,9 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestAirflow(AdapterContract):
     """KEYED: by the id of a run of a DAG."""
+
+    starts = StartGuarantee.FINDABLE
+    capabilities = frozenset({Checks, HasLogs, Limited})
 
     @pytest.fixture
     async def subject(self, airflow: Airflow) -> AsyncIterator[Subject]:

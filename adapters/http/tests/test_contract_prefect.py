@@ -14,8 +14,9 @@ from mcp_workflows_http import HttpAdapter
 from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.prefect_engine import Prefect
 from adapters.http.tests.real import subject_of
-from mcp_workflows.adapter import Adapter, Status
+from mcp_workflows.adapter import Adapter, Limited, Status, Sweeps
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.laws import new_start, see_questions, until, until_ended
 
@@ -44,6 +45,9 @@ def repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestPrefect(ListingContract):
     """KEYED: by the idempotency key of a flow."""
+
+    capabilities = frozenset({Checks, Limited, Sweeps})
+    lacks = frozenset({"asks_two", "has_stopped"})
 
     @pytest.fixture
     async def subject(self, prefect: Prefect) -> AsyncIterator[Subject]:

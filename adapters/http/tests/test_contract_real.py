@@ -12,8 +12,9 @@ from adapters.http.tests.buildbot_engine import Buildbot
 from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.real import subject_of
 from adapters.http.tests.toil_engine import Toil
-from mcp_workflows.adapter import Adapter, Ref, Status
+from mcp_workflows.adapter import Adapter, Limited, Ref, StartGuarantee, Status, Sweeps
 from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject
 from mcp_workflows.testing.laws import new_start, ref_of, until_ended
 
@@ -22,6 +23,10 @@ pytestmark = pytest.mark.process
 
 class TestBuildbot(ListingContract):
     """FINDABLE: the key is in the reason of the build."""
+
+    starts = StartGuarantee.FINDABLE
+    capabilities = frozenset({Checks, Limited, Sweeps})
+    lacks = frozenset({"asks", "asks_two", "has_stopped"})
 
     @pytest.fixture
     async def subject(self, buildbot: Buildbot) -> AsyncIterator[Subject]:
@@ -61,6 +66,10 @@ async def cancel_until_taken(subject: Subject, adapter: Adapter, ref: Ref) -> No
 
 class TestToil(AdapterContract):
     """ONCE: WES has no key for a start."""
+
+    starts = StartGuarantee.ONCE
+    capabilities = frozenset({Checks, Limited})
+    lacks = frozenset({"asks", "asks_two", "has_stopped", "refused"})
 
     @pytest.fixture
     async def subject(self, toil: Toil) -> AsyncIterator[Subject]:

@@ -14,7 +14,8 @@ import pytest
 from mcp_workflows_mcp import McpAdapter
 
 from adapters.mcp.tests.support import FIND, http, served, stdio
-from mcp_workflows.adapter import Adapter, Ref, Start, Status
+from mcp_workflows.adapter import Adapter, Limited, Ref, Start, StartGuarantee, Status
+from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 
 UNKNOWN = '{"v":1,"kind":"split","run":"none","workflow":"echo","at":0,"definition":"x","reply":null}'
@@ -46,6 +47,9 @@ def subject_of(
 class TestStdio(AdapterContract):
     """A program that dedupes by key."""
 
+    capabilities = frozenset({Checks, Limited})
+    lacks = frozenset({"has_stopped", "losing_replies"})
+
     @pytest.fixture
     def subject(self, tmp_path: Path) -> Subject:
         def unreachable() -> McpAdapter:
@@ -75,6 +79,8 @@ async def over_http(state: Path, *, dedupes: bool = True, **more: Any) -> AsyncG
 class TestKeyed(AdapterContract):
     """A server over HTTP that dedupes by key."""
 
+    capabilities = frozenset({Checks, Limited})
+
     @pytest.fixture
     async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
         async with over_http(tmp_path / "jobs.json") as subject:
@@ -84,6 +90,9 @@ class TestKeyed(AdapterContract):
 class TestFindable(AdapterContract):
     """A server over HTTP that takes no notice of keys, with a tool that lists executions."""
 
+    starts = StartGuarantee.FINDABLE
+    capabilities = frozenset({Checks, Limited})
+
     @pytest.fixture
     async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
         async with over_http(tmp_path / "jobs.json", dedupes=False, starts="findable", find=FIND) as subject:
@@ -92,6 +101,9 @@ class TestFindable(AdapterContract):
 
 class TestOnce(AdapterContract):
     """A server over HTTP that promises nothing."""
+
+    starts = StartGuarantee.ONCE
+    capabilities = frozenset({Checks, Limited})
 
     @pytest.fixture
     async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from mcp_workflows_acme import AcmeAdapter, AcmeSettings
 
+from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 
 
@@ -19,6 +20,8 @@ def port(pytestconfig: pytest.Config) -> Iterator[int]:
 
 
 class TestAcme(AdapterContract):
+    capabilities = frozenset({Checks})
+
     @pytest.fixture
     async def subject(self, port: int) -> AsyncIterator[Subject]:
         async with lossy_proxy(port) as proxy:

@@ -16,7 +16,10 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows.testing import Role, Subject
-from mcp_workflows.testing.capability_contract import CapabilityLaws
+from mcp_workflows.testing.adapter_contract import (
+    an_allowance_leaves_something,
+    an_execution_that_ends_is_hinted_at_by_its_handle,
+)
 from mcp_workflows.tools.tool import WatchTool
 from mcp_workflows.wire.commands import Call, Created
 from tests.support.places import Counting, Place, Slow, place, quiet
@@ -103,8 +106,8 @@ async def known(here: Place, ids: list[str]) -> None:
 class TestTelling:
     """An adapter with hints and quotas against their laws."""
 
-    test_hints = CapabilityLaws.test_an_execution_that_ends_is_hinted_at_by_its_handle
-    test_limited = CapabilityLaws.test_an_allowance_leaves_something
+    test_hints = staticmethod(an_execution_that_ends_is_hinted_at_by_its_handle)
+    test_limited = staticmethod(an_allowance_leaves_something)
 
     @pytest.fixture
     async def adapter(self, tmp_path: Path) -> AsyncIterator[Adapter]:
