@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Self
 
 import anyio
 from pydantic import BaseModel
@@ -28,6 +28,7 @@ from mcp_workflows.adapter import (
 )
 from mcp_workflows.adapter.redaction import SECRET_KEY
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, ResultUnavailable
+from mcp_workflows.kit.bulk_status import Listings
 from mcp_workflows.kit.change_hints import ChangeHints
 from mcp_workflows.kit.definition import AnsweredAt
 from mcp_workflows.kit.expressions import Scope, as_object, lenient
@@ -36,21 +37,21 @@ from mcp_workflows.kit.kept_definitions import KeptDefinitions
 from mcp_workflows.kit.kept_looks import KeptLooks
 from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows_http.client import ApiClient
-from mcp_workflows_http.definition import ApiDefinition, Ask
+from mcp_workflows_http.definition import ApiDefinition, Ask, Search, Webhook
 from mcp_workflows_http.describe import describe, listings, log_end
 from mcp_workflows_http.errors import change_error
 from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.settings import HttpOptions, HttpSettings
 from mcp_workflows_http.start import find_executions, start_execution
-from mcp_workflows_http.tooling import DiscoveringHttpTooling, HttpTooling
+from mcp_workflows_http.tooling import HttpTooling
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
 _SWEEP_EVERY: Final = 5.0  # seconds at least between two sweeps
 _BATCH: Final = 1000  # executions of one sweep
 _CANCEL_AGAIN: Final = 0.1  # seconds between two looks at an execution that cannot be cancelled yet
 _LISTS_SHARE: Final = 0.4  # of the rate limit, where the API has lists; starts, answers and searches get the rest
-
-T = TypeVar("T", bound="HttpAdapter")
+_LOOKS_SHARE: Final = 0.8  # of the rate limit
+_LOOKS_SHARE_BESIDE_LISTS: Final = 0.5
 
 
 class HttpAdapter(Adapter):
@@ -60,20 +61,28 @@ class HttpAdapter(Adapter):
     Options: ClassVar[type[BaseModel]] = HttpOptions
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
     tooling: Any = HttpTooling  # Any: see `Adapter.tooling`
-    looks_share: ClassVar[float] = 0.8  # of the rate limit
-
-    def __new__(cls, settings: HttpSettings) -> Self:
-        """Return an adapter with exactly the capabilities that the definition has."""
-        return super().__new__(_kind(cls, settings))
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
         self._definitions = KeptDefinitions[ApiDefinition](settings, settings.definition, ApiDefinition)
         self._client = ApiClient(settings)
         self._waits = KeptLooks()
+        self._listings: Listings | None = None
         self.changes = ChangeHints()
-        kind = HttpTooling if settings.workflows is None else DiscoveringHttpTooling
-        self.tooling = kind(settings, self._client, self._definitions)
+        self.tooling = HttpTooling(settings, self._client, self._definitions)
+        self.starts = settings.starts  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # its own
+        # An instance has the methods of a capability only if its definition makes that possible.
+        if settings.find is not None:
+            self.find, self.settling = partial(self._find, settings.find), _LONGEST_CALL + settings.settling
+        if settings.look.log is not None:
+            self.log = self._log
+        if settings.webhook_secret is not None:
+            self.routes, self.hints = self._routes, self._hints
+        if settings.can_sweep and settings.sweep is not None:
+            self._listings = listings(
+                self._client, settings, settings.sweep, lambda: self._client.refill * _LISTS_SHARE
+            )
+            self.describe_many = self._listings.describe_many
 
     def remember(self, notes: Notes) -> None:
         """Keep definitions there; see `Remembers.remember`."""
@@ -106,6 +115,8 @@ class HttpAdapter(Adapter):
             await self._definitions.keep()
             handle = await start_execution(self._client, self._settings, self._definitions.current_digest, start)
         self.changes.register(handle.name, handle.text())
+        if self._listings is not None:
+            self._listings.note_running(handle.text())  # older lists do not have it yet
         return handle.text()
 
     async def describe(self, ref: Ref) -> Execution:
@@ -114,6 +125,7 @@ class HttpAdapter(Adapter):
         self.changes.register(handle.name, ref.handle)
         if kept := self._waits.get(ref.handle):
             return kept
+        began = anyio.current_time()
         async with self._in_time():
             definition = await self._definitions.get(handle.definition)
             try:
@@ -125,6 +137,8 @@ class HttpAdapter(Adapter):
                 await self._definitions.note_unmapped(seen.unmapped)
         if seen.wait and not seen.execution.terminal:
             self._waits.keep(ref.handle, seen.execution, seen.wait)
+        if self._listings is not None and seen.execution.status is Status.RUNNING:
+            self._listings.note_running(ref.handle, began)  # a list that began before says no more of it
         return seen.execution
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
@@ -191,12 +205,15 @@ class HttpAdapter(Adapter):
 
     @property
     def allowance(self) -> Allowance:
-        """This process's share of the API's rate limit; see `Limited.allowance`."""
+        """This process's share of the API's rate limit; see `Limited.allowance`.
+
+        A sweep for each list is enough, since clients are told how old that is.
+        """
         requests = 1 + sum(more.when is None and more.each is None for more in self._settings.look.more.values())
-        refill = self._client.refill * self.looks_share
+        share = _LOOKS_SHARE if self._listings is None else _LOOKS_SHARE_BESIDE_LISTS
         return Allowance(
-            looks_per_second=refill / requests,
-            sweep_every=_SWEEP_EVERY,
+            looks_per_second=self._client.refill * share / requests,
+            sweep_every=_SWEEP_EVERY if self._listings is None else max(_SWEEP_EVERY, self._listings.every),
             batch=_BATCH,
             burst=int(min(self._client.spare / requests, _BATCH)),
         )
@@ -211,31 +228,18 @@ class HttpAdapter(Adapter):
         except TimeoutError:
             raise EngineUnavailable(f"no answer within {seconds:g} s (timeout)") from None
 
+    # --- capabilities of some definitions
 
-class FindingHttpAdapter(HttpAdapter):
-    """Adapter for a job API whose list tells the key of an execution; satisfies `Finds` besides."""
-
-    @property
-    def settling(self) -> timedelta:
-        """The longest time until the API shows the execution of a call that has begun; see `Finds.settling`."""
-        return _LONGEST_CALL + self._settings.settling
-
-    async def find(self, start: Start) -> str | None:
+    async def _find(self, how: Search, start: Start) -> str | None:
         """Return the oldest execution of a key, and cancel the later ones; see `Finds.find`."""
-        settings = self._settings
-        assert settings.find is not None
         async with self._in_time():
             digest = self._definitions.current_digest
-            found = await find_executions(self._client, settings, settings.find, digest, start)
+            found = await find_executions(self._client, self._settings, how, digest, start)
             for handle in found[1:]:
-                await self._cancel(settings, handle, start.options)
+                await self._cancel(self._settings, handle, start.options)
         return found[0].text() if found else None
 
-
-class LoggingHttpAdapter(HttpAdapter):
-    """Adapter for a job API that shows logs; satisfies `HasLogs` besides."""
-
-    async def log(self, ref: Ref) -> str:
+    async def _log(self, ref: Ref) -> str:
         """Return the end of its log; see `HasLogs.log`."""
         handle = Handle.parse(ref.handle)
         async with self._in_time():
@@ -244,32 +248,16 @@ class LoggingHttpAdapter(HttpAdapter):
             how = definition.look.log
             return "" if how is None else await log_end(self._client, how, seen.scope)
 
-
-class CalledHttpAdapter(HttpAdapter):
-    """Adapter for a job API that calls when an execution changes; satisfies `Routes` and `Hints` besides."""
-
-    def routes(self) -> Sequence[Route]:
+    def _routes(self) -> Sequence[Route]:
         """Return the route that the API calls; see `Routes.routes`."""
         how, secret = self._settings.webhook, self._settings.webhook_secret
         assert how is not None
         assert secret is not None
         trusted = SharedSecret(signature=how.signature, secret=secret.get_secret_value())
-        return [Route(path="webhook", trusted=trusted, receive=self._receive)]
+        return [Route(path="webhook", trusted=trusted, receive=partial(self._receive, how))]
 
-    async def hints(self, changed: Callable[[str], None]) -> None:
-        """Report the executions that the API calls about; see `Hints.hints`."""
-
-        def called(handle: str) -> None:
-            self._waits.drop(handle)
-            changed(handle)
-
-        with self.changes.listen(called):
-            await anyio.sleep_forever()
-
-    async def _receive(self, body: JSON, account: str) -> JSON:
+    async def _receive(self, how: Webhook, body: JSON, account: str) -> JSON:
         """Take a call; one about anything but an execution that is known here is ignored."""
-        how = self._settings.webhook
-        assert how is not None
         try:
             run = Scope(names={"event": body}).value(how.handle)
         except MappingError:
@@ -278,52 +266,12 @@ class CalledHttpAdapter(HttpAdapter):
             self.changes.notify_by_name(Handle.name_of(run_of(run)))
         return {}
 
+    async def _hints(self, changed: Callable[[str], None]) -> None:
+        """Report the executions that the API calls about; see `Hints.hints`."""
 
-class SweepingHttpAdapter(HttpAdapter):
-    """Adapter for a job API that lists the executions that run; satisfies `Sweeps` besides."""
+        def called(handle: str) -> None:
+            self._waits.drop(handle)
+            changed(handle)
 
-    looks_share: ClassVar[float] = 0.5
-
-    @property
-    def allowance(self) -> Allowance:
-        """As much as `HttpAdapter.allowance`; a sweep for each list, since clients are told how old that is."""
-        allowed = super().allowance
-        return replace(allowed, sweep_every=max(allowed.sweep_every, self._listings.every))
-
-    def __init__(self, settings: HttpSettings) -> None:
-        super().__init__(settings)
-        assert settings.sweep is not None
-        self._listings = listings(self._client, settings, settings.sweep, lambda: self._client.refill * _LISTS_SHARE)
-
-    async def start(self, start: Start) -> str:
-        """Start it; older lists do not have it yet."""
-        handle = await super().start(start)
-        self._listings.note_running(handle)
-        return handle
-
-    async def describe(self, ref: Ref) -> Execution:
-        """Look once; a list that began before says no more of it."""
-        began = anyio.current_time()
-        seen = await super().describe(ref)
-        if seen.status is Status.RUNNING:
-            self._listings.note_running(ref.handle, began)
-        return seen
-
-    async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Return the executions that still run; see `Sweeps.describe_many`."""
-        return await self._listings.describe_many(refs)
-
-
-def _kind(cls: type[T], settings: HttpSettings) -> type[T]:
-    """Return the class with the capabilities and the guarantee of this definition: the core asks the class."""
-    parents: list[type[HttpAdapter]] = []
-    if settings.find is not None:
-        parents.append(FindingHttpAdapter)
-    if settings.look.log is not None:
-        parents.append(LoggingHttpAdapter)
-    if settings.webhook_secret is not None:
-        parents.append(CalledHttpAdapter)
-    if settings.can_sweep:
-        parents.append(SweepingHttpAdapter)
-    found = (*parents, cls) if cls is HttpAdapter else (cls, *parents)
-    return cast("type[T]", type(cls.__name__, found, {"starts": settings.starts}))
+        with self.changes.listen(called):
+            await anyio.sleep_forever()

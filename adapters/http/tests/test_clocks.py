@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from mcp_workflows_http import HttpAdapter
-from mcp_workflows_http.adapter import FindingHttpAdapter
 
 from adapters.http.tests.real import adapter_of
 from adapters.http.tests.scripted import scene
@@ -95,7 +94,6 @@ async def test_a_search_since_the_call_finds_what_a_clock_that_is_behind_has_dat
     """Of GitHub's runs those are listed that were made since the call, by GitHub's clock."""
     order = Start(workflow="deploy.yml", arguments=[{}], key="k", created=datetime.now(UTC))
     async with scene("github-actions", "deploy.yml", starts="findable", vars={"owner": "a", "repo": "b"}) as found:
-        assert isinstance(found.adapter, FindingHttpAdapter)
         found.vendor.replies["GET /repos/a/b/actions/workflows/deploy.yml/runs"] = {"workflow_runs": []}
         assert await found.adapter.find(order) is None
         since = datetime.fromisoformat(found.vendor.last("GET").query["created"].removeprefix(">="))

@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from mcp_workflows_http.adapter import FindingHttpAdapter, SweepingHttpAdapter
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
@@ -175,7 +174,6 @@ async def test_a_secondary_limit_is_a_403_with_retry_after() -> None:
 
 async def test_runs_are_found_by_their_name() -> None:
     async with scene("github-actions", "deploy.yml", starts="findable", **HERE) as found:
-        assert isinstance(found.adapter, FindingHttpAdapter)
         runs = [run(id=9, display_title="Deploy [key-11]"), run(id=8, display_title="Deploy [key-2]")]
         found.vendor.replies[LISTED] = {"total_count": 2, "workflow_runs": runs}
         assert await found.adapter.find(order("deploy.yml", key="key-3")) is None
@@ -199,7 +197,6 @@ async def test_a_cancellation_is_asked_for_and_one_that_comes_too_late_is_none()
 
 async def test_a_sweep_asks_for_each_status_and_a_run_that_waits_differs_from_one_that_runs() -> None:
     async with scene("github-actions", "deploy.yml", **HERE) as found:
-        assert isinstance(found.adapter, SweepingHttpAdapter)
         running, waiting, ended = [
             found_handle.replace('"run":"42"', f'"run":"{number}"')
             for number, found_handle in zip((8, 9, 10), [await started(found)] * 3, strict=True)
@@ -218,7 +215,6 @@ async def test_a_sweep_asks_for_each_status_and_a_run_that_waits_differs_from_on
 
 async def test_lists_come_as_often_as_their_calls_fit_their_share_of_the_limit() -> None:
     async with scene("github-actions", "deploy.yml", **HERE) as found:
-        assert isinstance(found.adapter, SweepingHttpAdapter)
         assert found.adapter.allowance.sweep_every == 5
         found.vendor.replies[LISTED] = {"total_count": 0, "workflow_runs": []}
         await found.adapter.describe_many([Ref(workflow="deploy.yml", handle=await started(found))])
@@ -228,7 +224,6 @@ async def test_lists_come_as_often_as_their_calls_fit_their_share_of_the_limit()
 
 async def test_a_workflow_that_cannot_be_listed_does_not_hide_those_of_another() -> None:
     async with scene("github-actions", "deploy.yml", **HERE) as found:
-        assert isinstance(found.adapter, SweepingHttpAdapter)
         running = (await started(found)).replace('"run":"42"', '"run":"8"')
         found.vendor.replies[LISTED] = {"total_count": 1, "workflow_runs": [run(id=8, status="in_progress")]}
         elsewhere = running.replace("deploy.yml", "gone.yml")
@@ -238,7 +233,6 @@ async def test_a_workflow_that_cannot_be_listed_does_not_hide_those_of_another()
 
 async def test_a_run_that_a_list_lacks_and_a_look_saw_is_not_missed_until_the_next_list() -> None:
     async with scene("github-actions", "deploy.yml", **HERE) as found:
-        assert isinstance(found.adapter, SweepingHttpAdapter)
         handle = (await started(found)).replace('"run":"42"', '"run":"8"')
         found.vendor.replies[LISTED] = {"total_count": 0, "workflow_runs": []}
         refs = [Ref(workflow="deploy.yml", handle=handle)]

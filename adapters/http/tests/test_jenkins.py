@@ -9,7 +9,6 @@ import json
 from typing import Any
 
 import pytest
-from mcp_workflows_http.adapter import FindingHttpAdapter
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from adapters.http.tests.scripted import Scene, order, scene
@@ -140,7 +139,6 @@ async def test_an_input_that_is_declined_aborts_the_build() -> None:
 
 async def test_a_build_is_found_by_its_key_and_followed_by_the_number_of_its_item() -> None:
     async with scene("jenkins", "release", starts="findable") as found:
-        assert isinstance(found.adapter, FindingHttpAdapter)
         key = {"actions": [{}, {"parameters": [{"name": "MCP_KEY", "value": "key-1"}]}]}
         found.vendor.replies[f"GET {JOB}/api/json"] = builds({**BUILD, **key}, OTHER)
         handle = await found.adapter.find(order("release"))

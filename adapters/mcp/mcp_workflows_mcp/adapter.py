@@ -6,9 +6,10 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Self
 from urllib.parse import parse_qsl
 
 import anyio
@@ -36,7 +37,7 @@ from mcp_workflows.kit.kept_definitions import KeptDefinitions
 from mcp_workflows.kit.kept_looks import KeptLooks
 from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows_mcp.client import Connection, Upstream
-from mcp_workflows_mcp.definition import Ask, ToolsDefinition
+from mcp_workflows_mcp.definition import Ask, Search, ToolsDefinition
 from mcp_workflows_mcp.describe import describe
 from mcp_workflows_mcp.errors import change_error, holds
 from mcp_workflows_mcp.handle import Handle, HandleKind
@@ -51,8 +52,6 @@ _LONGEST_PAUSE: Final = 60.0  # seconds between two looks that a server can ask 
 
 _CREDENTIAL: Final = re.compile(r"secret|passw|passphrase|token|key|credential|auth|cookie", re.IGNORECASE)
 
-T = TypeVar("T", bound="McpAdapter")
-
 
 class McpAdapter(Adapter):
     """Adapter for an MCP server."""
@@ -61,10 +60,6 @@ class McpAdapter(Adapter):
     Options: ClassVar[type[BaseModel]] = McpOptions
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
     tooling: Any = McpTooling  # Any: see `Adapter.tooling`
-
-    def __new__(cls, settings: McpSettings) -> Self:
-        """Return an adapter with exactly the guarantee and the capabilities that the definition has."""
-        return super().__new__(_kind(cls, settings))
 
     def __init__(self, settings: McpSettings) -> None:
         self._settings = settings
@@ -78,6 +73,9 @@ class McpAdapter(Adapter):
         self._exit = AsyncExitStack()
         self._group: TaskGroup | None = None
         self.tooling = McpTooling(settings, self._upstream, self._definitions)
+        self.starts = settings.starts  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # its own
+        if settings.find is not None:  # only then does the instance have the methods of `Finds`
+            self.find, self.settling = partial(self._find, settings.find), _LONGEST_CALL + settings.settling
 
     def remember(self, notes: Notes) -> None:
         """Keep definitions and open calls there; see `Remembers.remember`."""
@@ -252,6 +250,15 @@ class McpAdapter(Adapter):
         """The looks in a second; see `Limited.allowance`."""
         return Allowance(looks_per_second=self._settings.looks_per_second, sweep_every=_LONGEST_PAUSE, batch=1)
 
+    async def _find(self, how: Search, start: Start) -> str | None:
+        """Return the oldest execution of a key, and cancel the later ones; see `Finds.find`."""
+        async with self._in_time():
+            digest = self._definitions.current_digest
+            found = await find_executions(self._upstream, self._settings, how, digest, start)
+            for handle in found[1:]:
+                await self._cancel(self._settings, handle, start.options)
+        return found[0].text() if found else None
+
     @property
     def _running(self) -> TaskGroup:
         if self._group is None:
@@ -270,30 +277,3 @@ class McpAdapter(Adapter):
         except TimeoutError:
             self._upstream.note_silence()
             raise EngineUnavailable(self._late()) from None
-
-
-class FindingMcpAdapter(McpAdapter):
-    """Adapter for a server with a tool that lists executions; satisfies `Finds` besides."""
-
-    @property
-    def settling(self) -> timedelta:
-        """The longest time until the list shows the execution of a call that has begun; see `Finds.settling`."""
-        return _LONGEST_CALL + self._settings.settling
-
-    async def find(self, start: Start) -> str | None:
-        """Return the oldest execution of a key, and cancel the later ones; see `Finds.find`."""
-        settings = self._settings
-        assert settings.find is not None
-        async with self._in_time():
-            digest = self._definitions.current_digest
-            found = await find_executions(self._upstream, settings, settings.find, digest, start)
-            for handle in found[1:]:
-                await self._cancel(settings, handle, start.options)
-        return found[0].text() if found else None
-
-
-def _kind(cls: type[T], settings: McpSettings) -> type[T]:
-    """Return the class with the guarantee of this definition: the core asks the class."""
-    parents: list[type[McpAdapter]] = [] if settings.find is None else [FindingMcpAdapter]
-    found = (*parents, cls) if cls is McpAdapter else (cls, *parents)
-    return cast("type[T]", type(cls.__name__, found, {"starts": settings.starts}))

@@ -16,7 +16,7 @@ from mcp_workflows_mcp.handle import Handle, HandleKind
 from adapters.mcp.tests.programs import FIND, SPLIT, Program, entered, has_ended, order, seen_when, started, until
 from adapters.mcp.tests.scripted_server import MODERN, ScriptedServer, structured
 from adapters.mcp.tests.support import DEFINITION, http
-from mcp_workflows.adapter import Finds, Ref, Status
+from mcp_workflows.adapter import Ref, StartGuarantee, Status
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.testing import MemoryNotes
 from tests.support.child_processes import free_port
@@ -72,7 +72,7 @@ async def test_a_program_that_is_killed_in_a_start_started_one_execution(program
                 await started(adapter)
             assert raised.value.sent
         program.touch("reply.go")
-        if isinstance(adapter, Finds):
+        if adapter.starts is StartGuarantee.FINDABLE:
             found = await adapter.find(order("job"))
             assert found is not None
             ref = Ref(workflow="job", handle=found)

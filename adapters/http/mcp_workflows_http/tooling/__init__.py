@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import ClassVar
 
 from mcp_workflows.adapter import JSON, Finding, Start
 from mcp_workflows.kit.kept_definitions import KeptDefinitions
-from mcp_workflows.kit.tooling import Discovered, Preset
-from mcp_workflows_http.client import ApiClient
+from mcp_workflows.kit.tooling import Preset
+from mcp_workflows_http.client import ApiClient, Prepared
 from mcp_workflows_http.definition import ApiDefinition
 from mcp_workflows_http.presets import presets
 from mcp_workflows_http.settings import HttpSettings, preset_schema
+from mcp_workflows_http.start import order_scope
 from mcp_workflows_http.tooling.check import check_engine, check_workflow, made_up
 from mcp_workflows_http.tooling.discover import discover as discover_workflows
-from mcp_workflows_http.tooling.preview import preview as preview_start
 
 
 class HttpTooling:
@@ -26,6 +29,8 @@ class HttpTooling:
         self._settings = settings
         self._client = client
         self._definitions = definitions
+        if settings.workflows is not None:
+            self.discover = partial(discover_workflows, client, settings, settings.workflows)
 
     async def check_engine(self) -> Finding:
         """Check that the API answers; see `Checks.check_engine`."""
@@ -38,8 +43,19 @@ class HttpTooling:
         return await check_workflow(self._client, self._settings, made_up(workflow, dict(options)))
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the request that `start` would send; see `Previews.preview`."""
-        return preview_start(self._client, self._settings, start)
+        """Return the request that `start` would send, with secrets masked; see `Previews.preview`."""
+        prepared = self._client.prepare(self._settings.start.request, order_scope(start, self._settings))
+        headers = {**prepared.headers, **self._client.shown_credentials}
+        shown: Mapping[str, JSON] = {
+            "method": prepared.method,
+            "url": prepared.url,
+            "headers": headers,
+            "json": prepared.body,
+            "form": prepared.form,
+            "multipart": prepared.multipart,
+            "curl": shlex.join(_curl(prepared, headers)),
+        }
+        return {name: value for name, value in shown.items() if value is not None}
 
     @staticmethod
     def presets() -> Mapping[str, Preset]:
@@ -52,10 +68,14 @@ class HttpTooling:
         return preset_schema()
 
 
-class DiscoveringHttpTooling(HttpTooling):
-    """The same for a job API that lists its workflows."""
-
-    async def discover(self) -> Sequence[Discovered]:
-        """Return the workflows, with what the API knows of their inputs; see `Discovers.discover`."""
-        assert self._settings.workflows is not None
-        return await discover_workflows(self._client, self._settings, self._settings.workflows)
+def _curl(prepared: Prepared, headers: Mapping[str, str]) -> Iterator[str]:
+    yield from ("curl", "--request", prepared.method)
+    for name, text in headers.items():
+        yield from ("--header", f"{name}: {text}")
+    if prepared.body is not None:
+        yield from ("--json", json.dumps(prepared.body, ensure_ascii=False))
+    for name, text in (prepared.form or {}).items():
+        yield from ("--data-urlencode", f"{name}={text}")
+    for name, text in (prepared.multipart or {}).items():
+        yield from ("--form-string", f"{name}={text}")
+    yield prepared.url

@@ -13,14 +13,14 @@ from mcp_workflows.adapter import JSON, Finding, Start
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.kit.kept_definitions import KeptDefinitions
 from mcp_workflows.kit.tooling import Discovered, DraftedEngine, Exposed
-from mcp_workflows_mcp.client import Connection, Upstream
+from mcp_workflows_mcp.client import Connection, Upstream, render_call
 from mcp_workflows_mcp.definition import ToolsDefinition
 from mcp_workflows_mcp.open_calls import OpenCalls
 from mcp_workflows_mcp.settings import McpSettings
+from mcp_workflows_mcp.start import order_scope
 from mcp_workflows_mcp.tooling.check import check_engine, check_workflow
 from mcp_workflows_mcp.tooling.discover import address_of, draft_engine, exposed
 from mcp_workflows_mcp.tooling.discover import discover as discover_workflows
-from mcp_workflows_mcp.tooling.preview import preview as preview_start
 
 _EXPOSE_EVERY: Final = 60.0  # seconds between two looks at the list of tools
 
@@ -50,7 +50,8 @@ class McpTooling:
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
         """Return the call that `start` would make; see `Previews.preview`."""
-        return preview_start(self._settings, start)
+        name, arguments = render_call(self._settings.start, order_scope(start, self._settings))
+        return {"tool": name, "arguments": arguments}
 
     async def discover(self) -> Sequence[Discovered]:
         """Return the tools that start something; see `Discovers.discover`."""
