@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any, ClassVar, Final
 
 import anyio
@@ -37,6 +38,7 @@ from mcp_workflows.testing.laws import (
     NEEDS,
     PARTS,
     STACK_TRACES,
+    Law,
     Needs,
     Subject,
     absent_parts,
@@ -112,16 +114,15 @@ class AdapterContract:
         super().__init_subclass__(**more)
         unknown = cls.lacks - PARTS.keys()
         assert not unknown, f"a subject has no optional part {sorted(unknown)}"
-        for name, law in TESTS.items():
-            if getattr(cls, name, None) not in (law, None):
+        for test, needs in TESTS.items():
+            if getattr(cls, test.__name__, None) not in (test, None):
                 continue
-            needs = NEEDS[law]
             applies = (
                 cls.starts in needs.starts
                 and cls.lacks.isdisjoint(needs.parts)
                 and (needs.capability is None or needs.capability in cls.capabilities - cls.untried)
             )
-            setattr(cls, name, staticmethod(law) if applies else None)
+            setattr(cls, test.__name__, test if applies else None)
 
     @pytest.fixture
     def anyio_backend(self) -> str:
@@ -139,9 +140,8 @@ class AdapterContract:
         async with subject.new_adapter() as adapter:
             yield adapter
 
-    async def test_it_is_what_this_class_says(self, subject: Subject) -> None:
+    async def test_it_is_what_this_class_says(self, subject: Subject, adapter: Adapter) -> None:
         """Law: an adapter publishes two models, its guarantee and its capabilities; this class states the same."""
-        adapter = subject.new_adapter()
         assert issubclass(adapter.Settings, BaseModel)
         assert issubclass(adapter.Options, BaseModel)
         assert adapter.starts is self.starts, "state the guarantee of the adapter: `starts = ...`"
@@ -465,4 +465,18 @@ def _nobodys(subject: Subject) -> Ref:
 
 
 CAPABILITIES: Final = frozenset(needs.capability for needs in NEEDS.values() if needs.capability is not None)
-TESTS: Final = {f"test_{getattr(law, '__name__', '')}": law for law in NEEDS}
+
+
+def _test_of(law: Law) -> FunctionType:
+    """Return the method that tries a law; pytest gives it the two fixtures."""
+
+    async def test(self: object, subject: Subject, adapter: Adapter) -> None:
+        await law(subject, adapter)
+
+    assert isinstance(test, FunctionType)
+    test.__name__ = f"test_{getattr(law, '__name__', '')}"
+    test.__doc__ = law.__doc__
+    return test
+
+
+TESTS: Final[Mapping[FunctionType, Needs]] = {_test_of(law): needs for law, needs in NEEDS.items()}

@@ -160,25 +160,12 @@ async def test_a_protocol_error_has_its_code_and_data(adapter: MemoryAdapter) ->
     assert (failure.code, failure.data) == (-32602, {"order": "o-1"})
 
 
-async def test_an_unknown_workflow_is_refused_with_what_there_is(adapter: MemoryAdapter) -> None:
-    with pytest.raises(EngineRefused, match=r"there are: ask, .*stubborn"):
-        await begin(adapter, "nope")
-    assert not (await adapter.tooling.check("nope", {})).ok
-
-
 async def test_calls_are_counted_over_all_adapters_of_one_name(adapter: MemoryAdapter) -> None:
     ref = await begin(adapter, "forever")
     name = (await adapter.describe(ref)).url or ""
     async with MemoryAdapter(MemorySettings(name=name.removeprefix("memory:").split("/")[0])) as other:
         await other.describe(ref)
         assert other.calls == adapter.calls == {"start": 1, "describe": 2}
-
-
-async def test_adapters_of_another_name_know_nothing_of_it(adapter: MemoryAdapter) -> None:
-    ref = await begin(adapter, "forever")
-    async with MemoryAdapter(MemorySettings(name=uuid.uuid4().hex)) as other:
-        with pytest.raises(ExecutionNotFound):
-            await other.describe(ref)
 
 
 async def test_a_verb_made_unavailable_reaches_nothing(adapter: MemoryAdapter) -> None:
@@ -216,7 +203,3 @@ async def test_a_forgotten_execution_is_not_found(adapter: MemoryAdapter) -> Non
     adapter.forget(ref.handle)
     with pytest.raises(ExecutionNotFound):
         await adapter.describe(ref)
-
-
-def test_it_checks() -> None:
-    assert isinstance(MemoryAdapter(MemorySettings()).tooling, Checks)

@@ -762,29 +762,6 @@ async def test_a_subclass_has_settings_and_can_be_an_entry_point() -> None:
         assert (await adapter.describe(REF)).output == "3 copies"
 
 
-async def test_they_serve_tools_of_an_ordinary_server(tmp_path: Path) -> None:
-    press = Press(path=tmp_path / "press.db")
-
-    @asynccontextmanager
-    async def lifespan(_: MCPServer[Any]) -> AsyncGenerator[None]:
-        async with workflows:
-            yield
-
-    server: MCPServer[Any] = MCPServer("own", lifespan=lifespan)
-    workflows = attach(
-        server,
-        tools=[Tool(name="say", engine="press", workflow="echo"), Tool(name="print", engine="press", workflow="press")],
-        engines={"press": press.adapter()},
-        store=f"sqlite:///{tmp_path}/tasks.db",
-    )
-    async with serving(server.streamable_http_app()) as url, peer(url) as client:
-        task: JSON = (await client.call("say", {})).result
-        assert (await client.until(task["taskId"]))["result"]["content"][0]["text"] == "hi"
-        endless: JSON = (await client.call("print", {})).result
-        await client.send("tasks/cancel", {"taskId": endless["taskId"]})
-        assert (await client.until(endless["taskId"], "cancelled"))["status"] == "cancelled"
-
-
 def test_options_nobody_declared_are_refused() -> None:
     tool = Tool(name="say", engine="press", workflow="echo", options={"copies": 2})
     with pytest.raises(ConfigError, match="copies"):

@@ -71,30 +71,6 @@ class TestInThisProcess(AdapterContract):
         return subject_of(lambda: in_process(f"sqlite:///{tmp_path}/flows.db"))
 
 
-@pytest.mark.usefixtures("processes")
-class TestOnPostgres(AdapterContract):
-    """Workflows in this process, on PostgreSQL."""
-
-    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, Sweeps})
-    lacks = frozenset({"has_stopped", "losing_replies"})
-
-    @pytest.fixture
-    def subject(self, postgres_url: str) -> Subject:
-        url = new_database(postgres_url)
-        return subject_of(lambda: in_process(url))
-
-    async def test_a_start_on_a_database_that_freezes_is_told_in_time_and_can_be_sent_again(
-        self, postgres_url: str
-    ) -> None:
-        start = Start(workflow="echo", arguments={"text": "hi"}, key=uuid.uuid4().hex, created=datetime.now(UTC))
-        async with in_process(new_database(postgres_url)) as adapter:
-            with frozen(postgres_url), pytest.raises(EngineUnavailable, match="gave no answer within 8 s"):
-                await adapter.start(start)
-            with anyio.fail_after(60):
-                while not (await adapter.describe(Ref(workflow="echo", handle=await adapter.start(start)))).terminal:
-                    await anyio.sleep(0.1)
-
-
 class CommitProxy(LossyProxy):
     """A proxy that loses the replies to the commit of a new execution, and to all that follows."""
 
@@ -181,6 +157,17 @@ class TestWorkersElsewhere(AdapterContract):
             with host(FLOWS, url):
                 made = subject_of(lambda: DbosAdapter(DbosSettings.model_validate(there)), refused=None)
                 yield replace(made, losing_replies=losing_replies)
+
+    async def test_a_start_on_a_database_that_freezes_is_told_in_time_and_can_be_sent_again(
+        self, postgres_url: str
+    ) -> None:
+        start = Start(workflow="echo", arguments={"text": "hi"}, key=uuid.uuid4().hex, created=datetime.now(UTC))
+        async with in_process(new_database(postgres_url)) as adapter:
+            with frozen(postgres_url), pytest.raises(EngineUnavailable, match="gave no answer within 8 s"):
+                await adapter.start(start)
+            with anyio.fail_after(60):
+                while not (await adapter.describe(Ref(workflow="echo", handle=await adapter.start(start)))).terminal:
+                    await anyio.sleep(0.1)
 
     async def test_a_database_that_answers_nothing_is_unavailable_in_time(self, postgres_url: str) -> None:
         async with lossy_proxy(urlsplit(postgres_url).port or 0) as proxy:

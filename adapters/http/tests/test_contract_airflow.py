@@ -15,7 +15,7 @@ from mcp_workflows_http import HttpAdapter
 
 from adapters.http.tests.airflow_engine import Airflow
 from adapters.http.tests.real import subject_of
-from mcp_workflows.adapter import Adapter, Execution, HasLogs, Limited, Progress, StartGuarantee, Status
+from mcp_workflows.adapter import Adapter, Execution, HasLogs, Limited, Progress, Status
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject
@@ -55,7 +55,6 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestAirflow(AdapterContract):
     """KEYED: by the id of a run of a DAG."""
 
-    starts = StartGuarantee.FINDABLE
     capabilities = frozenset({Checks, HasLogs, Limited})
 
     @pytest.fixture
@@ -72,7 +71,6 @@ class TestAirflow(AdapterContract):
             "content": {"option": "Approve"},
             "refused": Role(workflow="nobody-wrote-this"),
             "unknown_handle": '{"v":1,"run":"mcp-none","workflow":"echo","at":0,"vars":{},"definition":"x"}',
-            "patience": 120,
         }
         output = {"output": "{{more.result.body.value}}"}
         async with subject_of(airflow.url, roles, preset="airflow", look=output) as subject:

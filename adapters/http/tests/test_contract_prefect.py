@@ -14,7 +14,7 @@ from mcp_workflows_http import HttpAdapter
 from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.prefect_engine import Prefect
 from adapters.http.tests.real import subject_of
-from mcp_workflows.adapter import Adapter, Limited, Status, Sweeps
+from mcp_workflows.adapter import Adapter, HasLogs, Limited, Status, Sweeps
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import Role, Subject
@@ -46,7 +46,7 @@ def repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestPrefect(ListingContract):
     """KEYED: by the idempotency key of a flow."""
 
-    capabilities = frozenset({Checks, Limited, Sweeps})
+    capabilities = frozenset({Checks, HasLogs, Limited, Sweeps})
     lacks = frozenset({"asks_two", "has_stopped"})
 
     @pytest.fixture
@@ -64,7 +64,6 @@ class TestPrefect(ListingContract):
             "refused": Role(workflow="00000000-0000-0000-0000-000000000000"),
             "unknown_handle": '{"v":1,"run":"00000000-0000-0000-0000-000000000000","workflow":"echo","at":0,'
             '"vars":{},"definition":"x"}',
-            "patience": 120,
         }
         output = {"output": {"text": "{{more.result.body[0].data}}"}}
         async with subject_of(prefect.url, roles, preset="prefect", look=output) as subject:

@@ -12,7 +12,7 @@ from adapters.http.tests.buildbot_engine import Buildbot
 from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.real import subject_of
 from adapters.http.tests.toil_engine import Toil
-from mcp_workflows.adapter import Adapter, Limited, Ref, StartGuarantee, Status, Sweeps
+from mcp_workflows.adapter import Adapter, HasLogs, Limited, Ref, StartGuarantee, Status, Sweeps
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject
@@ -25,7 +25,7 @@ class TestBuildbot(ListingContract):
     """FINDABLE: the key is in the reason of the build."""
 
     starts = StartGuarantee.FINDABLE
-    capabilities = frozenset({Checks, Limited, Sweeps})
+    capabilities = frozenset({Checks, HasLogs, Limited, Sweeps})
     lacks = frozenset({"asks", "asks_two", "has_stopped"})
 
     @pytest.fixture
@@ -68,7 +68,7 @@ class TestToil(AdapterContract):
     """ONCE: WES has no key for a start."""
 
     starts = StartGuarantee.ONCE
-    capabilities = frozenset({Checks, Limited})
+    capabilities = frozenset({Checks, HasLogs, Limited})
     lacks = frozenset({"asks", "asks_two", "has_stopped", "refused"})
 
     @pytest.fixture

@@ -12,9 +12,7 @@ import anyio
 import httpx2
 import pytest
 
-from adapters.http.tests.airflow_engine import Airflow
 from adapters.http.tests.buildbot_engine import Buildbot
-from adapters.http.tests.prefect_engine import Prefect
 from adapters.http.tests.toil_engine import Toil
 from tests.support.served import Peer, peer
 from tests.support.sidecars import dying_sidecar, sidecar
@@ -113,46 +111,3 @@ async def test_a_buildbot_killed_in_mid_build_ends_no_task(tmp_path: Path) -> No
                 assert (await client.get(task_id))["status"] == "working"
                 await anyio.to_thread.run_sync(engine.start)
                 assert (await client.until(task_id, within=90))["status"] == "completed"
-
-
-async def test_a_prefect_whose_server_is_killed_in_mid_run_ends_no_task(tmp_path: Path) -> None:
-    with Prefect(tmp_path) as engine:
-        file = config(tmp_path, "prefect", engine.url, engine.deployment("wait"))
-        with sidecar(file) as served:
-            async with peer(served.url) as client:
-                task_id = await call(client)
-                await running(client, task_id, "Running")
-                engine.kill()  # its flow runs on
-                await anyio.sleep(2)
-                assert (await client.get(task_id))["status"] == "working"
-                await anyio.to_thread.run_sync(engine.start)
-                engine.release()
-                assert (await client.until(task_id, within=90))["status"] == "completed"
-
-
-async def test_an_airflow_killed_in_mid_run_runs_the_task_again_and_ends_no_task_wrongly(tmp_path: Path) -> None:
-    with Airflow(tmp_path) as engine:
-        file = config(tmp_path, "airflow", engine.url, "hold")
-        with sidecar(file) as served:
-            async with peer(served.url) as client:
-                task_id = await call(client)
-                await running(client, task_id, "stage 1 of 1: wait")
-                engine.kill()
-                await anyio.sleep(2)
-                assert (await client.get(task_id))["status"] == "working"
-                await anyio.to_thread.run_sync(engine.start)
-                engine.release()
-                ended = await client.until(task_id, within=120)
-                assert (ended["status"], ended["result"]["isError"]) == ("completed", False), ended
-                [run] = engine.read("dags/hold/dagRuns")["dag_runs"]
-                [task] = engine.read(f"dags/hold/dagRuns/{run['dag_run_id']}/taskInstances")["task_instances"]
-                assert task["try_number"] > 1
-
-
-async def running(client: Peer, task_id: str, message: str) -> None:
-    seen: Mapping[str, Any] = {}
-    with anyio.move_on_after(90):
-        while message not in (seen := await client.get(task_id)).get("statusMessage", ""):
-            await anyio.sleep(0.2)
-        return
-    pytest.fail(f"{seen}")

@@ -1,6 +1,6 @@
 """A server with split tools, for tests: jobs that end, fail, ask, or go on for ever. Its state outlives it in a file.
 
-`python -m adapters.mcp.tests.jobs_server --state FILE [--port N]` speaks MCP over stdio, or over HTTP.
+`python -m adapters.mcp.tests.jobs_server --state FILE --port N` speaks MCP over HTTP.
 """
 
 from __future__ import annotations
@@ -97,14 +97,10 @@ def main() -> None:
     """Serve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--state", type=Path, required=True)
-    parser.add_argument("--port", type=int)
+    parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--forgetful", action="store_true", help="take no notice of keys")
     given = parser.parse_args()
-    server = server_of(given.state, dedupes=not given.forgetful)
-    if given.port is None:
-        server.run("stdio")
-    else:
-        server.run("streamable-http", port=given.port)
+    server_of(given.state, dedupes=not given.forgetful).run("streamable-http", port=given.port)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class Program:
             process.wait(10)
 
 
-async def until(holds: Callable[[], bool], *, within: float = 20) -> None:
+async def until(holds: Callable[[], bool], *, within: float = 60) -> None:
     """Wait until this holds."""
     with anyio.fail_after(within):
         while not holds():
@@ -100,8 +100,18 @@ async def started(adapter: McpAdapter, workflow: str = "job", arguments: Any = N
     return Ref(workflow=workflow, handle=await adapter.start(order(workflow, arguments, key)))
 
 
+async def started_when_up(adapter: McpAdapter, *, within: float = 60) -> Ref:
+    """Start, and return the reference; a start without an answer is made again, under the same key."""
+    with anyio.fail_after(within):
+        while True:
+            try:
+                return await started(adapter)
+            except EngineUnavailable:
+                await anyio.sleep(0.05)
+
+
 async def seen_when(
-    adapter: McpAdapter, ref: Ref, holds: Callable[[Execution], bool], *, within: float = 20
+    adapter: McpAdapter, ref: Ref, holds: Callable[[Execution], bool], *, within: float = 60
 ) -> Execution:
     """Look until this holds; looks without an answer are made again."""
     with anyio.fail_after(within):

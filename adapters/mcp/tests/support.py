@@ -1,8 +1,7 @@
-"""The server of `jobs_server.py` over stdio and HTTP, and the definition of its tools."""
+"""The server of `jobs_server.py` over HTTP, and the definition of its tools."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,12 +52,6 @@ FIND: Final[Mapping[str, Any]] = {
     "where": "{{item.key == key}}",
     "handle": "{{item.id}}",
 }
-
-
-def stdio(state: Path, *flags: str, **more: Any) -> McpAdapter:
-    """Return an adapter whose server is a program."""
-    command = [sys.executable, "-m", "adapters.mcp.tests.jobs_server", "--state", str(state), *flags]
-    return McpAdapter(McpSettings.model_validate({**DEFINITION, "command": command, "cwd": str(ROOT), **more}))
 
 
 def http(url: str, **more: Any) -> McpAdapter:

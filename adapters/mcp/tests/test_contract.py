@@ -1,4 +1,4 @@
-"""The MCP adapter keeps the contract of adapters, over stdio and over HTTP, for each guarantee."""
+"""The MCP adapter keeps the contract of adapters, over HTTP, for each guarantee."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyio
 import pytest
 from mcp_workflows_mcp import McpAdapter
 
-from adapters.mcp.tests.support import FIND, http, served, stdio
+from adapters.mcp.tests.support import FIND, http, served
 from mcp_workflows.adapter import Adapter, Limited, Ref, Start, StartGuarantee, Status
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
@@ -41,21 +41,6 @@ def subject_of(
         secret="s3cret-token",
         losing_replies=losing_replies,
     )
-
-
-@pytest.mark.usefixtures("processes")
-class TestStdio(AdapterContract):
-    """A program that dedupes by key."""
-
-    capabilities = frozenset({Checks, Limited})
-    lacks = frozenset({"has_stopped", "losing_replies"})
-
-    @pytest.fixture
-    def subject(self, tmp_path: Path) -> Subject:
-        def unreachable() -> McpAdapter:
-            return stdio(tmp_path, command=["/nowhere/server"], env={"TOKEN": "s3cret-token"})
-
-        return subject_of(lambda: stdio(tmp_path / "jobs.json"), unreachable)
 
 
 @asynccontextmanager

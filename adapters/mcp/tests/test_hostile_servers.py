@@ -172,13 +172,6 @@ async def test_check_says_which_fields_no_output_schema_names(named: Any, ok: bo
     assert said in finding.text
 
 
-async def test_a_terminal_status_is_told_as_it_is_seen() -> None:
-    """What a task has been once, the core keeps for ever; the adapter has no memory that could disagree."""
-    async with scene() as found:
-        assert (await found.look(structured({"state": "done", "result": 1}))).status is Status.SUCCEEDED
-        assert (await found.look(structured({"state": {"very": "done"}}))).is_unmapped
-
-
 @pytest.mark.parametrize("reply", [{}, {"content": "text"}, {"content": None}, {"task": {}}, {"structuredContent": 1}])
 async def test_a_result_that_is_none_is_no_answer(reply: Any) -> None:
     async with scene() as found:

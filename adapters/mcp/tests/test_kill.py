@@ -16,7 +16,7 @@ import httpx2
 import psutil
 import pytest
 
-from adapters.mcp.tests.programs import FIND, SPLIT, Program, seen_when, started, until
+from adapters.mcp.tests.programs import FIND, SPLIT, Program, started, until
 from adapters.mcp.tests.support import DEFINITION, ROOT, http
 from adapters.mcp.tests.upstreams.upstream import Upstream, UpstreamOverHttp
 from mcp_workflows.adapter import Status
@@ -112,24 +112,6 @@ async def test_a_sidecar_that_is_killed_in_the_middle_of_a_start_starts_nothing_
     assert program.count("started") == 1
 
 
-async def test_a_sidecar_that_is_killed_while_a_question_is_open_ends_the_task_as_unknown(program: Program) -> None:
-    settings = {"adapter": "mcp", **program.settings()}
-    tool = {"workflow": "approve", "input": {"type": "object"}, "args": [{"name": "one"}], "tasks": "required"}
-    config = written(program.folder, "jobs", settings, {"it": tool})
-    with sidecar(config) as first:
-        async with peer(first.url) as client:
-            task_id = await called(client, meta=KEY)
-            await client.until(task_id, "input_required")
-            first.process.send_signal(signal.SIGKILL)
-            await anyio.to_thread.run_sync(first.process.wait, 60)
-    with sidecar(config) as fresh:
-        async with peer(fresh.url) as client:
-            assert await called(client, meta=KEY) == task_id
-            seen = await client.until(task_id, within=90)
-            assert "outcome unknown" in json.dumps(seen)
-    assert program.count("asks one") == 1
-
-
 async def test_programs_end_with_a_sidecar_that_is_killed(program: Program) -> None:
     """Their standard input ends; one that takes no notice of that goes on, beside the one of the next sidecar."""
     for flags, outlives in (((), False), (("stays",), True)):
@@ -165,34 +147,6 @@ def jobs_over_http(folder: Path) -> UpstreamOverHttp:
         return Upstream(command=[sys.executable, *words], env={"PYTHONPATH": str(ROOT)})
 
     return UpstreamOverHttp(folder, listening)
-
-
-async def test_a_server_over_http_that_is_killed_between_start_and_look_is_found_again(tmp_path: Path) -> None:
-    with jobs_over_http(tmp_path) as server:
-        async with http(server.url, timeout="2s") as adapter:
-            ref = await started(adapter, "forever")
-            server.kill()
-            for _ in range(5):
-                with pytest.raises(EngineUnavailable):
-                    await adapter.describe(ref)
-            await anyio.to_thread.run_sync(server.start)
-            assert (await seen_when(adapter, ref, lambda _: True, within=10)).status is Status.RUNNING
-            await adapter.cancel(ref)
-            assert (await adapter.describe(ref)).status is Status.CANCELLED
-
-
-async def test_a_frozen_server_over_http_keeps_the_time_out_and_goes_on_when_it_is_thawed(tmp_path: Path) -> None:
-    with jobs_over_http(tmp_path) as server:
-        async with http(server.url, timeout="500ms") as adapter:
-            ref = await started(adapter, "forever")
-            server.freeze()
-            for _ in range(4):
-                with anyio.fail_after(3), pytest.raises(EngineUnavailable):
-                    await adapter.describe(ref)
-            server.thaw()
-            assert (await seen_when(adapter, ref, lambda _: True, within=10)).status is Status.RUNNING
-            jobs = json.loads((tmp_path / "jobs.json").read_text())
-            assert len(jobs) == 1
 
 
 async def test_a_server_over_http_that_is_killed_in_a_start_started_one_execution(tmp_path: Path) -> None:

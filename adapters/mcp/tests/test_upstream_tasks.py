@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import pytest
-from mcp_workflows_mcp import McpAdapter
 
 from adapters.mcp.tests.programs import asks, has_ended, seen_when, started
 from adapters.mcp.tests.scripted_server import MODERN, TASKS, Error, ScriptedServer, text, tool
 from adapters.mcp.tests.test_real_servers import adapter_of
 from adapters.mcp.tests.upstreams import everything_upstream, fastmcp_upstream
-from mcp_workflows.adapter import Ref, Status
+from mcp_workflows.adapter import Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.testing import MemoryNotes
 
@@ -48,18 +45,6 @@ def state_of(status: str, **more: Any) -> Mapping[str, Any]:
     return {"taskId": "t-1", "status": status, **about, **more}
 
 
-async def until_it_is_not_found(adapter: McpAdapter, ref: Ref) -> None:
-    with anyio.fail_after(20):
-        while True:
-            try:
-                await adapter.describe(ref)
-            except ExecutionNotFound:
-                return
-            except EngineUnavailable:
-                pass
-            await anyio.sleep(0.1)
-
-
 # --- 2025-11-25
 
 
@@ -71,19 +56,6 @@ async def test_a_task_whose_session_is_gone_is_not_found(tmp_path: Path) -> None
         async with adapter_of(listening.engine(everything_upstream.CONFIG)) as fresh:  # our restart: another session
             with pytest.raises(ExecutionNotFound):
                 await fresh.describe(ref)
-
-
-async def test_a_server_with_tasks_that_is_killed_while_it_asks_leaves_no_question_open(tmp_path: Path) -> None:
-    with everything_upstream.everything_over_http(tmp_path) as listening:
-        async with adapter_of(listening.engine(everything_upstream.CONFIG)) as adapter:
-            ref = await started(adapter, everything_upstream.TOOL, {"topic": "tasks", "ambiguous": True})
-            [key] = (await seen_when(adapter, ref, asks)).requests
-            listening.kill()
-            await anyio.to_thread.run_sync(listening.start)
-            await until_it_is_not_found(adapter, ref)
-            await adapter.answer(ref, {key: YES})  # ignored
-            again = await started(adapter, everything_upstream.TOOL, {"topic": "tasks"}, key="key-2")
-            assert (await seen_when(adapter, again, has_ended)).status is Status.SUCCEEDED
 
 
 @pytest.mark.parametrize(
@@ -144,17 +116,6 @@ async def test_a_task_outlives_our_restart_while_it_asks(tmp_path: Path) -> None
             assert "released 1.2" in str((await seen_when(fresh, ref, has_ended)).output)
             await fresh.answer(ref, {key: YES})  # ignored
             await fresh.cancel(ref)  # a no-op
-
-
-async def test_tasks_that_are_gone_with_their_server_are_not_found(tmp_path: Path) -> None:
-    server = fastmcp_upstream.TaskServer(folder=tmp_path)
-    with server.over_http() as listening:
-        async with adapter_of(listening.engine(fastmcp_upstream.CONFIG)) as adapter:
-            ref = await started(adapter, "build", {"name": "never"})
-            listening.kill()
-            await anyio.to_thread.run_sync(listening.start)
-            await until_it_is_not_found(adapter, ref)
-            assert server.starts("never") <= 1
 
 
 @pytest.mark.parametrize("message", ["Task not found", "Task expired: t-1", "unknown task t-1"])

@@ -19,7 +19,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from adapters.temporal.tests.workflows import ACTIVITIES, WORKFLOWS
-from mcp_workflows.adapter import Execution, Ref, Start, Status
+from mcp_workflows.adapter import Execution, Ref, Start
 from tests.support.dev_server import DevServer
 
 PATIENCE = 60.0  # seconds
@@ -106,10 +106,6 @@ class Scene:
 
 def workflow_id(ref: Ref) -> str:
     return ref.handle.rpartition("/")[0]
-
-
-def is_input_required(seen: Execution) -> bool:
-    return seen.status is Status.INPUT_REQUIRED
 
 
 async def current_run(scene: Scene, ref: Ref) -> str:

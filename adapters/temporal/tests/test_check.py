@@ -11,7 +11,6 @@ from temporalio.client import Client
 
 from adapters.temporal.tests.scene import Scene, open_adapter, plan
 from mcp_workflows.adapter import Ref, Status
-from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.dev_server import DevServer
 
@@ -21,16 +20,6 @@ async def test_a_missing_namespace_is_found(dev_server: DevServer) -> None:
         finding = await adapter.tooling.check_engine()
     assert not finding.ok
     assert "'atlantis'" in finding.text
-
-
-async def test_an_engine_that_is_down_is_a_finding_and_no_error() -> None:
-    address = f"127.0.0.1:{free_port()}"
-    async with TemporalAdapter(TemporalSettings(address=address, task_queue="q")) as adapter:
-        findings = [await adapter.tooling.check_engine(), await adapter.tooling.check("Waits", {})]
-    asked = f"is the Temporal server running at {address}? Start it: temporal server start-dev"
-    told = f"Temporal at {address}: connection refused; {asked}"
-    assert [(finding.ok, finding.text) for finding in findings] == [(False, told)] * 2
-    assert findings[0].hint == "if it is, check address of this engine"
 
 
 async def test_a_queue_nobody_polls_is_found_with_what_waits_there_and_what_to_do(scene: Scene) -> None:

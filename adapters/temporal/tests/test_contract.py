@@ -24,6 +24,7 @@ class TestTemporalAdapter(AdapterContract):
     """Against the dev server, through a proxy that can lose replies, with a worker."""
 
     capabilities = frozenset({Adopts, Checks, Explains, Sweeps, Terminates, Waits})
+    lacks = frozenset({"has_stopped", "refused"})
 
     @pytest.fixture
     async def subject(self, anyio_backend: str, dev_server: DevServer, client: Client) -> AsyncIterator[Subject]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_workflows_temporal import TemporalAdapter
 from mcp_workflows_temporal.client import STATUSES
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 
@@ -107,14 +106,6 @@ async def test_a_workflow_that_ignores_a_cancel_says_that_it_was_asked(working: 
     assert (seen.status, seen.cancel_requested) == (Status.RUNNING, True)
     await working.client.get_workflow_handle(workflow_id(ref)).signal("go")
     assert (await working.ended(ref)).output == "did it anyway"
-
-
-@pytest.mark.parametrize("handle", ["nobody/00000000-0000-0000-0000-000000000000", "no handle", ""])
-async def test_an_unknown_execution_is_not_found_by_any_verb(adapter: TemporalAdapter, handle: str) -> None:
-    ref = Ref(workflow="Waits", handle=handle)
-    for verb in (adapter.describe(ref), adapter.cancel(ref), adapter.answer(ref, {"key": {"action": "decline"}})):
-        with pytest.raises(ExecutionNotFound):
-            await verb
 
 
 async def test_an_id_that_belongs_to_another_chain_by_now_is_not_found(scene: Scene) -> None:

@@ -343,16 +343,6 @@ async def test_a_drafted_tool_loads_once_it_is_uncommented(own: Scene, empty_ser
     assert by_workflow["FulfilOrder"].options == {}
 
 
-async def test_importing_needs_no_tools_yet(own: Scene, empty_server: DevServer, tmp_path: Path) -> None:
-    config = tmp_path / "workflows.yaml"
-    config.write_text(CONFIG.format(address=empty_server.address, queue=own.queue).split("tools:")[0])
-    await begin(own, "First")
-    await until_seen(own, "First")
-    done = await anyio.to_thread.run_sync(run, "import", "shop", "-c", str(config))
-    assert done.returncode == 0
-    assert "  # first:  # 1 execution, last started 20" in done.stdout
-
-
 async def test_a_first_configuration_has_the_chosen_workflows_as_tools_and_the_others_as_a_draft(
     own: Scene, empty_server: DevServer, tmp_path: Path
 ) -> None:

@@ -35,15 +35,6 @@ async def test_a_question_is_shown_and_its_answer_comes_back_to_the_workflow(sce
     assert (done.status, done.requests) == (Status.SUCCEEDED, {})
 
 
-@pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_question_can_be_declined_or_cancelled(scene: Scene, action: str) -> None:
-    async with scene.sandboxed_worker("Ask"):
-        ref = await scene.start("Ask", "Bob")
-        [key] = (await scene.asked(ref)).requests
-        await scene.adapter.answer(ref, {key: {"action": action}})
-        assert (await scene.ended(ref)).output == {"action": action, "content": {}, "accepted": False}
-
-
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
@@ -64,17 +55,6 @@ async def test_an_answer_against_the_schema_is_refused_and_the_question_stays(
         with pytest.raises(EngineRefused, match=complaint):
             await scene.adapter.answer(ref, {key: {"action": "accept", "content": content}})
         assert list((await scene.adapter.describe(ref)).requests) == [key]
-
-
-async def test_two_questions_at_once_are_answered_one_by_one(scene: Scene) -> None:
-    async with scene.sandboxed_worker("AskTwice"):
-        ref = await scene.start("AskTwice")
-        seen = await scene.asked(ref, 2)
-        by_text = {request.params["message"]: key for key, request in seen.requests.items()}
-        await scene.adapter.answer(ref, {by_text["second"]: {"action": "accept", "content": {"sku": "a"}}})
-        assert list((await scene.asked(ref, 1)).requests) == [by_text["first"]]
-        await scene.adapter.answer(ref, {by_text["first"]: {"action": "accept", "content": {"text": "hi"}}})
-        assert (await scene.ended(ref)).output == [{"text": "hi"}, {"sku": "a"}]
 
 
 async def test_a_question_from_a_class_has_its_schema(scene: Scene) -> None:

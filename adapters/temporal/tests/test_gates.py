@@ -22,7 +22,6 @@ from adapters.temporal.tests.scene import (
     PATIENCE,
     Scene,
     connect,
-    current_run,
     open_adapter,
     reset_to_second_task,
     workflow_id,
@@ -140,37 +139,6 @@ async def test_a_refusal_is_sent_as_the_gate_says_and_the_history_tells_whose_it
     assert await signals(selling, ref, "identity") == ["mcp-workflows: decline by bob"]
 
 
-async def test_a_refusal_that_somebody_else_sent_closes_the_gate_too(selling: Scene) -> None:
-    ref, first = await waiting(selling, "ShipOrder", "A1", 2, decline=REJECT)
-    await tell(selling, ref, "reject")
-    seen = await selling.until(ref, lambda seen: seen.requests and first not in seen.requests)
-    assert len(seen.requests) == 1
-
-
-async def test_a_second_round_has_a_fresh_key(selling: Scene) -> None:
-    ref, first = await waiting(selling, "ShipOrder", "A1", 2)
-    await selling.adapter.answer(ref, {first: yes(True, "alice")})
-    seen = await selling.until(ref, lambda seen: bool(seen.requests) and first not in seen.requests)
-    [second] = seen.requests
-    await selling.adapter.answer(ref, {first: yes(False, "mallory")})  # too late: ignored
-    await selling.adapter.answer(ref, {second: yes(True, "bob")})
-    done = await selling.ended(ref)
-    assert [answer["who"] for answer in done.output] == ["alice", "bob"]
-
-
-async def test_a_signal_from_before_the_activity_does_not_close_the_gate(selling: Scene) -> None:
-    ref = await start(selling, "ShipOrder", "A1", 2, True)
-    await tell(selling, ref, "approve")
-    seen = await selling.asked(ref)
-    assert seen.status is Status.INPUT_REQUIRED
-
-
-async def test_a_signal_that_is_no_answer_does_not_close_the_gate(selling: Scene) -> None:
-    ref, key = await waiting(selling, "ShipOrder", "A1")
-    await tell(selling, ref, "noise")
-    assert list((await selling.adapter.describe(ref)).requests) == [key]
-
-
 async def test_the_question_is_seen_and_answered_while_no_worker_is_up(scene: Scene) -> None:
     ref, key = await left(scene, "ShipOrder", "A1")
     assert list((await scene.adapter.describe(ref)).requests) == [key]
@@ -178,14 +146,6 @@ async def test_the_question_is_seen_and_answered_while_no_worker_is_up(scene: Sc
     assert (await scene.adapter.describe(ref)).requests == {}  # it is in the history, whoever takes it when
     async with shop(scene):
         assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
-
-
-async def test_a_replica_without_memory_shows_the_same_key(scene: Scene, other: Scene) -> None:
-    async with shop(scene):
-        ref, first = await waiting(scene, "ShipOrder", "A1", 2)
-        await scene.adapter.answer(ref, {first: yes(True)})
-        [second] = (await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)).requests
-        assert second == await only_key(other, ref)
 
 
 async def test_two_replicas_with_two_answers_send_one(scene: Scene, other: Scene) -> None:
@@ -196,34 +156,6 @@ async def test_two_replicas_with_two_answers_send_one(scene: Scene, other: Scene
             group.start_soon(scene.adapter.answer, ref, {key: yes(True, "alice")})
             group.start_soon(other.adapter.answer, ref, {key: NO})
     assert len(await signals(scene, ref)) == 1
-
-
-async def test_an_unknown_key_of_a_gate_is_ignored(scene: Scene) -> None:
-    async with shop(scene):
-        ref, _ = await settled(scene, "ShipOrder", "A1")
-        await scene.adapter.answer(ref, {"approve.3": yes(True), "approve.x": yes(True)})
-    assert await signals(scene, ref) == []
-
-
-async def test_an_ended_execution_shows_no_gate_and_ignores_answers(scene: Scene) -> None:
-    async with shop(scene):
-        ref, key = await waiting(scene, "ShipOrder", "A1")
-        await scene.client.get_workflow_handle(workflow_id(ref)).terminate(reason="fire")
-    seen = await scene.adapter.describe(ref)
-    assert (seen.status, seen.requests) == (Status.CANCELLED, {})
-    await scene.adapter.answer(ref, {key: yes(True)})
-
-
-async def test_the_next_run_of_a_chain_has_keys_of_its_own(scene: Scene, other: Scene) -> None:
-    async with shop(scene):
-        ref, first = await waiting(scene, "ShipForEver", "A1", send={"signal": "approve"})
-        await scene.adapter.answer(ref, {first: yes(True)})
-        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
-        second = f"{first}.{await current_run(scene, ref)}"
-        assert list(seen.requests) == list((await other.adapter.describe(ref)).requests) == [second]
-        await scene.adapter.answer(ref, {first: yes(False)})  # of the run before: ignored
-        await scene.adapter.answer(ref, {second: yes(False)})
-        assert (await scene.ended(ref)).output == "enough"
 
 
 async def test_a_reset_asks_again_under_another_key(selling: Scene) -> None:
@@ -574,11 +506,6 @@ async def test_an_answer_while_the_workflow_does_not_wait_is_refused_and_asked_f
     assert await only_key(selling, ref) == key
     await selling.adapter.answer(ref, {key: yes(True)})
     assert (await selling.ended(ref)).output == [True]
-
-
-async def test_a_query_can_give_any_json(selling: Scene) -> None:
-    waits = {"query": "status", "equals": {"round": 0, "state": "awaiting_approval"}}
-    assert await only_key(selling, await start(selling, "ShipByStatus", when=waits)) == "approve.1"
 
 
 async def test_the_query_is_not_asked_again_while_nothing_happens(scene: Scene, counted: tuple[Scene, Calls]) -> None:

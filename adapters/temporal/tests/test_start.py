@@ -29,32 +29,10 @@ from mcp_workflows.kit.tooling import Previews
 from tests.support.dev_server import DevServer
 
 
-async def count(scene: Scene, ref: Ref) -> int:
-    """How many runs there ever were under this id."""
-    query = f"WorkflowId = '{workflow_id(ref)}'"
-    return len([found async for found in scene.client.list_workflows(query)])
-
-
 async def test_the_workflow_id_is_made_of_the_key(scene: Scene) -> None:
     ref = await scene.start("Waits", key="order-1.a_b")
     assert workflow_id(ref) == "mcp-order-1.a_b"
     assert (await scene.adapter.describe(ref)).execution_id == "mcp-order-1.a_b"
-
-
-async def test_fifty_starts_at_once_with_one_key_are_one(scene: Scene) -> None:
-    start, handles = plan("Waits"), set[str]()
-
-    async def begin() -> None:
-        handles.add(await scene.adapter.start(start))
-
-    async with anyio.create_task_group() as group:
-        for _ in range(50):
-            group.start_soon(begin)
-    [handle] = handles
-    with anyio.fail_after(30):
-        while not (found := await count(scene, Ref(workflow="Waits", handle=handle))):  # no event tells us
-            await anyio.sleep(0.05)
-    assert found == 1
 
 
 async def test_a_key_starts_nothing_again_after_it_continued_as_new(scene: Scene) -> None:

@@ -106,8 +106,11 @@ async def known(here: Place, ids: list[str]) -> None:
 class TestTelling:
     """An adapter with hints and quotas against their laws."""
 
-    test_hints = staticmethod(an_execution_that_ends_is_hinted_at_by_its_handle)
-    test_limited = staticmethod(an_allowance_leaves_something)
+    async def test_hints(self, subject: Subject, adapter: Adapter) -> None:
+        await an_execution_that_ends_is_hinted_at_by_its_handle(subject, adapter)
+
+    async def test_limited(self, subject: Subject, adapter: Adapter) -> None:
+        await an_allowance_leaves_something(subject, adapter)
 
     @pytest.fixture
     async def adapter(self, tmp_path: Path) -> AsyncIterator[Adapter]:
