@@ -15,8 +15,19 @@ from mcp_workflows_google.resources import ExecutionName
 from adapters.google.tests import cloud
 from adapters.google.tests.cloud import adapter as adapter_of
 from adapters.google.tests.cloud import called_at, environment
-from mcp_workflows.adapter import Adapter, Adopts, Limited, Ref, StartGuarantee, Status, Sweeps, Terminates, Waits
-from mcp_workflows.kit.tooling import Checks, Explains
+from mcp_workflows.adapter import (
+    Adapter,
+    Adopts,
+    Hints,
+    Limited,
+    Ref,
+    Routes,
+    StartGuarantee,
+    Status,
+    Sweeps,
+    Terminates,
+)
+from mcp_workflows.kit.tooling import Checks, Explains, Exposes
 from mcp_workflows.store.key_value import StoreNotes
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
@@ -61,7 +72,7 @@ class TestGoogleAdapter(AdapterContract):
     """Against the local engine, through a proxy that can lose replies; questions come in over HTTP."""
 
     starts = StartGuarantee.FINDABLE
-    capabilities = frozenset({Adopts, Checks, Explains, Limited, Sweeps, Terminates, Waits})
+    capabilities = frozenset({Adopts, Checks, Explains, Exposes, Hints, Limited, Routes, Sweeps, Terminates})
 
     @pytest.fixture
     async def subject(self, anyio_backend: str, stage: Stage) -> AsyncIterator[Subject]:

@@ -13,8 +13,8 @@ from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSetti
 
 from adapters.stepfunctions.tests import cloud
 from adapters.stepfunctions.tests.cloud import new_queue, settings
-from mcp_workflows.adapter import Adapter, Adopts, Limited, Status, Sweeps, Terminates, Waits
-from mcp_workflows.kit.tooling import Checks, Explains
+from mcp_workflows.adapter import Adapter, Adopts, Hints, Limited, Status, Sweeps, Terminates
+from mcp_workflows.kit.tooling import Checks, Explains, Exposes
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from mcp_workflows.testing.laws import cancelled_afterwards, new_start, ref_of, see_questions, until_ended
 from tests.support.child_processes import free_port
@@ -24,7 +24,7 @@ from tests.support.stepfunctions_engine import StepFunctions
 class TestStepFunctionsAdapter(AdapterContract):
     """Against the local engine, through a proxy that can lose replies."""
 
-    capabilities = frozenset({Adopts, Checks, Explains, Limited, Sweeps, Terminates, Waits})
+    capabilities = frozenset({Adopts, Checks, Explains, Exposes, Hints, Limited, Sweeps, Terminates})
 
     @pytest.fixture
     async def subject(self, anyio_backend: str, stepfunctions: StepFunctions) -> AsyncIterator[Subject]:
