@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -130,7 +130,14 @@ async def commit_proxy(target: int) -> AsyncGenerator[CommitProxy]:
             group.cancel_scope.cancel()
 
 
-@pytest.mark.usefixtures("processes")
+@pytest.fixture(scope="module")
+def hosted_url(postgres_url: str, processes: None) -> Iterator[str]:
+    """The URL of a new database, whose workflows another process runs."""
+    url = new_database(postgres_url)
+    with host(FLOWS, url):
+        yield url
+
+
 class TestWorkersElsewhere(AdapterContract):
     """Workflows in another process, on PostgreSQL, of which a proxy can lose the reply to a commit."""
 
@@ -138,10 +145,9 @@ class TestWorkersElsewhere(AdapterContract):
     lacks = frozenset({"has_stopped", "refused"})
 
     @pytest.fixture
-    async def subject(self, postgres_url: str) -> AsyncGenerator[Subject]:
-        url = new_database(postgres_url)
-        async with commit_proxy(urlsplit(url).port or 0) as proxy:
-            parts = urlsplit(url)
+    async def subject(self, hosted_url: str) -> AsyncGenerator[Subject]:
+        parts = urlsplit(hosted_url)
+        async with commit_proxy(parts.port or 0) as proxy:
             proxied = parts._replace(netloc=f"postgres@127.0.0.1:{proxy.port}").geturl()
             there = {"database": proxied, "queue": f"{APPLICATION}-queue", "application": APPLICATION}
 
@@ -154,10 +160,10 @@ class TestWorkersElsewhere(AdapterContract):
                 finally:
                     proxy.is_armed = False
 
-            with host(FLOWS, url):
-                made = subject_of(lambda: DbosAdapter(DbosSettings.model_validate(there)), refused=None)
-                yield replace(made, losing_replies=losing_replies)
+            made = subject_of(lambda: DbosAdapter(DbosSettings.model_validate(there)), refused=None)
+            yield replace(made, losing_replies=losing_replies)
 
+    @pytest.mark.process
     async def test_a_start_on_a_database_that_freezes_is_told_in_time_and_can_be_sent_again(
         self, postgres_url: str
     ) -> None:
@@ -169,6 +175,7 @@ class TestWorkersElsewhere(AdapterContract):
                 while not (await adapter.describe(Ref(workflow="echo", handle=await adapter.start(start)))).terminal:
                     await anyio.sleep(0.1)
 
+    @pytest.mark.process
     async def test_a_database_that_answers_nothing_is_unavailable_in_time(self, postgres_url: str) -> None:
         async with lossy_proxy(urlsplit(postgres_url).port or 0) as proxy:
             url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"

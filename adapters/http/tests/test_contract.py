@@ -51,14 +51,15 @@ async def subject_of(*, dedupes: bool = True, **more: Any) -> AsyncGenerator[Sub
         )
 
 
-class TestKeyed(AdapterContract):
-    """An API that dedupes by key."""
+class TestKeyed(ListingContract):
+    """An API that dedupes by key, and lists those that run."""
 
-    capabilities = frozenset({Checks, Limited})
+    capabilities = frozenset({Checks, Limited, Sweeps})
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
-        async with subject_of(starts="keyed") as subject:
+        sweep = {**LIST, "status": "{{item.state}}", "asking": "{{item.questions}}"}
+        async with subject_of(starts="keyed", sweep=sweep) as subject:
             yield subject
 
 
@@ -71,18 +72,6 @@ class TestFindable(AdapterContract):
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
         async with subject_of(dedupes=False, starts="findable", find=FIND) as subject:
-            yield subject
-
-
-class TestSwept(ListingContract):
-    """An API that dedupes by key, and lists those that run."""
-
-    capabilities = frozenset({Checks, Limited, Sweeps})
-
-    @pytest.fixture
-    async def subject(self) -> AsyncIterator[Subject]:
-        sweep = {**LIST, "status": "{{item.state}}", "asking": "{{item.questions}}"}
-        async with subject_of(starts="keyed", sweep=sweep) as subject:
             yield subject
 
 
