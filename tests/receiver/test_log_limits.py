@@ -34,7 +34,7 @@ NOT_AT_WILL = {  # modules that log what no remote party causes as often as it l
     "sidecar.app": "at the start",
     "store.sqlite.store": "a command of the operator",
     "store.sqlite.rekey": "a command of the operator",
-    "testing.lossy": "a test's own log",
+    "testing.doubles": "a test's own log",
 }
 
 
