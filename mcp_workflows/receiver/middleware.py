@@ -299,15 +299,16 @@ class Middleware:
         task_id, responses = wire.parse_task_request(ctx.method, params, client)
         wire.check_name_header(header, task_id)
         self._meters.count_poll(principal)
-        service, result = self.offer.task_service, wire.acknowledged()
+        service = self.offer.task_service
         match ctx.method:
             case "tasks/update":
                 await service.update(task_id, responses, principal)
             case "tasks/cancel":
                 await service.cancel(task_id, principal)
             case _:
-                result = wire.described(await service.get(task_id, principal), takes_urls=client.takes_urls)
-        return self._envelope.around(ctx, result)
+                task = await service.get(task_id, principal)
+                return self._envelope.around(ctx, wire.described(task, takes_urls=client.takes_urls))
+        return self._envelope.around(ctx, wire.acknowledged())
 
     def _tasks_2025(self, service: TaskService) -> InCoreTasks:
         assert self.group is not None, "the service is there, and so is this"

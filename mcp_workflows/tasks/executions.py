@@ -115,6 +115,7 @@ class Executions:
     ) -> None:
         """`steady` counts seconds evenly, even if the clock is set. A `clock` given without it counts as never set."""
         self.clock = clock
+        self.read_timeout = READ_TIMEOUT
         self.adoption = Adoption(store, engines, clock)
         self._store = store
         self._engines = engines
@@ -239,11 +240,6 @@ class Executions:
 
     # --- find
 
-    @staticmethod
-    def read_deadline() -> float:
-        """Return the time on the event loop's clock until which a read that begins now is answered."""
-        return anyio.current_time() + READ_TIMEOUT
-
     async def find(
         self, task_id: str, owner: str, shared_tools: Sequence[str] = (), *, by: float = float("inf")
     ) -> Task | None:
@@ -268,7 +264,7 @@ class Executions:
             StoreUnavailable: the tasks cannot be read within the time of a read.
         """
         now, before = self.clock(), None
-        with _until(self.read_deadline()):
+        with _until(anyio.current_time() + self.read_timeout):
             for _ in range(_FIND_PAGES):
                 page = await self._store.list_of_owner(owner, now=now, limit=_FIND_PAGE_SIZE, before=before)
                 for task in page:
@@ -290,7 +286,7 @@ class Executions:
         Raises:
             RequestError: the cursor was not made here for this reader.
         """
-        by, now = self.read_deadline(), self.clock()
+        by, now = anyio.current_time() + self.read_timeout, self.clock()
         subject = reader if shared_tools is None else f"{_SHARED}{reader}"
         before = None if cursor is None else read_cursor(self._cursor_key, subject, cursor)
         with _until(by):
@@ -323,7 +319,7 @@ class Executions:
         annotate_span(task.tool, task.context)
         if task.ended:
             return ObservedTask(task)
-        by = self.read_deadline() if by is None else by
+        by = anyio.current_time() + self.read_timeout if by is None else by
         silence = self._engines.silence(task.engine)
         warning: str | None = f"engine {task.engine}: {silence or 'no answer yet'}"
         try:

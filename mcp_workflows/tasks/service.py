@@ -249,8 +249,7 @@ class TaskService:
         if call.unusable_keys:
             logger.debug("a call of %s: no key can be made of %s in _meta", call.tool, ", ".join(call.unusable_keys))
         call = replace(call, arguments=tool.checker.normalize(call.arguments))
-        key = None if call.state else key_of(call.idempotency_key, call.host_key, call.arguments, principal)
-        dialogue = read_dialogue(call.state) if call.state else Dialogue(key=key)
+        dialogue = read_dialogue(call.state) if call.state else Dialogue()
         if dialogue.task_id is not None:  # a plain call whose workflow asked a question goes on
             task, _ = await self._authorize(dialogue.task_id, principal, Verb.ANSWER)
             async with self._cancelled_if_abandoned(tool, task, principal):
@@ -286,6 +285,9 @@ class TaskService:
     ) -> Task | Finished | Questions | CapabilityNeeded:
         """Return the task of a call; or what the caller must answer first, or why nothing was started."""
         task_id = secrets.token_hex(20)
+        if not call.state:
+            key = key_of(call.idempotency_key, call.host_key, call.arguments, principal)
+            dialogue = replace(dialogue, key=key)
         ready = prepare(
             tool,
             call.arguments,
@@ -490,7 +492,7 @@ class TaskService:
 
     async def get(self, task_id: str, principal: Principal) -> TaskView:
         """`tasks/get`: return the task as its engine shows it now, or its last known state if that does not answer."""
-        by = self._executions.read_deadline()
+        by = anyio.current_time() + self._executions.read_timeout
         task, rights = await self._authorize(task_id, principal, by=by)
         found = await self._observed_view(task, rights, principal, by)
         if found is None:
@@ -517,7 +519,7 @@ class TaskService:
 
         Unlike `get` this records no refusal: an approver did nothing wrong.
         """
-        by = self._executions.read_deadline()
+        by = anyio.current_time() + self._executions.read_timeout
         shared_tools = self.authorization.shared_tools(principal)
         task = await self._executions.find(task_id, principal.id, shared_tools, by=by)
         if task is None or task.expired(self._executions.clock()):
@@ -565,7 +567,7 @@ class TaskService:
         Raises:
             RequestError: it has ended already.
         """
-        by = self._executions.read_deadline()
+        by = anyio.current_time() + self._executions.read_timeout
         task, rights = await self._authorize(task_id, principal, Verb.CANCEL, by=by)
         task = (await self._executions.observe(task, by=by)).task
         if task.cancelled is None:
@@ -620,7 +622,7 @@ class TaskService:
 
     async def listen(self, task_ids: Sequence[str], principal: Principal) -> Sequence[Task]:
         """Return the tasks of `subscriptions/listen` that this principal may see; the others are left out silently."""
-        by = self._executions.read_deadline()
+        by = anyio.current_time() + self._executions.read_timeout
         tasks: dict[str, Task] = {}
         failures: list[StoreError] = []
 
@@ -678,7 +680,7 @@ class TaskService:
 
     async def read(self, task_id: str, part: Part, principal: Principal) -> Document:
         """`resources/read` of a task's whole result, or of its log, with the same authorization."""
-        by = self._executions.read_deadline()
+        by = anyio.current_time() + self._executions.read_timeout
         task, rights = await self._authorize(task_id, principal, by=by)
         task = (await self._executions.observe(task, by=by)).task
         if not rights.reads(task):
@@ -718,7 +720,9 @@ class TaskService:
         rights = await rules.rights(task, principal)
         if not rights.see and principal.id != task.owner:
             # such a principal may read it only while it asks, which may have begun a moment ago
-            task = (await self._executions.observe(task, by=min(by, self._executions.read_deadline()))).task
+            task = (
+                await self._executions.observe(task, by=min(by, anyio.current_time() + self._executions.read_timeout))
+            ).task
         if not rights.reads(task):
             rules.denied(principal, task=task, reason="may not see it")
             self._meters.count_failed_lookup(principal)

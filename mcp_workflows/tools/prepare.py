@@ -156,8 +156,8 @@ def prepare(
     return Prepared(
         arguments=arguments,
         fingerprint=digest(arguments),
-        filled=fill_templates(tool, task_scope, principal),
         same=idempotency_of(tool, taken, arguments, principal),
+        filled=fill_templates(tool, task_scope, principal),
         dialogue=taken,
         confirmation=confirmation(tool, scope),
     )
