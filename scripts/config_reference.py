@@ -36,6 +36,7 @@ DOCUMENT = ROOT / "docs" / "configuration.md"
 AUDIT_SCHEMA = ROOT / "docs" / "audit-event.schema.json"
 
 Schema: TypeAlias = Mapping[str, Any]  # Any: a JSON Schema
+Meaning: TypeAlias = tuple[str, str]  # the last name of a key, and the rest of its row
 
 _TYPES: Mapping[str, str] = {
     "string": "text",
@@ -48,13 +49,14 @@ _FORMATS: Mapping[str, str] = {"password": "text, secret", "path": "path"}
 _HEAD = ("| key | type | default | meaning |", "|---|---|---|---|")
 _BY_NAME = frozenset({"questions"})  # keys of a tool that are mappings by name
 _OF_MANY = frozenset({"auth.issuers", "auth.introspection", "auth.tokens"})  # lists that are told of row by row
+_OF_MCP = frozenset({"annotations"})  # described by MCP
 
 
 def adapters() -> Sequence[str]:
-    """Return the names of the adapters in this repository, the one in memory last."""
+    """Return the names of the adapters of this repository; the one in memory has settings for tests alone."""
     projects = [tomllib.loads(file.read_text("utf-8"))["project"] for file in ROOT.glob("adapters/*/pyproject.toml")]
     entries = [project.get("entry-points", {}).get(ENTRY_POINT_GROUP, ()) for project in projects]
-    return [*sorted(name for names in entries for name in names), "memory"]
+    return sorted(name for names in entries for name in names)
 
 
 def regions() -> Iterator[tuple[str, str]]:
@@ -66,41 +68,59 @@ def regions() -> Iterator[tuple[str, str]]:
     yield "audit", table(AuditSettings)
     yield "tools", table(*MODELS.values(), keys=TOOL_KEYS)
     for part, model in (("engines", "Settings"), ("options", "Options")):
-        known: dict[str, str] = {}
+        known: dict[Meaning, tuple[str, str]] = {}  # with the adapter and the key that has it
         yield part, "\n\n".join(_of_adapter(name, getattr(load_adapter(name), model), known) for name in adapters())
 
 
-def _of_adapter(name: str, model: type[BaseModel], known: dict[str, str]) -> str:
-    """The table of one adapter; `known` rows of adapters before are only named."""
-    head, rows = "\n".join(_HEAD), table(model).splitlines()[len(_HEAD) :]
-    new = [row for row in rows if row not in known]
-    same = {other: [row.split("`")[1] for row in rows if known.get(row) == other] for other in known.values()}
-    known |= dict.fromkeys(new, name)
-    texts = ["\n".join([head, *_joined(new)])] if new else [] if rows else ["Nothing."]
-    texts += [
-        f"As of [`adapter: {other}`](#adapter-{other}): {', '.join(f'`{key}`' for key in keys)}."
-        for other, keys in same.items()
-        if keys
-    ]
+def _of_adapter(name: str, model: type[BaseModel], known: dict[Meaning, tuple[str, str]]) -> str:
+    """Return the table of one adapter; rows that have the meaning of a `known` one, of an adapter before, are links."""
+    new, same = list[str](), dict[str, list[str]]()
+    for row in _rows(model):
+        key, meaning = _parts(row)
+        other, other_key = known.get(meaning, (name, key))
+        if other == name:
+            new.append(row)
+        else:
+            same.setdefault(other, []).append(f"`{key}`" if key == other_key else f"`{key}` (`{other_key}`)")
+    for key, meaning in map(_parts, new):
+        known.setdefault(meaning, (name, key))
+    texts = ["\n".join([*_HEAD, *_joined(new)])] if new else [] if same else ["Nothing."]
+    texts += [f"As of [`adapter: {other}`](#adapter-{other}): {', '.join(keys)}." for other, keys in same.items()]
     return "\n\n".join([f"### `adapter: {name}`", *texts])
 
 
 def table(*models: type[BaseModel], keys: frozenset[str] | None = None) -> str:
-    """One row per key of any of the models, those of models inside included."""
-    lines, rows = [*_HEAD], _Rows()
+    """Return one row per key of any of the models, those of models inside included."""
+    return "\n".join([*_HEAD, *_joined(_rows(*models, keys=keys))])
+
+
+def _rows(*models: type[BaseModel], keys: frozenset[str] | None = None) -> Sequence[str]:
+    rows, found = _Rows(), list[str]()
     for model in models:
         schema = model.model_json_schema(schema_generator=PlainJsonSchema)
-        lines += rows.of(schema, schema.get("$defs", {}), "", keys)
-    return "\n".join(lines)
+        found += rows.of(schema, schema.get("$defs", {}), "", keys)
+    return found
+
+
+def _parts(row: str) -> tuple[str, Meaning]:
+    """Return the key of a row; and its last name with the rest of the row."""
+    _, key, rest = row.split("`", 2)
+    return key, (key.rpartition(".")[2], rest)
 
 
 def _joined(rows: Sequence[str]) -> Sequence[str]:
-    """The rows, one for all keys of the same name that mean the same."""
-    places: dict[tuple[str, str], list[str]] = {}
+    """Return the rows, one for all keys that mean the same: keys of the same name, or in the same mapping."""
+    merged: list[tuple[list[str], str]] = []  # keys that mean the same, with the rest of their row
+    by_meaning: dict[Meaning, tuple[list[str], str]] = {}
     for row in rows:
-        _, place, rest = row.split("`", 2)
-        places.setdefault((place.rpartition(".")[2], rest), []).append(f"`{place}`")
-    return [f"| {', '.join(same)}{rest}" for (_, rest), same in places.items()]
+        key, (last, rest) = _parts(row)
+        beside = (key.removesuffix(last), rest)
+        row_of = by_meaning.get((last, rest)) or by_meaning.get(beside)
+        if row_of is None:
+            merged.append(row_of := ([], rest))
+        row_of[0].append(f"`{key}`")
+        by_meaning[last, rest] = by_meaning[beside] = row_of
+    return [f"| {', '.join(keys)}{rest}" for keys, rest in merged]
 
 
 class _Rows:
@@ -132,7 +152,7 @@ class _Rows:
             meaning = _linked(value.get("description", "")).replace("|", "\\|").replace("\n", " ")
             meaning += f" As {', '.join(known)}." if known else ""
             yield f"| `{place}` | {_type(value, shared)} | {default} | {meaning} |"
-            new = {name: model for name, model in models.items() if name not in self._places}
+            new = {name: model for name, model in models.items() if name not in self._places and key not in _OF_MCP}
             self._places |= dict.fromkeys(new, place)
             below = f"{place}[]." if place in _OF_MANY else f"{place}.NAME." if place in _BY_NAME else f"{place}."
             for model in new.values():

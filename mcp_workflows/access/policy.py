@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Final, Self, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -126,17 +126,18 @@ def _one_or_more(value: Any) -> Any:  # Any: what is neither is pydantic's to re
     return [value] if isinstance(value, Mapping | Rule) else value
 
 
+_OF_TASKS: Final = "Who may see, answer or cancel its tasks; `{}`: their owner."
+
+
 class Allow(BaseModel):
     """The rules of a tool: who may call it, and see, answer and cancel its tasks. An absent verb is denied to all."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     call: list[Rule] = Field(default_factory=list[Rule], description="Who may call the tool; `{}`: whoever is let in.")
-    see: list[Rule] = Field(default_factory=list[Rule], description="Who may see its tasks; `{}`: their owner.")
-    answer: list[Rule] = Field(
-        default_factory=list[Rule], description="Who may answer what they ask; `{}`: their owner."
-    )
-    cancel: list[Rule] = Field(default_factory=list[Rule], description="Who may cancel them; `{}`: their owner.")
+    see: list[Rule] = Field(default_factory=list[Rule], description=_OF_TASKS)
+    answer: list[Rule] = Field(default_factory=list[Rule], description=_OF_TASKS)
+    cancel: list[Rule] = Field(default_factory=list[Rule], description=_OF_TASKS)
 
     @field_validator("call", "see", "answer", "cancel", mode="before", json_schema_input_type=Rule | list[Rule])
     @classmethod

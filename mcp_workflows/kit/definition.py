@@ -113,7 +113,7 @@ class Steps(BaseModel):
 
     model_config = MODEL
 
-    each: Text = Field(description="The steps, a list.")
+    each: Text = Field(description="The items in the reply, a list.")
     name: Text = Field(description="The name of an `item`.")
     status: Text = Field(description="The word for its status.")
     map: StatusMap | None = Field(default=None, description="What the words mean; default: as for the execution.")
@@ -128,7 +128,7 @@ class Entry(BaseModel):
 
     model_config = MODEL
 
-    each: Text = Field(description="The list in the reply.")
+    each: Text = Field(description="The items in the reply, a list.")
     where: Text = Field(description="True if the `entry` is the execution.")
 
 
@@ -166,7 +166,7 @@ class Inputs(BaseModel):
     )
     type: Text | None = Field(default=None, description="The word for its type; default: a text.")
     types: Mapping[str, str] = Field(default={}, description="What these words are in JSON Schema; default: string.")
-    description: Text | None = Field(default=None, description="What it is.")
+    description: Text | None = Field(default=None, description="What people read about it.")
     default: Value = Field(default=None, description="Its default.")
     choices: Text | None = Field(default=None, description="The values that it may have, a list.")
     required: Text | None = Field(default=None, description="True if it must be given.")

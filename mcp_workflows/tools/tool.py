@@ -215,7 +215,11 @@ class _Offered(BaseModel):
     title: Visible | None = Field(default=None, description="The name people see.")
     description: str | None = Field(default=None, description="What the model reads to decide when to call it.")
     output: Schema | None = Field(default=None, description="JSON Schema of the result (an object).")
-    annotations: Annotations | None = Field(default=None, description="Hints for hosts (MCP ToolAnnotations).")
+    annotations: Annotations | None = Field(
+        default=None,
+        description="Hints for hosts, the `ToolAnnotations` of MCP: `readOnlyHint`, "
+        "`destructiveHint`, `idempotentHint`, `openWorldHint`, `title`.",
+    )
     tasks: TaskSupport = Field(
         default=TaskSupport.OPTIONAL,
         description="Whether a call becomes a task. Clients without tasks get, with `optional`, a handle for the task "
@@ -572,9 +576,11 @@ class WatchTool(_Offered):
 
     kind: Literal[Kind.WATCH] = Kind.WATCH
     allow_answer: bool = Field(
-        default=False, description="With `kind: watch`: the caller may answer the execution's questions."
+        default=False, description="With `kind: watch`: the caller may answer the execution's questions, or cancel it."
     )
-    allow_cancel: bool = Field(default=False, description="With `kind: watch`: the caller may cancel the execution.")
+    allow_cancel: bool = Field(
+        default=False, description="With `kind: watch`: the caller may answer the execution's questions, or cancel it."
+    )
     dedupe: ClassVar = None
     fixed: ClassVar[Mapping[str, Any]] = {"input": WATCH_INPUT}
 

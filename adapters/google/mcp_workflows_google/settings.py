@@ -109,6 +109,9 @@ class Inbound(BaseModel):
         return url
 
 
+_PER_MINUTE: Final = "What the project may do of it in a minute, if that is not Google's default."
+
+
 class Quota(BaseModel):
     """The share of Google's quotas that this process may use; they apply to the whole project in its location."""
 
@@ -116,14 +119,12 @@ class Quota(BaseModel):
 
     share: float = Field(default=0.5, gt=0, le=1, description="Which share of them, for all replicas together.")
     replicas: int = Field(default=1, gt=0, description="How many processes like this one share that.")
-    get_execution: float | None = Field(
-        default=None, gt=0, description="The project's quota per minute, if it is not Google's default."
-    )
-    list_executions: float | None = Field(default=None, gt=0, description="Likewise.")
-    write_executions: float | None = Field(default=None, gt=0, description="Likewise, of creating and cancelling.")
-    list_callbacks: float | None = Field(default=None, gt=0, description="Likewise.")
-    send_callback: float | None = Field(default=None, gt=0, description="Likewise, of answers to workflows.")
-    read_workflows: float | None = Field(default=None, gt=0, description="Likewise, of the Workflows API.")
+    get_execution: float | None = Field(default=None, gt=0, description=_PER_MINUTE)
+    list_executions: float | None = Field(default=None, gt=0, description=_PER_MINUTE)
+    write_executions: float | None = Field(default=None, gt=0, description=_PER_MINUTE)
+    list_callbacks: float | None = Field(default=None, gt=0, description=_PER_MINUTE)
+    send_callback: float | None = Field(default=None, gt=0, description=_PER_MINUTE)
+    read_workflows: float | None = Field(default=None, gt=0, description=_PER_MINUTE)
 
 
 class Discover(BaseModel):
@@ -206,11 +207,12 @@ class GoogleSettings(BaseModel):
         description="How long an execution may be UNAVAILABLE (its encryption key is) before the task fails.",
     )
     quota: Quota | None = Field(
-        default=None, description="How much of Google's quotas to use. Default: half of them, of a local engine all."
+        default=None,
+        description="How much of the provider's quotas to use. Default: half of them; elsewhere, all.",
     )
-    discover: Discover | None = Field(default=None, description="Offer labelled workflows as tools. Default: none.")
+    discover: Discover | None = Field(default=None, description="Offer marked workflows as tools. Default: none.")
     console_url: Annotated[str, _url("https://console.cloud.google.com")] | None = Field(
-        default=None, description="Where the console is, for links. Default: https://console.cloud.google.com."
+        default=None, description="Where the console is, for links. Default: the public one."
     )
     timeout_seconds: float = Field(default=8, ge=1, le=600, description="Longest total time of any call, in seconds.")
     max_connections: int = Field(default=16, ge=1, le=256, description="Most calls at once.")

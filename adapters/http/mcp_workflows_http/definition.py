@@ -88,7 +88,7 @@ class Taken(BaseModel):
 
     status: Codes = Field(default=(409,), description="The HTTP status that says so.")
     when: Text | None = Field(default=None, description="Only if this is true.")
-    handle: Value = Field(description="The handle of that execution.")
+    handle: Value = Field(description="The handle of the execution, as `start.handle` has it.")
 
 
 class StartRequest(BaseModel):
@@ -138,7 +138,7 @@ class Pages(BaseModel):
 
     model_config = MODEL
 
-    request: Requested = Field(description="The request of the list; of executions, the youngest first.")
+    request: Requested = Field(description="The request.")
     each: Text = Field(description="The items in the reply, a list.")
     next: NextPage | None = Field(default=None, description="How the next page is asked for; default: there is none.")
     pages: int = Field(default=10, ge=1, le=100, description="Pages that are read at most.")
@@ -147,7 +147,7 @@ class Pages(BaseModel):
 class Listing(Pages):
     """A list of executions."""
 
-    handle: Value = Field(description="The handle of an `item`, as `start.handle` has it.")
+    handle: Value = Field(description="The handle of the execution, as `start.handle` has it.")
 
 
 class Search(Listing):
@@ -189,7 +189,7 @@ class Log(BaseModel):
 
     model_config = MODEL
 
-    request: Requested = Field(description="The request for it; its reply is a text.")
+    request: Requested = Field(description="The request.")
     text: Text | None = Field(default=None, description="The text in the reply; default: all of it.")
     line: Text | None = Field(
         default=None, description="The text of a line, `item`, if each line is JSON; empty ones are left out."
@@ -207,8 +207,8 @@ class _LookRequests(BaseModel):
 
     model_config = MODEL
 
-    request: Requested = Field(description="The request that tells its status.")
-    more: Mapping[str, More] = Field(default={}, description="Further requests; expressions have them as more.NAME.")
+    request: Requested = Field(description="The request.")
+    more: Mapping[str, More] = Field(default={}, description="Further requests; their replies are more.NAME.")
 
 
 class Look(Reading, _LookRequests):
@@ -223,9 +223,6 @@ class Look(Reading, _LookRequests):
         description="By HTTP status: running, succeeded, failed, cancelled, or an expression in place of `status`.",
     )
     log: Log | None = Field(default=None, description="The log of one that has failed.")
-    wait_at_most: Duration = Field(
-        default=timedelta(minutes=1), description="The longest `Retry-After` that is heeded before the next look."
-    )
     gone: Codes = Field(default=(404, 410), description="HTTP status: there is no such execution.")
     gone_if: Text | None = Field(default=None, description="True if a reply says so, though its HTTP status does not.")
 
@@ -263,7 +260,9 @@ class Ask(EngineQuestion):
     decline: Requested | None = Field(
         default=None, description="The request of a refusal. Without it the question cannot be declined."
     )
-    late: Codes = Field(default=(404, 409, 410), description="HTTP status: it was answered already.")
+    late: Codes = Field(
+        default=(404, 409, 410), description="HTTP status: too late, it was answered already or has ended."
+    )
     refused: Text | None = Field(default=None, description="True if a reply is a refusal though its status is 2xx.")
 
 
@@ -272,11 +271,13 @@ class Cancel(BaseModel):
 
     model_config = MODEL
 
-    request: Requested = Field(description="The request that asks for it.")
+    request: Requested = Field(description="The request.")
     when: Text | None = Field(
         default=None, description="True once it can be cancelled; until then it is looked at again, several times."
     )
-    late: Codes = Field(default=(404, 409, 410), description="HTTP status: it has ended already.")
+    late: Codes = Field(
+        default=(404, 409, 410), description="HTTP status: too late, it was answered already or has ended."
+    )
 
 
 class Throttled(BaseModel):
@@ -299,7 +300,7 @@ class Webhook(BaseModel):
         description="The proof that the caller knows `webhook_secret`: hub (X-Hub-Signature-256), gitlab "
         "(X-Gitlab-Token), standard (standardwebhooks.com), bearer.",
     )
-    handle: Value = Field(description="The handle of the execution, in the body of the call, `event`.")
+    handle: Value = Field(description="The handle of the execution, as `start.handle` has it.")
 
 
 class Checking(BaseModel):
@@ -324,11 +325,11 @@ class Detail(BaseModel):
 class Workflows(Pages):
     """The workflows there are, for `mcp-workflows import`."""
 
-    more: Mapping[str, Detail] = Field(default={}, description="Further requests for each; known as more.NAME.")
+    more: Mapping[str, Detail] = Field(default={}, description="Further requests; their replies are more.NAME.")
     when: Text | None = Field(default=None, description="True if the `item` can be started; default: all can.")
     workflow: Text = Field(description="The `workflow` of a tool for the `item`.")
     title: Text | None = Field(default=None, description="Its title.")
-    description: Text | None = Field(default=None, description="What it does.")
+    description: Text | None = Field(default=None, description="What people read about it.")
     options: Value = Field(default=None, description="The `options` of a tool for it.")
     input: Inputs | Text | None = Field(default=None, description="Its inputs: a JSON Schema, or how they are listed.")
 
@@ -340,10 +341,13 @@ class ApiDefinition(BaseModel):
 
     starts: StartGuarantee = Field(
         default=StartGuarantee.ONCE,
-        description="What the API promises about a repeated start: keyed (it dedupes by key), findable (`find`), once.",
+        description="What a repeated start does: keyed (the key prevents a second execution), findable (`find`), once.",
     )
     start: StartRequest = Field(description="How an execution is started.")
-    find: Search | None = Field(default=None, description="FINDABLE: how the execution of a key is found.")
+    find: Search | None = Field(
+        default=None,
+        description="FINDABLE: how the execution of a key is found, in a list that has the youngest first.",
+    )
     look: Look = Field(description="How an execution is looked at.")
     asks: Mapping[str, Ask] = Field(default={}, description="The questions that its executions ask people, by name.")
     cancel: Cancel | None = Field(default=None, description="How it is cancelled; default: it cannot be.")

@@ -46,6 +46,7 @@ _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|(^|\s)F
 _LONGEST_LINE: Final = 2000  # characters of a line of a log
 _MOST_ITEMS: Final = 100  # further requests for the items of one list
 _LONGEST_TAIL: Final = 4000  # characters of a log in a failure
+_LONGEST_WAIT: Final = 60.0  # seconds of a `Retry-After` that is heeded before the next look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ async def describe(
         execution = replace(execution, failure=Failure(text=f"{execution.failure.text}\n{tail}".strip()))
     questions = open_questions(definition.asks, execution, scope, definition.settling)
     execution = with_questions(execution, questions)
-    wait = min(retry_after(reply, time.time()) or 0.0, how.wait_at_most.total_seconds())
+    wait = min(retry_after(reply, time.time()) or 0.0, _LONGEST_WAIT)
     return Observation(execution=execution, scope=scope, reply=reply, questions=questions, unmapped=strange, wait=wait)
 
 

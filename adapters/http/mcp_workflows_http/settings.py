@@ -45,7 +45,7 @@ class Basic(BaseModel):
     model_config = MODEL
 
     user: str = Field(default="", description="The user; may be empty.")
-    password: SecretStr = Field(description="The password, or a token.")
+    password: SecretStr = Field(description="The password, or the token.")
 
     @property
     def secret(self) -> SecretStr:
@@ -116,7 +116,7 @@ class Login(BaseModel):
 
     path: str = Field(default="/auth/token", pattern="^/", description="Where, behind `url`.")
     user: str = Field(description="The user.")
-    password: SecretStr = Field(description="The password.")
+    password: SecretStr = Field(description="The password, or the token.")
 
     @property
     def secret(self) -> SecretStr:
@@ -178,7 +178,7 @@ class Tls(BaseModel):
     model_config = MODEL
 
     ca_file: Path | None = Field(default=None, description="PEM file of the CA. Default: the system's.")
-    client_cert: Path | None = Field(default=None, description="PEM file of our certificate, for mTLS.")
+    client_cert: Path | None = Field(default=None, description="PEM file of our certificate.")
     client_key: Path | None = Field(default=None, description="PEM file of our private key.")
 
     @model_validator(mode="after")
@@ -222,7 +222,7 @@ class HttpSettings(ApiDefinition):
     )
     vars: Mapping[str, str] = Field(default={}, description="Values for expressions: {{vars.owner}}.")
     headers: Mapping[str, str] = Field(default={}, description="Headers of all requests; no secrets.")
-    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one look or start, all its requests.")
+    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one look or start, with all its calls.")
     max_reply: ByteSize = Field(default=ByteSize(5_000_000), description="Bytes of a reply that are read.")
     proxy: SecretStr | None = Field(
         default=None, description="An HTTP(S) proxy, http://USER:PASSWORD@HOST:PORT. Default: HTTPS_PROXY and NO_PROXY."

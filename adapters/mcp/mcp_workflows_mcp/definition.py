@@ -47,7 +47,7 @@ class StartCall(ToolCall):
     )
     same: Text | None = Field(
         default=None,
-        description="KEYED: true if the execution of a key, in the reply of `look`, is the same order; else refused.",
+        description="True if the execution of a key, in the reply of `look`, is the same order; else it is refused.",
     )
     conflict_if: Text | None = Field(default=None, description="True if the key belongs to another order.")
     refused_if: Text | None = Field(
@@ -86,7 +86,10 @@ class Look(Reading, ToolCall):
 class Cancel(ToolCall):
     """The cancellation of an execution. It is looked at first, and nothing is called for one that has ended."""
 
-    late_if: Text | None = Field(default=None, description="True if a result with `isError` says that it has ended.")
+    late_if: Text | None = Field(
+        default=None,
+        description="True if a result with `isError` says: too late, it was answered already or has ended.",
+    )
 
 
 class Ask(EngineQuestion):
@@ -97,16 +100,17 @@ class Ask(EngineQuestion):
         default=None, description="The call of a refusal. Without it the question cannot be declined."
     )
     late_if: Text | None = Field(
-        default=None, description="True if a result with `isError` says that it was answered already."
+        default=None,
+        description="True if a result with `isError` says: too late, it was answered already or has ended.",
     )
 
 
 class Search(ToolCall):
     """The search for the execution of a key."""
 
-    each: Text = Field(description="The executions in the reply, a list, the youngest first.")
+    each: Text = Field(description="The items in the reply, a list.")
     where: Text = Field(description="True if the `item` is the execution of the key.")
-    handle: Value = Field(description="The handle of an `item`, as `start.handle` has it.")
+    handle: Value = Field(description="The handle of the execution, as `start.handle` has it.")
     next: Mapping[str, Any] = Field(
         default={}, description="Arguments of the next page, made of the reply; default: there is none."
     )
@@ -119,11 +123,13 @@ class ToolsDefinition(BaseModel):
 
     starts: StartGuarantee = Field(
         default=StartGuarantee.ONCE,
-        description="What the server promises about a repeated start: keyed (it dedupes by key), findable (`find`), "
-        "once.",
+        description="What a repeated start does: keyed (the key prevents a second execution), findable (`find`), once.",
     )
     start: StartCall = Field(default=StartCall(), description="How an execution is started.")
-    find: Search | None = Field(default=None, description="FINDABLE: how the execution of a key is found.")
+    find: Search | None = Field(
+        default=None,
+        description="FINDABLE: how the execution of a key is found, in a list that has the youngest first.",
+    )
     look: Look | None = Field(
         default=None,
         description="How an execution is looked at. Default: calls of its tools are tasks, or end by themselves.",

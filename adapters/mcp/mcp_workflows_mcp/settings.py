@@ -61,8 +61,8 @@ class UpstreamAuth(BaseModel):
 
     model_config = MODEL
 
-    bearer: SecretStr | None = Field(default=None, description="A token.")
-    bearer_file: Path | None = Field(default=None, description="A file with it, read again for each request.")
+    bearer: SecretStr | None = Field(default=None, description="A token, sent as Authorization: Bearer.")
+    bearer_file: Path | None = Field(default=None, description="A file with it, read again when it changes.")
     oauth: ClientCredentials | None = Field(default=None, description="OAuth 2 client credentials.")
     exchange: TokenExchange | None = Field(default=None, description="Token exchange (RFC 8693).")
 
@@ -101,7 +101,7 @@ class McpSettings(ToolsDefinition):
         default=True,
         description="Offer an exposed tool as it was first seen: `mcp-workflows check --accept` takes over a change.",
     )
-    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one look or start, all its calls.")
+    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one look or start, with all its calls.")
     looks_per_second: float = Field(default=10.0, gt=0, description="Looks at executions in a second, at most.")
 
     @model_validator(mode="after")

@@ -127,7 +127,7 @@ class Quota(BaseModel):
     get_execution_history: Rate | None = Field(default=None, description="Likewise.")
     list_executions: Rate | None = Field(default=None, description="Likewise.")
     stop_execution: Rate | None = Field(default=None, description="Likewise.")
-    send_task: Rate | None = Field(default=None, description="Likewise, of SendTaskSuccess and SendTaskFailure.")
+    send_task: Rate | None = Field(default=None, description="Likewise.")
     describe_state_machine: Rate | None = Field(default=None, description="Likewise.")
 
 
@@ -172,7 +172,9 @@ class StepFunctionsSettings(BaseModel):
     region: Annotated[str, _matching(_REGION, "write a Region: eu-west-1")] | None = Field(
         default=None, description="The Region. Default: AWS_DEFAULT_REGION, or the profile's."
     )
-    profile: str | None = Field(default=None, min_length=1, description="A profile of AWS's configuration files.")
+    profile: str | None = Field(
+        default=None, min_length=1, description="A profile in the configuration files of the engine's own tools."
+    )
     endpoint_url: _Url | None = Field(
         default=None,
         description="Where the API is: a VPC endpoint of Step Functions, or another engine that is called for "
@@ -183,12 +185,13 @@ class StepFunctionsSettings(BaseModel):
         default=None, description="The account, 12 digits. Default: that of assume_role, or AWS STS is asked."
     )
     quota: Quota | None = Field(
-        default=None, description="How much of AWS's quotas to use. Default: half of them on AWS, elsewhere no limit."
+        default=None,
+        description="How much of the provider's quotas to use. Default: half of them; elsewhere, all.",
     )
     events: Events | None = Field(default=None, description="A queue of EventBridge's status events, as hints.")
-    discover: Discover | None = Field(default=None, description="Offer tagged state machines as tools. Default: none.")
+    discover: Discover | None = Field(default=None, description="Offer marked workflows as tools. Default: none.")
     console_url: _Url | None = Field(
-        default=None, description="Where the console is, for links. Default: AWS's, of the Region."
+        default=None, description="Where the console is, for links. Default: the public one."
     )
     timeout_seconds: float = Field(default=8, ge=1, le=600, description="Longest total time of any call, in seconds.")
     max_connections: int = Field(default=16, ge=1, le=256, description="Most calls at once.")

@@ -154,7 +154,9 @@ class TemporalSettings(BaseModel):
     task_queue: str | None = Field(
         default=None, min_length=1, description="Where workflows start, if a tool names none."
     )
-    profile: str | None = Field(default=None, description="A profile of Temporal's configuration file.")
+    profile: str | None = Field(
+        default=None, description="A profile in the configuration files of the engine's own tools."
+    )
     config_file: Path | None = Field(default=None, description="That file, if not in its usual place.")
     api_key: HeaderSecret | None = Field(default=None, description="API key; switches TLS on.")
     api_key_file: Path | None = Field(default=None, description="A file with the API key, read again when it changes.")
