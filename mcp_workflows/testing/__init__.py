@@ -1,4 +1,4 @@
-"""Contract suites that prove an adapter or a store, for everybody, and an engine in memory.
+"""The contract suite that proves an adapter, and an engine in memory.
 
 Needs pytest. See `mcp-workflows docs write-an-adapter`.
 """
@@ -11,9 +11,7 @@ from mcp_workflows.adapter import Role
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
 from mcp_workflows.testing.laws import Subject
 
-pytest.register_assert_rewrite(
-    *(f"mcp_workflows.testing.{module}" for module in ("adapter_contract", "store_contract", "store_reach_contract"))
-)
+pytest.register_assert_rewrite("mcp_workflows.testing.adapter_contract")
 
 from mcp_workflows.testing.adapter_contract import AdapterContract  # noqa: E402  # after registering
 from mcp_workflows.testing.doubles import (  # noqa: E402  # after registering
@@ -23,7 +21,6 @@ from mcp_workflows.testing.doubles import (  # noqa: E402  # after registering
     MemoryNotes,
     lossy_proxy,
 )
-from mcp_workflows.testing.store_contract import StoreContract  # noqa: E402  # after registering
 from mcp_workflows.testing.tasks import make_task  # noqa: E402  # after registering
 
 __all__ = [
@@ -36,7 +33,6 @@ __all__ = [
     "MemoryOptions",
     "MemorySettings",
     "Role",
-    "StoreContract",
     "Subject",
     "lossy_proxy",
     "make_task",

@@ -1,4 +1,4 @@
-"""An encrypted SQLite store: it keeps all laws, its files show nothing, and its keys can be changed in use."""
+"""An encrypted SQLite store: its files show nothing, and its keys can be changed in use."""
 
 from __future__ import annotations
 
@@ -19,20 +19,12 @@ from mcp_workflows.store.encryption import Cipher, CipherError, new_key
 from mcp_workflows.store.protocol import Rekeyed, Seals, Store, open_store
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task, bind, observe, refuse
-from mcp_workflows.testing import StoreContract, make_task
+from mcp_workflows.testing import make_task
 from mcp_workflows.testing.tasks import NOON
 
 DAY = timedelta(days=1)
 OLD, NEW, OTHER = new_key(), new_key(), new_key()
 CANARIES = ("canary-argument", "canary-result", "canary-question", "canary-message", "canary-note", "canary-key")
-
-
-class TestEncryptedSQLiteStore(StoreContract):
-    """All laws, no gaps."""
-
-    @pytest.fixture
-    def new_store(self, tmp_path: Path) -> Callable[[], Store]:
-        return lambda: SQLiteStore(f"sqlite:///{tmp_path}/tasks.db", cipher=Cipher([NEW, OLD]))
 
 
 def store_in(folder: Path, *keys: str) -> SQLiteStore:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
@@ -73,18 +73,6 @@ async def test_notes_for_tests_can_be_in_trouble() -> None:
         await notes.get("a")
     notes.available = True
     assert (await notes.get("a"), notes.until) == (1, {"a": UNTIL})
-
-
-async def test_the_notes_of_an_engine_are_its_own(tmp_path: Path) -> None:
-    async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
-        here, there = notes_in(store)("here"), notes_in(store)("there")
-        assert await here.add("a/1", {"n": 1}, until=UNTIL) == {"n": 1}
-        assert await notes_in(store)("here").add("a/1", {"n": 2}, until=UNTIL) == {"n": 1}
-        await here.put("a/2", 2, until=UNTIL)
-        assert await here.under("a/") == {"a/1": {"n": 1}, "a/2": 2}
-        assert (await there.get("a/1"), await there.under("")) == (None, {})
-        await store.delete_expired(UNTIL, UNTIL - timedelta(days=1))
-        assert await here.under("") == {}
 
 
 async def test_a_store_in_trouble_is_an_engine_that_gives_no_answer(tmp_path: Path) -> None:

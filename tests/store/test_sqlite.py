@@ -1,4 +1,4 @@
-"""The SQLite store keeps the contract of a store, and what it promises beyond."""
+"""What the SQLite store promises beyond the laws of a store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +22,10 @@ import anyio.lowlevel
 import pytest
 
 from mcp_workflows.errors import ConfigError, StoreUnavailable
-from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.store.protocol import open_store
 from mcp_workflows.store.sqlite.file import MIGRATIONS, LogFile
 from mcp_workflows.store.sqlite.store import SQLiteStore
-from mcp_workflows.testing import StoreContract, make_task
+from mcp_workflows.testing import make_task
 
 NOON = datetime(2026, 7, 28, 12, tzinfo=UTC)
 
@@ -92,14 +92,6 @@ def python(script: str, url: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", script, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-
-
-class TestSQLiteStore(StoreContract):
-    """All laws, no gaps."""
-
-    @pytest.fixture
-    def new_store(self, tmp_path: Path) -> Callable[[], Store]:
-        return lambda: SQLiteStore(f"sqlite:///{tmp_path}/tasks.db")
 
 
 @pytest.fixture
@@ -252,13 +244,6 @@ async def test_a_disk_that_takes_no_more_is_unavailable_until_it_does(tmp_path: 
         assert await store.get(big.id, big.owner) is None
         assert await store.get(kept.id, kept.owner) == kept
         assert await store.create(big) == big
-
-
-async def test_a_file_deleted_while_it_is_open_is_noticed(tmp_path: Path, url: str) -> None:
-    async with SQLiteStore(url) as store:
-        (tmp_path / "tasks.db").unlink()
-        with pytest.raises(StoreUnavailable, match="deleted"):
-            await store.check()
 
 
 async def test_many_notes_are_all_read_and_others_get_their_turn() -> None:
