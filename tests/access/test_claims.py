@@ -12,7 +12,7 @@ from mcp_workflows.access.authn.identity import ClaimsReader
 from mcp_workflows.access.authn.settings import Owner, ProxySettings
 from mcp_workflows.access.authn.verifier import TrustedProxy
 from mcp_workflows.access.principal import claim_value
-from mcp_workflows.errors import ConfigError, TokenRefused
+from mcp_workflows.errors import TokenRefused
 from mcp_workflows.receiver.attach import swap
 from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.config.load import load_config
@@ -183,35 +183,6 @@ def config_of(folder: Path, claims: Mapping[str, Any], auth: Mapping[str, Any] |
     call = {"claims": claims} if claims else {}
     tools = {"echo": {"workflow": "echo", "allow": {"call": call, "see": {}}}}
     return written(folder, "memory", MEMORY, tools, None if auth is None else {"auth": auth})
-
-
-@pytest.mark.parametrize(
-    ("claims", "told"),
-    [
-        ({"realm_access": {"roles": ["x"]}}, "write realm_access.roles: and its value"),
-        ({"resource_access": {"shop.eu": {"roles": "x"}}}, r"write resource_access.shop\.eu: and its value"),
-        ({"realm_access..roles": "x"}, r"'realm_access..roles' is no name of a claim: between dots there are names"),
-        ({".roles": "x"}, "'.roles' is no name of a claim"),
-        ({"": "x"}, "'' is no name of a claim"),
-    ],
-    ids=["a mapping", "a dot inside", "two dots", "a dot first", "nothing"],
-)
-def test_a_path_that_cannot_be_meant_is_told_with_its_line(tmp_path: Path, claims: Any, told: str) -> None:
-    with pytest.raises(ConfigError) as wrong:
-        load_config(config_of(tmp_path, claims), {})
-    assert str(wrong.value).startswith(f"{tmp_path / 'workflows.yaml'}:")
-    assert told in str(wrong.value)
-
-
-def test_so_is_one_in_the_settings_of_an_issuer(tmp_path: Path) -> None:
-    for setting in ("scope_claim", "client_claim", "subject_claim"):
-        auth = {"issuers": [{"issuer": ISSUER, setting: "realm_access."}]}
-        with pytest.raises(ConfigError, match=rf"{setting}.*'realm_access\.' is no name of a claim"):
-            load_config(config_of(tmp_path, {}, auth), {})
-    paths = {"issuer": ISSUER, "scope_claim": ["scope", "realm_access.roles"], "subject_claim": "act.sub"}
-    found = load_config(config_of(tmp_path, {}, {"issuers": [paths]}), {}).server.auth
-    assert found is not None
-    assert found.issuers[0].scope_claim == ["scope", "realm_access.roles"]
 
 
 @pytest.mark.parametrize(

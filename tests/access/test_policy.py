@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +19,6 @@ from mcp_workflows.access import (
     person_of,
     reaches_others,
 )
-from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.config.load import load_config
 
 
 def somebody(
@@ -142,43 +139,3 @@ def test_a_mistake_in_a_rule_is_said(wrong: dict[str, Any], said: str) -> None:
 def test_a_tool_whose_tasks_nobody_could_see_is_refused() -> None:
     with pytest.raises(ValidationError, match="nobody could see what comes of it"):
         Tool.model_validate({"name": "x", "engine": "e", "workflow": "w", "allow": {"call": {}}})
-
-
-def test_of_several_issuers_a_rule_must_say_which_one_names_the_subject(tmp_path: Path) -> None:
-    path = tmp_path / "workflows.yaml"
-    path.write_text(
-        "server:\n  auth:\n    issuers: [{issuer: https://one.example}, {issuer: https://two.example}]\n"
-        "engines: {memory: {adapter: memory}}\n"
-        "tools:\n"
-        "  ship:\n"
-        "    engine: memory\n    workflow: echo\n"
-        "    allow:\n"
-        "      call: {principals: [{subject: alice}]}\n"
-        "      see: {principals: [{subject: alice, issuer: https://one.example}]}\n"
-    )
-    with pytest.raises(ConfigError) as refused:
-        load_config(path, {})
-    assert str(refused.value).startswith(f"{path}:10: tools.ship.allow.call: principals need an `issuer` here")
-    path.write_text(path.read_text().replace("{subject: alice}", "{subject: alice, issuer: https://two.example}"))
-    assert load_config(path, {}).tools[0].allow is not None
-
-
-def test_of_several_issuers_a_rule_must_say_whose_claims_count(tmp_path: Path) -> None:
-    """Or one that may grant nothing could make its people approvers by a claim."""
-    path = tmp_path / "workflows.yaml"
-    path.write_text(
-        "server:\n  auth:\n    issuers: [{issuer: https://one.example}, {issuer: https://two.example, may_grant: []}]\n"
-        "engines: {memory: {adapter: memory}}\n"
-        "tools:\n"
-        "  ship:\n"
-        "    engine: memory\n    workflow: echo\n"
-        "    allow:\n"
-        "      call: {claims: {groups: staff}}\n"
-        "      see: [{}, {claims: {groups: audit}, issuer: https://one.example, any_owner: true}]\n"
-    )
-    with pytest.raises(ConfigError) as refused:
-        load_config(path, {})
-    assert str(refused.value).startswith(f"{path}:10: tools.ship.allow.call: claims need an `issuer` here")
-    assert "allow.see" not in str(refused.value)
-    path.write_text(path.read_text().replace(", {issuer: https://two.example, may_grant: []}", ""))
-    assert load_config(path, {}).tools[0].allow is not None

@@ -15,8 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.telemetry import otlp
 from tests.support.served import peer, serving
 from tests.support.sidecars import sidecar
@@ -107,14 +105,3 @@ async def test_a_collector_that_is_gone_stops_nobody(tmp_path: Path, monkeypatch
 def test_one_of_the_two_can_be_left_out(signal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"OTEL_{signal}_EXPORTER", "none")
     assert (otlp.processors if signal == "TRACES" else otlp.readers)() == []
-
-
-@pytest.mark.parametrize(
-    ("written", "wrong"),
-    [("jaeger", "telemetry: must be otlp, or left out"), ("{otlp: {}}", "telemetry.otlp: is now `telemetry: otlp`")],
-)
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, written: str, wrong: str) -> None:
-    path = tmp_path / "workflows.yaml"
-    path.write_text(CONFIG.replace("telemetry: otlp", f"telemetry: {written}"))
-    with pytest.raises(ConfigError, match=rf"workflows.yaml:4: {wrong}"):
-        load_config(path, {})
