@@ -28,7 +28,7 @@ from mcp_workflows.sidecar.config.models import (
     ServerSettings,
     StoreSettings,
 )
-from mcp_workflows.sidecar.telemetry.audit_log import AuditEvent
+from mcp_workflows.sidecar.telemetry.exporters import AuditEvent
 from mcp_workflows.tools.tool import MODELS
 
 ROOT = Path(__file__).parent.parent

@@ -1,7 +1,6 @@
 """Access control: principals, and the rules that say what they may do."""
 
-from mcp_workflows.access.authn.issuers import ALGORITHMS, Issuer, account_of
-from mcp_workflows.access.authn.jwks import KeySet
+from mcp_workflows.access.authn.issuers import ALGORITHMS, Issuer, KeySet, account_of
 from mcp_workflows.access.policy import (
     AccessRequest,
     Allow,

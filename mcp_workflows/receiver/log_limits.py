@@ -104,7 +104,7 @@ LINES: Final = LineLimit()
 LIMITED: Final = frozenset(
     f"mcp_workflows.{name}"
     for name in (
-        "access.authn.jwks",
+        "access.authn.issuers",
         "kit.error_table",
         "engines.polling.watch",
         "engines.polling.poller",

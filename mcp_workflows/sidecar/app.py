@@ -34,12 +34,11 @@ from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.attach import Changes, DisconnectMiddleware, Workflows, attach
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
-from mcp_workflows.sidecar import health
 from mcp_workflows.sidecar.address import Address, bind
-from mcp_workflows.sidecar.admin import ops_app, serve_ops
 from mcp_workflows.sidecar.auth import Authenticator, AuthMiddleware
 from mcp_workflows.sidecar.config.models import STDERR, STDOUT, Config
 from mcp_workflows.sidecar.discovery import Discovery
+from mcp_workflows.sidecar.operators_listener import enginez, healthz, ops_app, readyz, serve_ops
 from mcp_workflows.sidecar.request_headers import (
     USUAL_PORTS,
     AllowedHosts,
@@ -50,7 +49,7 @@ from mcp_workflows.sidecar.request_headers import (
     hosts_of,
 )
 from mcp_workflows.sidecar.shutdown import DrainingServer, OpenRequests, ShutdownState, StartupErrors, stop_on_signals
-from mcp_workflows.sidecar.telemetry.setup import Exporters
+from mcp_workflows.sidecar.telemetry.exporters import Exporters
 
 logger = logging.getLogger(__name__)
 
@@ -332,13 +331,13 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
     # the endpoint and the middleware of the SDK's application; its authentication would cover every path
     [endpoint] = [route.endpoint for route in mcp.routes if isinstance(route, Route) and route.path == PATH]
     guards = [Middleware(AllowedHosts, **_allowed(config, host))]
-    enginez = Route("/enginez", health.engines(sidecar.workflows), middleware=guards)  # shows more than the others
+    engines = Route("/enginez", enginez(sidecar.workflows), middleware=guards)  # shows more than the others
     app = Starlette(
         routes=[
             Route(PATH, endpoint, middleware=[*guards, *mcp.user_middleware]),  # tokens are examined on this path alone
-            Route("/healthz", health.alive(sidecar.workflows)),
-            Route("/readyz", health.ready(sidecar.workflows, sidecar.shutdown_state)),
-            *([] if sidecar.ops or authenticator is not None else [enginez]),
+            Route("/healthz", healthz(sidecar.workflows)),
+            Route("/readyz", readyz(sidecar.workflows, sidecar.shutdown_state)),
+            *([] if sidecar.ops or authenticator is not None else [engines]),
             *(() if authenticator is None else authenticator.routes),
             Mount(MOUNTED_AT, sidecar.workflows.inbound),  # any Host is allowed: a token protects it
         ],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final
@@ -148,8 +148,16 @@ class Authenticator(TokenVerifier):
         proxy = self._verifier.proxied
         if proxy is None:
             return None
-        headers = _by_name(scope)
-        if not proxy.claims_to_say(headers) or _has_token(headers):
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            try:
+                text = value.decode("utf-8")  # as proxies write names
+            except UnicodeDecodeError:
+                text = value.decode("latin-1")
+            headers.setdefault(name.decode("latin-1").lower(), []).append(text)
+        if any(value.lower().startswith("bearer ") for value in headers.get("authorization", ())):
+            return None  # a token takes precedence
+        if not proxy.claims_to_say(headers):
             return None
         peer = (scope.get("client") or (None,))[0]
         if not proxy.trusts(peer):
@@ -178,26 +186,6 @@ def _asker() -> str | None:
     """Return the address of the current request; of IPv6 the network, because a caller has many addresses in it."""
     peer = _peer.get()
     return None if peer is None else network_of(peer)
-
-
-def _by_name(scope: Scope) -> Mapping[str, Sequence[str]]:
-    found: dict[str, list[str]] = {}
-    for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1").lower(), []).append(_text(value))
-    return found
-
-
-def _text(value: bytes) -> str:
-    """Decode a header value as UTF-8, which proxies use for names, or else as Latin-1."""
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
-
-
-def _has_token(headers: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the request has a bearer token, which takes precedence over headers of a proxy."""
-    return any(value.lower().startswith("bearer ") for value in headers.get("authorization", ()))
 
 
 class AuthMiddleware:

@@ -241,23 +241,21 @@ async def _check_store(settings: StoreSettings, patience: float, found: Callable
 
 async def _check_issuers(config: Config, patience: float, found: Callable[[Row], None]) -> None:
     """Check for each issuer that its tokens can be verified now."""
+
+    async def check_issuer(name: str, look: Callable[[], Awaitable[str]]) -> None:
+        async def looked() -> Finding:
+            return Finding(ok=True, text=await look())
+
+        found(Row(kind=ItemKind.ISSUER, name=name, finding=await _within(patience, looked)))
+
     if config.server.auth is None:
         return
     asked = verifier(config.server.auth, "")
+    looks = {signed.issuer: signed.look for signed in asked.signed}
+    looks |= {introspected.endpoint: introspected.look for introspected in asked.introspected}
     async with anyio.create_task_group() as group:
-        for signed in asked.signed:
-            group.start_soon(_check_issuer, signed.issuer, signed.look, patience, found)
-        for introspected in asked.introspected:
-            group.start_soon(_check_issuer, introspected.endpoint, introspected.look, patience, found)
-
-
-async def _check_issuer(
-    name: str, look: Callable[[], Awaitable[str]], patience: float, found: Callable[[Row], None]
-) -> None:
-    async def looked() -> Finding:
-        return Finding(ok=True, text=await look())
-
-    found(Row(kind=ItemKind.ISSUER, name=name, finding=await _within(patience, looked)))
+        for name, look in looks.items():
+            group.start_soon(check_issuer, name, look)
 
 
 def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
@@ -330,29 +328,37 @@ async def _check_tool(
     found: Callable[[Row], None],
     place: Place,
 ) -> None:
+    """Check that the workflow could run now, and that it and the tool fit; a tool that only watches needs no check."""
     tooling = adapter.tooling
     if not isinstance(tooling, Checks):
         found(_tool_row(tool, None))
-    elif engine and engine.ok is False:
+        return
+    if engine and engine.ok is False:
         found(_tool_row(tool, _blocked(tool)))
-    else:
-        finding = await _within(patience, lambda: _checked(tool, tooling))
-        if isinstance(tooling, Verifies) and finding.ok is not False:
-            finding = await _within(patience, lambda: _verified(tool, tooling, finding, place))
-        found(_tool_row(tool, finding))
+        return
 
+    async def checked() -> Finding:
+        if tool.kind is Kind.WATCH:
+            return Finding(ok=True, text=f"watches executions of {tool.workflow}")
+        return await tooling.check(tool.workflow, tool.options)
 
-async def _checked(tool: AnyTool, tooling: Checks) -> Finding:
-    """Check that the workflow could run now; a tool that only watches needs no check."""
-    if tool.kind is Kind.WATCH:
-        return Finding(ok=True, text=f"watches executions of {tool.workflow}")
-    return await tooling.check(tool.workflow, tool.options)
+    finding = await _within(patience, checked)
+    if isinstance(tooling, Verifies) and finding.ok is not False:
+        finding = await _within(patience, lambda: _verified(tool, tooling, finding, place))
+    found(_tool_row(tool, finding))
 
 
 async def _verified(tool: AnyTool, tooling: Verifies, checked: Finding, place: Place) -> Finding:
-    """Return the finding together with the differences between the workflow and the tool, and the open points."""
+    """Return the finding together with the differences between the workflow and the tool, and the open points.
+
+    A finding begins with the setting it is about, if there is one: it gets the file and line of that; see
+    `Verifies.verify`.
+    """
     gates = {name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()}
-    more = [_placed(tool, each, place) for each in await tooling.verify(tool.workflow, tool.options, gates)]
+    more: list[Finding] = []
+    for each in await tooling.verify(tool.workflow, tool.options, gates):
+        at = place(("tools", tool.name, *each.text.partition(": ")[0].split(".")))
+        more.append(replace(each, text=f"{at}: {each.text}") if at else each)
     wrong = [finding for finding in more if finding.ok is False]
     if not wrong:
         unknown = any(finding.ok is None for finding in (checked, *more))
@@ -362,13 +368,6 @@ async def _verified(tool: AnyTool, tooling: Verifies, checked: Finding, place: P
     hints = [finding.hint for finding in wrong if finding.hint]
     text = "; ".join(finding.text for finding in (*wrong, *(each for each in more if each.ok is not False)))
     return Finding(ok=False, text=text, hint="; ".join(hints) or None)
-
-
-def _placed(tool: AnyTool, finding: Finding, place: Place) -> Finding:
-    """Return the finding with the file and line of the setting that its text begins with; see `Verifies.verify`."""
-    setting = finding.text.partition(": ")[0]
-    found = place(("tools", tool.name, *setting.split(".")))
-    return replace(finding, text=f"{found}: {finding.text}") if found else finding
 
 
 def _tool_row(tool: AnyTool, finding: Finding | None) -> Row:
@@ -431,14 +430,22 @@ class LiveTasks:
 
     def findings(self) -> Mapping[str, Finding]:
         """Return the counts as findings. A removed tool is fine: its tasks keep the settings they started with."""
-        removed = self.removed_tools or self.removed_engines or self.other_engines
-        total = counted(self.total) + ("" if removed or not self.total else ", all of tools that are configured")
-        return {
-            "live": Finding(ok=True, text=total),
-            **{f"tool {name}": _of_removed_tool(count) for name, count in self.removed_tools.items()},
-            **{f"engine {name}": _on_removed_engine(name, count) for name, count in self.removed_engines.items()},
-            **{f"engine {key[0]} ({key[1]})": _on_other(*key, count) for key, count in self.other_engines.items()},
-        }
+        gone = "that is not in the configuration any more"
+        is_fine = self.total and not (self.removed_tools or self.removed_engines or self.other_engines)
+        total = counted(self.total) + (", all of tools that are configured" if is_fine else "")
+        found = {"live": Finding(ok=True, text=total)}
+        for name, count in self.removed_tools.items():
+            text = f"{counted(count)} of a tool {gone}: still to be read, answered, cancelled"
+            found[f"tool {name}"] = Finding(ok=True, text=text)
+        for name, count in self.removed_engines.items():
+            text, hint = f"{counted(count)} on an engine {gone}: nobody can look at them", f"put engine {name} back"
+            found[f"engine {name}"] = Finding(ok=False, text=text, hint=f"{hint} until they have ended")
+        for (name, old, new), count in self.other_engines.items():
+            here, rebind = new or "without identity", shlex.join([*REBIND.split(), old, new])
+            text = f"{counted(count)} of another engine named {name}: it is {here} here, and is not asked for them"
+            hint = f"if it is the same engine under a new name or address: {rebind}"
+            found[f"engine {name} ({old})"] = Finding(ok=None, text=text, hint=hint)
+        return found
 
 
 async def count_live_tasks(config: Config, identities: Mapping[str, str]) -> LiveTasks:
@@ -468,25 +475,6 @@ async def count_live_tasks(config: Config, identities: Mapping[str, str]) -> Liv
 def counted(count: int) -> str:
     """Return the number of live tasks in words."""
     return "1 live task" if count == 1 else f"{count} live tasks"
-
-
-def _of_removed_tool(count: int) -> Finding:
-    text = (
-        f"{counted(count)} of a tool that is not in the configuration any more: still to be read, answered, cancelled"
-    )
-    return Finding(ok=True, text=text)
-
-
-def _on_removed_engine(name: str, count: int) -> Finding:
-    text = f"{counted(count)} on an engine that is not in the configuration any more: nobody can look at them"
-    return Finding(ok=False, text=text, hint=f"put engine {name} back until they have ended")
-
-
-def _on_other(name: str, old: str, new: str, count: int) -> Finding:
-    here = new or "without identity"
-    text = f"{counted(count)} of another engine named {name}: it is {here} here, and is not asked for them"
-    rebind = shlex.join([*REBIND.split(), old, new])
-    return Finding(ok=None, text=text, hint=f"if it is the same engine under a new name or address: {rebind}")
 
 
 @dataclass(slots=True)

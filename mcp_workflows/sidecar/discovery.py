@@ -99,21 +99,18 @@ def compose(
     tool_defaults: ToolDefaults = no_defaults,
 ) -> Sequence[MarkedWorkflow]:
     """Return a decision about every marked workflow, by engine, beside the tools of the file."""
-    seen = [(engine, each) for engine in adapters for each in _once(exposed.get(engine, ()))]
-    found = [_classified(engine, each, named, adapters, tool_defaults) for engine, each in seen]
-    found = [_without_task_tool_names(each, named, my_tasks=my_tasks) for each in found]
-    found = [_without_named(each, named) for each in found]
+    found: list[MarkedWorkflow] = []
+    for engine in adapters:
+        once = {each.source: each for each in exposed.get(engine, ())}  # pages of an engine may overlap
+        for each in sorted(once.values(), key=lambda each: (each.name, each.source)):  # and change places
+            marked = _classified(engine, each, named, adapters, tool_defaults)
+            found.append(_without_taken_names(marked, named, my_tasks=my_tasks))
     return list(_without_duplicates(found))
 
 
 def offered_tools(named: Sequence[AnyTool], found: Sequence[MarkedWorkflow]) -> Sequence[AnyTool]:
     """Return all offered tools, those of the file first."""
     return [*named, *(each.tool for each in found if each.tool)]
-
-
-def _once(exposed: Sequence[Exposed]) -> Sequence[Exposed]:
-    """Return each workflow once, in a stable order: pages of an engine may overlap and change places."""
-    return sorted({each.source: each for each in exposed}.values(), key=lambda each: (each.name, each.source))
 
 
 def _classified(
@@ -153,8 +150,8 @@ def _tool(engine: str, exposed: Exposed, adapter: Adapter, tool_defaults: ToolDe
     return Tool.model_validate(settings)
 
 
-def _without_task_tool_names(marked: MarkedWorkflow, named: Sequence[AnyTool], *, my_tasks: bool) -> MarkedWorkflow:
-    """Reject a workflow whose name is that of a task tool, or whose task tools would have taken names."""
+def _without_taken_names(marked: MarkedWorkflow, named: Sequence[AnyTool], *, my_tasks: bool) -> MarkedWorkflow:
+    """Reject a workflow whose name is taken by a task tool or in the file, or whose task tools have taken names."""
     tool = marked.tool
     if tool is None:
         return marked
@@ -164,16 +161,10 @@ def _without_task_tool_names(marked: MarkedWorkflow, named: Sequence[AnyTool], *
     if taken and tool.hands_over and not offered(named, my_tasks=my_tasks):
         text = f"task tools come with it, and workflows.yaml has a tool named {', '.join(sorted(taken))}"
         return marked.rejected(text, "rename that one")
-    return marked
-
-
-def _without_named(marked: MarkedWorkflow, named: Sequence[AnyTool]) -> MarkedWorkflow:
     for other in named:
-        if marked.tool and other.name == marked.tool.name:
-            text = (
-                f"{other.name!r} is the name of a tool in workflows.yaml, for {other.workflow} (engine {other.engine})"
-            )
-            return marked.rejected(text)
+        if other.name == tool.name:
+            of = f"for {other.workflow} (engine {other.engine})"
+            return marked.rejected(f"{other.name!r} is the name of a tool in workflows.yaml, {of}")
     return marked
 
 

@@ -6,13 +6,11 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping, Set
-from contextlib import aclosing
 from pathlib import Path
 from typing import TypeAlias
 
 import anyio
 from anyio import to_thread
-from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]  # one of its parameters names trio, if that is there
 
 from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.adapter import Adapter
@@ -27,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 Stamp: TypeAlias = tuple[int, int, int]  # differs after every save
 
-_POLL_INTERVAL_MS = 1_000  # where the file system reports no changes (network, containers)
+_LOOK_EVERY = 0.2  # seconds; a save must be over for as long
 _INCLUDED = re.compile(r"\$\{file:([^}]+)\}")
 _SCHEMA = re.compile(r"""[^\s"'{},\[\]]+\.json\b""")
 _CODE = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]\w*")
@@ -99,28 +97,16 @@ class Reloader:
         return _stamps(self._files.union(files_in(self._path, self._globs)))
 
     async def _until_saved(self) -> None:
-        """Wait until a file differs from the remembered ones; a change before the call counts."""
-        while self._current_stamps() == self._stamps:
-            try:
-                await self._until_notified()
-            except OSError as error:  # the limit of watches is reached, or a folder is gone
-                logger.debug("the file system does not tell of changes: %s", error)
-                await anyio.sleep(_POLL_INTERVAL_MS / 1000)
+        """Wait until a file differs from the remembered ones, and is saved completely; a change before the call counts.
 
-    async def _until_notified(self) -> None:
-        folders = sorted({folder for file in self._files if (folder := file.parent).is_dir()})
-        changes = awatch(
-            *folders,
-            watch_filter=lambda _, name: Path(name) in self._files,
-            recursive=False,
-            debounce=200,
-            rust_timeout=_POLL_INTERVAL_MS,
-            yield_on_timeout=True,
-        )
-        async with aclosing(changes):
-            async for _ in changes:
-                if self._current_stamps() != self._stamps:
-                    return
+        Files are looked at, because not every file system reports changes (network, containers).
+        """
+        stamps = self._current_stamps()
+        while True:
+            await anyio.sleep(_LOOK_EVERY)
+            before, stamps = stamps, self._current_stamps()
+            if before == stamps != self._stamps:
+                return
 
     def _adapters(self, config: Config, sidecar: Sidecar) -> Mapping[str, Adapter]:
         """Return the adapters of a configuration; an unchanged engine keeps its adapter, and with it its connection."""

@@ -18,7 +18,7 @@ from mcp_workflows.access.audit import Event
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings, MemoryTooling
 from mcp_workflows.receiver.attach import swap
-from mcp_workflows.sidecar import health as probes
+from mcp_workflows.sidecar import operators_listener as probes
 from mcp_workflows.tasks.service import PAGE
 from mcp_workflows.tools.json_schema import violations
 from tests.support.here import data_of, elder
@@ -202,7 +202,7 @@ async def test_whoever_asks_how_engines_are_makes_no_more_than_one_question_in_a
     adapter.tooling = MemoryTooling("memory", is_down, lambda _: True)
     engines = {"memory": adapter}
     async with attach(server, tools=[tool("echo", "echo")], engines=engines, store="sqlite:///:memory:") as workflows:
-        answer = probes.engines(workflows)
+        answer = probes.enginez(workflows)
         statuses: list[int] = []
 
         async def ask() -> None:

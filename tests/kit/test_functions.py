@@ -55,7 +55,7 @@ from mcp_workflows.errors import (
 from mcp_workflows.kit import http_errors
 from mcp_workflows.kit.error_table import Errors
 from mcp_workflows.kit.functions import FunctionsAdapter
-from mcp_workflows.sidecar import health
+from mcp_workflows.sidecar import operators_listener
 from mcp_workflows.testing import AdapterContract, MemoryAdapter, MemorySettings, Role, Subject
 from tests.support.served import peer, serving
 
@@ -262,7 +262,7 @@ async def test_an_engine_whose_adapter_cannot_tell_is_neither_fine_nor_down(tmp_
     engine = from_functions(start=key, describe=running, cancel=nothing)
     tools, store = [Tool(name="print", engine="press", workflow="press")], f"sqlite:///{tmp_path}/tasks.db"
     async with attach(MCPServer("own"), tools=tools, engines={"press": engine}, store=store) as workflows:
-        response = await health.engines(workflows)(Request({"type": "http"}))
+        response = await operators_listener.enginez(workflows)(Request({"type": "http"}))
     body = json.loads(bytes(response.body))
     del body["engines"]["press"]["round"]
     found = {"press": {"ok": None, "text": "not checked: its adapter cannot tell", "hint": None}}

@@ -157,13 +157,13 @@ async def test_a_new_key_is_taken_while_it_runs(stage: Stage, monkeypatch: pytes
     stage.keys.publish(stage.keys_path, GOOD, new)
     early = await stage.post(token=new.token())
     assert (early.status_code, early.headers["retry-after"]) == (503, "5")
-    monkeypatch.setattr("mcp_workflows.access.authn.jwks.PAUSE", 0.0)
+    monkeypatch.setattr("mcp_workflows.access.authn.issuers.PAUSE", 0.0)
     assert (await stage.post(token=new.token())).status_code == 200
     assert (await stage.post()).status_code == 200
 
 
 async def test_without_its_keys_a_token_is_to_be_sent_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.access.authn.jwks.PAUSE", 0.0)
+    monkeypatch.setattr("mcp_workflows.access.authn.issuers.PAUSE", 0.0)
     published = stage.keys.keys.pop(stage.keys_path)
     for path in ("/engines/here/input", "/engines/gone/input"):
         answer = await stage.post(path)

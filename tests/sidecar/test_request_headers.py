@@ -13,13 +13,11 @@ import httpx2
 import pytest
 from mcp.server.streamable_http import EventCallback, EventStore
 
-from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import request_headers
-from mcp_workflows.sidecar.admin import ops_app
-from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.operators_listener import ops_app
 from mcp_workflows.sidecar.request_headers import BoundedHeaders, exact_origin, host, is_allowed, origin
 from mcp_workflows.sidecar.shutdown import ShutdownState
-from mcp_workflows.sidecar.telemetry.setup import Exporters
+from mcp_workflows.sidecar.telemetry.exporters import Exporters
 from tests.support.here import OLD, elder, hello, over_http, scene
 from tests.support.identified import House, house, jwks
 from tests.support.served import VERSION, Peer, peer, serving, site
@@ -121,28 +119,6 @@ def test_what_is_no_origin_is_refused(written: str) -> None:
     for kind in (origin, exact_origin):
         with pytest.raises(ValueError, match=r"must be an origin|pages of anybody"):
             kind(written)
-
-
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ('allowed_hosts: ["https://a.example"]', "server.allowed_hosts[0]: must be a host"),
-        ('allowed_origins: ["https://a.example", "*"]', "server.allowed_origins[1]: * would let in pages of anybody"),
-        ('cors: ["*"]', "server.cors[0]: * would let in pages of anybody"),
-        ('cors: ["null"]', "server.cors[0]: null would let in pages of anybody"),
-        ('cors: ["https://a.example/app"]', "server.cors[0]: must be an origin, without a path"),
-        ("cors: [a.example]", "server.cors[0]: must be an origin, without a path"),
-        ('cors: ["http://localhost:*"]', "server.cors[0]: must be one origin, with its port"),
-        ('cors: ["http://[::g]"]', "server.cors[0]: must be an origin"),
-        ('allowed_hosts: ["[::1::2]"]', "server.allowed_hosts[0]: "),
-    ],
-)
-def test_a_wrong_host_or_origin_is_named_with_its_line(tmp_path: Path, setting: str, told: str) -> None:
-    path = tmp_path / "workflows.yaml"
-    path.write_text(f"server:\n  {setting}\nengines: {{here: {{adapter: memory}}}}\ntools:\n{ECHO}")
-    with pytest.raises(ConfigError) as error:
-        load_config(path, {})
-    assert f"workflows.yaml:2: {told}" in str(error.value)
 
 
 SETTINGS = (

@@ -15,8 +15,7 @@ from pydantic import TypeAdapter
 from mcp_workflows.adapter import Execution, Status
 from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.store.protocol import Caps, Count
-from mcp_workflows.store.sqlite import counts
-from mcp_workflows.store.sqlite import queries as sqlite_queries
+from mcp_workflows.store.sqlite import queries
 from mcp_workflows.store.sqlite.file import APPLICATION_ID, MIGRATIONS
 from mcp_workflows.store.sqlite.rows import Rows
 from mcp_workflows.store.sqlite.store import SQLiteStore
@@ -115,7 +114,7 @@ async def test_the_key_of_a_row_that_cannot_be_read_starts_nothing_again(tmp_pat
 
 
 async def test_a_census_of_many_is_counted_in_parts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "PART", 7)
+    monkeypatch.setattr(queries, "PART", 7)
     moments = [NOON - timedelta(seconds=number // 5) for number in range(64)]  # several of one moment
     async with SQLiteStore(url) as store:
         for number, moment in enumerate(moments):
@@ -126,15 +125,15 @@ async def test_a_census_of_many_is_counted_in_parts(url: str, monkeypatch: pytes
 
 SEARCHES = {
     "tasks_key": "SELECT task FROM tasks WHERE owner = 'a' AND tool = 't' AND idempotency_key = 'k'",
-    "tasks_unbound": sqlite_queries.UNBOUND,
-    "tasks_owner": sqlite_queries.OWNED_BY,
-    "tasks_open": sqlite_queries.OF_TOOL,
-    "tasks_expires": sqlite_queries.EXPIRED,
-    "tasks_due": sqlite_queries.DUE,
+    "tasks_unbound": queries.UNBOUND,
+    "tasks_owner": queries.OWNED_BY,
+    "tasks_open": queries.OF_TOOL,
+    "tasks_expires": queries.EXPIRED,
+    "tasks_due": queries.DUE,
     "sqlite_autoindex_notes_1": "SELECT key, value FROM notes WHERE space = 's' AND key >= 'k' ORDER BY key",
     "notes_until": "SELECT value FROM notes WHERE until <= 1 ORDER BY until LIMIT 1",
 }
-COUNTED = {**counts.LIVE, **counts.CREATED, "next": counts.NEXT, "cut": counts.CUT} | {"count": counts.COUNT}
+COUNTED = {**queries.LIVE, **queries.CREATED, "next": queries.NEXT, "cut": queries.CUT} | {"count": queries.COUNT}
 
 
 def plan_of(path: Path, query: str) -> str:

@@ -2,21 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, cast
 
+import anyio
 import jwt
+from anyio import to_thread
 
-from mcp_workflows.access.authn.jwks import KeySet
-from mcp_workflows.errors import TokenRefused
+from mcp_workflows.access.authn.fetch import ANSWER_WITHIN, JsonFetcher
+from mcp_workflows.errors import IssuerUnavailable, KeysUnavailable, TokenRefused
+
+logger = logging.getLogger(__name__)
+
+FRESH: Final = 300.0  # seconds until the keys are fetched again
+KEPT: Final = 24 * 3600.0  # seconds for which known keys are good while they cannot be fetched
+PAUSE: Final = 5.0  # seconds at least between two fetches, for any key
+FETCH_WITHIN: Final = ANSWER_WITHIN  # seconds for all of it
+
+ASYMMETRIC: Final[Mapping[tuple[str, str | None], Sequence[str]]] = {
+    ("RSA", None): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+}
+"""The algorithms of each kind of key. All are asymmetric, so that a verifier cannot sign."""
+
+_GARBAGE: Final = (jwt.PyJWTError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
+"""Errors of PyJWT about malformed keys and tokens, with those that it lets through."""
+
+Locate: TypeAlias = Callable[[JsonFetcher], Awaitable[str]]
+"""Finds the URL of the keys; raises IssuerUnavailable."""
+Known: TypeAlias = Mapping[str | None, Mapping[str, jwt.PyJWK]]
+"""Keys by name (`kid`; None: one that has no name) and algorithm."""
+
+
+class KeySet:
+    """The public keys of a token issuer (a JWKS), as they were fetched last.
+
+    They are fetched once for all requests that wait. PyJWT's client is not used: it reads without bounds, and once its
+    cache is over, known keys are no longer good while they cannot be fetched again.
+    """
+
+    def __init__(
+        self, at: str | Locate, algorithms: Sequence[str], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Fetch nothing yet. `at` is the URL, or a function that finds it. `clock` counts seconds."""
+        self._at = at
+        self._algorithms = algorithms
+        self._clock = clock
+        self._fetching = JsonFetcher()
+        self._lock = anyio.Lock()
+        self._known: Known = {}
+        self._tried = self._fetched = -math.inf  # the beginnings of the last fetch and of the last good one
+
+    async def get(self, name: str | None, algorithm: str) -> jwt.PyJWK:
+        """Return the key of this name (`kid`) for this algorithm; without a name, the only one there is.
+
+        Raises:
+            TokenRefused: the issuer has no such key.
+            KeysUnavailable: the keys cannot be fetched now.
+        """
+        begun = self._clock()
+        good = self._find(name, begun)
+        if good is None or (begun - self._fetched >= FRESH and not self._lock.locked()):
+            async with self._lock:
+                if self._clock() - self._tried >= PAUSE:
+                    await self._fetch()
+            good = self._find(name, begun)
+        if good is not None:
+            if algorithm not in good:
+                raise TokenRefused("its algorithm is not that of its key")
+            return good[algorithm]
+        if self._fetched < self._tried:
+            raise KeysUnavailable("the keys of its issuer cannot be fetched")
+        if name is None:
+            raise TokenRefused("it names no key, and its issuer has not just one")
+        if self._tried < begun:
+            raise KeysUnavailable("its key is not known; the keys of its issuer were fetched a moment ago")
+        raise TokenRefused("its issuer has no such key")
+
+    async def look(self) -> int:
+        """Return the number of keys now, for a check beforehand.
+
+        Raises:
+            KeysUnavailable: none can be had; the message has the reason.
+        """
+        try:
+            with anyio.fail_after(FETCH_WITHIN):
+                return len(await self._read())
+        except TimeoutError:
+            raise KeysUnavailable(f"no answer within {FETCH_WITHIN:g} s") from None
+        except IssuerUnavailable as error:
+            raise KeysUnavailable(str(error)) from None
+
+    def _find(self, name: str | None, now: float) -> Mapping[str, jwt.PyJWK] | None:
+        if now - self._fetched >= KEPT:
+            return None
+        if name is None:
+            return next(iter(self._known.values())) if len(self._known) == 1 else None
+        return self._known.get(name)
+
+    async def _fetch(self) -> None:
+        """Fetch the keys, even if the request that asked is cancelled: others wait for them, too."""
+        begun = self._tried = self._clock()
+        with anyio.move_on_after(FETCH_WITHIN, shield=True) as scope:
+            try:
+                self._known = await self._read()
+                self._fetched = begun
+            except IssuerUnavailable as error:
+                logger.warning("%s cannot be fetched: %s", self, error)
+        if scope.cancelled_caught:
+            logger.warning("%s cannot be fetched: no answer within %g s", self, FETCH_WITHIN)
+
+    async def _read(self) -> Known:
+        url = self._at if isinstance(self._at, str) else await self._at(self._fetching)
+        found = await self._fetching.get(url)
+        return await to_thread.run_sync(_read_keys, found, self._algorithms)
+
+    def __str__(self) -> str:
+        return f"the keys at {self._at}" if isinstance(self._at, str) else f"the keys of {self._at!r}"
+
+
+def _read_keys(found: Any, algorithms: Sequence[str]) -> Known:  # Any: a JSON value
+    """Return the keys that are good for verifying; a bad one is left out."""
+    written: object = cast("Mapping[str, object]", found).get("keys") if isinstance(found, dict) else None
+    if not isinstance(written, list):
+        raise IssuerUnavailable("it is no list of keys")
+    known: dict[str | None, dict[str, jwt.PyJWK]] = {}
+    for one in cast("list[object]", written):
+        if isinstance(one, dict):
+            jwk = cast("dict[str, Any]", one)
+            name = jwk.get("kid")
+            usable = dict(_usable(jwk, algorithms))
+            if usable and (name is None or isinstance(name, str)):
+                known.setdefault(name, {}).update(usable)
+    if not known:
+        raise IssuerUnavailable("it has no keys for signatures")
+    return known
+
+
+def _usable(jwk: dict[str, Any], algorithms: Sequence[str]) -> Iterable[tuple[str, jwt.PyJWK]]:
+    """Return a key by its algorithms: the one it names, or all of its kind."""
+    if (jwk.get("use") or "sig") != "sig" or "verify" not in (jwk.get("key_ops") or ["verify"]):
+        return
+    kind = (str(jwk.get("kty")), None if jwk.get("kty") == "RSA" else str(jwk.get("crv")))
+    for algorithm in ASYMMETRIC.get(kind, ()):
+        if algorithm in algorithms and (jwk.get("alg") or algorithm) == algorithm:
+            try:
+                key = jwt.PyJWK(jwk, algorithm)
+                if not key.Algorithm.check_key_length(key.key):  # says what is wrong with it
+                    yield algorithm, key
+            except _GARBAGE:
+                return
+
 
 ALGORITHMS: Final = ("ES256", "RS256")  # of workflows that call us
 LEEWAY: Final = 30.0  # seconds that clocks may differ
 LONGEST_TOKEN: Final = 8192  # characters
 
 _REQUIRED: Final = ("iss", "aud", "exp", "iat")
-_GARBAGE: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)  # PyJWT lets some through
 _REASONS: Final[Mapping[type[Exception], str]] = {
     jwt.InvalidSignatureError: "its signature is wrong",
     jwt.ExpiredSignatureError: "it has expired",

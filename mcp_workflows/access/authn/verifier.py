@@ -17,8 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from mcp_workflows.access.authn.fetch import JsonFetcher, https_url
 from mcp_workflows.access.authn.identity import LONGEST_NAME, ClaimsReader, Identity, split_scopes
 from mcp_workflows.access.authn.introspection import Asker, IntrospectionVerifier, nobody
-from mcp_workflows.access.authn.issuers import decode_token, read_header, read_issuer, shortened
-from mcp_workflows.access.authn.jwks import KeySet
+from mcp_workflows.access.authn.issuers import KeySet, decode_token, read_header, read_issuer, shortened
 from mcp_workflows.access.authn.settings import (
     AuthSettings,
     IntrospectionSettings,

@@ -30,10 +30,9 @@ from mcp_workflows.sidecar.cli.options import (
     load,
     log,
 )
-from mcp_workflows.sidecar.config.draft import draft, draft_engine
+from mcp_workflows.sidecar.config.draft import draft, draft_engine, draft_python
 from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
-from mcp_workflows.sidecar.config.python_file import draft_python
 from mcp_workflows.tools.json_schema import did_you_mean
 
 MOST_LISTED = 20  # workflows that are listed to choose from

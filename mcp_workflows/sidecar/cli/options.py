@@ -105,7 +105,7 @@ def load(config: Path) -> Config:
     """
     config = existing(config)
     sys.path.insert(0, str(config.parent.resolve()))
-    name, function = ("python_file", "load_python") if is_python(config) else ("load", "load_config")
+    name, function = ("draft", "load_python") if is_python(config) else ("load", "load_config")
     with redirect_stdout(sys.stderr):  # what modules print, as the output of a command may be JSON
         loaded: Config = getattr(import_module(f"mcp_workflows.sidecar.config.{name}"), function)(config, os.environ)
     return loaded

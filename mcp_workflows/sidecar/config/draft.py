@@ -1,14 +1,20 @@
-"""Drafts of tools for workflows that were seen on an engine, for people to complete."""
+"""Drafts of a configuration: of workflows that were seen on an engine, and of a Python file with workflows."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import cast
+from pathlib import Path
+from typing import Final, cast
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.kit.tooling import Discovered
+import anyio
+
+from mcp_workflows.adapter import JSON, load_adapter
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.kit.tooling import Discovered, Drafts
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
 
 MAX_NAME = 64
 _PLAIN = re.compile(r"[A-Za-z][\w-]*")
@@ -125,3 +131,36 @@ def _substituted(value: JSON) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
         return value
     return json.dumps(value, ensure_ascii=not str(value).isprintable())
+
+
+_ADAPTER: Final = "dbos"  # the only adapter whose workflows are functions in a Python file
+
+
+def draft_python(path: Path) -> str:
+    """Return the configuration of a Python file: one engine, and a tool for each of its workflows.
+
+    Raises:
+        ConfigError: the adapter is not installed, or the file cannot be used; the message has the file and the line.
+    """
+    tooling = load_adapter(_ADAPTER).tooling
+    if not isinstance(tooling, Drafts):
+        raise ConfigError(f"the adapter {_ADAPTER!r} that is installed cannot read Python files")
+    drafted = anyio.run(tooling.draft, str(path), None)
+    lines = [
+        *draft_engine(_ADAPTER, drafted.settings, name=drafted.name),
+        *draft(drafted.name, drafted.workflows, configured={}, taken=(), chosen=drafted.workflows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def load_python(path: Path, environ: Mapping[str, str]) -> Config:
+    """Load the configuration of a Python file.
+
+    Raises:
+        ConfigError: see `draft_python` and `load_config`.
+    """
+    text = draft_python(path)
+    try:
+        return load_config(path, environ, text=text)
+    except ConfigError as error:  # drop its line numbers: they are those of the draft, which is never written
+        raise ConfigError(re.sub(rf"^({re.escape(str(path))}):\d+:", r"\1:", str(error), flags=re.MULTILINE)) from None

@@ -148,23 +148,34 @@ def read_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
     if not source.data.keys() & set(COMPOSED):
         return ComposedConfig(source=source, engines={}, layers=Layers())
     report, problems = Report(source), list[Problem]()
-    layers = _layers(report, source)
+    defaults, rules = source.data.get("defaults"), mapping_in(source.data.get("rules"))
+    if source.data.get("rules") is not None and not isinstance(source.data["rules"], dict):
+        report.add(("rules",), 'must be a mapping, by name of tools or pattern ("orders_*")')
+    written: dict[Where, object] = {("defaults",): defaults, **{("rules", name): rule for name, rule in rules.items()}}
+    for where, settings in written.items():
+        if settings is not None and not isinstance(settings, dict):
+            report.add(where, "must be a mapping of settings of tools")
+    layers = Layers(defaults=mapping_in(defaults), rules={name: mapping_in(rule) for name, rule in rules.items()})
     own = mapping_in(source.data.get("tools"))
     found = [_ToolEntry(name=name, source=source, where=("tools", name), entry=entry) for name, entry in own.items()]
     found += _included(report, source, problems)
     tools: dict[str, _ToolEntry] = {}
+    entries: dict[str, object] = {}
+    moved: dict[Where, tuple[Source, Where]] = {}
     for tool in found:
         first = tools.setdefault(tool.name, tool)
         if first is not tool:
             place = first.source.problem(first.where, "").place
             wrong = f"there is a tool {tool.name!r} already: {place}; `namespace:` keeps teams apart"
             problems.append(tool.source.problem(tool.where, wrong))
-    entries: dict[str, object] = {}
-    moved: dict[Where, tuple[Source, Where]] = {}
-    for name, tool in tools.items():
-        entries[name], origins = _layered(tool, layers, source)
-        moved[("tools", name)] = (tool.source, tool.where)
-        moved |= {("tools", name, *key): origin for key, origin in origins.items()}
+            continue
+        moved[("tools", tool.name)] = (tool.source, tool.where)
+        entries[tool.name] = tool.entry
+        if isinstance(tool.entry, dict):
+            above = [(source, ("rules", pattern), layers.rules[pattern]) for pattern in layers.rules_for(tool.name)]
+            mine = (tool.source, tool.where, cast("Settings", tool.entry))
+            entries[tool.name], origins = _merge([(source, ("defaults",), layers.defaults), mine, *above])
+            moved |= {("tools", tool.name, *key): origin for key, origin in origins.items()}
     data = {key: value for key, value in source.data.items() if key not in COMPOSED}
     if isinstance(data.get("tools", {}), dict | None):
         data["tools"] = entries
@@ -175,17 +186,6 @@ def read_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
         includes=bool(source.data.get("include")),
         unused_rules=[each for each in layers.rules if not any(fnmatchcase(name, each) for name in tools)],
     )
-
-
-def _layers(report: Report, source: Source) -> Layers:
-    defaults, rules = source.data.get("defaults"), mapping_in(source.data.get("rules"))
-    if source.data.get("rules") is not None and not isinstance(source.data["rules"], dict):
-        report.add(("rules",), 'must be a mapping, by name of tools or pattern ("orders_*")')
-    written: dict[Where, object] = {("defaults",): defaults, **{("rules", name): rule for name, rule in rules.items()}}
-    for where, settings in written.items():
-        if settings is not None and not isinstance(settings, dict):
-            report.add(where, "must be a mapping of settings of tools")
-    return Layers(defaults=mapping_in(defaults), rules={name: mapping_in(each) for name, each in rules.items()})
 
 
 def _included(report: Report, source: Source, problems: list[Problem]) -> Iterator[_ToolEntry]:
@@ -270,15 +270,6 @@ def _schema_file(reference: str, folder: Path, config: Path) -> str:
     if Path(reference).is_absolute() or not file.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{reference} leads out of the folder of this file; put the schema beside it")
     return f"./{file.relative_to(config).as_posix()}"
-
-
-def _layered(tool: _ToolEntry, layers: Layers, ours: Source) -> tuple[object, Origins]:
-    entry = tool.entry
-    if not isinstance(entry, dict):
-        return entry, {}
-    above = [(ours, ("rules", pattern), layers.rules[pattern]) for pattern in layers.rules_for(tool.name)]
-    own = (tool.source, tool.where, cast("Settings", entry))
-    return _merge([(ours, ("defaults",), layers.defaults), own, *above])
 
 
 def _merge(layers: Sequence[tuple[Source, Where, Settings]]) -> tuple[Settings, Origins]:

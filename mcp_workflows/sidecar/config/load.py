@@ -7,7 +7,7 @@ line, and not in the first call.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -73,19 +73,23 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
     telemetry = source.data.get("telemetry")
     if (not isinstance(telemetry, dict | None) and telemetry != OTLP) or telemetry == {}:
         report.add(("telemetry",), f"must be {OTLP}, or left out")
-    written = _section(report, source, "engines")
-    kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
-    engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
-    marked = any(engine and _is_scanned(engine) for engine in engines.values())
-    tools = _tools(report, composed, kinds, needed=not marked)
-    for name, wrong in clashes((tool for tool in tools if tool), my_tasks=server is not None and server.my_tasks):
+    kinds, engines = _engines(report, source)
+    found = _tools(report, composed, kinds, engines)
+    tools = [tool for tool in found if tool]
+    for name, wrong in clashes(tools, my_tasks=server is not None and server.my_tasks):
         report.add(("tools", name), wrong)
     for tool in tools:
-        if tool and limits and (too_long := limits.too_long(tool.ttl)):
+        if limits and (too_long := limits.too_long(tool.ttl)):
             report.add(("tools", tool.name, "ttl"), too_long)
+        if server and server.auth and server.auth.sources > 1 and tool.allow:
+            _check_issuers(report, tool.name, tool.allow.loose, tool.allow.claiming if server.auth.claiming > 1 else ())
     _check_layers(report, composed, kinds)
-    authorizer = _authorizer(report, server)
-    _check_rules(report, server, [tool for tool in tools if tool])
+    authorizer: Authorizer | None = None
+    if server and server.authorizer:
+        try:
+            authorizer = _load_authorizer(server.authorizer)
+        except ConfigError as error:
+            report.add(("server", "authorizer"), str(error))
     KNOWN.add_all([server, store, *(engine.settings for engine in engines.values() if engine)])
     report.raise_if_any()
     return Config(
@@ -98,8 +102,31 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
         store=_present(store),
         limits=_present(limits),
         engines={name: _present(engine) for name, engine in engines.items()},
-        tools=[tool for tool in tools if tool],
+        tools=tools,
     )
+
+
+def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, Engine], Mapping[str, object]]:
+    """Return the engines of workflows.yaml, and its tools unchecked.
+
+    Raises:
+        ConfigError: see `load_config`; problems of tools are not reported.
+    """
+    source = read_config(path, environ).source
+    report = Report(source)
+    _, engines = _engines(report, source)
+    report.raise_if_any()
+    return {name: _present(engine) for name, engine in engines.items()}, mapping_in(source.data.get("tools"))
+
+
+def _check_issuers(report: Report, tool: str, loose: Iterable[str], claiming: Iterable[str]) -> None:
+    """Report the rules (by verb) whose subjects or claims several issuers could mean differently."""
+    for verbs, text in (
+        (loose, "principals need an `issuer` here: with several, a subject alone names somebody at each of them"),
+        (claiming, "claims need an `issuer` here: with several, each can say of its people what it likes"),
+    ):
+        for verb in verbs:
+            report.add(("tools", tool, "allow", verb), text)
 
 
 def _check_layers(report: Report, composed: ComposedConfig, kinds: Kinds) -> None:
@@ -116,43 +143,6 @@ def _check_layers(report: Report, composed: ComposedConfig, kinds: Kinds) -> Non
     for where, settings in layers.items():
         for key in settings.keys() - known:
             report.unknown((*where, key), known)
-
-
-def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, Engine], Mapping[str, object]]:
-    """Return the engines of workflows.yaml, and its tools unchecked.
-
-    Raises:
-        ConfigError: see `load_config`; problems of tools are not reported.
-    """
-    source = read_config(path, environ).source
-    report = Report(source)
-    written = _section(report, source, "engines")
-    kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
-    engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
-    report.raise_if_any()
-    return {name: _present(engine) for name, engine in engines.items()}, mapping_in(source.data.get("tools"))
-
-
-def _authorizer(report: Report, server: ServerSettings | None) -> Authorizer | None:
-    if server is None or server.authorizer is None:
-        return None
-    try:
-        return load_authorizer(server.authorizer)
-    except ConfigError as error:
-        report.add(("server", "authorizer"), str(error))
-        return None
-
-
-def _check_rules(report: Report, server: ServerSettings | None, tools: Sequence[AnyTool]) -> None:
-    if server is None or server.auth is None or server.auth.sources < 2:
-        return
-    for tool in tools:
-        for verb in tool.allow.loose if tool.allow else ():
-            text = "principals need an `issuer` here: with several, a subject alone names somebody at each of them"
-            report.add(("tools", tool.name, "allow", verb), text)
-        for verb in tool.allow.claiming if tool.allow and server.auth.claiming > 1 else ():
-            text = "claims need an `issuer` here: with several, each can say of its people what it likes"
-            report.add(("tools", tool.name, "allow", verb), text)
 
 
 def _or_empty(value: object) -> object:
@@ -174,39 +164,47 @@ def _section(report: Report, source: Source, name: str, *, needed: bool = True) 
 
 
 def _store(report: Report, source: Source) -> StoreSettings | None:
+    """Return the settings of the store, with absolute paths, if its URL and its keys can be read."""
     written = _or_empty(source.data.get("store"))
     settings = report.validate(StoreSettings, {"url": written} if isinstance(written, str) else written, ("store",))
     if settings is None:
         return None
-    url, encryption = _absolute(settings.url, source.path.parent), settings.encryption
+    folder, url = source.path.parent, settings.url
+    file = urlsplit(url).path.removeprefix("/")
+    if url.startswith(_SQLITE) and file not in {"", ":memory:"} and not Path(unquote(file)).is_absolute():
+        url = f"{_SQLITE}{quote(folder.resolve().as_posix())}/{url.removeprefix(_SQLITE)}"
     try:
         open_store(url)  # only reads the URL
     except ConfigError as error:
         report.add(("store", "url") if isinstance(written, dict) and "url" in written else ("store",), str(error))
         return None
-    located = encryption.with_absolute_path(source.path.parent) if encryption else None
-    settings = settings.model_copy(update={"url": url, "encryption": located})
+    encryption = settings.encryption.with_absolute_path(folder) if settings.encryption else None
+    settings = settings.model_copy(update={"url": url, "encryption": encryption})
     if any(problem.where[:2] == ("store", "encryption") for problem in source.problems):
         return settings  # a variable that is not set stands for the key
     try:
         settings.open()  # only reads the keys
     except ConfigError as error:
-        report.add(("store", "encryption", "key_file" if located and located.key_file else "keys"), str(error))
+        report.add(("store", "encryption", "key_file" if encryption and encryption.key_file else "keys"), str(error))
     return settings
 
 
-def _absolute(url: str, folder: Path) -> str:
-    """Return the URL of a store, a relative SQLite path made absolute from this folder."""
-    parts = urlsplit(url)
-    file = parts.path.removeprefix("/")
-    if not url.startswith(_SQLITE) or file in {"", ":memory:"} or Path(unquote(file)).is_absolute():
-        return url
-    return f"{_SQLITE}{quote(folder.resolve().as_posix())}/{url.removeprefix(_SQLITE)}"
+def _engines(report: Report, source: Source) -> tuple[Kinds, Mapping[str, Engine | None]]:
+    """Return the adapters of all engines, and the engines whose adapter is known; None: its settings are wrong."""
+    kinds, engines = dict[str, type[Adapter] | None](), dict[str, Engine | None]()
+    for name, entry in _section(report, source, "engines").items():
+        where: Where = ("engines", name)
+        kinds[name] = kind = _kind(report, where, entry)
+        if kind is not None:
+            values = {key: value for key, value in entry.items() if key != "adapter"}
+            settings = _by_adapter(report, kind.Settings, values, where)
+            engine = Engine(name=name, adapter=entry["adapter"], kind=kind, settings=settings) if settings else None
+            engines[name] = engine
+    return kinds, engines
 
 
-def _kind(report: Report, name: str, entry: object) -> type[Adapter] | None:
+def _kind(report: Report, where: Where, entry: object) -> type[Adapter] | None:
     """Return the adapter of an engine; report it if there is none."""
-    where: Where = ("engines", name)
     if not isinstance(entry, dict):
         report.add(where, "must be a mapping with an adapter and its settings")
         return None
@@ -220,17 +218,6 @@ def _kind(report: Report, name: str, entry: object) -> type[Adapter] | None:
     except ConfigError as error:
         report.add((*where, "adapter"), str(error))
         return None
-
-
-def _engine(report: Report, name: str, entry: Mapping[str, Any], kind: type[Adapter]) -> Engine | None:
-    values = {key: value for key, value in entry.items() if key != "adapter"}
-    settings = _by_adapter(report, kind.Settings, values, ("engines", name))
-    return None if settings is None else Engine(name=name, adapter=entry["adapter"], kind=kind, settings=settings)
-
-
-def _is_scanned(engine: Engine) -> bool:
-    """Return whether the engine offers marked workflows, so that the file needs no tools."""
-    return isinstance(engine.kind.tooling, Exposes) and expose_every(engine.kind(engine.settings)) is not None
 
 
 def _by_adapter(
@@ -250,18 +237,24 @@ def _by_adapter(
     return report.validate(model, {key: value for key, value in values.items() if key not in unknown}, where)
 
 
-def _tools(report: Report, composed: ComposedConfig, kinds: Kinds, *, needed: bool) -> Sequence[AnyTool | None]:
-    section = _section(report, composed.source, "tools", needed=needed and not composed.includes)
-    for pattern in composed.unused_rules if needed else ():  # they may match tools on engines
+def _tools(
+    report: Report, composed: ComposedConfig, kinds: Kinds, engines: Mapping[str, Engine | None]
+) -> Sequence[AnyTool | None]:
+    """Return the tools. None are needed if an engine offers marked workflows, for which rules may be, too."""
+    marked = any(
+        isinstance(engine.kind.tooling, Exposes) and expose_every(engine.kind(engine.settings)) is not None
+        for engine in engines.values()
+        if engine
+    )
+    section = _section(report, composed.source, "tools", needed=not marked and not composed.includes)
+    for pattern in () if marked else composed.unused_rules:
         report.add(("rules", pattern), f"there is no such tool{did_you_mean(pattern, section)}")
-    folder = composed.source.path.parent
-    return [_tool(report, folder, name, entry, _usable(name, composed, kinds)) for name, entry in section.items()]
-
-
-def _usable(name: str, composed: ComposedConfig, kinds: Kinds) -> Kinds:
-    """Return the engines that a tool may use; messages for its team do not mention others."""
-    usable = composed.engines.get(name)
-    return kinds if usable is None else {engine: kind for engine, kind in kinds.items() if engine in usable}
+    tools: list[AnyTool | None] = []
+    for name, entry in section.items():
+        usable: Collection[str] = composed.engines.get(name, kinds)  # a message names no others
+        of_tool = {engine: kind for engine, kind in kinds.items() if engine in usable}
+        tools.append(_tool(report, composed.source.path.parent, name, entry, of_tool))
+    return tools
 
 
 def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) -> AnyTool | None:
@@ -270,20 +263,23 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
         report.add(where, "must be a mapping with an engine and a workflow")
         return None
     written = cast("dict[str, Any]", entry)
-    kind = _engine_kind(report, written.get("engine"), kinds, where)
+    engine = written.get("engine")
+    if isinstance(engine, str) and kinds and engine not in kinds:  # otherwise the tool's model reports it
+        report.add((*where, "engine"), no_engine(engine, kinds))
+    kind = kinds.get(engine) if isinstance(engine, str) else None
     fields = {key: value for key, value in written.items() if key in TOOL_KEYS}
     others = {key: written[key] for key in written.keys() - TOOL_KEYS}
     fields, others = _split_cancel(report, fields, others, kind, where)
     options = _options(report, others, kind, kinds, where)
-    if kind is not None and kind.fleeting(options):
-        fields = _without_tasks(report, fields, where)
+    own = {key for key in fields if not report.by_default((*where, key))}
+    if kind is not None and kind.fleeting(options) and "tasks" not in own and fields.get("kind") != Kind.WATCH:
+        fields["tasks"] = TaskSupport.FORBIDDEN.value  # and no default that needs tasks
+        fields = {key: value for key, value in fields.items() if key in own or not missing_need(key, fields)}
     fields = _with_schemas(report, folder, fields, kind, where)
     _check_gates(report, fields.get("questions"), written.get("input"), kind, (*where, "questions"))
     if (written_kind := fields.get("kind", Kind.START)) not in list(Kind):
-        report.add(
-            (*where, "kind"),
-            f"must be {' or '.join(Kind)}{did_you_mean(str(written_kind), [kind.value for kind in Kind])}",
-        )
+        hint = did_you_mean(str(written_kind), [kind.value for kind in Kind])
+        report.add((*where, "kind"), f"must be {' or '.join(Kind)}{hint}")
         return None
     model = MODELS[Kind(written_kind)]
     tool: AnyTool | None = report.validate(model, {**fields, "name": name, "options": options}, where)
@@ -291,15 +287,6 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
         for place, wrong in (*tool.problems(), *(find_incompatibilities(tool, kind) if kind else ())):
             report.add((*where, *place.split(".")), wrong)
     return tool
-
-
-def _without_tasks(report: Report, fields: Mapping[str, Any], where: Where) -> dict[str, Any]:
-    """Return the fields of a tool that cannot have tasks: `tasks: forbidden`, and no default that needs tasks."""
-    own = {key for key in fields if not report.by_default((*where, key))}
-    if "tasks" in own or fields.get("kind") == Kind.WATCH:
-        return dict(fields)
-    forbidden = {**fields, "tasks": TaskSupport.FORBIDDEN.value}
-    return {key: value for key, value in forbidden.items() if key in own or not missing_need(key, forbidden)}
 
 
 def _check_gates(
@@ -323,14 +310,6 @@ def _check_gates(
         with suppress(ConfigError):  # an import error is reported for `input`
             for place, wrong in tooling.misfits(cast("str", reference), gates).items():
                 report.add((*where, *place.split(".")), wrong)
-
-
-def _engine_kind(report: Report, engine: object, kinds: Kinds, where: Where) -> type[Adapter] | None:
-    if not isinstance(engine, str):
-        return None  # the tool's model reports it
-    if kinds and engine not in kinds:
-        report.add((*where, "engine"), no_engine(engine, kinds))
-    return kinds.get(engine)
 
 
 def _options(
@@ -397,45 +376,35 @@ def _split_cancel(
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # Any: any JSON value
     """Split `cancel` into the part of the tool and the part of its adapter; return the fields and the options."""
     written = fields.get(CANCEL)
+    without = {key: value for key, value in fields.items() if key != CANCEL}
     if written and kind is not None and not takes_grace(kind) and report.by_default((*where, CANCEL)):
-        return {key: value for key, value in fields.items() if key != CANCEL}, options
-    theirs, settings = _adapter_cancel_keys(kind), mapping_in(written)
+        return without, options
+    extended = None if kind is None else kind.Options.model_fields.get(CANCEL)
+    models = () if extended is None else models_in(extended.annotation)
+    theirs, settings = frozenset[str]().union(*map(known_keys, models)), mapping_in(written)
     if not isinstance(written, dict) or not theirs:
         return fields, options
     for key in settings.keys() - _CANCEL_KEYS - theirs:
         report.unknown((*where, CANCEL, key), _CANCEL_KEYS | theirs)
     ours = {key: value for key, value in settings.items() if key in _CANCEL_KEYS}
     others = {key: value for key, value in settings.items() if key in theirs}
-    without = {key: value for key, value in fields.items() if key != CANCEL}
     kept = {**without, CANCEL: ours} if ours or not settings else without
     return kept, {**options, CANCEL: others} if others else options
 
 
-def _adapter_cancel_keys(kind: type[Adapter] | None) -> frozenset[str]:
-    """Return the keys of `cancel` that the adapter reads."""
-    field = None if kind is None else kind.Options.model_fields.get(CANCEL)
-    models = () if field is None else models_in(field.annotation)
-    return frozenset[str]().union(*(known_keys(model) for model in models))
-
-
-def load_authorizer(reference: str) -> Authorizer:
+def _load_authorizer(reference: str) -> Authorizer:
     """Import an authorizer.
 
     Raises:
         ConfigError: it cannot be imported, or is no async function of one argument.
     """
-    found = _attribute(reference)
-    if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
-        raise ConfigError(f"{reference} must be an async function of one argument, see: mcp-workflows docs access")
-    return cast("Authorizer", found)
-
-
-def _attribute(reference: str) -> Any:  # Any: any object of a module
     module, _, path = reference.partition(":")
     try:
-        found: Any = import_module(module)
+        found: Any = import_module(module)  # Any: any object of a module
         for name in path.split("."):
             found = getattr(found, name)
     except (ImportError, AttributeError, SyntaxError) as error:
         raise ConfigError(f"{reference} cannot be imported ({type(error).__name__}: {error})") from None
-    return found
+    if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
+        raise ConfigError(f"{reference} must be an async function of one argument, see: mcp-workflows docs access")
+    return cast("Authorizer", found)

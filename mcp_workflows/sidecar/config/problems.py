@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast, get_args
 
@@ -167,18 +168,17 @@ class Report:
         try:
             return model.model_validate(value, context={"folder": self.source.origin(where)[0].path.parent})
         except ValidationError as error:
-            wrong = [each for each in error.errors(include_url=False) if not _is_reported(each, reported)]
+            known = {("extra_forbidden", (key,)) for key in reported}
+            wrong = [each for each in error.errors(include_url=False) if (each["type"], each["loc"]) not in known]
             found = [(self._locate(details, where), details) for details in wrong]
             for at, details in found:
-                if not any(_inside(other, at) for other, _ in found):  # other members of a union
-                    self._add_error(model, details, at)
+                if any(len(other) > len(at) and other[: len(at)] == at for other, _ in found):
+                    continue  # that of another member of a union is more precise
+                if details["type"] == "extra_forbidden":
+                    self.unknown(at, known_keys(_model_at(model, details["loc"][:-1])))
+                elif details["type"] not in _OF_EMPTY or not self._has_problem(at):
+                    self.add(at, _sentence(details))
             return None
-
-    def _add_error(self, model: type[BaseModel], details: ErrorDetails, at: Where) -> None:
-        if details["type"] == "extra_forbidden":
-            self.unknown(at, known_keys(_model_at(model, details["loc"][:-1])))
-        elif details["type"] not in _OF_EMPTY or not self._has_problem(at):
-            self.add(at, _sentence(details))
 
     def _locate(self, details: ErrorDetails, where: Where) -> Where:
         """Return the place in the file; pydantic's location also names the members of unions."""
@@ -208,11 +208,6 @@ class Report:
     def problems(self) -> Sequence[Problem]:
         """The problems so far."""
         return self._problems
-
-
-def _is_reported(details: ErrorDetails, reported: Collection[str]) -> bool:
-    loc = details["loc"]
-    return details["type"] == "extra_forbidden" and len(loc) == 1 and loc[0] in reported
 
 
 def path_of(where: Where) -> str:
@@ -252,10 +247,6 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # Any: any annotat
         yield from models_in(argument)
 
 
-def _inside(one: Where, other: Where) -> bool:
-    return len(one) > len(other) and one[: len(other)] == other
-
-
 def _redact(text: str, substitutions: Iterable[Substitution]) -> str:
     """Replace longer parts of substituted values in a text by their placeholders."""
     for item in substitutions:
@@ -265,27 +256,13 @@ def _redact(text: str, substitutions: Iterable[Substitution]) -> str:
 
 
 def _replace(text: str, value: str, written: str) -> str:
-    if not value:
-        return text
+    """Replace a value, and each part of it that is longer than a message may show."""
     if len(value) < _MAX_SHOWN:
-        return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: written, text)
-    parts: list[str] = []
-    position = 0
-    while position < len(text):
-        length = _common(text, position, value)
-        parts.append(written if length else text[position])
-        position += length or 1
-    return re.sub(rf"(?:{re.escape(written)})+", lambda _: written, "".join(parts))
-
-
-def _common(text: str, position: int, value: str) -> int:
-    """Return the number of characters from this position that the value contains; 0 if they are few enough to show."""
-    length = _MAX_SHOWN
-    if text[position : position + length] not in value or position + length > len(text):
-        return 0
-    while position + length < len(text) and text[position : position + length + 1] in value:
-        length += 1
-    return length
+        return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: written, text) if value else text
+    starts = (at for at in range(len(text) - _MAX_SHOWN + 1) if text[at : at + _MAX_SHOWN] in value)
+    hidden = {at + more for at in starts for more in range(_MAX_SHOWN)}
+    runs = groupby(range(len(text)), key=hidden.__contains__)
+    return "".join(written if is_hidden else "".join(text[at] for at in run) for is_hidden, run in runs)
 
 
 def find_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:

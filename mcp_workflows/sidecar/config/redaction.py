@@ -65,17 +65,14 @@ class RedactedConfig:
         tools = self.config.get("tools")
         if isinstance(tools, dict):
             whole["tools"] = commented = CommentedMap(cast("Mapping[str, Any]", tools))
-            for name in self.places:
-                commented.yaml_set_comment_before_after_key(name, before=self._comment(name), indent=2)
+            for name, place in self.places.items():
+                more = (f"{key}: {place}" for key, place in self.more.get(name, {}).items())
+                commented.yaml_set_comment_before_after_key(name, before="; ".join((place, *more)), indent=2)
         yaml = YAML()
         yaml.width, yaml.allow_unicode, yaml.default_flow_style = 10_000, True, False
         text = io.StringIO()
         yaml.dump(whole, text)
         return text.getvalue()
-
-    def _comment(self, name: str) -> str:
-        more = (f"{key}: {place}" for key, place in self.more.get(name, {}).items())
-        return "; ".join((self.places[name], *more))
 
 
 def redact_config(path: Path, environ: Mapping[str, str]) -> RedactedConfig:
@@ -86,25 +83,18 @@ def redact_config(path: Path, environ: Mapping[str, str]) -> RedactedConfig:
     """
     source = read_config(path, environ).source
     schema = config_schema()
+    places, more = dict[str, str](), dict[str, dict[str, str]]()
+    for name in mapping_in(source.data.get("tools")):
+        tool: Where = ("tools", name)
+        own, own_at = source.origin(tool)
+        places[name] = source.problem(tool, "").place
+        more[name] = {
+            ".".join(map(str, where[2:])): f"{found.path}:{found.line(at)}"
+            for where, (found, at) in source.moved.items()
+            if where[:2] == tool != where and (found is not own or at[: len(own_at)] != own_at)
+        }
     shown = _Redactor(source, schema.get("$defs", {})).value(source.data, (), [schema])
-    names = [("tools", name) for name in mapping_in(source.data.get("tools"))]
-    return RedactedConfig(
-        config=shown,
-        places={name: _place(source, (section, name)) for section, name in names},
-        more={name: dict(_from_elsewhere(source, (section, name))) for section, name in names},
-    )
-
-
-def _place(source: Source, where: Where) -> str:
-    found, at = source.origin(where)
-    return f"{found.path}:{found.line(at)}"
-
-
-def _from_elsewhere(source: Source, tool: Where) -> Iterator[tuple[str, str]]:
-    own = source.origin(tool)
-    for where, (found, at) in source.moved.items():
-        if where[:2] == tool != where and (found is not own[0] or at[: len(own[1])] != own[1]):
-            yield ".".join(map(str, where[2:])), f"{found.path}:{found.line(at)}"
+    return RedactedConfig(config=shown, places=places, more=more)
 
 
 class _Redactor:
@@ -135,7 +125,9 @@ class _Redactor:
 
     def _mapping(self, entries: Mapping[str, Any], where: Where, variants: Sequence[Schema]) -> Mapping[str, Any]:
         """Return the entries by the models of their keys; those of an engine by the model of its adapter alone."""
-        fitting = [each for each in variants if _of_adapter(each, entries.get("adapter"))]
+        constants = [each.get("properties", {}).get(_ADAPTER, {}).get("const") for each in variants]
+        allowed = (None, entries.get(_ADAPTER))
+        fitting = [each for each, adapter in zip(variants, constants, strict=True) if adapter in allowed]
         shown: dict[str, Any] = {}
         for key, entry in entries.items():
             here, schemas = (*where, key), list(_under(fitting, key))
@@ -208,23 +200,13 @@ def _open(schema: Schema, *, free: bool) -> bool:
     )
 
 
-def _of_adapter(schema: Schema, adapter: object) -> bool:
-    """Return whether the schema is not that of another adapter's settings."""
-    const = schema.get("properties", {}).get(_ADAPTER, {}).get("const")
-    return const is None or const == adapter
-
-
 def _named_secret(where: Where) -> bool:
     """Return whether the key, or the key of the list, is the name of a secret."""
     keys = [each for each in where if isinstance(each, str)]
-    if not keys or any(each in _NO_SECRETS_IN for each in keys[2:]) or _claim(keys):
+    is_claim = keys[-4::2] == ["allow", "claims"]  # such as `token_use`: rules contain no secrets
+    if not keys or is_claim or any(each in _NO_SECRETS_IN for each in keys[2:]):
         return False
     return bool(_SECRET_NAME.search(keys[-1])) and not _NO_SECRET.search(keys[-1])
-
-
-def _claim(keys: Sequence[str]) -> bool:
-    """Return whether the key is a claim in a rule, such as `token_use`: rules contain no secrets."""
-    return keys[-4::2] == ["allow", "claims"]
 
 
 def _only_outside(written: str) -> str:

@@ -78,6 +78,7 @@ class Source:
     substitutions: Sequence[Substitution]
     problems: Sequence[Problem]
     unreadable: frozenset[Where]  # values that could not be read, and have no further problems
+    variables: Sequence[tuple[str, str | None]] = ()  # of the environment, each mention with its default
     moved: Mapping[Where, tuple[Source, Where]] = field(default_factory=dict[Where, "tuple[Source, Where]"], repr=False)
 
     def line(self, where: Where) -> int:
@@ -144,32 +145,12 @@ def variables_in(path: Path) -> Mapping[str, str | None]:
     Raises:
         ConfigError: the file cannot be read, or is not YAML.
     """
-    root = _compose(YAML(typ="safe", pure=True), path, read_text(path))
     found: dict[str, str | None] = {}
-    for inside in (inside for text in _texts(root) for inside in _PLACEHOLDER.findall(text)):
-        if mention := _VARIABLE.fullmatch(inside or ""):
-            name, default = mention[1], mention[2]
-            known = found.setdefault(name, default)
-            if known != default:
-                found[name] = None if None in (known, default) else ""
+    for name, default in read_source(path, {}).variables:
+        known = found.setdefault(name, default)
+        if known != default:
+            found[name] = None if None in (known, default) else ""
     return found
-
-
-def _texts(root: Node | None) -> Iterator[str]:
-    """Yield the texts under a node, in the order of the file; each once, even with several aliases."""
-    seen: set[int] = set()
-    left = [root] if root else []
-    while left:
-        node = left.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, MappingNode):
-            left += [value for _, value in reversed(cast("Sequence[tuple[Node, Node]]", node.value))]
-        elif isinstance(node, SequenceNode):
-            left += reversed(cast("Sequence[Node]", node.value))
-        else:
-            yield str(node.value)
 
 
 def read_text(path: Path) -> str:
@@ -215,6 +196,7 @@ def read_source(
         substitutions=reading.substitutions,
         problems=reading.problems,
         unreadable=frozenset(reading.unreadable),
+        variables=reading.variables,
     )
 
 
@@ -258,6 +240,7 @@ class _Reader:
         self.substitutions: list[Substitution] = []
         self.problems: list[Problem] = []
         self.unreadable: set[Where] = set()
+        self.variables: list[tuple[str, str | None]] = []
 
     def value(self, node: Node, where: Where) -> Any:  # any JSON value
         self._values += 1
@@ -265,12 +248,20 @@ class _Reader:
             wrong = f"more than {MAX_VALUES} values; are there aliases of aliases?"
             raise ConfigError(f"{self._path}:{_line(node)}: {wrong}")
         if isinstance(node, ScalarNode):
-            return self._scalar(node, where)
+            if node.tag in _TEXT:
+                return _PLACEHOLDER.sub(lambda match: self._fill(match, _line(node), where), str(node.value))
+            if node.tag in _CONSTRUCTED:
+                return self._yaml.constructor.construct_object(node)
+            return self._mark_unreadable(_line(node), where, f"the tag {node.tag} is not known here")
         if any(node is outer for outer in self._around):
             return self._mark_unreadable(_line(node), where, f"*{node.anchor} stands inside itself")
         self._around.append(node)
         try:
-            return self._mapping(node, where) if isinstance(node, MappingNode) else self._list(node, where)
+            if isinstance(node, MappingNode):
+                return self._mapping(node, where)
+            items = cast("Sequence[Node]", node.value) if isinstance(node, SequenceNode) else ()
+            self.lines |= {(*where, index): _line(item) for index, item in enumerate(items)}
+            return [self.value(item, (*where, index)) for index, item in enumerate(items)]
         finally:
             self._around.pop()
 
@@ -280,19 +271,6 @@ class _Reader:
     def _mark_unreadable(self, line: int, where: Where, text: str) -> None:
         self.unreadable.add(where)
         self._report_problem(line, where, text)
-
-    def _scalar(self, node: ScalarNode, where: Where) -> Any:  # any JSON scalar
-        if node.tag in _TEXT:
-            return _PLACEHOLDER.sub(lambda match: self._fill(match, _line(node), where), str(node.value))
-        if node.tag in _CONSTRUCTED:
-            return self._yaml.constructor.construct_object(node)
-        return self._mark_unreadable(_line(node), where, f"the tag {node.tag} is not known here")
-
-    def _list(self, node: Node, where: Where) -> list[Any]:
-        items = cast("Sequence[Node]", node.value) if isinstance(node, SequenceNode) else ()
-        for index, item in enumerate(items):
-            self.lines[(*where, index)] = _line(item)
-        return [self.value(item, (*where, index)) for index, item in enumerate(items)]
 
     def _mapping(self, node: MappingNode, where: Where) -> dict[str, Any]:
         pairs: dict[str, Node] = {}
@@ -374,6 +352,7 @@ class _Reader:
         if not variable or "${" in inside:
             raise ConfigError("write ${NAME}, ${NAME:-default} or ${file:path}, or $${ for a plain ${")
         name, default = variable.groups()
+        self.variables.append((name, default))
         value = self._environ.get(name)
         if not value and default is not None:
             return None

@@ -28,8 +28,7 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
-from mcp_workflows.store.sqlite import counts, key_value, queries, rekey, secrets
-from mcp_workflows.store.sqlite.counts import AHEAD, CountedRows
+from mcp_workflows.store.sqlite import key_value, queries, rekey, secrets
 from mcp_workflows.store.sqlite.file import (
     LogFile,
     OpenFiles,
@@ -41,6 +40,7 @@ from mcp_workflows.store.sqlite.file import (
     rewrite_version,
     write_ahead,
 )
+from mcp_workflows.store.sqlite.queries import AHEAD, CountedRows
 from mcp_workflows.store.sqlite.rows import TRY, Rows, micros, utf8
 from mcp_workflows.task import Task
 
@@ -270,12 +270,12 @@ class SQLiteStore(Store):
     async def counts(self, now: datetime) -> Sequence[Count]:
         """Count tasks for the operator by tool and status; in parts, so that others get their turn."""
         totals: dict[tuple[str, str, str], Count] = {}
-        place = counts.Place()
-        while part := await self._do(partial(counts.count, after=place, now=micros(now))):
+        place = queries.Place()
+        while part := await self._do(partial(queries.count, after=place, now=micros(now))):
             place = part.place
             if part.count:
                 of = (place.tool, place.engine, place.status)
-                totals[of] = counts.added(totals[of], part.count) if of in totals else part.count
+                totals[of] = queries.added(totals[of], part.count) if of in totals else part.count
             await anyio.lowlevel.checkpoint()
         return list(totals.values())
 

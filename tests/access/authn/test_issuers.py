@@ -15,8 +15,7 @@ import pytest
 from anyio.abc import SocketStream
 
 from mcp_workflows.access.authn.fetch import MOST_BYTES
-from mcp_workflows.access.authn.issuers import ALGORITHMS, Issuer, account_of
-from mcp_workflows.access.authn.jwks import FETCH_WITHIN, FRESH, KEPT, PAUSE, KeySet
+from mcp_workflows.access.authn.issuers import ALGORITHMS, FETCH_WITHIN, FRESH, KEPT, PAUSE, Issuer, KeySet, account_of
 from mcp_workflows.errors import KeysUnavailable, TokenRefused
 from tests.support.child_processes import free_port
 from tests.support.tokens import ACCOUNT, AUDIENCE, CLAIMS, ISSUER, KeyServer, Signer, by_hand, signer
@@ -224,7 +223,7 @@ async def test_what_is_no_list_of_keys_is_as_none(bench: Bench, body: bytes, cap
     with pytest.raises((KeysUnavailable, TokenRefused)):
         await bench.read(GOOD.token())
     assert isinstance(bench.keys, KeySet)
-    assert all(record.name == "mcp_workflows.access.authn.jwks" for record in caplog.records)
+    assert all(record.name == "mcp_workflows.access.authn.issuers" for record in caplog.records)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/keys", "file:///etc/passwd", "nonsense", ""])
@@ -242,7 +241,7 @@ async def test_a_server_of_keys_that_hangs_holds_up_nobody_who_needs_it_not(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.read(GOOD.token())
-    monkeypatch.setattr("mcp_workflows.access.authn.jwks.FETCH_WITHIN", FETCH_WITHIN / 20)
+    monkeypatch.setattr("mcp_workflows.access.authn.issuers.FETCH_WITHIN", FETCH_WITHIN / 20)
     hangs = bench.server.hanging[bench.path] = threading.Event()
     bench.clock.now += FRESH
     refused: list[KeysUnavailable] = []
@@ -277,7 +276,7 @@ async def test_keys_that_come_slowly_hold_up_nobody_for_longer_than_a_fetch_may_
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One byte now and then: no time-out of a socket ever ends that."""
-    monkeypatch.setattr("mcp_workflows.access.authn.jwks.FETCH_WITHIN", 0.3)
+    monkeypatch.setattr("mcp_workflows.access.authn.issuers.FETCH_WITHIN", 0.3)
     port, began, ended = free_port(), anyio.Event(), anyio.Event()
 
     async def drip(stream: SocketStream) -> None:

@@ -26,8 +26,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.app import build, http_app, run_stdio
 from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.telemetry.audit_log import WAITING, AuditEvent, AuditLog, to_file
-from mcp_workflows.sidecar.telemetry.setup import Exporters
+from mcp_workflows.sidecar.telemetry.exporters import WAITING, AuditEvent, AuditLog, Exporters, to_file
 from mcp_workflows.telemetry import Telemetry
 from tests.support.served import Peer, peer, serving, site
 from tests.support.waiting import until
@@ -253,23 +252,6 @@ async def test_over_http_standard_output_has_the_events(tmp_path: Path, capsys: 
     async with audited(tmp_path, "{to: stdout}") as client:
         await client.call("echo", {"order": "1"})
     assert ("create", "ok") in short([json.loads(line) for line in capsys.readouterr().out.splitlines()])
-
-
-@pytest.mark.parametrize(
-    ("written", "wrong"),
-    [
-        ("{}", "audit.to: is missing"),
-        ("{to: x, include: [tokens]}", "audit.include"),
-        ("{to: x, level: 3}", "audit.level: unknown key"),
-    ],
-)
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, written: str, wrong: str) -> None:
-    path = tmp_path / "workflows.yaml"
-    path.write_text(CONFIG.format(audit=written, more="", name="x"))
-    with pytest.raises(ConfigError) as caught:
-        load_config(path, {})
-    assert wrong in str(caught.value)
-    assert "workflows.yaml:4" in str(caught.value)
 
 
 def test_an_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

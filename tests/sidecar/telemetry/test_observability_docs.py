@@ -13,7 +13,7 @@ from mcp_workflows.access.audit import Event
 from mcp_workflows.receiver.attach import Workflows
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import AuditSettings
-from mcp_workflows.sidecar.telemetry.audit_log import AuditEvent
+from mcp_workflows.sidecar.telemetry.exporters import AuditEvent
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "observability.md").read_text(encoding="utf-8")

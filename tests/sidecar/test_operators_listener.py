@@ -24,9 +24,9 @@ from ruamel.yaml import YAML
 
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.admin import ops_app, serve_ops
+from mcp_workflows.sidecar.operators_listener import ops_app, serve_ops
 from mcp_workflows.sidecar.shutdown import ShutdownState
-from mcp_workflows.sidecar.telemetry.setup import Exporters
+from mcp_workflows.sidecar.telemetry.exporters import Exporters
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.here import over_http, scene
