@@ -98,14 +98,25 @@ async def operated(tmp_path: Path, name: str) -> AsyncGenerator[tuple[str, str]]
         group.cancel_scope.cancel()
 
 
-@pytest.fixture
-async def scraped(tmp_path: Path) -> dict[str, list[dict[str, str]]]:
+async def test_what_is_scraped_is_documented_and_what_alerts_and_the_dashboard_ask_for(tmp_path: Path) -> None:
     async with operated(tmp_path, "scraped") as (_, url), httpx2.AsyncClient() as http:
-        response = await http.get(f"{url}/metrics")
-    return samples(read_text(response.text))
-
-
-async def test_what_alerts_and_the_dashboard_ask_for_is_there(scraped: dict[str, list[dict[str, str]]]) -> None:
+        scraped = samples(read_text((await http.get(f"{url}/metrics")).text))
+        response = await http.get(f"{url}/metrics", headers={"accept": OPENMETRICS})
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    read = cast("Callable[[str], Iterable[Metric]]", openmetrics.text_string_to_metric_families)  # pyright: ignore[reportUnknownMemberType]
+    assert "mcp_workflows_engine_calls_total" in samples(read(response.text))
+    page = (DOCS / "observability.md").read_text()
+    documented = set(re.findall(r"^\| `(mcp_[a-z_]+)", page, re.MULTILINE))
+    assert documented == {
+        re.sub(r"_(bucket|count|sum|created)$", "", name) for name in scraped if name.startswith("mcp_")
+    }
+    assert {labels["tool"] for labels in scraped["mcp_workflows_tasks"]} == {"forever", "ask"}
+    assert {labels["engine"] for labels in scraped["mcp_workflows_engine_calls_total"]} == {"memory"}
+    assert "f" * 40 not in str(scraped)
+    assert len(scraped["mcp_workflows_denials_total"]) == 1  # of the two, Prometheus would keep the one that stays 0
+    for name, found in scraped.items():
+        series = [frozenset((key, value) for key, value in labels.items() if value) for labels in found]
+        assert len(series) == len(set(series)), name
     asked = {
         name for expression in expressions() for name in OURS.findall(re.sub(r"by \([^)]*\)|\{[^}]*\}", "", expression))
     }
@@ -120,35 +131,6 @@ async def test_what_alerts_and_the_dashboard_ask_for_is_there(scraped: dict[str,
             [name, *_] = OURS.findall(re.sub(r"by \([^)]*\)|\{[^}]*\}", "", expression))
             known = {key for labels in scraped[name] for key in labels}
             assert set(group.replace(" ", "").split(",")) <= known, (name, group)
-
-
-async def test_the_documented_metrics_are_those_that_are_scraped(scraped: dict[str, list[dict[str, str]]]) -> None:
-    page = (DOCS / "observability.md").read_text()
-    documented = set(re.findall(r"^\| `(mcp_[a-z_]+)", page, re.MULTILINE))
-    stems = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in scraped if name.startswith("mcp_")}
-    assert documented == stems
-
-
-async def test_labels_are_names_of_the_configuration(scraped: dict[str, list[dict[str, str]]]) -> None:
-    tools = {labels["tool"] for labels in scraped["mcp_workflows_tasks"]}
-    assert tools == {"forever", "ask"}
-    assert {labels["engine"] for labels in scraped["mcp_workflows_engine_calls_total"]} == {"memory"}
-    assert "f" * 40 not in str(scraped)
-
-
-async def test_no_series_is_there_twice(scraped: dict[str, list[dict[str, str]]]) -> None:
-    assert len(scraped["mcp_workflows_denials_total"]) == 1  # of the two, Prometheus would keep the one that stays 0
-    for name, found in scraped.items():
-        series = [frozenset((key, value) for key, value in labels.items() if value) for labels in found]
-        assert len(series) == len(set(series)), name
-
-
-async def test_openmetrics_is_spoken_too(tmp_path: Path) -> None:
-    async with operated(tmp_path, "openmetrics") as (_, url), httpx2.AsyncClient() as http:
-        response = await http.get(f"{url}/metrics", headers={"accept": OPENMETRICS})
-    assert response.headers["content-type"].startswith("application/openmetrics-text")
-    read = cast("Callable[[str], Iterable[Metric]]", openmetrics.text_string_to_metric_families)  # pyright: ignore[reportUnknownMemberType]
-    assert "mcp_workflows_engine_calls_total" in samples(read(response.text))
 
 
 async def test_a_page_on_the_web_reads_no_metrics(tmp_path: Path) -> None:

@@ -79,14 +79,6 @@ def errors(caplog: pytest.LogCaptureFixture, level: int = logging.ERROR) -> Sequ
     ]
 
 
-async def test_a_good_edit_is_served(tmp_path: Path) -> None:
-    async with edited(tmp_path, HEAD + HERE + ECHO) as stage:
-        assert await stage.listed() == ["echo"]
-        await stage.save(HEAD + HERE + ECHO + MORE)
-        assert await stage.listed() == ["echo", "ask", "forever"]
-        assert (await stage.client.call("ask")).result["resultType"] == "task"
-
-
 async def test_a_change_that_only_clients_of_2025_11_25_see_is_one(tmp_path: Path) -> None:
     """They are shown whether a tool makes tasks."""
     before = Tool(name="pay", engine="memory", workflow="echo", tasks=TaskSupport.WAIT)

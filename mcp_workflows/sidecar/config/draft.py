@@ -17,6 +17,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 
 MAX_NAME = 64
+_ADAPTER: Final = "dbos"  # the only adapter whose workflows are functions in a Python file
 _PLAIN = re.compile(r"[A-Za-z][\w-]*")
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _INPUT = "{type: object, properties: {order_id: {type: string}}, required: [order_id]}"
@@ -131,9 +132,6 @@ def _substituted(value: JSON) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
         return value
     return json.dumps(value, ensure_ascii=not str(value).isprintable())
-
-
-_ADAPTER: Final = "dbos"  # the only adapter whose workflows are functions in a Python file
 
 
 def draft_python(path: Path) -> str:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mcp_workflows.tools.json_schema import violations
 from tests.support.config_files import FINE, SAMPLE, load
 
 ROOT = Path(__file__).parents[3]
+SCHEMA = cache(config_schema)
 
 
 def plain(text: str) -> Any:  # Any: whatever the YAML holds
@@ -26,11 +28,11 @@ def plain(text: str) -> Any:  # Any: whatever the YAML holds
 
 def complaints(text: str) -> Sequence[str]:
     """What an editor would underline."""
-    return violations(config_schema(), plain(text))
+    return violations(SCHEMA(), plain(text))
 
 
 def test_the_published_schema_is_a_schema_and_accepts_the_sample() -> None:
-    Draft202012Validator.check_schema(config_schema())
+    Draft202012Validator.check_schema(SCHEMA())
     assert complaints(SAMPLE) == []
     assert complaints(FINE) == []
 

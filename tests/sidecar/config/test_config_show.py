@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_workflows.sidecar.config import redaction
+from mcp_workflows.sidecar.config.json_schema import config_schema
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.redaction import redact_config
 from tests.sidecar.cli.test_cli import Terminal, terminal
@@ -18,6 +21,13 @@ from tests.support.config_files import SAMPLE
 __all__ = ["terminal"]
 
 SECRET = "hunter2-and-much-more"
+SCHEMA = cache(config_schema)  # takes half a second, and is the same in all tests here
+
+
+@pytest.fixture(autouse=True)
+def schema_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "config_schema", SCHEMA)
+
 
 ENGINE = "engines:\n  orders: {{adapter: temporal, task_queue: q, {}}}\n"
 TOOLS = "tools:\n  pay: {engine: orders, workflow: Pay}\n"

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import anyio
@@ -27,7 +28,7 @@ from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
 from mcp_workflows.sidecar.reload import Reloader, files_of
 from mcp_workflows.tools.json_schema import violations
 from tests.sidecar.cli.test_cli import Terminal, terminal
-from tests.sidecar.config.test_config_schema import plain
+from tests.sidecar.config.test_config_schema import SCHEMA, plain
 from tests.sidecar.config.test_includes import PLATFORM, TEAM, written
 from tests.support.served import Peer, peer, serving
 
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.anyio
 
 PAGE = Path(__file__).parents[3] / "docs" / "teams.md"
 STORE = "store: sqlite:///tasks.db\n"
+TEAM_SCHEMA = cache(team_schema)
 OTHER = "tools:\n  cancel: {engine: here, workflow: echo}\n"
 BROKEN = "tools:\n  create: {engine: vault, workflow: echo}\n"
 
@@ -170,18 +172,14 @@ def test_the_published_schemas_accept_what_loads(tmp_path: Path) -> None:
     ],
 )
 def test_the_schema_of_a_teams_file_rejects_what_is_not_the_teams(text: str) -> None:
-    assert violations(team_schema(), plain(text))
+    assert violations(TEAM_SCHEMA(), plain(text))
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [("namespace:", "namespce:"), ("engines: [here]", "code: true"), ("include:", "includes:")]
 )
 def test_the_published_schema_rejects_a_wrong_include(old: str, new: str) -> None:
-    assert violations(config_schema(), plain(PLATFORM.replace(old, new)))
-
-
-def test_the_command_prints_the_schema_of_a_teams_file(terminal: Terminal) -> None:
-    assert json.loads(terminal.call("schema", "--team").out) == team_schema()
+    assert violations(SCHEMA(), plain(PLATFORM.replace(old, new)))
 
 
 # --- the page
