@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mcp_workflows_stepfunctions.settings import StepFunctionsOptions, StepFunctionsSettings
+from mcp_workflows_stepfunctions.client import DEFAULTS, limits
+from mcp_workflows_stepfunctions.settings import Quota, StepFunctionsOptions, StepFunctionsSettings
 from pydantic import ValidationError
 
 from mcp_workflows.errors import EngineRefused
+from mcp_workflows.kit.token_bucket import UNLIMITED, BucketLimits
 
 ROLE = "arn:aws:iam::123456789012:role/workflows"
 
@@ -83,3 +85,42 @@ def test_options_that_do_not_count_are_refused(options: dict[str, object], wrong
         StepFunctionsOptions.model_validate(options)
     with pytest.raises(EngineRefused, match=wrong):
         StepFunctionsOptions.read(options)
+
+
+@pytest.mark.parametrize(
+    ("operation", "region", "expected"),
+    [
+        ("describe_execution", "us-east-1", (150, 7.5)),
+        ("describe_execution", "eu-central-1", (125, 5)),
+        ("list_executions", "eu-west-1", (100, 2.5)),
+        ("get_execution_history", "ap-south-1", (200, 10)),
+        ("describe_state_machine_alias", "us-east-1", (100, 0.5)),
+    ],
+)
+def test_half_of_aws_default_quotas_is_ours(operation: str, region: str, expected: tuple[float, float]) -> None:
+    assert limits(operation, region, Quota()) == BucketLimits(bucket=expected[0], refill=expected[1])
+
+
+def test_replicas_divide_the_share_and_one_call_at_once_is_always_left() -> None:
+    quota = Quota(share=0.75, replicas=3)
+    assert limits("describe_execution", "us-east-1", quota) == BucketLimits(bucket=75, refill=3.75)
+    assert limits("describe_state_machine_alias", "us-east-1", Quota(share=0.001)).bucket == 1
+
+
+def test_an_account_with_other_quotas_says_so_per_api() -> None:
+    quota = Quota.model_validate(
+        {"describe_execution": {"bucket": 1000, "refill": 100}, "send_task": {"bucket": 8, "refill": 4}}
+    )
+    assert limits("describe_execution", "us-east-1", quota) == BucketLimits(bucket=500, refill=50)
+    for operation in ("send_task_success", "send_task_failure"):
+        assert limits(operation, "us-east-1", quota) == BucketLimits(bucket=4, refill=2)
+
+
+def test_every_quota_of_the_settings_is_of_an_api_that_has_one() -> None:
+    names = set(Quota.model_fields) - {"share", "replicas", "send_task"}
+    assert names <= DEFAULTS.keys()
+
+
+def test_without_a_quota_and_for_apis_that_have_none_nothing_is_held_back() -> None:
+    assert limits("describe_execution", "us-east-1", None) == UNLIMITED
+    assert limits("receive_message", "us-east-1", Quota()) == UNLIMITED

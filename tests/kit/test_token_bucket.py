@@ -1,10 +1,8 @@
-"""Token buckets: what AWS allows, our share of it, and what we do when AWS throttles all the same."""
+"""Token buckets: what a quota allows, and what becomes of it when the engine throttles all the same."""
 
 from __future__ import annotations
 
 import pytest
-from mcp_workflows_stepfunctions.client import DEFAULTS, limits
-from mcp_workflows_stepfunctions.settings import Quota
 
 from mcp_workflows.kit.token_bucket import UNLIMITED, Bucket, BucketLimits, Buckets, QuotaKey
 
@@ -26,38 +24,7 @@ def bucket(clock: Clock, size: float = 3, refill: float = 2) -> Bucket:
     return Bucket(BucketLimits(bucket=size, refill=refill), clock)
 
 
-@pytest.mark.parametrize(
-    ("operation", "region", "expected"),
-    [
-        ("describe_execution", "us-east-1", (150, 7.5)),
-        ("describe_execution", "eu-central-1", (125, 5)),
-        ("list_executions", "eu-west-1", (100, 2.5)),
-        ("get_execution_history", "ap-south-1", (200, 10)),
-        ("describe_state_machine_alias", "us-east-1", (100, 0.5)),
-    ],
-)
-def test_half_of_aws_default_quotas_is_ours(operation: str, region: str, expected: tuple[float, float]) -> None:
-    assert limits(operation, region, Quota()) == BucketLimits(bucket=expected[0], refill=expected[1])
-
-
-def test_replicas_divide_the_share_and_one_call_at_once_is_always_left() -> None:
-    quota = Quota(share=0.75, replicas=3)
-    assert limits("describe_execution", "us-east-1", quota) == BucketLimits(bucket=75, refill=3.75)
-    assert limits("describe_state_machine_alias", "us-east-1", Quota(share=0.001)).bucket == 1
-
-
-def test_an_account_with_other_quotas_says_so_per_api() -> None:
-    quota = Quota.model_validate(
-        {"describe_execution": {"bucket": 1000, "refill": 100}, "send_task": {"bucket": 8, "refill": 4}}
-    )
-    assert limits("describe_execution", "us-east-1", quota) == BucketLimits(bucket=500, refill=50)
-    for operation in ("send_task_success", "send_task_failure"):
-        assert limits(operation, "us-east-1", quota) == BucketLimits(bucket=4, refill=2)
-
-
-def test_without_a_quota_and_for_apis_that_have_none_nothing_is_held_back(clock: Clock) -> None:
-    assert limits("describe_execution", "us-east-1", None) == UNLIMITED
-    assert limits("receive_message", "us-east-1", Quota()) == UNLIMITED
+def test_without_a_limit_nothing_is_held_back(clock: Clock) -> None:
     free = Bucket(UNLIMITED, clock)
     free.throttled()
     free.debit(10)
@@ -85,7 +52,7 @@ def test_who_stops_waiting_gives_the_token_back(clock: Clock) -> None:
     assert mine.take(1) == 1
 
 
-def test_retries_that_botocore_made_are_paid_for(clock: Clock) -> None:
+def test_attempts_beyond_the_first_are_paid_for(clock: Clock) -> None:
     mine = bucket(clock)
     mine.debit(2)
     assert [mine.take(0), mine.take(0)] == [0, None]
@@ -124,11 +91,6 @@ def test_engines_of_one_account_and_region_share_a_bucket_and_others_do_not(cloc
     mine.take(0)
     assert all_of_them.bucket(key, BucketLimits(bucket=1, refill=1)).take(0) == 0
     assert mine.take(0) is None
-
-
-def test_every_quota_of_the_settings_is_of_an_api_that_has_one() -> None:
-    names = set(Quota.model_fields) - {"share", "replicas", "send_task"}
-    assert names <= DEFAULTS.keys()
 
 
 def test_what_is_spare_leaves_half_of_the_bucket(clock: Clock) -> None:
