@@ -10,7 +10,7 @@ from mcp_workflows_google import GoogleAdapter
 
 from adapters.google.tests import cloud
 from adapters.google.tests.cloud import GATED
-from mcp_workflows.adapter import Gate, Status
+from mcp_workflows.adapter import Gate
 from tests.support.cloud_suites import APPROVE, begin
 from tests.support.google_engine import GoogleEngine
 
@@ -80,17 +80,6 @@ async def test_methods_tell_parallel_gates_apart(google_engine: GoogleEngine, ad
     await adapter.answer(it.ref, {sales: YES, legal: YES})
     done = await it.until(lambda seen: seen.terminal)
     assert done.output == [YES["send"]["body"], NO["send"]["body"]]
-
-
-async def test_gates_that_cannot_be_told_apart_are_told_and_not_asked(
-    google_engine: GoogleEngine, adapter: GoogleAdapter
-) -> None:
-    gates = {"sales": gate("wait_for_sales"), "legal": gate("wait_for_legal")}
-    it = await begin(adapter, google_engine.deploy("gated", TWO.replace("METHOD", "POST")), gates)
-    seen = await it.until(lambda seen: "2 callbacks" in (seen.message or ""))
-    assert (seen.status, seen.requests) == (Status.RUNNING, {})
-    assert "gate sales: step wait_for_sales waits" in str(seen.message)
-    await adapter.cancel(it.ref)
 
 
 NAPS_FIRST: Final = GATED.replace("  steps:\n", "  steps:\n    - nap: {call: sys.sleep, args: {seconds: 600}}\n", 1)

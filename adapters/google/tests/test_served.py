@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ from adapters.google.tests.cloud import ASKS, GoogleCloud, deliver, environment
 from mcp_workflows.sidecar.cli.app import app
 from tests.support.cloud_suites import GateSuite, OperatorSuite, QuestionSuite, ReplicaSuite, acknowledged
 from tests.support.configured import YES, asked, called, client_of
+from tests.support.google_local_listener import listening
 
 pytestmark = pytest.mark.anyio
 
@@ -135,3 +137,35 @@ async def test_a_question_is_told_at_once_though_the_next_look_is_a_minute_away(
                     if "Ship it?" in json.dumps(frame):
                         break
         await client.send("tasks/cancel", {"taskId": task_id})
+
+
+FENCED: Final = add_subworkflows("""
+main:
+  params: [args]
+  steps:
+    - opening: {call: events.create_callback_endpoint, args: {http_callback_method: PUT}, result: go}
+    - held: {call: events.await_callback, args: {callback: "${go}", timeout: 600}}
+    - claiming: {call: mcp_claim, result: claim}
+    - fence: {switch: [{condition: "${not(claim.claimed)}", return: {lost: true}}]}
+    - charging: {call: http.post, args: {url: "${args.shop}", body: {}}}
+    - done: {return: {by: '${sys.get_env("GOOGLE_CLOUD_WORKFLOW_EXECUTION_ID")}'}}
+""")
+
+
+async def test_of_many_duplicates_that_claim_at_once_one_charges_and_the_task_is_that_one(
+    cloud: GoogleCloud, tmp_path: Path
+) -> None:
+    workflow = cloud.deploy_source("fenced", FENCED)
+    config = cloud.configured(tmp_path, {"it": {"workflow": workflow}})
+    with listening() as shop:
+        async with client_of(config, port=cloud.port) as client, anyio.create_task_group() as group:
+            task_id = str((await client.call("it", {"shop": shop.url})).result["taskId"])
+            first = cloud.engine.seen(cloud.executions(workflow)[0])
+            again = (cloud.engine.execute(workflow, {"shop": shop.url}, dict(first.labels)) for _ in range(5))
+            for name in (names := [first.name, *again]):
+                group.start_soon(partial(deliver, cloud.engine, name, {}, method="PUT"))
+            done = (await client.until(task_id))["result"]["structuredContent"]
+            ended = [await anyio.to_thread.run_sync(cloud.engine.ended, name) for name in names]
+    assert len(shop.requests) == 1
+    assert sorted((json.loads(each.result) for each in ended), key=str) == [done, *[{"lost": True}] * 5]
+    assert done["by"] in {name.rpartition("/")[2] for name in names}

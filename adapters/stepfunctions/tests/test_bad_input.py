@@ -28,9 +28,8 @@ from adapters.stepfunctions.tests.injecting import (
 )
 from adapters.stepfunctions.tests.refused import POLICY, TOKEN, WHO_WE_ARE, no
 from mcp_workflows.adapter import Ref
-from mcp_workflows.errors import ConfigError, EngineRefused
+from mcp_workflows.errors import EngineRefused
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.config.load import load_config
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.configured import asked, called, client_of
@@ -123,24 +122,6 @@ async def test_an_answer_that_aws_refuses_says_why_without_the_token_and_the_que
             assert TOKEN not in str(refused)
             assert WHO_WE_ARE not in str(refused)
             assert list((await client.get(task_id))["inputRequests"]) == [key]
-
-
-async def test_an_express_machine_can_be_no_task_and_a_standard_one_is_not_run_as_express(
-    server: Injecting, tmp_path: Path
-) -> None:
-    required = {"workflow": MACHINE, "express": True, "tasks": "required"}
-    with pytest.raises(ConfigError, match=r"workflows\.yaml:\d+: tools\.it\.tasks: .*: leave `tasks` out"):
-        load_config(configured(tmp_path, server.url, {"it": required}), {})
-    for kind, tool, said in (
-        ("EXPRESS", {"workflow": MACHINE}, "orders is an Express state machine, whose executions can be no tasks"),
-        ("STANDARD", {"workflow": MACHINE, "express": True}, "leave out express: true"),
-    ):
-        play(server, kind)
-        config = configured(tmp_path, server.url, {"it": tool})
-        async with client_of(config) as client:
-            assert said in await refusal(client)
-        assert said in (await anyio.to_thread.run_sync(checked, config))["it"]
-    assert server.counts["StartExecution"] + server.counts["StartSyncExecution"] == 0
 
 
 async def test_an_engine_that_cannot_look_a_machine_up_has_started_nothing(server: Injecting, tmp_path: Path) -> None:
