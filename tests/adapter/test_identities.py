@@ -38,7 +38,7 @@ ENGINES: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
         {"project": "shop", "location": "europe-west1", "emulator": "127.0.0.1:8790"},
         "google-workflows:emulator/europe-west1",
     ),
-    "http": ("http", {"preset": "respond-async", "url": URL}, f"http:{URL}"),
+    "http": ("http", {"preset": "wes", "url": URL}, f"http:{URL}"),
     "github": (
         "http",
         {"preset": "github-actions", "url": "https://api.github.com", "vars": {"owner": "acme", "repo": "shop"}},

@@ -17,10 +17,11 @@ from tests.support.sidecars import dying_sidecar, sidecar
 
 pytestmark = pytest.mark.anyio
 
+PRESET = Path(__file__).parents[2] / "samples" / "http" / "respond-async.yaml"
 KEY = {"mcp-workflows/idempotencyKey": "order-1-" * 4}
 CONFIG = """
 engines:
-  jobs: {{adapter: http, preset: respond-async, starts: keyed, url: "{url}"}}
+  jobs: {{adapter: http, preset: {preset}, starts: keyed, url: "{url}"}}
 tools:
   report: {{engine: jobs, workflow: reports}}
 """
@@ -43,7 +44,7 @@ def files(tmp_path: Path, prod: JobApi, staging: JobApi) -> tuple[Path, Path]:
     """Both configurations, which name no store."""
     files = tmp_path / "prod.yaml", tmp_path / "staging.yaml"
     for file, api in zip(files, (prod, staging), strict=True):
-        file.write_text(CONFIG.format(url=api.url))
+        file.write_text(CONFIG.format(preset=PRESET, url=api.url))
     return files
 
 

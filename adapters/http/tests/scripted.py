@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from mcp_workflows_http import HttpAdapter, HttpSettings
@@ -21,6 +22,14 @@ from starlette.routing import Route
 from adapters.http.tests.described import Description
 from mcp_workflows.adapter import Execution, Ref, Start
 from tests.support.served import serving
+
+SAMPLES = Path(__file__).parents[3] / "samples" / "http"
+
+
+def sample(name: str) -> str | None:
+    """The file of a definition in samples/http; None if it is a preset of the adapter."""
+    file = SAMPLES / f"{name}.yaml"
+    return str(file) if file.exists() else None
 
 
 def order(workflow: str, arguments: Any = None, key: str = "key-1", **options: Any) -> Start:
@@ -109,7 +118,7 @@ async def scene(
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     async with serving(Starlette(routes=[Route("/{path:path}", vendor.serve, methods=methods)])) as url:
         vendor.url = url.removesuffix("/mcp")
-        written = {"preset": preset, "url": vendor.url, **settings}
+        written = {"preset": sample(preset) or preset, "url": vendor.url, **settings}
         async with HttpAdapter(HttpSettings.model_validate(written)) as adapter:
             yield Scene(vendor, adapter, workflow)
     assert not vendor.wrong, vendor.wrong

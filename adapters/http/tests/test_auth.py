@@ -169,5 +169,5 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("mcp_workflows_http.settings.find_spec", find_spec)
     with pytest.raises(ValidationError, match=r"azure needs a library: pip install 'mcp-workflows-http\[azure\]'"):
         HttpSettings.model_validate(
-            {"preset": "azure-lro", "url": "https://jobs", "auth": {"azure": {"scope": "api://jobs/.default"}}}
+            {"preset": "buildbot", "url": "https://jobs", "auth": {"azure": {"scope": "api://jobs/.default"}}}
         )

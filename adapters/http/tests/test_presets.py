@@ -84,7 +84,7 @@ def test_an_unknown_preset_is_told(preset: str, text: str) -> None:
             "more.NAME.when cannot use status, as status uses more",
         ),
         ({"start": {"request": "jobs"}}, ("start", "request"), "a path begins with /"),
-        ({"starts": "findable"}, (), "starts: findable needs find"),
+        ({"starts": "findable", "find": None}, (), "starts: findable needs find"),
         ({"url": "https://user:pw@host"}, ("url",), "no credentials in a URL: auth is for these"),
         ({"auth": {}}, ("auth",), "set one of bearer"),
         ({"auth": {"bearer": "a\nb"}}, ("auth", "bearer"), "a header is one line of ASCII"),
@@ -105,21 +105,21 @@ def test_an_unknown_preset_is_told(preset: str, text: str) -> None:
 )
 def test_a_wrong_definition_is_told_with_its_place(written: Any, place: tuple[str, ...], text: str) -> None:
     with pytest.raises(ValidationError) as raised:
-        settings(**{"preset": "respond-async", **written})
+        settings(**{"preset": "buildbot", **written})
     [wrong, *_] = raised.value.errors()
     assert wrong["loc"] == place
     assert text in wrong["msg"]
 
 
 def test_no_secret_is_in_a_definition() -> None:
-    found = settings(preset="respond-async", auth={"bearer": "s3cret"}, proxy="http://mcp:s3cret@proxy:3128")
+    found = settings(preset="buildbot", auth={"bearer": "s3cret"}, proxy="http://mcp:s3cret@proxy:3128")
     assert "s3cret" not in str(found.definition) + repr(found)
 
 
 def test_a_file_of_ones_own_is_beside_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "there"
     folder.mkdir()
-    (folder / "mine.yaml").write_text(read("respond-async"))
+    (folder / "mine.yaml").write_text(read("buildbot"))
     file = folder / "workflows.yaml"
     file.write_text(
         "engines: {jobs: {adapter: http, preset: ./mine.yaml, url: 'https://jobs.example.com'}}\n"

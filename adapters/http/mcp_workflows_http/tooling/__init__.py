@@ -1,4 +1,4 @@
-"""Tools for operators: `check`, `import`, `preset`, `call --dry-run`."""
+"""Tools for operators: `check`, `init --add`, `print presets`, `call --dry-run`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcp_workflows_http.tooling.discover import discover as discover_workflows
 class HttpTooling:
     """The protocols of `mcp_workflows.kit.tooling` that any job API has."""
 
-    first_settings: ClassVar[Mapping[str, str]] = {"preset": "respond-async", "url": "https://jobs.example.com"}
+    first_settings: ClassVar[Mapping[str, str]] = {"preset": "buildbot", "url": "http://localhost:8010"}
 
     def __init__(self, settings: HttpSettings, client: ApiClient, definitions: KeptDefinitions[ApiDefinition]) -> None:
         self._settings = settings
