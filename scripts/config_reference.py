@@ -160,8 +160,8 @@ class _Rows:
 
 
 def _linked(meaning: str) -> str:
-    """Pages that the terminal is told by their command are links here, in a page."""
-    return re.sub(r"`mcp-workflows docs ([\w-]+)(#[\w-]+)?`", r"[\1](\1.md\2)", meaning)
+    """Return a description in which pages are links."""
+    return re.sub(r"`docs/([\w-]+)\.md(#[\w-]+)?`", r"[\1](\1.md\2)", meaning)
 
 
 def _default(schema: Schema) -> str:

@@ -66,7 +66,7 @@ def page(name: str) -> str:
             "|---|---|",
             *_statuses(found),
             "",
-            f"Any other word means that it still runs. `mcp-workflows preset show {name}` prints the whole definition.",
+            f"Any other word means that it still runs. `mcp-workflows print presets {name}` prints the definition.",
             "What an engine sets itself overrides it key by key: [Any job API](../http.md#presets).",
             "",
         ]
@@ -134,7 +134,7 @@ def _facts(found: HttpSettings) -> Iterator[str]:
         yield f"- **The result** is `{output}`."
     yield f"- **Cancelling** {_cancellation(found.cancel)}."
     if found.workflows is not None:
-        yield "- **`mcp-workflows import`** drafts a tool for each workflow, with its inputs."
+        yield "- **`mcp-workflows init --add`** drafts a tool for each workflow, with its inputs."
     if found.sweep is not None:
         yield "- **Many tasks** are looked at by a list of what runs."
     if found.webhook is not None:

@@ -197,7 +197,7 @@ WORKFLOWS: Final[Mapping[str, Workflow]] = {
 
 
 class MemoryTooling:
-    """The tools of an engine in memory: checks, and fixtures for `mcp-workflows verify`."""
+    """The tools of an engine in memory: checks, and fixtures for `mcp-workflows check --live`."""
 
     def __init__(self, name: str, is_down: Callable[[str], bool], has_workflow: Callable[[str], bool]) -> None:
         """`is_down` takes a verb, `has_workflow` a workflow."""

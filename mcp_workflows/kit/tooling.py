@@ -332,7 +332,7 @@ class HasPresets(Protocol):
 
 @runtime_checkable
 class HasFixtures(Protocol):
-    """Optional: can put workflows of known behaviour on its engine for a while, for `mcp-workflows verify`."""
+    """Optional: can put workflows of known behaviour on its engine for a while, for `mcp-workflows check --live`."""
 
     @staticmethod
     def fixture_settings() -> type[BaseModel]:

@@ -71,8 +71,8 @@ def attach(
     `my_tasks`: clients with tasks get a tool that lists theirs. `single_user`: all callers over loopback HTTP without
     authentication are one user, `local`, as on stdio; only for servers that nobody else can reach. `owner`: on servers
     with authentication, tasks belong to the person with one client, or across all clients of the person.
-    `idempotency_keys`: places of keys in a call's `_meta`, by the names that lead to them, see `mcp-workflows docs
-    retries`. `limits`: quotas of callers, see `mcp-workflows docs limits`. `authorizer`: your own rules, asked after
+    `idempotency_keys`: places of keys in a call's `_meta`, by the names that lead to them, see `docs/retries.md`.
+    `limits`: quotas of callers, see `docs/limits.md`. `authorizer`: your own rules, asked after
     those of the tools said yes. `audit` receives the audit events. `telemetry`: without it, the OpenTelemetry providers
     of this process, if any.
 

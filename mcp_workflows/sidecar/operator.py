@@ -1,4 +1,4 @@
-"""Commands of the operator on tasks of any owner: show, explain, answer, cancel, terminate, adopt.
+"""Commands of the operator on tasks of any owner: show, explain, answer, cancel, terminate, track.
 
 They work on the store and the engines, whether or not a sidecar runs on the same store. If an engine gives no answer,
 they show the last known state. They start no execution: the sidecar does.
@@ -6,7 +6,7 @@ they show the last known state. They start no execution: the sidecar does.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -42,6 +42,10 @@ class TaskFilter:
     statuses: frozenset[Status] = frozenset()  # empty: all
     ended: bool = False  # also tasks that have ended
     limit: int = 50
+
+    def fits(self, task: Task) -> bool:
+        """Return whether a task passes the filter."""
+        return (not self.statuses or task.seen.status in self.statuses) and (self.ended or not task.ended)
 
 
 async def find_task(store: Store, name: str) -> Task:
@@ -84,10 +88,18 @@ class Operator:
     async def tasks(self, task_filter: TaskFilter) -> Sequence[ObservedTask]:
         """Return the youngest tasks that fit the filter, after a look at each."""
         found: list[ObservedTask] = []
-        async for page in self._pages(task_filter):
-            found.extend(each for each in await self._observe_all(page) if _fits(each.task, task_filter))
-            if len(found) >= task_filter.limit:
+        before: datetime | None = None
+        for _ in range(MAX_PAGES):
+            page = await self._store.list_all(
+                tool=task_filter.tool,
+                live_only=not task_filter.ended,
+                limit=max(PAGE, task_filter.limit),
+                before=before,
+            )
+            found += [each for each in await self._observe_all(page) if task_filter.fits(each.task)]
+            if not page or len(found) >= task_filter.limit:
                 break
+            before = page[-1].created
         return found[: task_filter.limit]
 
     async def find(self, name: str) -> ObservedTask:
@@ -115,24 +127,18 @@ class Operator:
         Raises:
             OperatorError: see `find`.
         """
-        look, found = await self._explain(await self.find(name))
-        configured = self._gates.get(look.task.tool, ())
-        return look, replace(found, gates=_gates(look, found.gates, configured))
-
-    async def _explain(self, look: ObservedTask) -> tuple[ObservedTask, Explanation]:
-        task = look.task
-        if task.ended or look.warning or task.handle is None:
-            return look, _from_the_store(look)
+        look = await self.find(name)
+        task, found = look.task, None
         adapter = self._engines.get(task.engine)
         tooling = None if adapter is None else adapter.tooling
-        if not isinstance(tooling, Explains):
-            return look, _from_the_store(look)
-        try:
-            async with self._engines.calling(task):
-                return look, await tooling.explain(ref_of(task, task.handle))
-        except EngineError as error:
-            look = ObservedTask(task, f"engine {task.engine}: {error}")
-            return look, _from_the_store(look)
+        if isinstance(tooling, Explains) and task.handle and not (task.ended or look.warning):
+            try:
+                async with self._engines.calling(task):
+                    found = await tooling.explain(ref_of(task, task.handle))
+            except EngineError as error:
+                look = ObservedTask(task, f"engine {task.engine}: {error}")
+        found = found or _from_the_store(look)
+        return look, replace(found, gates=_gates(look, found.gates, self._gates.get(task.tool, ())))
 
     async def answer(self, name: str, key: str, response: JSON) -> ObservedTask:
         """Answer an open question as a client would (`ElicitResult`), without the rules about who may answer it.
@@ -208,20 +214,6 @@ class Operator:
         self._record(Event.CREATE, task, "watched")
         return await self._executions.observe_once(task)
 
-    async def _pages(self, task_filter: TaskFilter) -> AsyncIterator[Sequence[Task]]:
-        before: datetime | None = None
-        for _ in range(MAX_PAGES):
-            page = await self._store.list_all(
-                tool=task_filter.tool,
-                live_only=not task_filter.ended,
-                limit=max(PAGE, task_filter.limit),
-                before=before,
-            )
-            if not page:
-                return
-            yield page
-            before = page[-1].created
-
     async def _observe_all(self, tasks: Sequence[Task]) -> Sequence[ObservedTask]:
         observed: dict[str, ObservedTask] = {}
 
@@ -236,12 +228,6 @@ class Operator:
 
     def _record(self, event: Event, task: Task, outcome: str = "ok", reason: str | None = None) -> None:
         self._audit(record_of(event, OPERATOR, task, outcome=outcome, reason=reason))
-
-
-def _fits(task: Task, task_filter: TaskFilter) -> bool:
-    return (not task_filter.statuses or task.seen.status in task_filter.statuses) and (
-        task_filter.ended or not task.ended
-    )
 
 
 def _gates(

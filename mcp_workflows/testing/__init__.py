@@ -1,6 +1,6 @@
 """The contract suite that proves an adapter, and an engine in memory.
 
-Needs pytest. See `mcp-workflows docs write-an-adapter`.
+Needs pytest. See `docs/write-an-adapter.md`.
 """
 
 from __future__ import annotations

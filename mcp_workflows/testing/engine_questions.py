@@ -1,4 +1,4 @@
-"""Questions that only a real engine can answer, tried by `mcp-workflows verify` on workflows deployed for a while.
+"""Questions that only a real engine can answer, tried by `check --live` on workflows deployed for a while.
 
 A question is a generator of observations about a deployment; it blocks, and its docstring is shown.
 """

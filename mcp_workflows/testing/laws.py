@@ -1,4 +1,4 @@
-"""The laws of the boundary, as functions: `AdapterContract` tries them in tests, `mcp-workflows verify` anywhere.
+"""The laws of the boundary, as functions: `AdapterContract` tries them in tests, `mcp-workflows check --live` anywhere.
 
 A law that does not hold raises `LawBroken`; one that cannot be tried here raises `NotTried`. Needs no pytest.
 """

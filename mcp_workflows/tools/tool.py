@@ -230,14 +230,14 @@ class _Offered(BaseModel):
         default=None,
         description="With `tasks: optional`: how long a client without tasks waits before a handle. `auto`, the "
         "default, is as long as the host allows, and 4s for an unknown host: see "
-        "`mcp-workflows docs clients-without-tasks`.",
+        "`docs/clients-without-tasks.md`.",
         examples=["auto", "30s"],
     )
     card: CardSetting = Field(
         default=Card.ON,
         description="With `tasks: optional`: whether hosts that show pages (MCP Apps) show the task view, with steps, "
         "questions and result: `on`; `off`; or `answers_only`, where only the view answers and cancels, and the model "
-        "does not. See `mcp-workflows docs task-view`.",
+        "does not. See `docs/task-view.md`.",
     )
     adaptive: Duration | None = Field(
         default=None,
@@ -250,7 +250,7 @@ class _Offered(BaseModel):
     )
     cancel: AfterCancel | None = Field(
         default=None,
-        description="What is done if it does not end when it is asked to cancel: see `mcp-workflows docs lifetimes`. "
+        description="What is done if it does not end when it is asked to cancel: see `docs/lifetimes.md`. "
         "Default: nothing, it ends when it likes.",
     )
     ttl: Duration | None = Field(
@@ -263,15 +263,15 @@ class _Offered(BaseModel):
     )
     allow: Allow | None = Field(
         default=None,
-        description="Who may call it, and see, answer and cancel its tasks: see `mcp-workflows docs access`. Default: "
+        description="Who may call it, and see, answer and cancel its tasks: see `docs/access.md`. Default: "
         "whoever is let in may call it, and a task is its owner's alone.",
     )
     questions: Mapping[str, AnyQuestion] = Field(
         default_factory=dict,
         description="What a person is asked, by name. With `when`, the workflow waits at this place, although it was "
-        "not written for us: see `mcp-workflows docs gates`. Otherwise before the start: the answer joins the "
+        "not written for us: see `docs/gates.md`. Otherwise before the start: the answer joins the "
         "arguments, or without a schema, a yes to this very call is needed, after all other questions; clients that "
-        "cannot ask are refused. See `mcp-workflows docs retries`.",
+        "cannot ask are refused. See `docs/retries.md`.",
     )
     listed: bool = Field(
         default=True,
@@ -503,7 +503,7 @@ class Tool(_Offered):
     dedupe: Duration | None = Field(
         default=None,
         description="For how long after a call without an idempotency key the same arguments, from the same principal, "
-        "are the same task. Default: such calls are two. See `mcp-workflows docs retries`.",
+        "are the same task. Default: such calls are two. See `docs/retries.md`.",
         examples=["10m"],
     )
     labels: dict[str, str] = Field(

@@ -25,7 +25,7 @@ from mcp_workflows.adapter import Notes
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.receiver.webhooks import MAX_BODY, Webhooks
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
-from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.cli.app import main
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.reload import Reloader

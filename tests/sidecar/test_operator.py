@@ -24,7 +24,7 @@ from mcp_workflows.adapter import Adapter, Execution, Finding, Gate, InputReques
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, OperatorError
 from mcp_workflows.sidecar.checks import CheckReport, ItemKind, Row
-from mcp_workflows.sidecar.cli.app import say
+from mcp_workflows.sidecar.cli.app import main, say
 from mcp_workflows.sidecar.cli.format import (
     duration_text,
     message_of,
@@ -34,7 +34,6 @@ from mcp_workflows.sidecar.cli.format import (
     summary_json,
     task_json,
 )
-from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.operator import Operator, TaskFilter
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
@@ -126,7 +125,7 @@ async def test_an_engine_that_is_silent_is_waited_for_once_and_the_store_speaks_
     discoveries = await here.operator.tasks(TaskFilter())
     assert {look.task.id for look in discoveries} == {task.id for task in tasks}
     assert all("no answer within 0.2 s" in (look.warning or "") for look in discoveries)
-    assert here.adapter.calls["describe"] <= 16
+    assert here.adapter.calls["describe"] < len(tasks)
 
 
 class RefusesOne(MemoryAdapter):

@@ -258,7 +258,7 @@ class QuestionSuite(Suite):
             assert (refused["isError"], "shows no execution" in refused["content"][0]["text"]) == (True, True)
             looks = str((await client.call("looks", wanted)).result["taskId"])
             assert "nothing can be cancelled" in (await client.send("tasks/cancel", {"taskId": looks})).error["message"]
-            words = ("tasks", "adopt", "it", wanted["execution_id"], "--owner", "local", "-c", str(config))
+            words = ("tasks", "track", "it", wanted["execution_id"], "--owner", "local", "-c", str(config))
             adopted = (await anyio.to_thread.run_sync(partial(invoked, *words))).strip()
             assert await all_asked(client, adopted) == keys
             await acknowledged(client, watched[0], **{keys["Ship it?"]: YES})
@@ -470,7 +470,7 @@ class OperatorSuite(Suite):
     ) -> None:
         there, new = (re.split("[/:]", name)[-1] for name in (cloud.deploy("echo"), cloud.deploy("echo")))
         path = cloud.configured(tmp_path, {"mine": {"workflow": there}})
-        printed = invoked("import", cloud.name, "-c", str(path))
+        printed = invoked("init", "--add", cloud.name, "-c", str(path))
         assert f"# {there} is there already: mine" in printed
         drafted = re.sub(r"(?m)^  # ", "  ", printed.split("tools:\n")[1])
         path.write_text(f"engines: {json.dumps({cloud.name: cloud.settings()})}\ntools:\n{drafted}")
@@ -493,7 +493,7 @@ class OperatorSuite(Suite):
         self, own_cloud: Cloud, tmp_path: Path
     ) -> None:
         config = own_cloud.configured(tmp_path, {"ask": {"workflow": "ask"}})
-        words = ["verify", own_cloud.name, "-c", str(config), "--yes", "--json", *self.verify]
+        words = ["check", "--live", own_cloud.name, "-c", str(config), "--yes", "--json", *self.verify]
         done = run([COMMAND, *words], seconds=180)
         assert done.returncode == 0, done.stdout + done.stderr
         promises = json.loads(done.stdout)["promises"]
@@ -506,7 +506,7 @@ class OperatorSuite(Suite):
     @pytest.mark.usefixtures("processes")
     def test_where_nobody_answers_nothing_is_tried(self, cloud: Cloud, tmp_path: Path) -> None:
         config = cloud.configured(tmp_path, {"ask": {"workflow": "ask"}}, **self.nowhere)
-        done = run([COMMAND, "verify", cloud.name, "-c", str(config), "--yes", *self.verify])
+        done = run([COMMAND, "check", "--live", cloud.name, "-c", str(config), "--yes", *self.verify])
         assert (done.returncode, done.stdout) == (1, "")
         assert "127.0.0.1:1" in done.stderr
 

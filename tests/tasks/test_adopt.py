@@ -25,8 +25,8 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.sidecar.checks import check
+from mcp_workflows.sidecar.cli.app import main
 from mcp_workflows.sidecar.cli.call import preview
-from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.sidecar.cli.prompts import Answers
 from mcp_workflows.sidecar.operator import Operator
@@ -436,7 +436,7 @@ def test_what_the_operator_adopts_is_the_one_users_if_there_is_one(
     config = load(tmp_path, f"server: {server}\nstore: sqlite:///tasks.db\n{WATCHING}")
     plan = Start(workflow="sleep", arguments=[0], key=uuid.uuid4().hex, created=datetime.now(UTC))
     execution_id = anyio.run(MemoryAdapter(MemorySettings()).start, plan)
-    words = ["mcp-workflows", "tasks", "adopt", "it", execution_id, "-c", str(tmp_path / "workflows.yaml")]
+    words = ["mcp-workflows", "tasks", "track", "it", execution_id, "-c", str(tmp_path / "workflows.yaml")]
     monkeypatch.setattr("sys.argv", words)
     monkeypatch.setattr("sys.path", sys.path[:])
     with pytest.raises(SystemExit) as ended:

@@ -25,7 +25,7 @@ REFUSED = [
     ("- a:\n    call: googleapis.pubsub.v1.projects.topics.list", "connectors are not here", 2),
     ("- a:\n    call: experimental.executions.run", "experimental", 2),
     ("- a:\n    call: nothing.of_this", "There is no function or subworkflow", 2),
-    ("- a:\n    call: mcp_claim", "append what `mcp-workflows helper google` prints", 2),
+    ("- a:\n    call: mcp_claim", "append what `mcp-workflows print helper google` prints", 2),
     ("- a:\n    call: http.get\n    args: {uri: x}", "no argument 'uri'", 2),
     ("- a:\n    call: http.get\n    args: {url: x, ca_certificate: y}", "no argument 'ca_certificate'", 2),
     ("- a:\n    call: http.get", "needs the argument 'url'", 2),

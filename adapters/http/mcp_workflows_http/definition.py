@@ -323,7 +323,7 @@ class Detail(BaseModel):
 
 
 class Workflows(Pages):
-    """The workflows there are, for `mcp-workflows import`."""
+    """The workflows there are, for `mcp-workflows init --add`."""
 
     more: Mapping[str, Detail] = Field(default={}, description="Further requests; their replies are more.NAME.")
     when: Text | None = Field(default=None, description="True if the `item` can be started; default: all can.")
@@ -358,7 +358,7 @@ class ApiDefinition(BaseModel):
     settling: Duration = Field(
         default=timedelta(seconds=30), description="The longest time until a look or a list shows a new execution."
     )
-    workflows: Workflows | None = Field(default=None, description="The workflows there are, for `import`.")
+    workflows: Workflows | None = Field(default=None, description="The workflows there are, for `init --add`.")
     webhook: Webhook | None = Field(
         default=None, description="The calls of the API to `/engines/ENGINE/webhook`, once `webhook_secret` is set."
     )

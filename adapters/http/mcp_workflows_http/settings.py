@@ -211,7 +211,7 @@ class HttpSettings(ApiDefinition):
 
     preset: str | None = Field(
         default=None,
-        description="A definition that comes with the adapter (`mcp-workflows preset list`), or a file beside this "
+        description="A definition that comes with the adapter (`mcp-workflows print presets`), or a file beside this "
         "one, ./my-api.yaml; "
         "what is set here overrides it, key by key.",
     )

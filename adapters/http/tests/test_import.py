@@ -1,4 +1,4 @@
-"""`mcp-workflows import`: the workflows of an API become drafts of tools, with the inputs that it knows."""
+"""`mcp-workflows init --add`: the workflows of an API become drafts of tools, with the inputs that it knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mcp-workflows import --mcp`: a server's list of tools becomes a draft of an engine."""
+"""`mcp-workflows init --mcp`: a server's list of tools becomes a draft of an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mcp-workflows iam`: the least that some tools need, written out by hand here."""
+"""`mcp-workflows print iam`: the least that some tools need, written out by hand here."""
 
 from __future__ import annotations
 

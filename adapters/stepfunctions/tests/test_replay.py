@@ -16,7 +16,7 @@ from adapters.stepfunctions.tests.events import ENVELOPE, TOKEN, Telling
 from mcp_workflows.adapter import Failure, Gate, InputRequest, Status
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.kit.tooling import Replays
-from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.cli.app import main
 
 CONFIG = """
 engines:
@@ -140,7 +140,9 @@ def test_the_command_prints_what_a_client_would_have_seen(
     (tmp_path / "workflows.yaml").write_text(CONFIG)
     (tmp_path / "history.json").write_text(json.dumps({"events": shipped().events}))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["mcp-workflows", "replay", "ship_order", "history.json", "order_id=A1"])
+    monkeypatch.setattr(
+        sys, "argv", ["mcp-workflows", "check", "--history", "history.json", "--tool", "ship_order order_id=A1"]
+    )
     with pytest.raises(SystemExit) as ended:
         main()
     printed = capsys.readouterr()

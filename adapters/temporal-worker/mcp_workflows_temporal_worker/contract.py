@@ -1,6 +1,6 @@
 """The names that workflow and adapter agree on: memo fields, the update and the signal of an answer, error types.
 
-Specified in `mcp-workflows docs temporal-contract`.
+Specified in `docs/temporal-contract.md`.
 """
 
 from __future__ import annotations

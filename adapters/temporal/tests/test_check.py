@@ -1,4 +1,4 @@
-"""Checks: can this run now, and if not, what to do; and `mcp-workflows verify` on the dev server."""
+"""Checks: can this run now, and if not, what to do; and `mcp-workflows check --live` on the dev server."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_all_promises_hold_on_the_dev_server_and_nothing_runs_on(dev_server: Dev
     config.write_text(
         json.dumps({"engines": {"orders": engine}, "tools": {"echo": {"engine": "orders", "workflow": "Echo"}}})
     )
-    done = run([COMMAND, "verify", "orders", "-c", str(config), "--yes", "--json"], seconds=120)
+    done = run([COMMAND, "check", "--live", "orders", "-c", str(config), "--yes", "--json"], seconds=120)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = Counter(each["verdict"] for each in json.loads(done.stdout)["promises"])
     assert counts == {"held": 24, "not tried": 4, "noted": 1}

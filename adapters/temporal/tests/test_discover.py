@@ -24,7 +24,7 @@ from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
 from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Discovered
-from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.cli.app import main
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support import commands
 from tests.support.child_processes import free_port
@@ -401,7 +401,7 @@ def test_importing_what_cannot_be_ends_with_one_line(
     port = free_port()
     config = tmp_path / "workflows.yaml"
     config.write_text(CONFIG.format(address=f"127.0.0.1:{port}", queue="q"))
-    monkeypatch.setattr(sys, "argv", ["mcp-workflows", "import", engine, "-c", str(config)])
+    monkeypatch.setattr(sys, "argv", ["mcp-workflows", "init", "--add", engine, "-c", str(config)])
     with pytest.raises(SystemExit) as ended:
         main()
     printed = capsys.readouterr()

@@ -30,7 +30,7 @@ from adapters.temporal.tests.test_gates import (
 from mcp_workflows.adapter import Progress, Ref, Status
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.kit.tooling import Replayed
-from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.cli.app import main
 from tests.support.dev_server import DevServer
 
 CONFIG = """
@@ -204,8 +204,9 @@ class Shell:
     capsys: pytest.CaptureFixture[str]
     monkeypatch: pytest.MonkeyPatch
 
-    def run(self, *words: str) -> Ended:
-        self.monkeypatch.setattr(sys, "argv", ["mcp-workflows", "replay", *words])
+    def run(self, tool: str, history: str = "history.json", *more: str) -> Ended:
+        words = ["check", "--history", history, "--tool", tool, *more]
+        self.monkeypatch.setattr(sys, "argv", ["mcp-workflows", *words])
         with pytest.raises(SystemExit) as ended:
             main()
         printed = self.capsys.readouterr()
@@ -234,7 +235,7 @@ async def history(scene: Scene, dev_server: DevServer, tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("history")
 async def test_the_command_prints_a_line_for_each_change(shell: Shell) -> None:
-    assert shell.run("ship_order", "history.json", "order_id=A1").out.splitlines() == [
+    assert shell.run("ship_order order_id=A1").out.splitlines() == [
         "event 1 working",
         "event 7 input_required: Ship «A1»? (approve.7)",
         "event 11 working",
@@ -244,12 +245,12 @@ async def test_the_command_prints_a_line_for_each_change(shell: Shell) -> None:
 
 @pytest.mark.usefixtures("history")
 async def test_without_arguments_placeholders_stay_as_they_are_written(shell: Shell) -> None:
-    assert "event 7 input_required: Ship {{args.order_id}}? (approve.7)" in shell.run("ship_order", "history.json").out
+    assert "event 7 input_required: Ship {{args.order_id}}? (approve.7)" in shell.run("ship_order").out
 
 
 @pytest.mark.usefixtures("history")
 async def test_a_gate_that_was_never_open_is_told(shell: Shell, tmp_path: Path) -> None:
-    assert shell.run("ship_order", "history.json").err == ""
+    assert shell.run("ship_order").err == ""
     (tmp_path / "workflows.yaml").write_text(CONFIG.replace("NotifyApprover", "NotifyAprover"))
     done = shell.run("ship_order", "history.json", "--json")
     assert (done.code, len(json.loads(done.out))) == (0, 2)
@@ -272,13 +273,11 @@ async def test_a_tool_without_gates_is_replayed_too(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["ship_ordr", "history.json"], "there is no tool 'ship_ordr'; did you mean 'ship_order'?"),
         (["ship_order", "nowhere.json"], "nowhere.json: No such file or directory"),
         (["ship_order", "broken.json"], "broken.json:1:2: not JSON"),
         (["ship_order", "deep.json"], "deep.json: not JSON (RecursionError)"),
         (["ship_order", "bytes.json"], "bytes.json: not JSON (UnicodeDecodeError)"),
         (["ship_order", "other.json"], "this is not a Temporal history"),
-        (["ship_order", "other.json", "parcels=many"], "parcels"),
         (["elsewhere", "other.json"], "the adapter of engine 'memory' cannot replay histories"),
     ],
 )
@@ -290,3 +289,8 @@ def test_the_command_says_what_is_wrong(shell: Shell, tmp_path: Path, words: Seq
     done = shell.run(*words)
     assert (done.code, done.out) == (1, "")
     assert said in done.err
+
+
+def test_arguments_that_do_not_fit_the_tool_are_wrong_usage(shell: Shell) -> None:
+    done = shell.run("ship_order parcels=many")
+    assert (done.code, done.out, "parcels" in done.err) == (2, "", True)

@@ -223,7 +223,7 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF) -> dic
 
 
 def _for_card(task: TaskView, card: Card) -> dict[str, JSON]:
-    """Return the additional fields for the card, which `mcp-workflows docs task-view` lists."""
+    """Return the additional fields for the card, which `docs/task-view.md` lists."""
     if card is Card.OFF:
         return {}
     found: dict[str, JSON] = {

@@ -1,12 +1,16 @@
-"""The command line: a module per command, imported when the command is called.
+"""The command line: a module per command, imported when the command is called, and the entry point.
 
-Importing all commands takes seconds. So the help lists them from the table that shells complete from.
+Standard output holds only the answer to a command (MCP on stdio, a snippet, JSON); everything else goes to standard
+error. Exit code 0: success, 1: a clear message says what is wrong, 2: wrong usage.
+
+Importing all commands takes seconds, so the help lists them from a table.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
@@ -16,60 +20,77 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
+from mcp_workflows.adapter.redaction import mask
+from mcp_workflows.errors import OperatorError, WorkflowsError
 from mcp_workflows.sidecar import DISTRIBUTION
-from mcp_workflows.sidecar.cli.completion import table
 
-MODULES: Final[Mapping[str, str]] = {
-    "call": "call",
-    "check": "check",
-    "serve": "serve",
-    "connect": "connect",
-    "schema": "connect",
-    "dev": "dev",
-    "docs": "docs",
-    "import": "import_",
-    "init": "init",
-    "new-adapter": "new_adapter",
-    "preset": "preset",
-    "helper": "helper",
-    "iam": "iam",
-    "replay": "replay",
-    "verify": "verify",
-    "token": "token",
-    "config": "config",
-    "tasks": "tasks",
-    "store": "store",
-    "engines": "engines",
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "init": ("init", "Write a first configuration, or print what to add to it."),
+    "check": ("check", "Check the configuration, the store, each engine and each workflow."),
+    "serve": ("serve", "Serve the configured tools, on stdio or over HTTP."),
+    "dev": ("dev", "Serve, and reload on save."),
+    "connect": ("connect", "Print what to put into a host's configuration."),
+    "call": ("call", "Call a tool and wait for its result: progress, questions and all."),
+    "tasks": ("tasks", "Everybody's tasks: list, show, why, answer, cancel, track."),
+    "print": ("print_", "Print schemas, permissions, presets and more, for files of yours."),
+    "token": ("keys", "Make a bearer token."),
+    "store": ("keys", "The store's encryption: print a key, change keys."),
+    "engines": ("keys", "The engines that tasks belong to: rebind tasks."),
+    "new-adapter": ("new_adapter", "Write a package for an adapter of your own."),
 }
-"""The module of each command, in the order of the help."""
+"""The module of each command and its line in the help, in the order of the help."""
+
+MOVED: Final[Mapping[str, str]] = {
+    "config": "print config",
+    "docs": "",
+    "helper": "print helper LANGUAGE",
+    "iam": "print iam",
+    "import": "init --add ENGINE (of an MCP server: init --mcp URL)",
+    "preset": "print presets [NAME]",
+    "replay": "check --history FILE --tool 'TOOL KEY=VALUE'",
+    "schema": "print schema",
+    "tasks adopt": "tasks track",
+    "verify": "check --live ENGINE",
+}
+"""The present command for each former one; empty: there is none any more."""
 
 
-class CommandLine(TyperGroup):
+class WrongUsage(OperatorError):  # noqa: N818  # what is wrong is the usage
+    """Wrong usage; the message says what to type instead."""
+
+
+class Commands(TyperGroup):
+    """A group of commands that names the successor of a former command."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # Any: Click's, or Typer's copies of them
+        former = " ".join([*ctx.command_path.split()[1:], args[0]])
+        if former in MOVED and not ctx.resilient_parsing:
+            now = f"it is now: {DISTRIBUTION} {MOVED[former]}" if MOVED[former] else "its pages are in docs/"
+            raise WrongUsage(f"there is no command {former!r} any more; {now}")
+        return super().resolve_command(ctx, args)
+
+
+class CommandLine(Commands):
     """All commands: each as an outline until it is called."""
 
     def get_params(self, ctx: Any) -> list[Any]:  # Any: Click's context and parameters, or Typer's copies of them
         return _without_types(super().get_params(ctx), ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:  # Any: see above
-        return list(MODULES)
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # Any: see above; a command of Click's or of the copy
-        if cmd_name in self.commands or cmd_name not in MODULES:
+        if cmd_name in self.commands or cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        return TyperCommand(cmd_name, help=table()["commands"][cmd_name]["help"])
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # Any: see above
-        self.load(args[:1])
+        if args[0] in COMMANDS:
+            gc.disable()  # imports leave no garbage, and looking for it takes 0.2 s of two
+            import_module(f"mcp_workflows.sidecar.cli.{COMMANDS[args[0]][0]}")
+            gc.enable()
+            self.commands[args[0]] = _registered(args[0])
         return super().resolve_command(ctx, args)
-
-    def load(self, names: Sequence[str]) -> None:
-        """Import the modules of these commands."""
-        gc.disable()  # imports leave no garbage, and looking for it takes 0.2 s of two
-        for name in names:
-            if name in MODULES:
-                import_module(f"mcp_workflows.sidecar.cli.{MODULES[name]}")
-                self.commands[name] = _registered(name)
-        gc.enable()
 
 
 app = typer.Typer(
@@ -96,6 +117,23 @@ def options(
     """Your workflow engine's executions as MCP tasks, in every MCP host."""
 
 
+def main() -> None:
+    """Run the command; print errors that this package raises on purpose as messages, without a stack trace."""
+    failures: list[WorkflowsError] = []
+    try:
+        app(prog_name=DISTRIBUTION)
+    except* WorkflowsError as group:
+        failures.extend(_errors(group))
+    for failure in failures:
+        say(mask(str(failure)), err=True)
+    sys.exit(0 if not failures else 2 if isinstance(failures[0], WrongUsage) else 1)
+
+
+def _errors(group: BaseExceptionGroup[WorkflowsError]) -> Iterator[WorkflowsError]:
+    for error in group.exceptions:
+        yield from _errors(error) if isinstance(error, BaseExceptionGroup) else [error]
+
+
 @lru_cache
 def _registered(name: str) -> Any:  # Any: a command of Click's, or of Typer's copy of it
     """Return a command whose module has been imported, with the metavars of its help."""
@@ -116,7 +154,9 @@ def _without_types(params: Iterable[Any], ctx: Any) -> list[Any]:  # Any: see ab
             param.metavar = param.metavar or param.name.upper()
             param.__class__ = _Argument
         elif isinstance(param, TyperOption) and _TYPES_ARE_SHOWN:
-            param.metavar = _placeholder(param, ctx)
+            choices = param.display_type(ctx).replace("list[", "").replace("]", "")
+            name = choices if "|" in choices else param.opts[0].lstrip("-").upper()  # `<a|b>`, else `TOOL` for `--tool`
+            param.metavar = "" if param.is_flag else param.metavar or name
     return params
 
 
@@ -133,14 +173,6 @@ class _Argument(TyperArgument):
     def display_type_rich(self, ctx: Any) -> str | None:  # Any: see above
         shown = super().display_type_rich(ctx)
         return shown if shown and "|" in shown else None
-
-
-def _placeholder(option: TyperOption, context: typer.Context) -> str:
-    """Return the value of an option in the help: none for a flag, `<a|b>` for a choice, else `TOOL` for `--tool`."""
-    if option.is_flag:
-        return ""
-    choices = option.display_type(context).replace("list[", "").replace("]", "")
-    return option.metavar or (choices if "|" in choices else option.opts[0].lstrip("-").upper())
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
 
-from mcp_workflows.errors import OperatorError
+from mcp_workflows.sidecar.cli.app import WrongUsage
 from mcp_workflows.tools.json_schema import did_you_mean
 
 Schema = Mapping[str, Any]  # Any: JSON Schema
@@ -18,10 +18,6 @@ _WHOLE = re.compile(r"[+-]?\d+")
 _OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # these may define further properties
 
 
-class WrongUsage(OperatorError):  # noqa: N818  # what is wrong is the usage
-    """Wrong usage; the message says what to type instead."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """`path=text`, or `path:=json`."""
@@ -29,10 +25,6 @@ class Pair:
     path: str
     text: str
     raw: bool  # the text is JSON
-
-    def renamed(self, path: str) -> Pair:
-        """Return the same value at another path."""
-        return replace(self, path=path)
 
 
 def read_pair(word: str) -> Pair:
@@ -112,57 +104,37 @@ def typed(pair: Pair, schema: Schema, root: Schema) -> Any:  # Any: JSON
         WrongUsage: it is none.
     """
     if pair.raw:
-        return _json(pair)
-    choices = [choice for option in _options(schema, root) for choice in _choices(option)]
-    types = [name for option in _options(schema, root) for name in _types(option)]
-    if choices:
-        return _chosen(pair, choices)
+        try:
+            return json.loads(pair.text)
+        except json.JSONDecodeError as error:
+            at = f"{error.msg} (column {error.colno})"
+            raise WrongUsage(f"{pair.path}:={pair.text} is not JSON: {at}") from None
+    offered: Sequence[Schema | bool] = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    options = [_resolved(option, root) for option in offered] or [schema]
+    constants = [[option["const"]] if "const" in option else option.get("enum", ()) for option in options]
+    if choices := [choice for each in constants for choice in each]:
+        shown = {choice if isinstance(choice, str) else json.dumps(choice): choice for choice in choices}
+        if pair.text in shown:
+            return shown[pair.text]
+        raise WrongUsage(f"{pair.path}: {pair.text!r} is none of {', '.join(shown)}{did_you_mean(pair.text, shown)}")
+    types = [name for option in options for name in _types(option)]
     if not types or "string" in types:
         return pair.text
     for name in types:
         value = _READ[name](pair.text)
         if value is not None:
             return value
-    if "array" in types:
-        return [_item(pair, schema, root)]
+    if "array" in types:  # one item of a list: `tag=a tag=b`
+        items = next(option for option in options if "array" in _types(option)).get("items", {})
+        return [typed(pair, _resolved(items, root), root)]
     wanted = " or ".join(dict.fromkeys(_NAMES[name] for name in types))
     raise WrongUsage(f"{pair.path}: {pair.text!r} is not {wanted}")
-
-
-def _json(pair: Pair) -> Any:  # Any: JSON
-    try:
-        return json.loads(pair.text)
-    except json.JSONDecodeError as error:
-        raise WrongUsage(f"{pair.path}:={pair.text} is not JSON: {error.msg} (column {error.colno})") from None
-
-
-def _options(schema: Schema, root: Schema) -> Sequence[Schema]:
-    """Return the alternatives of the schema (`anyOf` and `oneOf`, one level deep), or the schema itself."""
-    offered: Sequence[Schema | bool] = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    return [_resolved(option, root) for option in offered] or [schema]
-
-
-def _choices(schema: Schema) -> Sequence[Any]:  # Any: JSON
-    return [schema["const"]] if "const" in schema else schema.get("enum", [])
 
 
 def _types(schema: Schema) -> Sequence[str]:
     found = schema.get("type", [])
     names = cast("Sequence[str]", [found] if isinstance(found, str) else found)
     return [name for name in names if name in _READ]
-
-
-def _chosen(pair: Pair, choices: Sequence[Any]) -> Any:  # Any: JSON
-    shown = {choice if isinstance(choice, str) else json.dumps(choice): choice for choice in choices}
-    if pair.text in shown:
-        return shown[pair.text]
-    raise WrongUsage(f"{pair.path}: {pair.text!r} is none of {', '.join(shown)}{did_you_mean(pair.text, shown)}")
-
-
-def _item(pair: Pair, schema: Schema, root: Schema) -> Any:  # Any: JSON
-    """Return one item of a list: `tag=a tag=b`."""
-    lists = (option for option in _options(schema, root) if "array" in _types(option))
-    return typed(pair, _resolved(next(lists).get("items", {}), root), root)
 
 
 def _number(text: str) -> float | None:
@@ -212,6 +184,27 @@ _NAMES = {
     "object": "a JSON object",
     "null": "null (write it as key:=null)",
 }
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Named)
+
+
+def named(name: str, tools: Sequence[T]) -> T:
+    """Return the tool of this name.
+
+    Raises:
+        WrongUsage: there is none.
+    """
+    by_name = {tool.name: tool for tool in tools}
+    if name not in by_name:
+        there = ", ".join(by_name) or "none"
+        raise WrongUsage(f"there is no tool {name!r}{did_you_mean(name, by_name)} (there are: {there})")
+    return by_name[name]
 
 
 def describe(name: str, schema: Schema) -> str:

@@ -1,4 +1,7 @@
-"""The command `mcp-workflows call`: run a tool's workflow from the terminal, as a host would."""
+"""The command `mcp-workflows call`: run a tool's workflow from the terminal, as a host would.
+
+The result goes to standard output; progress, questions and errors to standard error.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import logging
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -20,22 +23,30 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.access import LOCAL, Principal, is_loopback
 from mcp_workflows.adapter import Start
+from mcp_workflows.client import TaskState
 from mcp_workflows.client.connection import Connection, Era, connect
 from mcp_workflows.client.http import known_http
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
 from mcp_workflows.kit.tooling import Previews
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import DiscoveryMode, build, exporters_of
-from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
-from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, command_line, load, log
+from mcp_workflows.sidecar.cli.app import WrongUsage, app, harmless
+from mcp_workflows.sidecar.cli.arguments import Schema, describe, named, read_arguments, read_pair
+from mcp_workflows.sidecar.cli.options import (
+    DEFAULT_CONFIG,
+    AsJson,
+    ConfigOption,
+    LogLevel,
+    command_line,
+    load,
+    log,
+    names_in,
+)
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
-from mcp_workflows.sidecar.cli.prompts import AnswerFlag, Answers, QuestionName
-from mcp_workflows.sidecar.cli.result import Outcome
+from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.operator import find_task
 from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
-from mcp_workflows.tools.json_schema import did_you_mean
 from mcp_workflows.tools.prepare import fill_templates
 from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
@@ -43,37 +54,13 @@ from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 RECONNECT_SECONDS = 60.0  # the longest absence of a server while its task is followed
 NEW = "0" * 40  # in a dry run: the id and the key that a real call would get
 
-T = TypeVar("T", AnyTool, types.Tool)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions:
-    """The options of one call."""
-
-    tool: str | None
-    words: Sequence[str]
-    given: Mapping[str, Any]  # Any: JSON
-    resume: str | None
-    era: Era
-    wait: bool
-    key: str | None
-    config: Path
-    url: str | None
-    token: str | None = field(default=None, repr=False)
-    token_file: str | None = None
-
-    def resume_command(self, task_id: str) -> str:
-        """Return the command that follows this task, at the same server and as the same kind of client."""
-        words = ["call", "--resume", task_id, *([] if self.era is Era.TASKS else ["--era", self.era])]
-        if not self.url:
-            return command_line(*words, config=self.config)
-        token = ["--token-file", self.token_file] if self.token_file else []
-        return shlex.join([DISTRIBUTION, *words, "--url", self.url, *token])
-
 
 @app.command()
 def call(
-    tool: Annotated[str | None, typer.Argument(metavar="TOOL", help="Left out with --resume.")] = None,
+    tool: Annotated[
+        str | None,
+        typer.Argument(metavar="TOOL", help="Left out with --resume.", autocompletion=names_in("tools")),
+    ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments; KEY:=JSON for anything else.")
     ] = None,
@@ -90,7 +77,7 @@ def call(
     ] = None,
     era: Annotated[Era, typer.Option(help="The client to be; none: the newest, without tasks.")] = Era.TASKS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; start nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
+    as_json: AsJson = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Print the task's id and leave.")] = False,
     resume: Annotated[
         str | None, typer.Option(metavar="ID", help="Come back to a task; the beginning of its id is enough.")
@@ -111,255 +98,51 @@ def call(
     """
     log(LogLevel.ERROR)
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the screen reports the state of the connection
+    given, token = _read_json(args_json), _read_token(token_file)
+    problems = {
+        "which tool? or --resume ID": not tool and not resume,
+        "--resume ID comes without a tool and arguments": bool(resume and (tool or given)),
+        f"--resume needs tasks: leave out --era {era}": bool(resume) and era is Era.NONE,
+        f"--no-wait needs tasks: leave out --era {era}": no_wait and era is Era.NONE,
+        "--dry-run needs the configuration: leave out --url": dry_run and url is not None,
+        "--token-file is for --url: here you are the local user": token is not None and url is None,
+        "--dry-run starts nothing, so there is nothing to resume": dry_run and resume is not None,
+    }
+    for problem, is_there in problems.items():
+        if is_there:
+            raise WrongUsage(problem)
     screen = Screen()
-    options: CallOptions | None = None
     try:
-        options = CallOptions(
-            tool=tool,
-            words=arguments or [],
-            given=_read_json(args_json),
-            resume=resume,
-            era=era,
-            wait=not no_wait,
-            key=idempotency_key,
-            config=config,
-            url=url,
-            token=_read_token(token_file),
-            token_file=token_file.name if token_file and token_file.name != "<stdin>" else None,
-        )
-        answers = Answers([_answer(word) for word in answer or []], decline or [], screen)
-        _check_usage(options, dry_run=dry_run)
-        loaded = None if url else load(config)
-        if dry_run and loaded is not None:
-            code = anyio.run(_dry_run, options, loaded, answers)
-        else:
-            code = anyio.run(_call, options, loaded, answers, screen, as_json)
-    except WrongUsage as error:
-        code = 2
-        screen.note(str(error))
-        if screen.task_id:
-            screen.note(_left_behind(options, screen.task_id))
-    except KeyboardInterrupt:
-        screen.note(_left_behind(options, screen.task_id))
-        code = INTERRUPTED
-    raise typer.Exit(code)
-
-
-def _answer(word: str) -> AnswerFlag:
-    try:
-        return AnswerFlag(read_pair(word))
+        answers = Answers([read_pair(word) for word in answer or []], decline or [], screen)
     except WrongUsage as error:
         raise WrongUsage(f"--answer {error}") from None
-
-
-# --- a dry run
-
-
-async def _dry_run(options: CallOptions, config: Config, answers: Answers) -> int:
-    """Print the request that would be sent and return the exit code."""
-    tool = _named(options.tool or "", config.tools)
-    answers.check(tool.asks)
-    sent = await preview(config, tool, _arguments(options, tool.input, tool), answers)
-    typer.echo("dry run: nothing was started; this would be sent", err=True)
-    typer.echo(json.dumps(sent, indent=2, ensure_ascii=False, default=str))
-    return 0
-
-
-def _named(name: str, tools: Sequence[T]) -> T:
-    by_name = {tool.name: tool for tool in tools}
-    if name not in by_name:
-        there = ", ".join(by_name) or "none"
-        raise WrongUsage(f"there is no tool {name!r}{did_you_mean(name, by_name)} (there are: {there})")
-    return by_name[name]
-
-
-def _configured(config: Config | None, name: str) -> AnyTool | None:
-    """Return the tool of this name in the configuration; None for a task tool, or one of another server."""
-    return next((tool for tool in config.tools if tool.name == name), None) if config else None
-
-
-def _arguments(options: CallOptions, schema: Schema, tool: AnyTool | None) -> dict[str, Any]:  # Any: JSON
-    """Return the arguments, validated for a configured tool; those that the tool asks for may be missing."""
-    arguments = read_arguments(map(read_pair, options.words), schema, options.given)
-    arguments = tool.checker.normalize(arguments) if tool else arguments
-    properties: Schema = schema.get("properties", {})
-    brought = frozenset(name for question in tool.ask for name in tool.ask[question].answers(question)) if tool else ()
-    missing = [name for name in schema.get("required", ()) if name not in arguments and name not in brought]
-    if tool and missing:
-        raise WrongUsage("missing: " + "; ".join(describe(name, properties.get(name, {})) for name in missing))
-    if tool and (wrong := tool.complaints(arguments, to_be_asked=frozenset(brought))):
-        raise WrongUsage("wrong arguments: " + "; ".join(wrong))
-    return arguments
-
-
-async def preview(
-    config: Config, tool: AnyTool, given: Mapping[str, Any], answers: Answers
-) -> dict[str, Any]:  # Any: JSON
-    """Return the start that the adapter would get and, if the adapter can tell, the request that it would send.
-
-    For a tool that watches, return the execution that it would adopt.
-
-    Raises:
-        EngineRefused: it would be refused before anything is sent.
-        MappingError: the arguments do not fit the tool's templates.
-    """
-    asked, arguments = _answered(tool, given, answers)
-    scope = {"args": arguments, **LOCAL.scope, "task": {"id": NEW}}
-    engine = config.engines[tool.engine]
-    kept = fill_templates(tool, scope, LOCAL)
-    start = Start(
-        workflow=tool.workflow,
-        arguments=kept.input,
-        key=NEW,
-        created=datetime.now(UTC),
-        options=kept.options,
-        context=kept.context,
+    made = _Call(
+        tool=tool or "",
+        words=arguments or [],
+        given=given,
+        answers=answers,
+        screen=screen,
+        resume=resume,
+        era=era,
+        wait=not no_wait,
+        key=idempotency_key,
+        file=config,
+        config=None if url else load(config),
+        url=url or "",
+        token=token,
+        token_file=token_file.name if token_file and token_file.name != "<stdin>" else None,
     )
-    sought = confirmation(tool, scope)
-    sent: dict[str, Any] = {
-        "tool": tool.name,
-        "engine": tool.engine,
-        "adapter": engine.adapter,
-        "workflow": start.workflow,
-        "arguments": start.arguments,
-        "options": start.options,
-        "asks": {name: tool.ask[name].params(name, scope) for name in asked},
-        "confirms": None if sought is None else sought.request.params["message"],
-        "gates": {name: asdict(gate) for name, gate in kept.gates.items()},
-    }
-    if tool.kind is Kind.WATCH:  # it sends nothing
-        sent |= {"arguments": None, "watches": arguments[EXECUTION_ID]}
-    else:
-        async with engine.kind(engine.settings) as adapter:  # this does not connect yet
-            if isinstance(adapter.tooling, Previews):
-                sent["request"] = adapter.tooling.preview(start)
-    return {key: value for key, value in sent.items() if value not in ({}, None)}
-
-
-def _answered(tool: AnyTool, given: Mapping[str, Any], answers: Answers) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """Return the questions that a person would be asked, and the arguments with the answers of flags."""
-    arguments, dialogue = dict(given), Dialogue()
-    asked: list[str] = []
-    for name in still_to_ask(tool, arguments, dialogue):
-        content = answers.from_flags(QuestionName(name, name), tool.ask[name].form(name))
-        arguments.update(content)
-        if not content:
-            asked.append(name)
-    return tuple(asked), arguments
-
-
-# --- a call
-
-
-async def _call(options: CallOptions, config: Config | None, answers: Answers, screen: Screen, as_json: bool) -> int:
-    """Make the call, print its outcome and return the exit code; without a configuration the server is at `url`."""
-    outcome = await _patient_outcome(options, config, answers, screen)
-    if outcome.error and outcome.error.code == MISSING_CAPABILITY and options.era is not Era.TASKS:
-        screen.note(f"a client of --era {options.era} cannot have it: leave that out")
-    if outcome.error and options.resume and options.url and not screen.followed:
-        screen.note("with --url, --resume takes the whole id of a task: mcp-workflows tasks show ID prints it")
-    if outcome.handle:
-        screen.note(_left_behind(replace(options, era=Era.TASKS), outcome.handle["taskId"]))
-    if outcome.error and screen.followed:
-        screen.note(_left_behind(options, screen.task_id))
-    for flag in answers.unused:
-        screen.note(
-            f"note: nothing asked for {flag}" + ("" if options.wait else " (--no-wait leaves before a task asks)")
-        )
-    return outcome.tell(screen.task_id, as_json=as_json)
-
-
-async def _patient_outcome(options: CallOptions, config: Config | None, answers: Answers, screen: Screen) -> Outcome:
-    """Return the outcome over as many connections as it takes: tasks survive a restart of the server.
-
-    Raises:
-        NotLetIn: the server requires a token, or another one.
-        ServerUnreachable: it does not answer, or stays away.
-    """
-    lost_at = 0.0
-    while True:
-        try:
-            return await _connected_outcome(options, config, answers, screen)
-        except NotLetIn as error:
-            raise NotLetIn(f"{options.url}: {error}{_with_another_token(options, screen)}") from None
-        except ServerUnreachable as error:
-            if screen.task_id is None:
-                raise ServerUnreachable(f"{options.url}: {error}; {_is_it_running(options)}") from None
-            if screen.heard_at >= lost_at:  # the server has answered meanwhile
-                lost_at = anyio.current_time()
-            if anyio.current_time() > lost_at + RECONNECT_SECONDS:
-                left = _left_behind(options, screen.task_id)
-                raise ServerUnreachable(f"{options.url}: {error}; {left}") from None
-        screen.lost()
-        options = replace(options, resume=screen.task_id)
-        await anyio.sleep(1)
-
-
-def _with_another_token(options: CallOptions, screen: Screen) -> str:
-    if options.token is None:
-        return "; give one with --token-file"
-    return f"; {_left_behind(options, screen.task_id)}" if screen.task_id else ""
-
-
-async def _connected_outcome(options: CallOptions, config: Config | None, answers: Answers, screen: Screen) -> Outcome:
-    local = LOCAL
-    if config and options.resume:
-        options, local = await _resumed(options, config)
-    server: Any  # a server in this process, or a transport: see `connect`
-    if config:
-        may_be_marked = options.tool is not None and _configured(config, options.tool) is None
-        discovery_mode = DiscoveryMode.ONCE if may_be_marked else DiscoveryMode.NEVER
-        exporters = exporters_of(config, printing=True)
-        server = build(config, local=local, discovery_mode=discovery_mode, exporters=exporters).server
-    else:
-        server = known_http(options.url or "", options.token)
-    outcome = Outcome()
-    async with connect(server, era=options.era, on_status=screen.state, elicit=answers) as connection:
-        try:
-            with screen.running():
-                outcome = await _outcome(options, connection, config, answers, screen)
-        except (MCPError, TaskCancelled) as error:
-            outcome = Outcome.of(error)
-    return outcome
-
-
-async def _resumed(options: CallOptions, config: Config) -> tuple[CallOptions, Principal]:
-    """Return the options with the whole task id, and the owner, for whom a reader of the store may act.
-
-    Raises:
-        OperatorError: see `find_task`.
-    """
-    async with config.store.open() as store:
-        task = await find_task(store, options.resume or "")
-    return replace(options, resume=task.id), Principal(id=task.owner)
-
-
-async def _outcome(
-    options: CallOptions, connection: Connection, config: Config | None, answers: Answers, screen: Screen
-) -> Outcome:
-    if options.resume:
-        screen.task_id = options.resume
-        return Outcome(result=await connection.result(options.resume))
-    if options.era is Era.TASKS and not connection.offers_tasks:
-        spoken = connection.client.protocol_version
-        screen.note(f"the server offers no tasks (it speaks {spoken}): waiting for the plain result")
-    name = options.tool or ""
-    tool = _named(name, await connection.tools())
-    ours = _configured(config, name)
-    if ours:
-        answers.check(ours.asks)
-    arguments = _arguments(options, tool.input_schema, ours)
-    begun = await connection.start(tool, arguments, key=options.key, progress=screen.progress)
-    if isinstance(begun, types.CallToolResult):
-        return Outcome(result=begun, no_task=True)
-    if options.wait:
-        return Outcome(result=await connection.result(begun))
-    if sys.stderr.isatty():
-        screen.note(_left_behind(options, begun.state.task_id))
-    return Outcome(begun=begun.state)
-
-
-# --- the command line
+    try:
+        if dry_run:
+            anyio.run(made.dry_run)
+            return
+        outcome = anyio.run(made.outcome)
+    except WrongUsage as error:
+        raise WrongUsage(f"{error}\n{made.left_behind()}" if screen.task_id else str(error)) from None
+    except KeyboardInterrupt:
+        screen.note(made.left_behind())
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(outcome.tell(screen.task_id, as_json=as_json))
 
 
 def _read_json(file: typer.FileText | None) -> Mapping[str, Any]:  # Any: JSON
@@ -393,34 +176,266 @@ def _read_token(file: typer.FileText | None) -> str | None:
     return token
 
 
-def _check_usage(options: CallOptions, *, dry_run: bool) -> None:
-    """Raise `WrongUsage` if the options do not go together."""
-    problems = {
-        "which tool? or --resume ID": not options.tool and not options.resume,
-        "--resume ID comes without a tool and arguments": bool(options.resume and (options.tool or options.given)),
-        f"--resume needs tasks: leave out --era {options.era}": bool(options.resume) and options.era is Era.NONE,
-        f"--no-wait needs tasks: leave out --era {options.era}": not options.wait and options.era is Era.NONE,
-        "--dry-run needs the configuration: leave out --url": dry_run and options.url is not None,
-        "--token-file is for --url: here you are the local user": options.token is not None and options.url is None,
-        "--dry-run starts nothing, so there is nothing to resume": dry_run and options.resume is not None,
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """One call, of a tool in the configuration or at a URL."""
+
+    tool: str  # empty: `resume` names a task
+    words: Sequence[str]
+    given: Mapping[str, Any]  # Any: JSON
+    answers: Answers
+    screen: Screen
+    resume: str | None
+    era: Era
+    wait: bool
+    key: str | None
+    file: Path
+    config: Config | None  # None: the server is at `url`
+    url: str
+    token: str | None = field(repr=False)
+    token_file: str | None
+
+    async def dry_run(self) -> None:
+        """Print the request that would be sent."""
+        assert self.config is not None, "the command says so"
+        tool = named(self.tool, self.config.tools)
+        self.answers.check(tool.asks)
+        sent = await preview(self.config, tool, self._arguments(tool.input, tool), self.answers)
+        typer.echo("dry run: nothing was started; this would be sent", err=True)
+        typer.echo(json.dumps(sent, indent=2, ensure_ascii=False, default=str))
+
+    async def outcome(self) -> Outcome:
+        """Return the outcome over as many connections as it takes: tasks survive a restart of the server.
+
+        Raises:
+            NotLetIn: the server requires a token, or another one.
+            ServerUnreachable: it does not answer, or stays away.
+        """
+        screen, lost_at = self.screen, 0.0
+        while True:
+            try:
+                outcome = await self._outcome_of_connection()
+                break
+            except NotLetIn as error:
+                other = "; give one with --token-file" if self.token is None else ""
+                left = f"; {self.left_behind()}" if self.token and screen.task_id else ""
+                raise NotLetIn(f"{self.url}: {error}{other}{left}") from None
+            except ServerUnreachable as error:
+                if screen.task_id is None:
+                    raise ServerUnreachable(f"{self.url}: {error}; {self._is_it_running()}") from None
+                if screen.heard_at >= lost_at:  # the server has answered meanwhile
+                    lost_at = anyio.current_time()
+                if anyio.current_time() > lost_at + RECONNECT_SECONDS:
+                    raise ServerUnreachable(f"{self.url}: {error}; {self.left_behind()}") from None
+            screen.lost()
+            self.resume = screen.task_id
+            await anyio.sleep(1)
+        if outcome.error and outcome.error.code == MISSING_CAPABILITY and self.era is not Era.TASKS:
+            screen.note(f"a client of --era {self.era} cannot have it: leave that out")
+        if outcome.error and self.resume and self.url and not screen.followed:
+            screen.note("with --url, --resume takes the whole id of a task: mcp-workflows tasks show ID prints it")
+        if outcome.handle:
+            self.era = Era.TASKS
+            screen.note(self.left_behind(outcome.handle["taskId"]))
+        if outcome.error and screen.followed:
+            screen.note(self.left_behind())
+        early = "" if self.wait else " (--no-wait leaves before a task asks)"
+        for flag in self.answers.unused:
+            screen.note(f"note: nothing asked for {flag}{early}")
+        return outcome
+
+    async def _outcome_of_connection(self) -> Outcome:
+        server: Any  # a server in this process, or a transport: see `connect`
+        if self.config:
+            local = LOCAL
+            if self.resume:  # for whoever owns it: a reader of the store may act for them
+                async with self.config.store.open() as store:
+                    task = await find_task(store, self.resume)
+                self.resume, local = task.id, Principal(id=task.owner)
+            may_be_marked = bool(self.tool) and self._configured() is None
+            discovery_mode = DiscoveryMode.ONCE if may_be_marked else DiscoveryMode.NEVER
+            exporters = exporters_of(self.config, printing=True)
+            server = build(self.config, local=local, discovery_mode=discovery_mode, exporters=exporters).server
+        else:
+            server = known_http(self.url, self.token)
+        outcome = Outcome()
+        async with connect(server, era=self.era, on_status=self.screen.state, elicit=self.answers) as connection:
+            try:
+                with self.screen.running():
+                    outcome = await self._outcome_at(connection)
+            except MCPError as error:
+                outcome = Outcome(error=error.error)
+            except TaskCancelled as error:
+                outcome = Outcome(cancelled=str(error))
+        return outcome
+
+    async def _outcome_at(self, connection: Connection) -> Outcome:
+        if self.resume:
+            self.screen.task_id = self.resume
+            return Outcome(result=await connection.result(self.resume))
+        if self.era is Era.TASKS and not connection.offers_tasks:
+            spoken = connection.client.protocol_version
+            self.screen.note(f"the server offers no tasks (it speaks {spoken}): waiting for the plain result")
+        tool, ours = named(self.tool, await connection.tools()), self._configured()
+        if ours:
+            self.answers.check(ours.asks)
+        arguments = self._arguments(tool.input_schema, ours)
+        begun = await connection.start(tool, arguments, key=self.key, progress=self.screen.progress)
+        if isinstance(begun, types.CallToolResult):
+            return Outcome(result=begun, no_task=True)
+        if self.wait:
+            return Outcome(result=await connection.result(begun))
+        if sys.stderr.isatty():
+            self.screen.note(self.left_behind(begun.state.task_id))
+        return Outcome(begun=begun.state)
+
+    def _configured(self) -> AnyTool | None:
+        """Return the tool in the configuration; None for a task tool, or one of another server."""
+        tools = self.config.tools if self.config else ()
+        return next((tool for tool in tools if tool.name == self.tool), None)
+
+    def _arguments(self, schema: Schema, tool: AnyTool | None) -> dict[str, Any]:  # Any: JSON
+        """Return the arguments, validated for a configured tool; those that the tool asks for may be missing."""
+        arguments = read_arguments(map(read_pair, self.words), schema, self.given)
+        if tool is None:
+            return arguments
+        arguments = tool.checker.normalize(arguments)
+        properties: Schema = schema.get("properties", {})
+        brought = frozenset(name for question in tool.ask for name in tool.ask[question].answers(question))
+        if missing := [name for name in schema.get("required", ()) if name not in {*arguments, *brought}]:
+            raise WrongUsage("missing: " + "; ".join(describe(name, properties.get(name, {})) for name in missing))
+        if wrong := tool.complaints(arguments, to_be_asked=brought):
+            raise WrongUsage("wrong arguments: " + "; ".join(wrong))
+        return arguments
+
+    def _is_it_running(self) -> str:
+        """Return the first thing to look at if nobody answers at the URL."""
+        place = urlsplit(self.url)
+        asked = f"is `{DISTRIBUTION} serve` running there?"
+        if not is_loopback(place.hostname or "") or place.port is None:
+            return asked
+        start = [DISTRIBUTION, "serve", str(self.file), "--http", place.netloc.rpartition("@")[2]]
+        return f"{asked} Start it: {shlex.join(start)}"
+
+    def left_behind(self, task_id: str | None = None) -> str:
+        """Return the command to come back to the task, at the same server and as the same kind of client."""
+        task_id = task_id or self.screen.task_id
+        if task_id is None:
+            return "interrupted; what was started goes on, but no task is known to come back to"
+        words = ["call", "--resume", task_id, *([] if self.era is Era.TASKS else ["--era", self.era])]
+        if self.config:
+            command = command_line(*words, config=self.file)
+        else:
+            token = ["--token-file", self.token_file] if self.token_file else []
+            command = shlex.join([DISTRIBUTION, *words, "--url", self.url, *token])
+        return f"the task goes on; come back with: {command}"
+
+
+async def preview(
+    config: Config, tool: AnyTool, given: Mapping[str, Any], answers: Answers
+) -> dict[str, Any]:  # Any: JSON
+    """Return the start that the adapter would get and, if the adapter can tell, the request that it would send.
+
+    For a tool that watches, return the execution that it would adopt.
+
+    Raises:
+        EngineRefused: it would be refused before anything is sent.
+        MappingError: the arguments do not fit the tool's templates.
+    """
+    arguments: dict[str, Any] = dict(given)
+    asked: list[str] = []  # the questions that a person would be asked
+    for name in still_to_ask(tool, arguments, Dialogue()):
+        form = types.ElicitRequestFormParams(message="", requested_schema=dict(tool.ask[name].form(name)))
+        content = answers.from_flags(PendingQuestion(key=name, name=name, params=form))
+        arguments.update(content)
+        if not content:
+            asked.append(name)
+    scope = {"args": arguments, **LOCAL.scope, "task": {"id": NEW}}
+    engine = config.engines[tool.engine]
+    kept = fill_templates(tool, scope, LOCAL)
+    start = Start(
+        workflow=tool.workflow,
+        arguments=kept.input,
+        key=NEW,
+        created=datetime.now(UTC),
+        options=kept.options,
+        context=kept.context,
+    )
+    sought = confirmation(tool, scope)
+    sent: dict[str, Any] = {
+        "tool": tool.name,
+        "engine": tool.engine,
+        "adapter": engine.adapter,
+        "workflow": start.workflow,
+        "arguments": start.arguments,
+        "options": start.options,
+        "asks": {name: tool.ask[name].params(name, scope) for name in asked},
+        "confirms": None if sought is None else sought.request.params["message"],
+        "gates": {name: asdict(gate) for name, gate in kept.gates.items()},
     }
-    for problem, there in problems.items():
-        if there:
-            raise WrongUsage(problem)
+    if tool.kind is Kind.WATCH:  # it sends nothing
+        sent |= {"arguments": None, "watches": arguments[EXECUTION_ID]}
+    else:
+        async with engine.kind(engine.settings) as adapter:  # this does not connect yet
+            if isinstance(adapter.tooling, Previews):
+                sent["request"] = adapter.tooling.preview(start)
+    return {key: value for key, value in sent.items() if value not in ({}, None)}
 
 
-def _is_it_running(options: CallOptions) -> str:
-    """Return the first thing to look at if nobody answers at the URL."""
-    place = urlsplit(options.url or "")
-    asked = f"is `{DISTRIBUTION} serve` running there?"
-    if not is_loopback(place.hostname or "") or place.port is None:
-        return asked
-    start = [DISTRIBUTION, "serve", str(options.config), "--http", place.netloc.rpartition("@")[2]]
-    return f"{asked} Start it: {shlex.join(start)}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One of: a result, a JSON-RPC error, a cancelled task, a task that was only begun."""
 
+    result: types.CallToolResult | None = None
+    error: types.ErrorData | None = None
+    cancelled: str | None = None
+    begun: TaskState | None = None
+    no_task: bool = False  # the result is that of a call without a task
 
-def _left_behind(options: CallOptions | None, task_id: str | None) -> str:
-    """Return the command to come back to a task that goes on."""
-    if task_id is None or options is None:
-        return "interrupted; what was started goes on, but no task is known to come back to"
-    return f"the task goes on; come back with: {options.resume_command(task_id)}"
+    @property
+    def handle(self) -> Mapping[str, Any] | None:  # Any: JSON
+        """The `taskId` and `status` of a task that goes on, which a client without tasks gets instead of a result."""
+        found: Mapping[str, Any] = (self.result and self.no_task and self.result.structured_content) or {}
+        goes_on = found.get("status") in ("working", "input_required") and {"taskId", "next"} <= found.keys()
+        return found if goes_on else None
+
+    def tell(self, task_id: str | None, *, as_json: bool) -> int:
+        """Print the outcome, without control characters, and return the exit code."""
+        failed = not self.begun and (self.result is None or bool(self.result.is_error))
+        if as_json:
+            text = json.dumps(self._as_json(task_id), indent=2, ensure_ascii=False)
+        elif self.result:
+            text = self._shown(self.result)
+        elif self.begun:
+            text = self.begun.task_id
+        else:
+            text = f"error {self.error.code}: {self.error.message}" if self.error else self.cancelled or ""
+        typer.echo(harmless(text), err=failed and not as_json, color=True)  # color: strip nothing
+        return int(failed)
+
+    def _shown(self, result: types.CallToolResult) -> str:
+        """Return structured content as JSON, or else all text and the places of other content."""
+        if result.structured_content is not None:
+            return json.dumps(result.structured_content, indent=2, ensure_ascii=False)
+        lines: list[str] = []
+        for block in result.content:
+            if isinstance(block, types.TextContent):
+                lines.append(block.text)
+            elif isinstance(block, types.ResourceLink):
+                lines.append(f"{block.uri} ({block.name})")
+            else:
+                lines.append(f"({block.type}: use --json)")
+        return "\n".join(lines)
+
+    def _as_json(self, task_id: str | None) -> Mapping[str, Any]:  # Any: JSON
+        told: dict[str, Any] = {"taskId": task_id, "status": "completed" if self.result else "failed"}
+        if self.begun:
+            told["status"] = self.begun.status
+        if self.cancelled:
+            told |= {"status": "cancelled", "message": self.cancelled}
+        if self.handle:
+            told |= {key: self.handle[key] for key in ("taskId", "status")}
+        for name, found in {"result": self.result, "error": self.error}.items():
+            if found:
+                told[name] = found.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return {key: value for key, value in told.items() if value is not None}

@@ -1,30 +1,87 @@
-"""The commands `mcp-workflows connect` and `schema`: a snippet for hosts, a JSON Schema for editors."""
+"""The command `mcp-workflows connect`: a snippet for the configuration of a host.
+
+Sources: code.claude.com/docs/en/mcp, code.visualstudio.com/docs/copilot/reference/mcp-configuration,
+cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, geminicli.com/docs/tools/mcp-server,
+opencode.ai/docs/mcp-servers, github.com/modelcontextprotocol/inspector (its page on the configuration of servers; its
+authorization: modelcontextprotocol.io/docs/draft/tools/inspector). `make hosts` runs Codex, Gemini CLI and opencode.
+
+Variables that are not set: VS Code inserts an empty text (its variableResolver.ts), so that the configuration takes its
+default. Codex passes nothing on. Claude Code and shells know `${NAME:-default}`, and Claude Code leaves `${NAME}`
+unchanged. opencode inserts an empty text. Cursor and Gemini CLI document no behaviour and know no defaults.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
+from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import PATH
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, DEFAULT_HOST, DEFAULT_PORT, ConfigOption, load
-from mcp_workflows.sidecar.config.json_schema import config_schema, team_schema
 from mcp_workflows.sidecar.config.models import ServerSettings
 from mcp_workflows.sidecar.config.yaml import variables_in
-from mcp_workflows.sidecar.host_snippets import Host, OverHttp, OverStdio, Variable, login_of, snippet
 
-_SAY_URL = f"say where it is served: --url http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"
-_NOBODY_LOGS_IN = "nothing, as whoever starts the server is its user; server.auth is for HTTP, see --url"
+
+class Host(StrEnum):
+    """The hosts with a known configuration."""
+
+    CLAUDE = "claude"
+    VSCODE = "vscode"
+    CURSOR = "cursor"
+    CODEX = "codex"
+    GEMINI = "gemini"
+    OPENCODE = "opencode"
+    INSPECTOR = "inspector"
+
+
+class Login(StrEnum):
+    """The ways to log in at a sidecar that identifies its callers."""
+
+    PAGE = "page"  # of its authorization server, which hosts find by the metadata (RFC 9728)
+    TOKEN = "token"  # noqa: S105  # one that was made by hand, in a header: there is nothing that a host could find
+    PROXY = "proxy"  # as the proxy in front requires
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A variable of the environment."""
+
+    name: str
+    default: str | None = None  # None: there is none; empty: it differs between the places that read it
+    is_set: bool = False  # in the environment of this command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A sidecar that is served at a URL, or that the host starts by a command."""
+
+    name: str  # ASCII letters, digits, `_` and `-`, which every host accepts
+    url: str = ""
+    login: Login | None = None  # None: callers are not identified, or it is unknown
+    command: Sequence[str] = ()  # with absolute paths: the host runs in another folder
+    variables: Sequence[Variable] = ()  # that the configuration reads; hosts do not pass them on by default
+
+    @property
+    def token(self) -> Variable | None:
+        """The variable of the host's environment that holds a static token; None if there is no such token."""
+        name = re.sub(r"\W", "_", self.name, flags=re.ASCII).upper()
+        name = f"{'_' if name[:1].isdigit() else ''}{name}_TOKEN"
+        return Variable(name=name) if self.url and self.login is Login.TOKEN else None
 
 
 @app.command()
@@ -49,25 +106,24 @@ def connect(
         typer.echo(
             f"note: --stdio would have the host start it itself; {config} says that it is served at {url}", err=True
         )
+    login = "nothing, as whoever starts the server is its user; server.auth is for HTTP, see --url"
     if url:
-        made = snippet(host, OverHttp(name=name, url=url, login=login_of(server.auth)))
+        target = Target(name=name, url=url, login=_login_of(server.auth))
+        login = _login(host, target)
     else:
-        made = snippet(host, _started(config, name))
-    typer.echo(f"{made.place}:", err=True)
-    typer.echo(made.text)
-    if made.command:
-        typer.echo(f"or run:\n{made.command}", err=True)
-    if made.login or server.auth:
-        typer.echo(f"to log in: {made.login or _NOBODY_LOGS_IN}", err=True)
-
-
-def _started(config: Path, name: str) -> OverStdio:
-    command = [_executable(), "serve", str(config.resolve())]
-    variables = [
-        Variable(name=variable, default=default, is_set=bool(os.environ.get(variable)))
-        for variable, default in variables_in(config).items()
-    ]
-    return OverStdio(name=name, command=command, variables=variables)
+        here = shutil.which(DISTRIBUTION, path=sysconfig.get_path("scripts")) or shutil.which(DISTRIBUTION)
+        executable = str(Path(here or sys.argv[0]).absolute())
+        variables = [
+            Variable(name=variable, default=default, is_set=bool(os.environ.get(variable)))
+            for variable, default in variables_in(config).items()
+        ]
+        target = Target(name=name, command=[executable, "serve", str(config.resolve())], variables=variables)
+    typer.echo(f"{_PLACES[host]}:", err=True)
+    typer.echo(_SNIPPETS[host](target) if host in _SNIPPETS else _json(_FORMATS[host], target))
+    if host is Host.CLAUDE:
+        typer.echo(f"or run:\n{_claude_command(target)}", err=True)
+    if server.auth:
+        typer.echo(f"to log in: {login}", err=True)
 
 
 def _server_in(config: Path, *, needed: bool) -> ServerSettings:
@@ -78,7 +134,8 @@ def _server_in(config: Path, *, needed: bool) -> ServerSettings:
     """
     if not config.exists():
         if needed:
-            raise ConfigError(f"{config}: no such file; name the configuration with --config, or {_SAY_URL}")
+            say_url = f"say where it is served: --url http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"
+            raise ConfigError(f"{config}: no such file; name the configuration with --config, or {say_url}")
         return ServerSettings(name=DISTRIBUTION)
     try:
         return load(config).server
@@ -87,17 +144,165 @@ def _server_in(config: Path, *, needed: bool) -> ServerSettings:
         return ServerSettings(name=DISTRIBUTION)
 
 
-def _executable() -> str:
-    """Return the path of this command."""
-    here = shutil.which(DISTRIBUTION, path=sysconfig.get_path("scripts")) or shutil.which(DISTRIBUTION)
-    return str(Path(here or sys.argv[0]).absolute())
+def _login_of(auth: AuthSettings | None) -> Login | None:
+    """Return the way to log in with these settings: by the login page if there is one."""
+    if auth is None:
+        return None
+    if auth.issuers or auth.introspection:
+        return Login.PAGE
+    return Login.TOKEN if auth.tokens else Login.PROXY
 
 
-@app.command()
-def schema(
-    team: Annotated[
-        bool, typer.Option("--team", help="The schema of the files that it includes, which have tools only.")
-    ] = False,
-) -> None:
-    """Print the JSON Schema of workflows.yaml, for editors."""
-    typer.echo(json.dumps(team_schema() if team else config_schema(), indent=2))
+def _login(host: Host, target: Target) -> str:
+    """Return the steps to log in, for people."""
+    if target.login is Login.PAGE:
+        opened_by = _OPENED_BY[host].format(name=target.name)
+        return f"no token is needed here: {opened_by} opens the login page, which it finds by itself"
+    if target.token is None:
+        return "a proxy in front of the server says who is calling: log in as it wants that"
+    if host is Host.VSCODE:
+        return "VS Code asks for the token when it first starts the server, and keeps it"
+    place = "that terminal" if host is Host.INSPECTOR else "the host"
+    return f"the token is read from {target.token.name} in the environment of {place}"
+
+
+# --- hosts with JSON
+
+Reference: TypeAlias = Callable[[Variable], str]  # the host's syntax for reading a variable
+
+
+def _or_default(reference: Reference) -> Reference:
+    """Return a reference, or the default of a variable that is not set, for a host without a syntax for defaults."""
+    return lambda variable: reference(variable) if variable.default is None or variable.is_set else variable.default
+
+
+def _env(variable: Variable) -> str:
+    return f"${{env:{variable.name}}}"
+
+
+def _with_default(variable: Variable) -> str:
+    return f"${{{variable.name}}}" if variable.default is None else f"${{{variable.name}:-{variable.default}}}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Format:
+    """The format of a host's configuration."""
+
+    section: str
+    reference: Reference
+    types: tuple[str, str] | None = None  # of a server at a URL, and of one that the host starts
+    url: str = "url"
+    variables: str = "env"
+    is_one_list: bool = False  # the command and its arguments
+
+
+_FORMATS: Final[Mapping[Host, _Format]] = {
+    Host.CLAUDE: _Format(section="mcpServers", reference=_with_default, types=("http", "stdio")),
+    Host.VSCODE: _Format(section="servers", reference=_env, types=("http", "stdio")),
+    Host.CURSOR: _Format(section="mcpServers", reference=_or_default(_env)),
+    Host.GEMINI: _Format(
+        section="mcpServers", reference=_or_default(lambda variable: f"${{{variable.name}}}"), url="httpUrl"
+    ),
+    Host.OPENCODE: _Format(
+        section="mcp",
+        reference=_or_default(lambda variable: f"{{env:{variable.name}}}"),
+        types=("remote", "local"),
+        variables="environment",
+        is_one_list=True,
+    ),
+}
+
+
+def _json(host: _Format, target: Target) -> str:
+    """Return the snippet; it never contains a token, only the place to read it from."""
+    whole: dict[str, Any] = {}
+    entry: dict[str, Any] = {} if host.types is None else {"type": host.types[0 if target.url else 1]}
+    if target.url:
+        entry[host.url] = target.url
+    elif host.is_one_list:
+        entry["command"] = list(target.command)
+    else:
+        entry |= {"command": target.command[0], "args": list(target.command[1:])}
+    if target.variables:
+        entry[host.variables] = {variable.name: host.reference(variable) for variable in target.variables}
+    if target.token and host is _FORMATS[Host.VSCODE]:
+        about = f"The token for {target.name}"
+        whole["inputs"] = [
+            {"type": "promptString", "id": target.token.name, "description": about, "password": True},
+        ]
+        entry["headers"] = {"Authorization": f"Bearer ${{input:{target.token.name}}}"}
+    elif target.token:
+        entry["headers"] = {"Authorization": f"Bearer {host.reference(target.token)}"}
+    return json.dumps({**whole, host.section: {target.name: entry}}, indent=2, ensure_ascii=False)
+
+
+# --- hosts with something else
+
+
+def _shell_header(target: Target) -> str:
+    """Return the header for a command line, where the shell inserts the token."""
+    return f' --header "Authorization: Bearer ${target.token.name}"' if target.token else ""
+
+
+def _claude_command(target: Target) -> str:
+    add = ["claude", "mcp", "add"]
+    if target.url:
+        return shlex.join([*add, "--transport", "http", target.name, target.url]) + _shell_header(target)
+    variables = [word for each in target.variables for word in ("--env", f"{each.name}={_with_default(each)}")]
+    if variables:  # quoted: Claude Code fills them in when it starts the server, in the file of a project
+        add += [*variables, "--scope", "project"]
+    return shlex.join([*add, "--transport", "stdio", target.name, "--", *target.command])
+
+
+def _codex(target: Target) -> str:
+    lines = [f"[mcp_servers.{target.name}]"]
+    if target.url:
+        lines.append(f"url = {json.dumps(target.url, ensure_ascii=False)}")
+    else:
+        lines.append(f"command = {json.dumps(target.command[0], ensure_ascii=False)}")
+        lines.append(f"args = {json.dumps(target.command[1:], ensure_ascii=False)}")
+    if target.variables:
+        lines.append(f"env_vars = {json.dumps([variable.name for variable in target.variables])}")
+    if target.token:
+        lines.append(f"bearer_token_env_var = {json.dumps(target.token.name)}")
+    about = (
+        "# `codex exec` can ask nobody, so it refuses tools that may change something, and begins without slow servers:"
+    )
+    return "\n".join([*lines, about, '# default_tools_approval_mode = "approve"', "# required = true"])
+
+
+INSPECTOR: Final = "@modelcontextprotocol/inspector@2.12.0"
+"""Pinned: without a version, npm takes the newest one for the installed Node, which may not know tasks."""
+INSPECTOR_NODE: Final = "22.19"  # the least version of Node for it
+
+
+def _inspector(target: Target) -> str:
+    where = ["--transport", "http", "--server-url", target.url] if target.url else target.command
+    env: list[str] = []
+    for variable in target.variables:  # in double quotes, where a shell expands nothing in the default
+        default = "" if variable.default is None else re.sub(r'([\\"$`])', r"\\\1", variable.default)
+        read = f"${variable.name}" if variable.default is None else f"${{{variable.name}:-{default}}}"
+        env.append(f'-e {variable.name}="{read}"')
+    return " ".join([f"npx {INSPECTOR}", *env, shlex.join(where)]) + _shell_header(target)
+
+
+_SNIPPETS: Final[Mapping[Host, Callable[[Target], str]]] = {Host.CODEX: _codex, Host.INSPECTOR: _inspector}
+_PLACES: Final[Mapping[Host, str]] = {
+    Host.CLAUDE: ".mcp.json in the project's folder",
+    Host.VSCODE: ".vscode/mcp.json in the workspace",
+    Host.CURSOR: "~/.cursor/mcp.json, or .cursor/mcp.json in the project's folder",
+    Host.CODEX: "~/.codex/config.toml",
+    Host.GEMINI: "~/.gemini/settings.json, or .gemini/settings.json in the project's folder",
+    Host.OPENCODE: "~/.config/opencode/opencode.json, or opencode.json in the project's folder",
+    Host.INSPECTOR: f"a terminal, with Node {INSPECTOR_NODE} or newer; then choose a protocol era: modern (2026-07-28) "
+    "or legacy (2025-11-25), both have tasks",
+}
+_OPENED_BY: Final[Mapping[Host, str]] = {
+    Host.CLAUDE: "/mcp in Claude Code",
+    Host.VSCODE: "VS Code",
+    Host.CURSOR: "Cursor",
+    Host.CODEX: "`codex mcp login {name}`",
+    Host.GEMINI: "`/mcp auth {name}` in Gemini CLI",
+    Host.OPENCODE: "`opencode mcp auth {name}`",
+    Host.INSPECTOR: "the Inspector",
+}

@@ -1,48 +1,49 @@
-"""The command `mcp-workflows init`: write a first workflows.yaml, from options or from answers at a terminal."""
+"""The command `mcp-workflows init`: write a first workflows.yaml, or print a draft of what to add to one."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import anyio
 import typer
 
 from mcp_workflows.adapter import JSON, Adapter, installed_adapters, load_adapter
-from mcp_workflows.errors import ConfigError, WorkflowsError
-from mcp_workflows.kit.tooling import Discovered, Discovers, Proposes
+from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.engines.registry import Engines
+from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable, WorkflowsError
+from mcp_workflows.kit.tooling import Discovered, Discovers, Drafts, Proposes
 from mcp_workflows.sidecar.cli.app import app, say
-from mcp_workflows.sidecar.cli.import_ import discover
 from mcp_workflows.sidecar.cli.options import (
     DEFAULT_CONFIG,
     ConfigArgument,
     ConfigInstead,
     LogLevel,
+    adapter_names,
     command_line,
     either,
     existing,
     is_python,
     load,
     log,
+    names_in,
 )
-from mcp_workflows.sidecar.config.draft import draft, draft_engine, draft_python
+from mcp_workflows.sidecar.config.draft import draft, draft_engine, draft_python, tool_name
 from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
+from mcp_workflows.sidecar.config.problems import no_engine
+from mcp_workflows.sidecar.config.yaml import mapping_in
+from mcp_workflows.sidecar.tooling import described, one_workflow
 from mcp_workflows.tools.json_schema import did_you_mean
 
-MOST_LISTED = 20  # workflows that are listed to choose from
-
-NEXT_STEPS = """\
-{path}: written
-next:
-  {change}
-  {check}
-"""
+MOST_LISTED: Final = 20  # workflows that are listed to choose from
+_MCP: Final = "mcp"  # the adapter for MCP servers
 
 
 @app.command()
@@ -50,7 +51,12 @@ def init(
     config: ConfigArgument = None,
     option: ConfigInstead = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="ADAPTER", help="The engine, by the name of its adapter: temporal.")
+        str | None,
+        typer.Option(
+            metavar="ADAPTER",
+            help="The engine, by the name of its adapter: temporal.",
+            autocompletion=adapter_names,
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the engine; can be repeated.")
@@ -60,52 +66,75 @@ def init(
         typer.Option("--workflow", metavar="WORKFLOW", help="A workflow that becomes a tool; can be repeated."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if there is one.")] = False,
+    add: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Print tools for the workflows of this engine of the configuration; write nothing.",
+            autocompletion=names_in("engines"),
+        ),
+    ] = None,
+    mcp: Annotated[
+        str | None,
+        typer.Option(
+            "--mcp",
+            metavar="URL|COMMAND",
+            help="Print an engine for the tools of an MCP server; write nothing. --workflow names a tool that starts "
+            "something. The variables of a command stand before it: 'TOKEN=x npx -y some-server'.",
+        ),
+    ] = None,
 ) -> None:
-    """Write a first configuration: asks at a terminal for what the options leave open."""
+    """Write a first configuration: asks at a terminal for what the options leave open. Or print what to add to one."""
     log(LogLevel.WARNING)
     path = either(config, option)
-    if is_python(path):
-        _init_python(path, force=force)
+    if add is not None or mcp is not None:
+        for line in _of_server(mcp, (workflows or [None])[0]) if mcp is not None else _of_engine(path, str(add)):
+            say(line)
         return
+    file = path if is_python(path) else None
+    if file is not None:
+        path = path.with_name(DEFAULT_CONFIG.name)
+        path = DEFAULT_CONFIG if path.resolve() == DEFAULT_CONFIG.resolve() else path
     if path.exists() and not force:
         raise ConfigError(f"{path}: exists already; name another with -c CONFIG, or overwrite it with --force")
+    if file is not None:
+        text: Sequence[str] = draft_python(file).splitlines()
+        change = "add rules, limits, gates and other engines"
+    else:
+        text = _first_configuration(path, engine, settings or [], workflows or [])
+        change = "complete the lines with TODO: what each tool does, and what goes in"
+    with _beside(path, text) as written:
+        load(written)
+    _write(path, text, force=force)
+    typer.echo(f"{path}: written\nnext:\n  {change}\n  {command_line('check', config=path)}")
+
+
+# --- a first configuration
+
+
+def _first_configuration(
+    path: Path, engine: str | None, settings: Sequence[str], workflows: Sequence[str]
+) -> Sequence[str]:
+    """Return the lines of a configuration with one engine, by the options or by answers at the terminal."""
     asks = sys.stdin.isatty() and sys.stderr.isatty() and not (engine and workflows)
-    adapter = _adapter(engine, asks=asks)
-    head = list(draft_engine(adapter, _settings(load_adapter(adapter), settings or [], asks=asks)))
+    installed = installed_adapters()
+    if engine is None and not asks:
+        raise typer.BadParameter(f"which engine? one of: {', '.join(installed)}", param_hint="--engine")
+    if engine is None:
+        can = [name for name in installed if isinstance(load_adapter(name).tooling, Discovers)]
+        engine = str(typer.prompt(f"Engine ({', '.join(installed)})", default=[*can, *installed][0], err=True))
+    head = list(draft_engine(engine, _settings(load_adapter(engine), settings, asks=asks)))
     with _beside(path, head) as written:
         [loaded] = load_engines(written, os.environ)[0].values()
-    found = _found(loaded)
-    chosen = _chosen(found, workflows or [], asks=asks)
+    say(f"asking engine {loaded.name} which workflows there are ...", err=True)
+    found: Sequence[Discovered] = ()
+    try:
+        found = anyio.run(discover, loaded)
+    except WorkflowsError as error:
+        say(f"note: {error}", err=True)
+    chosen = _chosen(found, workflows, asks=asks)
     seen = [*(each for each in chosen if each not in found), *found]
-    text = [*head, *draft(adapter, seen, configured={}, taken=(), chosen=chosen)]
-    _write_checked(path, text, force=force)
-    _tell_next_steps(path, "complete the lines with TODO: what each tool does, and what goes in")
-
-
-def _init_python(file: Path, *, force: bool) -> None:
-    """Write the configuration beside a Python file that its tools have without one."""
-    path = file.with_name(DEFAULT_CONFIG.name)
-    if path.exists() and not force:
-        raise ConfigError(f"{path}: exists already; overwrite it with --force")
-    text = draft_python(existing(file)).splitlines()
-    _write_checked(path, text, force=force)
-    shown = DEFAULT_CONFIG if path.resolve() == DEFAULT_CONFIG.resolve() else path
-    _tell_next_steps(shown, "add rules, limits, gates and other engines")
-
-
-def _tell_next_steps(path: Path, change: str) -> None:
-    typer.echo(NEXT_STEPS.format(path=path, change=change, check=command_line("check", config=path)), nl=False)
-
-
-def _adapter(given: str | None, *, asks: bool) -> str:
-    """Return the name of the adapter."""
-    installed = installed_adapters()
-    if given is not None:
-        return given
-    if not asks:
-        raise typer.BadParameter(f"which engine? one of: {', '.join(installed)}", param_hint="--engine")
-    can = [name for name in installed if isinstance(load_adapter(name).tooling, Discovers)]
-    return str(typer.prompt(f"Engine ({', '.join(installed)})", default=[*can, *installed][0], err=True))
+    return [*head, *draft(engine, seen, configured={}, taken=(), chosen=chosen)]
 
 
 def _settings(kind: type[Adapter], words: Sequence[str], *, asks: bool) -> Mapping[str, JSON]:
@@ -140,16 +169,6 @@ def _setting(word: str) -> tuple[str, JSON]:
     except ValueError:
         return name, text
     return name, value
-
-
-def _found(engine: Engine) -> Sequence[Discovered]:
-    """Return the workflows that `import` would draft; none if the engine cannot list them now."""
-    say(f"asking engine {engine.name} which workflows there are ...", err=True)
-    try:
-        return anyio.run(discover, engine)
-    except WorkflowsError as error:
-        say(f"note: {error}", err=True)
-        return []
 
 
 def _chosen(found: Sequence[Discovered], names: Sequence[str], *, asks: bool) -> Sequence[Discovered]:
@@ -189,20 +208,61 @@ def _beside(path: Path, lines: Sequence[str]) -> Generator[Path]:
         beside.unlink(missing_ok=True)
 
 
-def _write_checked(path: Path, lines: Sequence[str], *, force: bool) -> None:
-    """Write a configuration that is valid.
-
-    Raises:
-        ConfigError: it is not valid, or it cannot be written.
-    """
-    with _beside(path, lines) as written:
-        load(written)
-    _write(path, lines, force=force)
-
-
 def _write(path: Path, lines: Sequence[str], *, force: bool) -> None:
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+# --- a draft of what to add
+
+
+def _of_engine(config: Path, name: str) -> Iterator[str]:
+    """Yield tools for the workflows of an engine that are not configured yet."""
+    engines, tools = load_engines(existing(config, is_yaml=True), os.environ)
+    if name not in engines:
+        raise ConfigError(f"{config}: {no_engine(name, engines)}")
+    seen = anyio.run(discover, engines[name])
+    if not seen:
+        raise ConfigError(f"engine {name}: no workflow has been seen there yet")
+    configured = defaultdict[str, list[str]](list)
+    for tool, written in tools.items():  # malformed ones are ignored
+        entry = mapping_in(written)
+        if entry.get("engine") == name:
+            for each in seen:
+                if one_workflow(engines[name].kind, str(entry.get("workflow")), each.workflow):
+                    configured[each.workflow].append(tool)
+    yield from draft(name, seen, configured=configured, taken=tools)
+
+
+def _of_server(address: str, start: str | None) -> Iterator[str]:
+    """Yield an engine for the tools of an MCP server."""
+    tooling = load_adapter(_MCP).tooling
+    if not isinstance(tooling, Drafts):
+        raise ConfigError(f"the adapter {_MCP!r} cannot draft an engine")
+    try:
+        drafted = anyio.run(tooling.draft, address, start)
+    except EngineError as error:
+        raise EngineUnavailable(f"the MCP server of --mcp: {error}") from None
+    yield from (f"# {' '.join(cleaned(line).split())}" for line in drafted.advice)
+    yield from draft_engine(_MCP, drafted.settings, name=tool_name(drafted.name, frozenset()))
+
+
+async def discover(engine: Engine) -> Sequence[Discovered]:
+    """Return the workflows that were seen on the engine.
+
+    Raises:
+        ConfigError: its adapter cannot list them.
+        EngineError: the engine gives no answer.
+    """
+    adapter = engine.kind(engine.settings)
+    tooling = adapter.tooling
+    if not isinstance(tooling, Discovers):
+        raise ConfigError(f"engine {engine.name}: the adapter {engine.adapter!r} cannot list workflows")
+    try:
+        async with Engines({engine.name: adapter}) as engines, engines.calling(engine.name):
+            return [described(each) for each in await tooling.discover()]
+    except EngineError as error:
+        raise EngineUnavailable(f"engine {engine.name}: {error}") from None

@@ -33,9 +33,8 @@ next:
 then:
   {module}/adapter.py: the settings, the client and the functions
   tests/test_contract.py: which of your workflows play the parts
-  {link}
+  docs/write-an-adapter.md explains each law
 """
-LINK = "`mcp-workflows docs write-an-adapter` explains each law"
 
 
 @app.command("new-adapter")
@@ -50,7 +49,7 @@ def new_adapter(
     folder = path or Path(f"{DISTRIBUTION}-{name}")
     values = _values(name)
     write_package(folder, values)
-    typer.echo(NEXT_STEPS.format(path=folder, module=values["module"], link=LINK), nl=False)
+    typer.echo(NEXT_STEPS.format(path=folder, module=values["module"]), nl=False)
 
 
 def write_package(folder: Path, values: Mapping[str, str]) -> None:

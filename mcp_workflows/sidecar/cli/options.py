@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import atexit
+import glob
 import logging
 import os
 import re
 import shlex
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from enum import StrEnum
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.errors import ConfigError
@@ -42,6 +47,8 @@ ConfigArgument = Annotated[
 ]
 """`[CONFIG]`, of commands that take no other argument; goes with `ConfigInstead`, and both through `either`."""
 ConfigInstead = Annotated[Path | None, _OPTION]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs, as JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is started or changed.")]
 
 
 class LogLevel(StrEnum):
@@ -109,6 +116,46 @@ def load(config: Path) -> Config:
     with redirect_stdout(sys.stderr):  # what modules print, as the output of a command may be JSON
         loaded: Config = getattr(import_module(f"mcp_workflows.sidecar.config.{name}"), function)(config, os.environ)
     return loaded
+
+
+def names_in(section: str) -> Callable[[typer.Context], Sequence[str]]:
+    """Return the completion of a name in a section of the configuration: `tools`, `engines`; never an error."""
+
+    def names(context: typer.Context) -> Sequence[str]:
+        path = Path(context.params.get("option") or context.params.get("config") or DEFAULT_CONFIG)
+        data = _read(path)
+        found = list(_mapping(data.get(section)))
+        for entry in _several(data.get("include")) if section == "tools" else ():
+            share = _mapping(entry) or {"files": entry}
+            begin = f"{share['namespace']}{share.get('separator', '_')}" if share.get("namespace") else ""
+            for pattern in _several(share.get("files")):
+                for file in sorted(glob.glob(str(path.parent / str(pattern)))):
+                    found += [f"{begin}{name}" for name in _mapping(_read(Path(file)).get("tools"))]
+        return found
+
+    return names
+
+
+def adapter_names() -> Sequence[str]:
+    """Return the completion of an adapter's name."""
+    return sorted({entry.name for entry in entry_points(group="mcp_workflows.adapters")})
+
+
+def _read(path: Path) -> Mapping[str, Any]:  # Any: whatever somebody wrote
+    try:
+        yaml: Any = YAML(typ="safe")  # Any: it is typed in part only
+        return _mapping(yaml.load(path.read_text("utf-8")))
+    except (OSError, ValueError, YAMLError, RecursionError):
+        return {}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:  # Any: see above
+    found = cast("Mapping[Any, Any]", value if isinstance(value, dict) else {})
+    return {str(key): each for key, each in found.items()}
+
+
+def _several(value: Any) -> Sequence[Any]:  # Any: see above
+    return cast("Sequence[Any]", value) if isinstance(value, list) else [] if value is None else [value]
 
 
 def command_line(*words: str, config: Path) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import anyio
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from mcp_workflows.adapter import Progress as Steps
 from mcp_workflows.adapter import Status
@@ -120,9 +121,9 @@ class Screen:
             if moving:
                 moving.start()
 
-    async def line(self, prompt: str) -> str | None:
+    async def line(self, prompt: str | Text) -> str | None:
         """Return a line that the person types; None at the end of input. Unlike `input()`, it can be cancelled."""
-        self._console.print(harmless(prompt), end="", markup=False)
+        self._console.print(harmless(prompt) if isinstance(prompt, str) else prompt, end="", markup=False)
         typed = ""
         try:
             if sys.platform == "win32":

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -15,15 +14,14 @@ import typer
 from rich.console import Console
 
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
-from mcp_workflows.access.audit import Audit
 from mcp_workflows.adapter import JSON, Terminates
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.kit.tooling import Explanation
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import exporters_of
-from mcp_workflows.sidecar.cli.app import app, say
-from mcp_workflows.sidecar.cli.arguments import WrongUsage
+from mcp_workflows.sidecar.cli.app import COMMANDS, Commands, WrongUsage, app, say
+from mcp_workflows.sidecar.cli.arguments import named, read_pair
 from mcp_workflows.sidecar.cli.format import (
     STATUSES,
     TaskStatus,
@@ -35,14 +33,22 @@ from mcp_workflows.sidecar.cli.format import (
     summary_json,
     task_json,
 )
-from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, command_line, load, log
+from mcp_workflows.sidecar.cli.options import (
+    DEFAULT_CONFIG,
+    AsJson,
+    ConfigOption,
+    LogLevel,
+    command_line,
+    load,
+    log,
+    names_in,
+)
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
-from mcp_workflows.sidecar.cli.prompts import AnswerableQuestion, ElicitResult, answer_to, open_questions
+from mcp_workflows.sidecar.cli.prompts import Answers, ElicitResult, PendingQuestion, named_question, open_questions
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.operator import Operator, TaskFilter
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.tasks.executions import ObservedTask
-from mcp_workflows.tools.tool import AnyTool
 
 T = TypeVar("T")
 
@@ -50,18 +56,18 @@ PATIENCE = 5.0  # seconds for one call to an engine, because a person waits
 _ANSWERED = {"accept": "answered", "decline": "declined", "cancel": "put aside"}
 ENDED = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
-tasks = typer.Typer(
-    name="tasks", help="Everybody's tasks: list, show, why, answer, cancel, adopt.", no_args_is_help=True
-)
-app.add_typer(tasks)
+tasks = typer.Typer(cls=Commands, help=COMMANDS["tasks"][1], no_args_is_help=True)
+app.add_typer(tasks, name="tasks")
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id, or its beginning if no other begins so.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs, as JSON.")]
 
 
 @tasks.command("list")
 def list_tasks(
-    tool: Annotated[str | None, typer.Option(metavar="TOOL", help="Only tasks of this tool.")] = None,
+    tool: Annotated[
+        str | None,
+        typer.Option(metavar="TOOL", help="Only tasks of this tool.", autocompletion=names_in("tools")),
+    ] = None,
     status: Annotated[list[TaskStatus] | None, typer.Option(help="Only tasks in this status; can be repeated.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also tasks that have ended.")] = False,
     limit: Annotated[int, typer.Option(metavar="COUNT", min=1, max=10_000, help="How many, at most.")] = 50,
@@ -136,20 +142,27 @@ def answer(
 ) -> None:
     """Answer an open question of a task: by what is on the line, or else you are asked at the terminal."""
     screen = Screen()
+    values = [word for word in words or () if "=" in word]
+    if decline and values:
+        raise WrongUsage("--decline comes without values: name the question alone")
 
-    async def do(operator: Operator, _: Config) -> tuple[AnswerableQuestion, ElicitResult, ObservedTask]:
+    async def do(operator: Operator, _: Config) -> tuple[PendingQuestion, ElicitResult, ObservedTask]:
         look = await operator.find(task_id)
         if not (questions := open_questions(look.task)):
             raise OperatorError(f"{look.task.id}: no question is open; it is {_now(look)}")
-        question, given = await answer_to(questions, words or (), decline=decline, screen=screen, config=config)
+
+        def hint(question: PendingQuestion, _: Sequence[str] = ()) -> str:
+            refusal = command_line("tasks", "answer", look.task.id, question.label, "--decline", config=config)
+            return f"answer it with: {answer_command(look.task.id, question, config)}\nor decline it with: {refusal}"
+
+        question = named_question(questions, words or (), lambda each: answer_command(look.task.id, each, config))
+        answers = Answers([read_pair(word) for word in values], [question.label] if decline else [], screen, hint)
+        given = await answers.answer(question)
         response = given.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return question, given, await operator.answer(look.task.id, question.key, response)
+        return question, given, await operator.answer(look.task.id, str(question.key), response)
 
     try:
         question, given, look = _run(config, do)
-    except WrongUsage as error:
-        screen.note(str(error))
-        raise typer.Exit(2) from None
     except KeyboardInterrupt:
         screen.note("interrupted: nothing was answered")
         raise typer.Exit(INTERRUPTED) from None
@@ -186,8 +199,11 @@ def cancel(
 
 
 @tasks.command()
-def adopt(
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool it is to be a task of.")],
+def track(
+    tool: Annotated[
+        str,
+        typer.Argument(metavar="TOOL", help="The tool it is to be a task of.", autocompletion=names_in("tools")),
+    ],
     execution_id: Annotated[str, typer.Argument(metavar="EXECUTION_ID", help="As the engine's own UI shows it.")],
     owner: Annotated[
         str | None,
@@ -205,11 +221,17 @@ def adopt(
     """Make a task of an execution that was started elsewhere; prints the task's id."""
     if owner == "":
         raise typer.BadParameter("--owner is empty; leave it out for a server without authentication")
-    arguments = _object(args)
+    try:
+        arguments: Any = json.loads(args or "{}")  # any JSON value
+    except ValueError as error:
+        raise typer.BadParameter(f"--args is no JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise typer.BadParameter('--args is a JSON object: {"order_id": "A1"}')
+    known = cast("Mapping[str, JSON]", arguments)
 
     def do(operator: Operator, config: Config) -> Awaitable[ObservedTask]:
         principal = Principal(id=owner or (LOCAL if config.server.single_user else ANONYMOUS).id)
-        return operator.adopt(_tool(config, tool), execution_id, principal, arguments, config.store.retention)
+        return operator.adopt(named(tool, config.tools), execution_id, principal, known, config.store.retention)
 
     look = _run(config, do)
     typer.echo(look.task.id)
@@ -217,25 +239,28 @@ def adopt(
 
 
 def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
+    """Do something as the operator of a configuration."""
     log(LogLevel.ERROR)
     loaded = load(config)
     exporters = exporters_of(loaded, printing=True)
 
     async def run() -> T:
-        async with exporters, _operator(loaded, exporters.audit) as operator:
+        adapters = {name: engine.kind(engine.settings) for name, engine in loaded.engines.items()}
+        async with (
+            exporters,
+            loaded.store.open() as store,
+            Engines(adapters, call_timeout=PATIENCE, notes=notes_in(store)) as engines,
+        ):
+            operator = Operator(store=store, engines=engines, tools=loaded.tools, audit=exporters.audit)
             return await do(operator, loaded)
 
     return anyio.run(run)
 
 
-@asynccontextmanager
-async def _operator(config: Config, audit: Audit) -> AsyncGenerator[Operator]:
-    adapters = {name: engine.kind(engine.settings) for name, engine in config.engines.items()}
-    async with (
-        config.store.open() as store,
-        Engines(adapters, call_timeout=PATIENCE, notes=notes_in(store)) as engines,
-    ):
-        yield Operator(store=store, engines=engines, tools=config.tools, audit=audit)
+def answer_command(task_id: str, question: PendingQuestion, config: Path) -> str:
+    """Return the command that answers a question, with VALUE in the place of each required value."""
+    pairs = [f"{path}=VALUE" for path in question.paths()]
+    return command_line("tasks", "answer", task_id, *(pairs or [question.label]), config=config)
 
 
 def _commands(look: ObservedTask, config: Config, file: Path) -> Sequence[str]:
@@ -246,29 +271,11 @@ def _commands(look: ObservedTask, config: Config, file: Path) -> Sequence[str]:
     if look.warning:
         return [] if task.handle is None else [shlex.join([DISTRIBUTION, "check", str(file)])]
     if questions := open_questions(task):
-        return [question.command(file) for question in questions]
+        return [answer_command(task.id, question, file) for question in questions]
     engine = config.engines.get(task.engine)
     if (task.cancel_delivered or task.execution.cancel_requested) and engine and isinstance(engine.kind, Terminates):
         return [command_line("tasks", "cancel", task.id, "--terminate", config=file)]
     return []
-
-
-def _tool(config: Config, name: str) -> AnyTool:
-    for tool in config.tools:
-        if tool.name == name:
-            return tool
-    there = ", ".join(tool.name for tool in config.tools) or "none"
-    raise OperatorError(f"no tool named {name!r} in the configuration; there are: {there}")
-
-
-def _object(text: str | None) -> Mapping[str, JSON]:
-    try:
-        value: Any = json.loads(text or "{}")  # any JSON value
-    except ValueError as error:
-        raise typer.BadParameter(f"--args is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise typer.BadParameter('--args is a JSON object: {"order_id": "A1"}')
-    return cast("Mapping[str, JSON]", value)
 
 
 def _outcome(look: ObservedTask, *, terminate: bool) -> str:

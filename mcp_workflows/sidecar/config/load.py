@@ -406,5 +406,5 @@ def _load_authorizer(reference: str) -> Authorizer:
     except (ImportError, AttributeError, SyntaxError) as error:
         raise ConfigError(f"{reference} cannot be imported ({type(error).__name__}: {error})") from None
     if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
-        raise ConfigError(f"{reference} must be an async function of one argument, see: mcp-workflows docs access")
+        raise ConfigError(f"{reference} must be an async function of one argument, see: docs/access.md")
     return cast("Authorizer", found)

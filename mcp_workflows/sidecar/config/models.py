@@ -149,7 +149,7 @@ class ServerSettings(BaseModel):
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
         description="Rules of your own in code, `module:attribute`: an async function that is asked after the rules of "
-        "the tool said yes, see `mcp-workflows docs access`.",
+        "the tool said yes, see `docs/access.md`.",
     )
     my_tasks: bool = Field(
         default=False,
@@ -161,7 +161,7 @@ class ServerSettings(BaseModel):
         description="Where in the `_meta` of a call hosts put what numbers it, to make retries safe: the name of a "
         "member, or a list of names for one inside another. The first that a call has counts. "
         "`mcp-workflows/idempotencyKey` counts always, and first if it is not in the list. "
-        "See `mcp-workflows docs retries`.",
+        "See `docs/retries.md`.",
         examples=[["claudecode/toolUseId", ["modelcontextprotocol.io/task", "taskId"]]],
     )
     drain: DrainTime = Field(
@@ -223,7 +223,7 @@ class StoreSettings(BaseModel):
 
 
 class AuditSettings(BaseModel):
-    """The record of who did what: see `mcp-workflows docs observability`."""
+    """The record of who did what: see `docs/observability.md`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 

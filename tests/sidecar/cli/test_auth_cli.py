@@ -21,7 +21,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.address import Address
 from mcp_workflows.sidecar.app import build, http_app
 from mcp_workflows.sidecar.checks import ItemKind, ItemState, check
-from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.cli.app import main
 from mcp_workflows.sidecar.cli.serve import refuse_remote_callers, warn_of_remote_callers
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config

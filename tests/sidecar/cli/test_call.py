@@ -21,11 +21,12 @@ import mcp_types as types
 import pytest
 
 from mcp_workflows.access.authn.verifier import sha256_of
-from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
-from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.cli.app import WrongUsage
+from mcp_workflows.sidecar.cli.arguments import read_arguments, read_pair
+from mcp_workflows.sidecar.cli.call import Outcome
 from mcp_workflows.sidecar.cli.progress import Screen
-from mcp_workflows.sidecar.cli.prompts import AnswerFlag, Answers, QuestionName
-from mcp_workflows.sidecar.cli.result import Outcome
+from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion
+from tests.sidecar.cli.terminal import Ended, Terminal
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run, start
 from tests.support.dev_server import DevServer
@@ -79,17 +80,6 @@ tools:
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
 @dataclass(frozen=True, slots=True)
 class Shell:
     """Runs the command in a folder with a workflows.yaml, as a process; nobody sits at standard input."""
@@ -138,41 +128,16 @@ def converse(terminal: int, types: list[tuple[str, str]], within: float = 60) ->
     raise AssertionError(f"it goes on and on; so far:\n{shown}")
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
-    """Runs the command in this process, which is quicker: the same entry point, the same streams."""
-
-    folder: Path
-    capsys: pytest.CaptureFixture[str]
-    monkeypatch: pytest.MonkeyPatch
-
-    def call(self, *words: str) -> Ended:
-        return self.run("call", *words)
-
-    def run(self, *words: str) -> Ended:
-        self.monkeypatch.setattr(sys, "argv", ["mcp-workflows", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = self.capsys.readouterr()
-        return Ended(code=int(ended.value.code or 0), out=printed.out, err=printed.err)
+@pytest.fixture
+def here(terminal: Terminal) -> Terminal:
+    (terminal.folder / "workflows.yaml").write_text(CONFIG)
+    return terminal
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def shell(processes: None, tmp_path: Path) -> Shell:
     (tmp_path / "workflows.yaml").write_text(CONFIG)
-    return tmp_path
-
-
-@pytest.fixture
-def here(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    monkeypatch.chdir(folder)
-    return Here(folder, capsys, monkeypatch)
-
-
-@pytest.fixture
-def shell(processes: None, folder: Path) -> Shell:
-    return Shell(folder, {})
+    return Shell(tmp_path, {})
 
 
 def _task_id(text: str) -> str:
@@ -184,8 +149,8 @@ def _task_id(text: str) -> str:
 # --- what it prints, and the code it ends with
 
 
-def test_the_result_goes_to_standard_output_and_everything_else_to_standard_error(here: Here) -> None:
-    ended = here.call("echo", "a=3", "express=yes", "size=large", "tags=x", "tags=y", "to.city=Ulm", "to.code=7")
+def test_the_result_goes_to_standard_output_and_everything_else_to_standard_error(here: Terminal) -> None:
+    ended = here.run("call", "echo", "a=3", "express=yes", "size=large", "tags=x", "tags=y", "to.city=Ulm", "to.code=7")
     assert ended.code == 0
     expected = {"a": 3, "express": True, "size": "large", "tags": ["x", "y"], "to": {"city": "Ulm", "code": 7}}
     assert ended.json == expected
@@ -203,61 +168,22 @@ def test_each_state_is_shown_once(shell: Shell) -> None:
     [(["echo", "a=1"], 0, "completed"), (["fail"], 1, "completed"), (["refused"], 1, "failed"), (["lost"], 1, None)],
 )
 def test_programs_get_one_json_object_and_a_code(
-    here: Here, words: Sequence[str], code: int, status: str | None
+    here: Terminal, words: Sequence[str], code: int, status: str | None
 ) -> None:
-    ended = here.call(*words, "--json")
+    ended = here.run("call", *words, "--json")
     assert ended.code == code
     assert ended.json["status"] == (status or "completed")
     assert ("taskId" in ended.json) == (status is not None)
 
 
-def test_an_engine_that_is_down_is_said_and_nothing_is_started(here: Here) -> None:
-    ended = here.call("lost")
-    assert (ended.code, ended.out) == (1, "")
-    assert "Engine gone cannot be reached, nothing was started" in ended.err
-
-
-def test_a_failed_workflow_tells_why_on_standard_error(here: Here) -> None:
-    ended = here.call("fail")
-    assert (ended.code, ended.out) == (1, "")
-    assert "the card was declined" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["ech", "a=1"], "there is no tool 'ech'; did you mean 'echo'?"),
-        (["echo", "a=1", "expres=yes"], "there is no argument 'expres'; did you mean 'express'?"),
-        (["echo", "a=1", "to.cty=Ulm"], "there is no argument 'to.cty'; did you mean 'city'?"),
-        (["echo"], "missing: a (integer): How many"),
-        (["echo", "a=x"], "a: 'x' is not a whole number"),
-        (["echo", "a=--5"], "a: '--5' is not a whole number"),
-        (["echo", "a=1", "size=larg"], "size: 'larg' is none of small, large; did you mean 'large'?"),
-        (["echo", "a:={"], "a:={ is not JSON"),
-        (["echo", "a"], "'a' is not key=value"),
-        (["echo", "a=1", "--args-json", "workflows.yaml"], "--args-json: not JSON"),
-        ([], "which tool?"),
-        (["echo", "--resume", "x"], "--resume ID comes without a tool"),
-        (["--resume", "x", "--era", "none"], "--resume needs tasks"),
-        (["echo", "a=1", "--no-wait", "--era", "none"], "--no-wait needs tasks"),
-        (["echo", "a=1", "--dry-run", "--url", "http://127.0.0.1:1/mcp"], "--dry-run needs the configuration"),
-    ],
-)
-def test_what_cannot_be_meant_is_said_before_anything_is_started(here: Here, words: Sequence[str], told: str) -> None:
-    ended = here.call(*words)
-    assert (ended.code, ended.out) == (2, "")
-    assert told in ended.err
-    assert "task " not in ended.err
-
-
-def test_arguments_come_from_a_file_too_and_the_line_wins(here: Here) -> None:
+def test_arguments_come_from_a_file_too_and_the_line_wins(here: Terminal) -> None:
     (here.folder / "arguments.json").write_text('{"a": 1, "size": "small"}')
-    assert here.call("echo", "--args-json", "arguments.json", "a=2").json == {"a": 2, "size": "small"}
+    assert here.run("call", "echo", "--args-json", "arguments.json", "a=2").json == {"a": 2, "size": "small"}
 
 
-def test_arguments_of_a_file_are_read_as_a_server_reads_them(here: Here) -> None:
+def test_arguments_of_a_file_are_read_as_a_server_reads_them(here: Terminal) -> None:
     (here.folder / "arguments.json").write_text('{"a": "5", "size": null}')
-    assert here.call("echo", "--args-json", "arguments.json").json == {"a": 5}
+    assert here.run("call", "echo", "--args-json", "arguments.json").json == {"a": 5}
 
 
 def test_standard_input_is_a_file_too_and_never_a_person(shell: Shell) -> None:
@@ -269,114 +195,41 @@ def test_standard_input_is_a_file_too_and_never_a_person(shell: Shell) -> None:
 # --- questions
 
 
-def test_questions_are_answered_by_flag_by_name_or_by_field(here: Here) -> None:
-    ended = here.call("ask", "--answer", "first.answer=one", "--answer", "second.answer=two")
-    assert ended.json == {"first": {"answer": "one"}, "second": {"answer": "two"}}
-    ended = here.call("ask", "--answer", "answer=both", "--answer", "nobody.asks=x")
-    assert ended.json == {"first": {"answer": "both"}, "second": {"answer": "both"}}
-    assert "note: nothing asked for nobody.asks" in ended.err
-    assert "note: nothing asked for frist.answer; did you mean 'first.answer'?" in (
-        here.call("ask", "--answer", "answer=x", "--answer", "frist.answer=y").err
-    )
-
-
-def test_a_flag_that_comes_too_early_is_told(here: Here) -> None:
-    ended = here.call("gated", "order=A1", "--no-wait", "--answer", "approve.ok=true")
-    assert (ended.code, "note: nothing asked for approve.ok (--no-wait leaves" in ended.err) == (0, True)
-
-
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--era", "none"], ["--era", "2025-11-25"]])
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (
-            ["gated", "order=A1", "--answer", "okk=true"],
-            "--answer okk: this tool asks for nothing of that name; did you",
-        ),
-        (["gated", "order=A1", "--answer", "aprove.ok=true"], "did you mean 'approve.ok'?"),
-        (["gated", "order=A1", "--answer", "approve.yes=1"], "question approve has no field 'yes' (there are: ok)"),
-        (
-            ["gated", "order=A1", "--decline", "approv"],
-            "--decline approv: this tool asks for nothing of that name; did",
-        ),
-        (["ship", "a=1", "--answer", "aprove=true"], "did you mean 'approve'?"),
-    ],
-)
 def test_a_slip_in_the_name_of_a_question_is_told_before_anything_is_started(
-    here: Here, words: Sequence[str], told: str, more: Sequence[str]
+    here: Terminal, more: Sequence[str]
 ) -> None:
-    ended = here.call(*words, *more)
+    ended = here.run("call", "gated", "order=A1", "--answer", "aprove.ok=true", *more)
     assert (ended.code, ended.out, "task " in ended.err) == (2, "", False)
-    assert told in ended.err
+    assert "did you mean 'approve.ok'?" in ended.err
 
 
-def test_a_flag_may_be_for_what_the_workflow_asks_beside_its_gates(here: Here) -> None:
-    ended = here.call("gated", "order=A1", "--answer", "ok=true", "--answer", "okay=true", "--answer", "answer=x")
+def test_a_flag_may_be_for_what_the_workflow_asks_beside_its_gates(here: Terminal) -> None:
+    ended = here.run(
+        "call", "gated", "order=A1", "--answer", "ok=true", "--answer", "okay=true", "--answer", "answer=x"
+    )
     assert ended.code == 0
     assert "note: nothing asked for okay" in ended.err
     assert "note: nothing asked for answer" in ended.err
 
 
-def test_a_question_before_the_start_is_answered_by_flag(here: Here) -> None:
-    assert here.call("ship", "a=1", "--answer", "approve=true").json == {"a": 1, "approve": True}
-    refused = here.call("ship", "a=1", "--decline", "approve")
-    assert (refused.code, "nothing was started" in refused.err) == (1, True)
-
-
-def test_a_question_is_declined_by_a_field_of_it_too(here: Here) -> None:
-    assert "> decline (by flag)" in here.call("ask", "--decline", "answer").err
-
-
-def test_a_flag_that_names_nothing_is_told_with_the_fields_that_there_are(here: Here) -> None:
-    ended = here.call("ask", "--answer", "anser=one")
-    assert (ended.code, "not asked here: anser; did you mean 'answer'? (fields: answer)" in ended.err) == (2, True)
-    assert "or refuse it with: --decline first" in ended.err
-
-
-def test_the_beginning_of_an_id_is_enough_to_come_back(here: Here) -> None:
-    task_id = here.call("ask", "--no-wait").out.strip()
-    ended = here.call("--resume", task_id[:12], "--answer", "answer=x")
+def test_the_beginning_of_an_id_is_enough_to_come_back(here: Terminal) -> None:
+    task_id = here.run("call", "ask", "--no-wait").out.strip()
+    ended = here.run("call", "--resume", task_id[:12], "--answer", "answer=x")
     assert (ended.code, ended.json) == (0, {"first": {"answer": "x"}, "second": {"answer": "x"}})
     assert f"task {task_id}" in ended.err
-    here.call("ask", "--no-wait")
+    here.run("call", "ask", "--no-wait")
     for name, complaint in (("xyz", "no task's id begins with 'xyz'"), ("", "which tool? or --resume ID")):
-        ended = here.call("--resume", name)
+        ended = here.run("call", "--resume", name)
         assert complaint in ended.err
         assert ended.code != 0
 
 
-def test_a_gate_is_answered_by_its_name_although_its_keys_differ_from_round_to_round(here: Here) -> None:
+def test_a_gate_is_answered_by_its_name_although_its_keys_differ_from_round_to_round(here: Terminal) -> None:
     for era in ("2026-07-28", "2025-11-25", "none"):
-        ended = here.call("gated", "order=A1", "--answer", "approve.ok=true", "--era", era)
+        ended = here.run("call", "gated", "order=A1", "--answer", "approve.ok=true", "--era", era)
         assert (ended.code, "? [approve] Ship «A1»?" in ended.err) == (0, True)
         assert ended.json == {"approve": {"signal": "approve", "args": [True]}}
-
-
-def test_an_answer_the_server_does_not_take_is_an_error_and_the_task_goes_on(here: Here) -> None:
-    ended = here.call("gated", "order=A1", "--decline", "approve")
-    assert (ended.code, "this question cannot be declined" in ended.err) == (1, True)
-    assert _task_id(ended.err)
-
-
-@pytest.mark.parametrize(
-    ("era", "question", "flag"),
-    [("2026-07-28", "[first] first?", "first.answer=..."), ("2025-11-25", "first?", "answer=...")],
-)
-def test_without_terminal_and_flag_the_error_names_both_question_and_flag_and_the_task_goes_on(
-    here: Here, era: str, question: str, flag: str
-) -> None:
-    ended = here.call("ask", "--era", era)
-    assert ended.code == 2
-    assert f"nobody can be asked here: {question}" in ended.err
-    assert f"--answer {flag}" in ended.err
-    assert "Traceback" not in ended.err
-    assert "the task goes on" in ended.err
-    assert _task_id(ended.err)
-
-
-def test_an_answer_that_does_not_fit_is_said(here: Here) -> None:
-    ended = here.call("ship", "a=1", "--answer", "approve=perhaps")
-    assert (ended.code, "'perhaps' is not true or false" in ended.err) == (2, True)
 
 
 def test_the_person_at_the_terminal_is_asked(shell: Shell) -> None:
@@ -450,81 +303,71 @@ def test_ctrl_c_at_a_question_leaves_with_130_and_says_how_to_come_back(shell: S
 # --- eras, and what is only shown
 
 
-def test_every_era_gets_the_result(here: Here) -> None:
+def test_every_era_gets_the_result(here: Terminal) -> None:
     for era in ("2026-07-28", "2025-11-25", "none"):
-        ended = here.call("sleep", "seconds=0.3", "--era", era)
+        ended = here.run("call", "sleep", "seconds=0.3", "--era", era)
         assert ended.json == {"slept": 0.3}
         assert ("task " in ended.err) == (era != "none")
         assert "sleeping" in ended.err
 
 
-def test_a_client_without_tasks_is_asked_in_rounds_of_the_call(here: Here) -> None:
-    ended = here.call("ask", "--era", "none", "--answer", "answer=x")
+def test_a_client_without_tasks_is_asked_in_rounds_of_the_call(here: Terminal) -> None:
+    ended = here.run("call", "ask", "--era", "none", "--answer", "answer=x")
     assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
 
 
-def test_a_client_of_the_older_tasks_is_asked_too(here: Here) -> None:
-    ended = here.call("ask", "--era", "2025-11-25", "--answer", "answer=x")
+def test_a_client_of_the_older_tasks_is_asked_too(here: Terminal) -> None:
+    ended = here.run("call", "ask", "--era", "2025-11-25", "--answer", "answer=x")
     assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
-    assert (here.call("required", "--era", "2025-11-25").code, here.call("fail", "--era", "2025-11-25").code) == (0, 1)
-    refused = here.call("refused", "--era", "2025-11-25", "--json")
+    assert (
+        here.run("call", "required", "--era", "2025-11-25").code,
+        here.run("call", "fail", "--era", "2025-11-25").code,
+    ) == (0, 1)
+    refused = here.run("call", "refused", "--era", "2025-11-25", "--json")
     assert (refused.code, refused.json["status"], refused.json["error"]["code"]) == (1, "failed", -32602)
 
 
-def test_a_tool_that_needs_tasks_says_so_to_a_client_without(here: Here) -> None:
-    ended = here.call("required", "--era", "none")
-    assert (ended.code, "needs a client with tasks" in ended.err) == (1, True)
-    assert "a client of --era none cannot have it" in ended.err
-
-
-def test_a_client_without_tasks_that_is_handed_one_says_how_to_come_back_and_can_follow_it(here: Here) -> None:
-    ended = here.call("slow", "--era", "none", "--json")
+def test_a_client_without_tasks_that_is_handed_one_says_how_to_come_back_and_can_follow_it(here: Terminal) -> None:
+    ended = here.run("call", "slow", "--era", "none", "--json")
     task_id = ended.json["taskId"]
     assert (ended.code, ended.json["status"]) == (0, "working"), "and not completed"
     assert f"the task goes on; come back with: mcp-workflows call --resume {task_id}\n" in ended.err
-    waited = here.call("task_wait", f"taskId={task_id}", "seconds=0", "--era", "none")
+    waited = here.run("call", "task_wait", f"taskId={task_id}", "seconds=0", "--era", "none")
     assert waited.json["status"] == "working"
 
 
-def test_a_dry_run_shows_what_would_be_sent_and_leaves_no_trace(here: Here) -> None:
-    ended = here.call("ship", "a=1", "--dry-run")
-    assert ended.code == 0
-    assert ended.json["workflow"] == "echo"
-    assert ended.json["arguments"] == [{"a": 1}]
-    assert ended.json["asks"]["approve"]["message"] == "Ship 1?"
-    answered = here.call("ship", "a=1", "--dry-run", "--answer", "approve=no").json
-    assert answered["arguments"] == [{"a": 1, "approve": False}]
-    assert "asks" not in answered
-    gates = here.call("gated", "order=A1", "--dry-run").json["gates"]
-    assert gates["approve"]["request"]["params"]["message"] == "Ship «A1»?"
+def test_a_dry_run_leaves_no_trace_and_checks_the_arguments(here: Terminal) -> None:
+    assert here.run("call", "ship", "a=1", "--dry-run").code == 0
     assert not (here.folder / "tasks.db").exists()
-    assert here.call("echo", "a=x", "--dry-run").code == 2
+    assert here.run("call", "echo", "a=x", "--dry-run").code == 2
 
 
 # --- over HTTP
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_task_of_a_server_is_started_left_and_come_back_to(here: Here) -> None:
+def test_a_task_of_a_server_is_started_left_and_come_back_to(here: Terminal) -> None:
     with sidecar(here.folder / "workflows.yaml") as process:
-        begun = here.call("ask", "--no-wait", "--url", process.url)
+        begun = here.run("call", "ask", "--no-wait", "--url", process.url)
         assert begun.code == 0
         url = ["--url", process.url]
-        ended = here.call("--resume", begun.out.strip(), "--answer", "answer=x", *url)
+        ended = here.run("call", "--resume", begun.out.strip(), "--answer", "answer=x", *url)
         assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
-        begun = here.call("ask", "--no-wait", "--era", "2025-11-25", *url)
-        ended = here.call("--resume", begun.out.strip(), "--era", "2025-11-25", "--answer", "answer=y", *url)
+        begun = here.run("call", "ask", "--no-wait", "--era", "2025-11-25", *url)
+        ended = here.run("call", "--resume", begun.out.strip(), "--era", "2025-11-25", "--answer", "answer=y", *url)
         assert ended.json == {"first": {"answer": "y"}, "second": {"answer": "y"}}
-        assert here.call("--resume", begun.out.strip()).json == ended.json  # the store's operator may, whoever's it is
-        first = here.call("sleep", "seconds=0", "--idempotency-key", "k" * 32, "--no-wait", *url)
-        assert here.call("sleep", "seconds=0", "--idempotency-key", "k" * 32, "--no-wait", *url).out == first.out
-        unknown = here.call("--resume", "0" * 40, *url)
+        assert (
+            here.run("call", "--resume", begun.out.strip()).json == ended.json
+        )  # the store's operator may, whoever's it is
+        first = here.run("call", "sleep", "seconds=0", "--idempotency-key", "k" * 32, "--no-wait", *url)
+        assert here.run("call", "sleep", "seconds=0", "--idempotency-key", "k" * 32, "--no-wait", *url).out == first.out
+        unknown = here.run("call", "--resume", "0" * 40, *url)
         assert (unknown.code, "not found" in unknown.err) == (1, True)
-        assert "no MCP server answers there" in here.call("echo", "a=1", "--url", process.url + "/no").err
+        assert "no MCP server answers there" in here.run("call", "echo", "a=1", "--url", process.url + "/no").err
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_server_that_asks_who_calls_is_shown_a_token_from_a_file(here: Here) -> None:
+def test_a_server_that_asks_who_calls_is_shown_a_token_from_a_file(here: Terminal) -> None:
     auth = f"auth: {{tokens: [{{name: ci, sha256: {sha256_of('secret')}, subject: alice}}]}}"
     config = CONFIG.replace("{name: calls}", f"{{name: calls, {auth}}}")
     (here.folder / "asking.yaml").write_text(config)
@@ -532,36 +375,21 @@ def test_a_server_that_asks_who_calls_is_shown_a_token_from_a_file(here: Here) -
     (here.folder / "other").write_text("another")
     with sidecar(here.folder / "asking.yaml") as process:
         url = ["--url", process.url]
-        nobody = here.call("echo", "a=1", *url)
+        nobody = here.run("call", "echo", "a=1", *url)
         assert (nobody.code, nobody.err) == (1, f"{process.url}: it wants a token; give one with --token-file\n")
-        stranger = here.call("echo", "a=1", *url, "--token-file", "other")
+        stranger = here.run("call", "echo", "a=1", *url, "--token-file", "other")
         assert (stranger.code, "the token is not good there" in stranger.err) == (1, True)
-        begun = here.call("ask", *url, "--token-file", "token")
+        begun = here.run("call", "ask", *url, "--token-file", "token")
         assert f"{process.url} --token-file token" in begun.err  # how to come back
         for era in ("2026-07-28", "2025-11-25"):
-            known = here.call("echo", "a=1", *url, "--token-file", "token", "--era", era)
+            known = here.run("call", "echo", "a=1", *url, "--token-file", "token", "--era", era)
             assert (known.code, known.json) == (0, {"a": 1})
     assert "secret" not in nobody.err + stranger.err + begun.err + known.err
 
 
-@pytest.mark.parametrize(
-    ("words", "token", "complaint"),
-    [
-        ([], "x", "--token-file is for --url"),
-        (["--url", "http://127.0.0.1:1/mcp"], "two words", "there must be one token in it"),
-        (["--url", "http://127.0.0.1:1/mcp"], "", "there must be one token in it"),
-    ],
-)
-def test_a_token_that_cannot_be_shown_is_wrong_usage(here: Here, words: list[str], token: str, complaint: str) -> None:
-    (here.folder / "token").write_text(token)
-    ended = here.call("echo", "a=1", "--token-file", "token", *words)
-    assert (ended.code, complaint in ended.err) == (2, True)
-    assert "two words" not in ended.err
-
-
-def test_a_server_that_is_not_there_is_one_clear_line(here: Here) -> None:
+def test_a_server_that_is_not_there_is_one_clear_line(here: Terminal) -> None:
     url = f"http://127.0.0.1:{free_port()}/mcp"
-    ended = here.call("echo", "a=1", "--url", url)
+    ended = here.run("call", "echo", "a=1", "--url", url)
     assert ended.code == 1
     assert ended.err.startswith(f"{url}: no answer")
     port = url.removesuffix("/mcp").rpartition(":")[2]
@@ -693,7 +521,10 @@ def test_what_a_server_says_does_not_steer_the_terminal(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "one [2Jtwo \n"
 
 
-FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"type": "string", "default": "-"}}}
+FORM: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "note": {"type": "string", "default": "-"}},
+}
 
 
 @pytest.mark.parametrize(
@@ -711,14 +542,20 @@ FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"ty
     ],
 )
 def test_a_flag_answers_the_questions_it_names(flag: str, key: str | None, content: Mapping[str, Any]) -> None:
-    assert Answers([AnswerFlag(read_pair(flag))], [], Screen()).from_flags(QuestionName(key), FORM) == content
+    assert Answers([read_pair(flag)], [], Screen()).from_flags(question(key)) == content
+
+
+def question(key: str | None, name: str | None = None) -> PendingQuestion:
+    return PendingQuestion(
+        key=key, name=name, params=types.ElicitRequestFormParams(message="?", requested_schema={**FORM})
+    )
 
 
 @pytest.mark.parametrize("key", ["approve.7", "5", "approve/projects/p/callbacks/0e7a6c1b", "approve.7.4f1c-9d", None])
 @pytest.mark.parametrize("word", ["approve", "5", "other"])
 def test_a_question_is_named_by_what_the_configuration_calls_it_whatever_its_key(key: str | None, word: str) -> None:
-    asked = Answers([AnswerFlag(read_pair(f"{word}.ok=true"))], [], Screen())
-    assert bool(asked.from_flags(QuestionName(key, "approve"), FORM)) == (word in {"approve", key})
+    asked = Answers([read_pair(f"{word}.ok=true")], [], Screen())
+    assert bool(asked.from_flags(question(key, "approve"))) == (word in {"approve", key})
 
 
 @pytest.mark.anyio
@@ -730,7 +567,7 @@ async def test_a_question_without_fields_is_not_accepted_by_itself(
     answers: Sequence[str], declined: Sequence[str], action: Literal["accept", "decline"] | None
 ) -> None:
     params = types.ElicitRequestFormParams(message="Sign?", requested_schema={"type": "object", "properties": {}})
-    asked = Answers([AnswerFlag(read_pair(word)) for word in answers], declined, Screen())
+    asked = Answers([read_pair(word) for word in answers], declined, Screen())
     if action is None:
         with pytest.raises(WrongUsage, match="--answer accept=true\nor refuse it with: --decline accept"):
             await asked("cb-1", params)

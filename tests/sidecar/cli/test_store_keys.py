@@ -16,7 +16,7 @@ from mcp.server.lowlevel import Server
 
 from mcp_workflows import Workflows, attach
 from mcp_workflows.errors import StoreUnusable
-from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.cli.app import main
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.store.encryption import new_key
 from mcp_workflows.task import Task

@@ -21,11 +21,12 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from mcp_workflows.adapter import Execution, InputRequest, Status
-from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.prompts import open_questions
+from mcp_workflows.sidecar.cli.tasks import answer_command
 from mcp_workflows.testing import make_task
 from samples.conformance.workflows import ALL
-from tests.sidecar.cli.test_call import Here, converse
+from tests.sidecar.cli.terminal import Terminal
+from tests.sidecar.cli.test_call import converse
 from tests.support import commands
 from tests.support.commands import COMMAND
 from tests.support.dev_server import DevServer
@@ -92,7 +93,7 @@ async def test_the_operator_works_beside_a_running_sidecar(
             assert (await host.until(asking))["status"] == "cancelled"
 
             plain = await client.start_workflow("SlowCompute", args=[0, "x"], id=f"plain-{queue}", task_queue=queue)
-            adopted = (await out(config, "adopt", "slow", plain.id)).strip()
+            adopted = (await out(config, "track", "slow", plain.id)).strip()
             assert (await host.until(adopted))["status"] == "completed"
 
 
@@ -136,12 +137,10 @@ def typing(words: Sequence[str], types: Sequence[tuple[str, str]]) -> str:
 
 
 @pytest.fixture
-def here(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+def here(terminal: Terminal) -> Terminal:
     """The command in this process, with tools of the engine in memory."""
-    (tmp_path / "workflows.yaml").write_text(IN_MEMORY)
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    monkeypatch.chdir(tmp_path)
-    return Here(tmp_path, capsys, monkeypatch)
+    (terminal.folder / "workflows.yaml").write_text(IN_MEMORY)
+    return terminal
 
 
 IN_MEMORY = """
@@ -173,11 +172,11 @@ tools:
 """
 
 
-def begun(here: Here, *words: str) -> str:
-    return here.call(*words, "--no-wait").out.strip()
+def begun(here: Terminal, *words: str) -> str:
+    return here.run("call", *words, "--no-wait").out.strip()
 
 
-def test_a_gate_is_answered_by_its_name_with_any_json_and_declined(here: Here) -> None:
+def test_a_gate_is_answered_by_its_name_with_any_json_and_declined(here: Terminal) -> None:
     task = begun(here, "gated")
     done = here.run("tasks", "answer", task[:10], "approve.ok=yes", 'approve.sizes:=["S", "M"]')
     assert (done.code, done.out) == (0, f"{task}: answered; it is completed\n")
@@ -191,41 +190,6 @@ def test_a_gate_is_answered_by_its_name_with_any_json_and_declined(here: Here) -
     answers = [(each["principal"], each["tool"]) for each in events if each["event"] == "answer"]
     assert answers == [("operator", "gated")] * 2
     assert [each["principal"] for each in events if each["event"] == "retrieve"] == ["operator"]
-
-
-def test_one_of_several_open_questions_has_to_be_named(here: Here) -> None:
-    task = begun(here, "two")
-    for words in (["answer=Ada"], [], ["--decline"]):
-        done = here.run("tasks", "answer", task, *words)
-        assert (done.code, done.out) == (2, "")
-        assert "more than one question is open: name one" in done.err
-        for name in ("first", "second"):
-            assert f"  mcp-workflows tasks answer {task} {name}.answer=VALUE\n" in done.err
-    done = here.run("tasks", "answer", task, "second.answer=Ada")
-    assert (done.code, done.out) == (0, f"{task}: answered; it is input_required, first?\n")
-    done = here.run("tasks", "answer", task, "first", "--decline")
-    assert (done.code, done.out) == (0, f"{task}: declined; it is completed\n")
-
-
-WRONG: Sequence[tuple[list[str], str]] = (
-    (["aprove.ok=true"], "aprove.ok fits no open question; did you mean 'approve.ok'?"),
-    (["approve.okay=true"], "approve.okay fits no open question"),
-    (["aprove"], "no open question is named 'aprove'; did you mean 'approve'?"),
-    (["ok=perhaps"], "'perhaps' is not true or false"),
-    (["ok:=7"], "does not fit"),
-    (["ok=true", "--decline"], "--decline comes without values"),
-    (["note=hm"], "answer it with: mcp-workflows tasks answer {task} approve.ok=VALUE\n"),
-    ([], "or decline it with: mcp-workflows tasks answer {task} approve --decline\n"),
-)
-
-
-def test_an_answer_that_cannot_be_meant_is_wrong_usage(here: Here) -> None:
-    task = begun(here, "gated")
-    for words, said in WRONG:
-        done = here.run("tasks", "answer", task, *words)
-        assert (words, done.code, done.out) == (words, 2, "")
-        assert said.format(task=task) in done.err
-    assert json.loads(here.run("tasks", "show", task, "--json").out)["status"] == "input_required"
 
 
 def test_each_question_has_a_name_of_its_own_and_a_command_that_a_shell_takes() -> None:
@@ -243,7 +207,7 @@ def test_each_question_has_a_name_of_its_own_and_a_command_that_a_shell_takes() 
     }
     execution = Execution(status=Status.INPUT_REQUIRED, requests=requests)
     questions = open_questions(make_task(id="a1", execution=execution))
-    assert [each.command(Path("workflows.yaml")) for each in questions] == [
+    assert [answer_command("a1", each, Path("workflows.yaml")) for each in questions] == [
         f"mcp-workflows tasks answer a1 {words}"
         for words in (
             "5.ok=VALUE",
@@ -253,10 +217,10 @@ def test_each_question_has_a_name_of_its_own_and_a_command_that_a_shell_takes() 
             "7c1f-2",
         )
     ]
-    assert questions[0].command(Path("my shop.yaml")).endswith(" -c 'my shop.yaml'")
+    assert answer_command("a1", questions[0], Path("my shop.yaml")).endswith(" -c 'my shop.yaml'")
 
 
-def test_the_list_fits_the_terminal_unless_it_is_to_be_wide(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_fits_the_terminal_unless_it_is_to_be_wide(here: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(here, "two")
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -267,19 +231,7 @@ def test_the_list_fits_the_terminal_unless_it_is_to_be_wide(here: Here, monkeypa
     assert len(whole[1]) > 60
 
 
-def test_why_prints_what_to_type_for_each_question_and_for_what_ignores_a_cancellation(here: Here) -> None:
-    task = begun(here, "two")
-    why = here.run("tasks", "why", task).out
-    assert re.search(r"^why: +it waits for an answer: first\?; second\?$", why, re.MULTILINE)
-    assert re.search(rf"^command 2: +mcp-workflows tasks answer {task} second.answer=VALUE$", why, re.MULTILINE)
-    task = begun(here, "stubborn", "seconds=1000")
-    assert "command" not in here.run("tasks", "why", task).out
-    here.run("tasks", "cancel", task)
-    why = here.run("tasks", "why", task).out
-    assert re.search(rf"^command: +mcp-workflows tasks cancel {task} --terminate$", why, re.MULTILINE)
-
-
-def test_the_list_shows_the_question_and_is_not_cut_in_a_pipe(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_shows_the_question_and_is_not_cut_in_a_pipe(here: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(here, "two")
     monkeypatch.setenv("COLUMNS", "40")
     for words in ([], ["--wide"]):
@@ -312,34 +264,3 @@ async def test_without_an_engine_the_operator_reads_what_the_store_knows(
             with anyio.fail_after(PATIENCE):
                 while "cancellation requested" not in (await host.get(task)).get("statusMessage", ""):
                     await anyio.sleep(0.1)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["show", "nobody"], 1, "no task's id begins with 'nobody'"),
-        (["cancel", "x", "--reason", "y"], 2, "--terminate"),
-        (["list", "--status", "running"], 2, "working"),
-        (["adopt", "nothing", "x"], 1, "no tool named 'nothing' in the configuration; there are: slow, confirm"),
-        (["adopt", "slow", "x", "--args", "[1]"], 2, "is a JSON object"),
-        (["adopt", "slow", "x", "--owner", ""], 2, "--owner is empty"),
-    ],
-)
-def test_what_the_operator_gets_wrong_is_said(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    code: int,
-    said: str,
-) -> None:
-    config = write_config(tmp_path, "localhost:1", "q")
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    monkeypatch.setattr(sys, "argv", ["mcp-workflows", "tasks", *words, "-c", str(config)])
-    monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.out) == (code, "")
-    assert said in printed.err
-    assert "Traceback" not in printed.err

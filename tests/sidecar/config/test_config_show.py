@@ -1,4 +1,4 @@
-"""`config show`: the configuration in the end, and nothing secret in it."""
+"""`print config`: the configuration in the end, and nothing secret in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from mcp_workflows.sidecar.config import redaction
 from mcp_workflows.sidecar.config.json_schema import config_schema
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.redaction import redact_config
-from tests.sidecar.cli.test_cli import Terminal, terminal
+from tests.sidecar.cli.conftest import terminal
+from tests.sidecar.cli.terminal import Terminal
 from tests.sidecar.config.test_includes import PLATFORM, written
 from tests.support.config_files import SAMPLE
 
@@ -139,7 +140,7 @@ def test_each_tool_says_where_it_and_its_settings_are_from(
     monkeypatch.chdir(tmp_path)
     platform = "defaults: {ttl: 1d}\n" + PLATFORM + "rules:\n  '*': {max_result: 9}\n"
     written(tmp_path, {"workflows.yaml": platform, "teams/a.yaml": "tools:\n\n  say: {engine: here, workflow: echo}\n"})
-    ended = terminal.call("config", "show", "workflows.yaml", "--format", "json")
+    ended = terminal.run("print", "config", "workflows.yaml", "--format", "json")
     assert (ended.code, ended.err) == (0, "")
     told = json.loads(ended.out)
     assert told["from"] == {
@@ -161,7 +162,7 @@ def test_the_arguments_of_a_command_are_shown_without_secrets(tmp_path: Path, te
     words = ["npx", "-y", "@acme/server", "--api-key", "k3y-canary", "--token=t0k-canary", "--mode", "fast"]
     words += ["postgresql://me:pw-canary@db/orders", "Xk29fLq81canaryPz7", "ghp_0123456789canaryABCDEF", "./a/file.txt"]
     config = f"engines: {{up: {{adapter: mcp, command: {json.dumps(words)}}}}}\ntools: {{}}\n"
-    shown = terminal.call("config", "show", str(written(tmp_path, {"workflows.yaml": config})), "--format", "json")
+    shown = terminal.run("print", "config", str(written(tmp_path, {"workflows.yaml": config})), "--format", "json")
     assert "canary" not in shown.out
     kept = ["npx", "-y", "@acme/server", "--api-key", "***", "--token=***", "--mode", "fast"]
     command = json.loads(shown.out)["config"]["engines"]["up"]["command"]
@@ -170,7 +171,7 @@ def test_the_arguments_of_a_command_are_shown_without_secrets(tmp_path: Path, te
 
 def test_it_is_shown_without_the_variables_too_and_what_is_missing_is_said(tmp_path: Path, terminal: Terminal) -> None:
     path = written(tmp_path, {"workflows.yaml": ENGINE.format("api_key: '${NO_SUCH_KEY}'") + TOOLS})
-    ended = terminal.call("config", "show", str(path))
+    ended = terminal.run("print", "config", str(path))
     assert ended.code == 1
     assert "api_key: ${NO_SUCH_KEY}\n" in ended.out
     assert "workflows.yaml:2: engines.orders.api_key: ${NO_SUCH_KEY}: NO_SUCH_KEY is not set" in ended.err

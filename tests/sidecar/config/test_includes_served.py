@@ -27,7 +27,8 @@ from mcp_workflows.sidecar.config.redaction import redact_config
 from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
 from mcp_workflows.sidecar.reload import Reloader, files_of
 from mcp_workflows.tools.json_schema import violations
-from tests.sidecar.cli.test_cli import Terminal, terminal
+from tests.sidecar.cli.conftest import terminal
+from tests.sidecar.cli.terminal import Terminal
 from tests.sidecar.config.test_config_schema import SCHEMA, plain
 from tests.sidecar.config.test_includes import PLATFORM, TEAM, written
 from tests.support.served import Peer, peer, serving
@@ -134,17 +135,17 @@ def _marked(config: Config, exposed: Sequence[Exposed], engines: Mapping[str, Ad
 
 def test_the_commands_know_the_tools_of_teams(tmp_path: Path, terminal: Terminal) -> None:
     path = written(tmp_path, {"workflows.yaml": STORE + PLATFORM, "teams/a.yaml": TEAM})
-    checked = terminal.call("check", str(path))
+    checked = terminal.run("check", str(path))
     assert (checked.code, "orders_create" in checked.out) == (0, True), checked.out + checked.err
-    called = terminal.call("call", "orders_create", "a=b", "--config", str(path))
+    called = terminal.run("call", "orders_create", "a=b", "--config", str(path))
     assert (called.code, json.loads(called.out)) == (0, {"a": "b"}), called.out + called.err
-    previewed = terminal.call("call", "orders_create", "--config", str(path), "--dry-run")
+    previewed = terminal.run("call", "orders_create", "--config", str(path), "--dry-run")
     assert (previewed.code, '"tool": "orders_create"' in previewed.out) == (0, True), previewed.out + previewed.err
-    listed = terminal.call("tasks", "list", "--all", "--config", str(path))
+    listed = terminal.run("tasks", "list", "--all", "--config", str(path))
     assert (listed.code, "orders_create" in listed.out) == (0, True), listed.out + listed.err
     written(tmp_path, {"teams/a.yaml": BROKEN})
-    for command in (["check"], ["serve"], ["iam"], ["config", "show"]):
-        ended = terminal.call(*command, str(path))
+    for command in (["check"], ["serve"], ["print", "iam"], ["print", "config"]):
+        ended = terminal.run(*command, str(path))
         assert (ended.code, "teams/a.yaml:2: tools.create.engine" in ended.err) == (1, True), command
 
 
@@ -180,6 +181,10 @@ def test_the_schema_of_a_teams_file_rejects_what_is_not_the_teams(text: str) -> 
 )
 def test_the_published_schema_rejects_a_wrong_include(old: str, new: str) -> None:
     assert violations(SCHEMA(), plain(PLATFORM.replace(old, new)))
+
+
+def test_the_command_prints_the_schema_of_a_teams_file(terminal: Terminal) -> None:
+    assert json.loads(terminal.run("print", "schema", "--team").out) == team_schema()
 
 
 # --- the page

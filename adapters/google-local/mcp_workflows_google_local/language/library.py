@@ -33,7 +33,7 @@ def why_unknown(name: str) -> str:
     """Why there is no function of this name."""
     advice = next((text for prefix, text in MISSING.items() if name.startswith(prefix)), None)
     if name in _SHIPPED:
-        return f"There is no subworkflow {name!r}: append what `mcp-workflows helper google` prints"
+        return f"There is no subworkflow {name!r}: append what `mcp-workflows print helper google` prints"
     return f"{name} is not supported: {advice}" if advice else f"There is no function or subworkflow {name!r}"
 
 

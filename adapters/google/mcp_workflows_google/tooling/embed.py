@@ -1,6 +1,6 @@
 """Subworkflows that authors append to their workflows, to ask people and to claim keys.
 
-See `mcp-workflows docs google-contract`.
+See `docs/google-contract.md`.
 """
 
 from __future__ import annotations

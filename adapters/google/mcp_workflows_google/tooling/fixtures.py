@@ -1,4 +1,4 @@
-"""Workflows of known behaviour for `mcp-workflows verify`, and questions that only Google can answer.
+"""Workflows of known behaviour for `mcp-workflows check --live`, and questions that only Google can answer.
 
 A question is a generator of observations about a deployment; it blocks, and its docstring is shown.
 """

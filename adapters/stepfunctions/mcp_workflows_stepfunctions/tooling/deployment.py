@@ -1,4 +1,4 @@
-"""State machines that are deployed for a while, and what is asked of them: for `mcp-workflows verify`.
+"""State machines that are deployed for a while, and what is asked of them: for `mcp-workflows check --live`.
 
 All of it blocks, and runs in a thread. A cancelled run ends with the next look.
 """

@@ -1,4 +1,4 @@
-"""State machines of known behaviour for `mcp-workflows verify`, and questions that only AWS can answer."""
+"""State machines of known behaviour for `mcp-workflows check --live`, and questions that only AWS can answer."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false

@@ -1,4 +1,4 @@
-"""Workflows of known behaviour, for `mcp-workflows verify`: a worker in this process, on a task queue of its own."""
+"""Workflows of known behaviour, for `check --live`: a worker in this process, on a task queue of its own."""
 
 from __future__ import annotations
 
@@ -157,5 +157,5 @@ async def _listed_after(role: Role, verbs: Verbs) -> Sequence[Observation]:
             return [Observation(expected="", seen=f"after {anyio.current_time() - began:.1f} s", ok=True)]
     finally:
         with anyio.CancelScope(shield=True):
-            await verbs.terminate(ref, "mcp-workflows verify is over")
+            await verbs.terminate(ref, "mcp-workflows check --live is over")
     return [Observation(expected=f"within {_LISTED:g} s", seen="not in the list", ok=False)]

@@ -1,1 +1,0 @@
-"""`mcp-workflows verify`: the laws of the boundary on a real engine."""
