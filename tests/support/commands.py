@@ -233,5 +233,6 @@ def _can_be_forked(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
     def read_at_start(of: Mapping[str, str]) -> Mapping[str, str]:
         return {name: value for name, value in of.items() if name.startswith("PYTHON") and name not in FOLLOWED}
 
-    ours = argv[0] == COMMAND or tuple(argv[:2]) == (sys.executable, "-m")
+    rewrites = "pytest" in argv[2:3]  # modules, when they are imported
+    ours = argv[0] == COMMAND or (tuple(argv[:2]) == (sys.executable, "-m") and not rewrites)
     return sys.platform == "linux" and ours and read_at_start(environment) == read_at_start(os.environ)
