@@ -1,11 +1,20 @@
-"""Addresses to listen on."""
+"""Addresses to listen on, and the hosts and origins that callers name."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import socket
 from dataclasses import dataclass
+from typing import Final
 
 from mcp_workflows.errors import ConfigError
+
+USUAL_PORTS: Final = {"http": ":80", "https": ":443"}  # browsers leave it out
+_PORT: Final = r"(?::(?:\d{1,5}|\*))?"
+_HOST: Final = re.compile(rf"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\]){_PORT}")
+_ORIGIN: Final = re.compile(rf"[a-z][a-z0-9+.-]*://{_HOST.pattern}")
+_IPV6: Final = re.compile(r"\[(.+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +43,43 @@ def bind(address: Address, option: str = "--http") -> socket.socket:
         reason = error.strerror or str(error)
         raise ConfigError(f"cannot listen on {address}: {reason}; choose another with {option} HOST:PORT") from None
     return bound
+
+
+def host(text: str) -> str:
+    """Return the host in the spelling of comparisons; `:*` stands for any port, or none.
+
+    Raises:
+        ValueError: it is no host.
+    """
+    if not _HOST.fullmatch(text.lower()):
+        raise ValueError("must be a host: workflows.example.com, [::1], with :8443 or :* (any port) or no port")
+    return _compressed(text.lower())
+
+
+def origin(text: str) -> str:
+    """Return the origin as browsers send it; `:*` stands for any port, or none.
+
+    Raises:
+        ValueError: it is no origin, or one that all pages could have.
+    """
+    if text == "*" or text.lower() == "null":
+        raise ValueError(f"{text} would let in pages of anybody; name each origin: https://app.example.com")
+    if not _ORIGIN.fullmatch(text.lower()):
+        raise ValueError("must be an origin, without a path: https://app.example.com or http://localhost:6274")
+    scheme, _, name = _compressed(text.lower()).partition("://")
+    return f"{scheme}://{name.removesuffix(USUAL_PORTS.get(scheme, ':'))}"
+
+
+def exact_origin(text: str) -> str:
+    """Return the origin with a single port.
+
+    Raises:
+        ValueError: it is no origin, or allows any port.
+    """
+    if text.endswith(":*"):
+        raise ValueError("must be one origin, with its port: http://localhost:6274")
+    return origin(text)
+
+
+def _compressed(text: str) -> str:
+    return _IPV6.sub(lambda found: f"[{ipaddress.IPv6Address(found[1])}]", text)

@@ -34,13 +34,12 @@ from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.attach import Changes, DisconnectMiddleware, Workflows, attach
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
-from mcp_workflows.sidecar.address import Address, bind
+from mcp_workflows.sidecar.address import USUAL_PORTS, Address, bind
 from mcp_workflows.sidecar.auth import Authenticator, AuthMiddleware
 from mcp_workflows.sidecar.config.models import STDERR, STDOUT, Config
 from mcp_workflows.sidecar.discovery import Discovery
 from mcp_workflows.sidecar.operators_listener import enginez, healthz, ops_app, readyz, serve_ops
 from mcp_workflows.sidecar.request_headers import (
-    USUAL_PORTS,
     AllowedHosts,
     BoundedHeaders,
     CleanHeaders,

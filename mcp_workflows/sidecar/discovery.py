@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -22,6 +22,7 @@ from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.kit.tooling import Exposed, expose_every
 from mcp_workflows.receiver.attach import Changes, Workflows, swap
 from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES, offered
+from mcp_workflows.sidecar.config.models import ToolDefaults, no_defaults
 from mcp_workflows.sidecar.tooling import find_exposed, one_workflow
 from mcp_workflows.tools.compatibility import find_problems, first
 from mcp_workflows.tools.json_schema import excess
@@ -29,11 +30,6 @@ from mcp_workflows.tools.tool import AnyTool, TaskSupport, Tool
 
 logger = logging.getLogger(__name__)
 RETRY_AFTER = 30.0  # seconds after a failed look, unless the next one is due before
-
-ToolDefaults: TypeAlias = Callable[
-    [str, Mapping[str, Any]], Mapping[str, Any]
-]  # Any: the settings of a tool, as in the file
-"""Adds the `defaults` and `rules` of the configuration to the settings of a tool that is not in it, by name."""
 
 _PINNED = timedelta(days=3650)  # how long an accepted definition is kept
 ACCEPT = "mcp-workflows check --accept"
@@ -60,11 +56,6 @@ class MarkedWorkflow:
     def rejected(self, wrong: str, hint: str = NAMING_HINT) -> MarkedWorkflow:
         """Return the same workflow, not offered for this reason."""
         return replace(self, tool=None, wrong=wrong, hint=hint)
-
-
-def no_defaults(_: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings unchanged."""
-    return settings
 
 
 async def as_accepted(notes: Notes, found: Exposed, *, accept: bool) -> tuple[Exposed, str | None]:

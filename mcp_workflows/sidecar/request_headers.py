@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import re
 from collections.abc import Collection
 from typing import Final, cast
 
@@ -20,7 +19,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 logger = logging.getLogger(__name__)
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
-USUAL_PORTS: Final = {"http": ":80", "https": ":443"}  # browsers leave it out
 ONCE: Final = frozenset({b"authorization", b"host", b"mcp-protocol-version", b"mcp-session-id", b"origin"})
 _BAD_REQUEST: Final = 400
 _FORBIDDEN: Final = 403
@@ -36,11 +34,6 @@ _REST_SECONDS: Final = 5.0  # for all of it
 _TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
-_PORT: Final = r"(?::(?:\d{1,5}|\*))?"
-_HOST: Final = re.compile(rf"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\]){_PORT}")
-_ORIGIN: Final = re.compile(rf"[a-z][a-z0-9+.-]*://{_HOST.pattern}")
-_IPV6: Final = re.compile(r"\[(.+)\]")
-
 _METHODS: Final = ("GET", "POST", "DELETE", "OPTIONS")
 _ASKED: Final = frozenset({"authorization", "content-type", "accept", "accept-language", "content-language"}) | {
     "last-event-id",
@@ -54,50 +47,10 @@ _SHOWN: Final = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "
 _PRIVATE_NETWORK: Final = "access-control-request-private-network"
 
 
-def host(text: str) -> str:
-    """Return the host in the spelling of comparisons; `:*` stands for any port, or none.
-
-    Raises:
-        ValueError: it is no host.
-    """
-    if not _HOST.fullmatch(text.lower()):
-        raise ValueError("must be a host: workflows.example.com, [::1], with :8443 or :* (any port) or no port")
-    return _compressed(text.lower())
-
-
-def origin(text: str) -> str:
-    """Return the origin as browsers send it; `:*` stands for any port, or none.
-
-    Raises:
-        ValueError: it is no origin, or one that all pages could have.
-    """
-    if text == "*" or text.lower() == "null":
-        raise ValueError(f"{text} would let in pages of anybody; name each origin: https://app.example.com")
-    if not _ORIGIN.fullmatch(text.lower()):
-        raise ValueError("must be an origin, without a path: https://app.example.com or http://localhost:6274")
-    scheme, _, name = _compressed(text.lower()).partition("://")
-    return f"{scheme}://{name.removesuffix(USUAL_PORTS.get(scheme, ':'))}"
-
-
-def exact_origin(text: str) -> str:
-    """Return the origin with a single port.
-
-    Raises:
-        ValueError: it is no origin, or allows any port.
-    """
-    if text.endswith(":*"):
-        raise ValueError("must be one origin, with its port: http://localhost:6274")
-    return origin(text)
-
-
 def hosts_of(address: str) -> set[str]:
     """Return the hosts of a server that listens on an address: that one, and those of loopback."""
     own = f"[{ipaddress.IPv6Address(address.partition('%')[0])}]" if ":" in address else address.lower()
     return {f"{name}:*" for name in (*_LOOPBACK, own)}
-
-
-def _compressed(text: str) -> str:
-    return _IPV6.sub(lambda found: f"[{ipaddress.IPv6Address(found[1])}]", text)
 
 
 def is_allowed(value: str, allowed: Collection[str]) -> bool:

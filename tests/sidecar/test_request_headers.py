@@ -14,7 +14,8 @@ import pytest
 from mcp.server.streamable_http import EventCallback, EventStore
 
 from mcp_workflows.sidecar import request_headers
-from mcp_workflows.sidecar.request_headers import BoundedHeaders, exact_origin, host, is_allowed, origin
+from mcp_workflows.sidecar.address import exact_origin, host, origin
+from mcp_workflows.sidecar.request_headers import BoundedHeaders, is_allowed
 from tests.support.here import OLD, elder, hello, over_http, scene
 from tests.support.identified import House, house, jwks
 from tests.support.served import VERSION, Peer, peer, site

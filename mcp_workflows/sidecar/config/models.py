@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -28,10 +28,9 @@ from mcp_workflows.access.limit_settings import DEFAULTS, Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
+from mcp_workflows.sidecar.address import exact_origin, host, origin
 from mcp_workflows.sidecar.config.problems import known_keys
 from mcp_workflows.sidecar.config.yaml import Where
-from mcp_workflows.sidecar.discovery import ToolDefaults, no_defaults
-from mcp_workflows.sidecar.request_headers import exact_origin, host, origin
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tools.tool import MODELS, AnyTool
@@ -48,6 +47,11 @@ STDOUT: Final = "stdout"
 STDERR: Final = "stderr"
 OTLP: Final = "otlp"
 _NO_FILES: Final = frozenset({STDOUT, STDERR, OTLP})
+
+ToolDefaults: TypeAlias = Callable[
+    [str, Mapping[str, Any]], Mapping[str, Any]
+]  # Any: the settings of a tool, as in the file
+"""Adds the `defaults` and `rules` of the configuration to the settings of a tool that is not in it, by name."""
 
 Payload = Literal["arguments", "results"]
 """The payloads that the audit log may contain."""
@@ -255,6 +259,11 @@ class Engine:
 
 def _no_place(_: Where) -> str | None:
     return None
+
+
+def no_defaults(_: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings unchanged."""
+    return settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
