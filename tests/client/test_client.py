@@ -24,9 +24,9 @@ from mcp_workflows.client.connection import Era, connect
 from mcp_workflows.client.requests import TaskNotFound
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 from tests.support.child_processes import free_port
-from tests.support.places import until
 from tests.support.served import memory_tools, serving, site
 from tests.support.stopwatch import stopwatch
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

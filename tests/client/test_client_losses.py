@@ -26,8 +26,8 @@ from mcp_workflows.client.requests import SHORTEST_PAUSE_SECONDS, AnswerRejected
 from mcp_workflows.errors import ClientError, ServerUnreachable, TaskCancelled
 from mcp_workflows.testing import lossy_proxy
 from tests.support.child_processes import free_port
-from tests.support.places import until
 from tests.support.served import site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

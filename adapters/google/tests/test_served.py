@@ -158,14 +158,16 @@ async def test_of_many_duplicates_that_claim_at_once_one_charges_and_the_task_is
     workflow = cloud.deploy_source("fenced", FENCED)
     config = cloud.configured(tmp_path, {"it": {"workflow": workflow}})
     with listening() as shop:
-        async with client_of(config, port=cloud.port) as client, anyio.create_task_group() as group:
+        async with client_of(config, port=cloud.port) as client:
             task_id = str((await client.call("it", {"shop": shop.url})).result["taskId"])
             first = cloud.engine.seen(cloud.executions(workflow)[0])
             again = (cloud.engine.execute(workflow, {"shop": shop.url}, dict(first.labels)) for _ in range(5))
-            for name in (names := [first.name, *again]):
-                group.start_soon(partial(deliver, cloud.engine, name, {}, method="PUT"))
+            names = [first.name, *again]
+            async with anyio.create_task_group() as group:
+                for name in names:
+                    group.start_soon(partial(deliver, cloud.engine, name, {}, method="PUT"))
             done = (await client.until(task_id))["result"]["structuredContent"]
             ended = [await anyio.to_thread.run_sync(cloud.engine.ended, name) for name in names]
-    assert len(shop.requests) == 1
-    assert sorted((json.loads(each.result) for each in ended), key=str) == [done, *[{"lost": True}] * 5]
-    assert done["by"] in {name.rpartition("/")[2] for name in names}
+            assert len(shop.requests) == 1
+            assert sorted((json.loads(each.result) for each in ended), key=str) == [done, *[{"lost": True}] * 5]
+            assert done["by"] in {name.rpartition("/")[2] for name in names}

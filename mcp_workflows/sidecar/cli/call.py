@@ -299,7 +299,7 @@ class _Call:
         arguments = read_arguments(map(read_pair, self.words), schema, self.given)
         if tool is None:
             return arguments
-        arguments = tool.checker.normalize(arguments)
+        arguments = cast("dict[str, Any]", tool.checker.normalize(arguments))
         properties: Schema = schema.get("properties", {})
         brought = frozenset(name for question in tool.ask for name in tool.ask[question].answers(question))
         if missing := [name for name in schema.get("required", ()) if name not in {*arguments, *brought}]:

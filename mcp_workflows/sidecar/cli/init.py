@@ -88,7 +88,8 @@ def init(
     log(LogLevel.WARNING)
     path = either(config, option)
     if add is not None or mcp is not None:
-        for line in _of_server(mcp, (workflows or [None])[0]) if mcp is not None else _of_engine(path, str(add)):
+        lines = _of_engine(path, str(add)) if mcp is None else _of_server(mcp, next(iter(workflows or ()), None))
+        for line in lines:
             say(line)
         return
     file = path if is_python(path) else None

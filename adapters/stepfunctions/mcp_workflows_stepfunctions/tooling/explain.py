@@ -76,9 +76,9 @@ async def explain(
         said = problems(await reader.read(ref.handle), ref.gates)
         defined = await _defined_states(client, machines, ref.workflow)
         for name in closed:
-            why = [text.removeprefix(f"gate {name}: ") for text in said if text.startswith(f"gate {name}: ")]
+            found = [text.removeprefix(f"gate {name}: ") for text in said if text.startswith(f"gate {name}: ")]
             state = gate_state(ref.gates[name].when)
-            gates[name] = ExplainedGate.closed("; ".join(why) or _why_closed(state, events, defined))
+            gates[name] = ExplainedGate.closed("; ".join(found) or _why_closed(state, events, defined))
     reason, advice = _reason(execution, events)
     return Explanation(
         reason=reason,
