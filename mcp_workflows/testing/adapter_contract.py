@@ -110,18 +110,23 @@ class AdapterContract:
     pytestmark: ClassVar[Sequence[pytest.MarkDecorator]] = [pytest.mark.anyio]
 
     def __init_subclass__(cls, **more: Any) -> None:  # Any: of other classes
-        """Give the class the tests of the laws that apply to it; a law that it overrides stays overridden."""
+        """Give the class the tests of the laws that apply to it.
+
+        An override in the class itself stays. An inherited one is dropped if the law does not apply to the class.
+        """
         super().__init_subclass__(**more)
         unknown = cls.lacks - PARTS.keys()
         assert not unknown, f"a subject has no optional part {sorted(unknown)}"
         for test, needs in TESTS.items():
-            if getattr(cls, test.__name__, None) not in (test, None):
-                continue
             applies = (
                 cls.starts in needs.starts
                 and cls.lacks.isdisjoint(needs.parts)
                 and (needs.capability is None or needs.capability in cls.capabilities - cls.untried)
             )
+            is_overridden = getattr(cls, test.__name__, None) not in (test, None)
+            is_concrete = "capabilities" in vars(cls)
+            if is_overridden and (applies or test.__name__ in vars(cls) or not is_concrete):
+                continue
             setattr(cls, test.__name__, test if applies else None)
 
     @pytest.fixture

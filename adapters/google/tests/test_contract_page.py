@@ -67,7 +67,7 @@ def test_the_adapter_embeds_what_the_page_tells_to_append() -> None:
     assert isinstance(GoogleAdapter.tooling, Embeds)
     assert GoogleAdapter.tooling.embeds() == embedded_files()
     [command] = [line for line in blocks("sh")[0].splitlines() if " helper " in line]
-    assert command.split()[2] in FILES
+    assert command.split()[3] in FILES
     assert "--update-env-vars=MCP_WORKFLOWS_URL=" in blocks("sh")[0]
 
 

@@ -121,7 +121,7 @@ async def test_a_question_asked_while_the_sidecar_is_down_is_there_when_it_is_ba
 async def test_a_question_is_told_at_once_though_the_next_look_is_a_minute_away(
     cloud: GoogleCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.engines.polling.policy.PollingPolicy.pace", Mock(return_value=60.0))
+    monkeypatch.setattr("mcp_workflows.engines.polling.policy.PollingPolicy.interval", Mock(return_value=60.0))
     quota = {"share": 1, "list_executions": 1}  # one sweep in more than a minute
     workflow = cloud.deploy_source("asks", HELD)
     config = cloud.configured(tmp_path, {"it": {"workflow": workflow}}, quota=quota)

@@ -71,7 +71,7 @@ def test_the_page_shows_the_files_as_they_are() -> None:
     assert shown == [read_embedded_files()["asl"], read_embedded_files()["asl-jsonata"]]
     assert re.findall(r"\[`(asl.*?)`\]\(\.\./samples/questions/stepfunctions/(.*?)\)", PAGE) == list(FILES.items())
     [command] = [line for line in blocks("sh")[0].splitlines() if " helper " in line]
-    assert command.split()[2] in FILES
+    assert command.split()[3] in FILES
 
 
 def test_the_page_has_the_names_of_the_contract() -> None:

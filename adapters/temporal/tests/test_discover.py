@@ -315,7 +315,7 @@ async def test_a_drafted_tool_loads_once_it_is_uncommented(own: Scene, empty_ser
         await begin(own, kind)
     await begin(own, "Elsewhere", queue="true")
     await until_seen(own, "Elsewhere")
-    done = await anyio.to_thread.run_sync(run, "import", "shop", "-c", str(config))
+    done = await anyio.to_thread.run_sync(run, "init", "--add", "shop", "-c", str(config))
     assert (done.returncode, done.stderr) == (0, "")
     assert "# Configured is there already: fulfil_order" in done.stdout
     assert all(line.startswith("  # ") for line in done.stdout.split("tools:\n")[1].splitlines() if line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import uuid
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager
@@ -95,8 +96,8 @@ async def executed(server: DevServer, folder: Path) -> str:
 
 def replayed(folder: Path) -> Sequence[str]:
     """What the docs' own command prints."""
-    [line] = [line for line in block("sh").splitlines() if " replay " in line]
-    command = [COMMAND, *line.split()[1:]]
+    [line] = [line for line in block("sh").splitlines() if " --history " in line]
+    command = [COMMAND, *shlex.split(line)[1:]]
     done = run(command, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

@@ -126,7 +126,7 @@ def find_mismatches(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> 
     for sent in read_sent(gates):
         handlers = {MessageKind.SIGNAL: "signals", MessageKind.UPDATE: "updates"}[sent.message.kind]
         handler = getattr(definition, handlers, {}).get(sent.message.name)
-        if handler is not None and (mismatch := _mismatch(sent, as_mapping(gates[sent.gate].get("ask")), handler)):
+        if handler is not None and (mismatch := _mismatch(sent, gates[sent.gate], handler)):
             found[f"{sent.gate}.{sent.part}.args"] = mismatch
     return found
 
