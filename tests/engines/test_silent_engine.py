@@ -71,13 +71,13 @@ async def message(here: Place, task_id: str) -> str:
 
 
 async def known_silent(here: Place, task_id: str) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while "no answer since" not in await message(here, task_id):
             await anyio.sleep(0.05)
 
 
 async def heard_again(here: Place, task_id: str) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while "engine memory" in await message(here, task_id):
             await anyio.sleep(0.05)
 
@@ -154,11 +154,11 @@ async def test_starts_are_made_good_a_few_at_a_time(
     engine.most.clear()
     monkeypatch.setattr("mcp_workflows.tasks.maintenance.RECOVER_AFTER", timedelta(0))
     async with place(tmp_path, engine, DEFAULT_POLICY):
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while engine.waiting["start"] < RECOVER_AT_ONCE:
                 await anyio.sleep(0.01)
         engine.thaw()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while len(engine.handles) < 30:
                 await anyio.sleep(0.05)
     assert engine.most["start"] == RECOVER_AT_ONCE
@@ -199,7 +199,7 @@ class OneSlow(MemoryAdapter):
 
 async def probe_is_due(here: Place) -> None:
     """The circuit lets one look through now."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             with suppress(EngineUnavailable), here.engines.admitted("memory"):
                 return

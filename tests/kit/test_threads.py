@@ -14,7 +14,7 @@ from mcp_workflows.kit.threads import BlockingCall, begin_call
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 10
+PATIENCE = 60.0
 
 
 async def test_all_who_wait_for_a_call_get_its_outcome() -> None:

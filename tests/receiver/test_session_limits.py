@@ -77,7 +77,7 @@ class Door:
 
     async def has_room(self, who: str = "alice") -> str:
         """Once another session can be opened: its id."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (response := await self.opens(who)).status_code != 200:
                 await anyio.sleep(0.01)
         return str(response.headers["mcp-session-id"])

@@ -139,7 +139,7 @@ class Stage:
         return [tool["name"] for tool in (await self.client.send("tools/list")).result["tools"]]
 
     async def until_listed(self, *names: str) -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while await self.listed() != list(names):
                 await anyio.sleep(0.01)
 
@@ -151,7 +151,7 @@ async def seen(marks: Marks) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not condition():
             await anyio.sleep(0.005)
 
@@ -253,7 +253,7 @@ async def test_clients_hear_of_it_and_only_when_the_list_is_another(
         assert old.server_capabilities.tools.list_changed
         for exposed in ([marked("a")], [marked("a"), marked("b")], []):
             here.exposed = exposed
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 assert await anext(aiter(listening)) == ToolsListChanged()
             await seen(here)
             heard += 1
@@ -545,7 +545,7 @@ async def test_a_pinned_tool_stays_as_it_was_accepted_until_its_change_is_accept
     assert "has changed its " in found["a"]["text"]
     assert (await check(config, accept=True)).as_json()["ok"]
     assert (await check(config)).as_json()["ok"]
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while (await stage.client.send("tools/list")).result["tools"] == before:
             await anyio.sleep(0.01)
 
@@ -556,7 +556,7 @@ async def test_a_change_of_a_tool_without_a_pin_is_logged_recorded_and_offered(
     records = recorded(stage, monkeypatch)
     for description in ("One.", "Two."):
         stage.here.exposed = [marked("a", description=description)]
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while [tool["description"] for tool in (await stage.client.send("tools/list")).result["tools"]][1:] != [
                 description
             ]:

@@ -35,7 +35,7 @@ async def raw(url: str, head: Sequence[str], body: str = "") -> tuple[int, str]:
     assert address.port
     lines = [*head, f"content-length: {len(body)}", "connection: close", "", body]
     answer = bytearray()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with await anyio.connect_tcp(address.hostname, address.port) as stream:
             await stream.send("\r\n".join(lines).encode())
             async for chunk in stream:
@@ -215,7 +215,7 @@ async def test_a_request_that_stays_incomplete_is_closed(
     monkeypatch.setattr(request_headers, "REQUEST_SECONDS", 0.3)
     async with over_http(scene(tmp_path, ECHO), http=BoundedHeaders) as url:
         address, answer = urlsplit(url), b""
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async with await anyio.connect_tcp(str(address.hostname), address.port or 0) as stream:
                 await stream.send(sent)
                 async for chunk in stream:

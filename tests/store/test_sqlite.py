@@ -421,7 +421,7 @@ async def test_a_sync_needs_no_thread_of_the_server(url: str) -> None:
             group.start_soon(anyio.to_thread.run_sync, go.wait)
         await store.create(make_task(), durable=False)
         try:
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 await store.sync()
         finally:
             go.set()

@@ -294,7 +294,7 @@ async def test_a_server_looks_at_its_file_in_the_background_and_is_not_ready_if_
     size = (tmp_path / "tasks.db").stat().st_size // PAGE
     overwritten(tmp_path / "tasks.db", size - 3, size)
     async with served(place(tmp_path)) as client:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (found := await readiness(client))[0] == 200:
                 await anyio.sleep(0.02)
         assert "damaged" in found[1]["store"]

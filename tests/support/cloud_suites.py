@@ -45,7 +45,7 @@ from tests.support.engine_process import EngineProcess
 from tests.support.served import Peer, peer, told
 from tests.support.sidecars import dying_sidecar, sidecar
 
-PATIENCE: Final = 20.0  # seconds
+PATIENCE: Final = 120.0  # seconds
 NO: Final = {"action": "decline"}
 OK_FORM: Final = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 APPROVE: Final = InputRequest(method="elicitation/create", params={"mode": "form", "message": "Approve?"})

@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio
 
-TIMEOUT: Final = 60.0  # seconds after which a condition that does not come true fails the test
+TIMEOUT: Final = 120.0  # seconds after which a condition that does not come true fails the test
 
 
 async def until(condition: Callable[[], bool], within: float = TIMEOUT) -> None:

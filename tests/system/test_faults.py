@@ -100,7 +100,7 @@ async def test_an_engine_that_throttles_ends_no_task_and_starts_nothing_twice(tm
     # how often it was started is counted without the limit
     with DevServer(tmp_path) as server:
         temporal = await connect(server)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while (count := (await temporal.count_workflows("TaskQueue = 'q'")).count) == 0:
                 await anyio.sleep(0.2)
         assert count == 1
@@ -111,7 +111,7 @@ async def throttled(server: DevServer) -> bool:
     temporal = await connect(server)
     nothing = WorkflowExecution(workflow_id="nothing")
     request = DescribeWorkflowExecutionRequest(namespace="default", execution=nothing)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while True:
             try:
                 await temporal.workflow_service.describe_workflow_execution(request)

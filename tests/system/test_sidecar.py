@@ -192,7 +192,7 @@ async def quiet(stream: AbstractAsyncContextManager[httpx2.Response]) -> httpx2.
     """The headers of a stream on which nothing is said, once it has been kept alive twice."""
     async with stream as response:
         seen = ""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async for text in response.aiter_text():
                 seen += text
                 if kept_alive(seen) >= 2:

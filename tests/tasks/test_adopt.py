@@ -125,7 +125,7 @@ class House:
         return await self.service.get(task.task_id, who)
 
     async def until(self, task: TaskView, *statuses: Status) -> TaskView:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (seen := await self.get(task)).status not in statuses:
                 await anyio.sleep(0.01)
         return seen

@@ -46,7 +46,7 @@ class House:
         return row
 
     async def until(self, task: Task, condition: Callable[[Task], bool]) -> None:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not condition(await self.row(task)):
                 await anyio.sleep(0.02)
 
@@ -142,7 +142,7 @@ async def test_a_key_of_a_task_of_another_engine_is_refused(tmp_path: Path, left
             await here.executions.create(old_task("", idempotency_key="once"))
         assert (await here.row(theirs), here.engine.handles) == (theirs, [])
     async with house(tmp_path, "prod") as there:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             assert (await there.executions.create(old_task("", idempotency_key="once"))).id == theirs.id
 
 

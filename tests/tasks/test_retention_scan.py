@@ -139,7 +139,7 @@ async def test_a_round_that_was_killed_goes_on_at_its_place_in_another_process_a
     killed = RetentionScan(here.store, _Unreleased(here.store, lambda: here.now), stuck, lambda: here.now)
     async with anyio.create_task_group() as group:
         group.start_soon(killed.round)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await reached.wait()
         group.cancel_scope.cancel()
     assert here.looks == ALL[:45]

@@ -166,7 +166,7 @@ async def test_what_nobody_asks_for_is_found_in_the_background(tmp_path: Path, c
             engines,
             Executions(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock),
         ):
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while (await here.row(task)).handle is None:
                     await anyio.sleep(0.02)
         assert here.engine.calls["start"] == 1
@@ -190,7 +190,7 @@ async def test_a_clock_that_jumps_ahead_starts_nothing_again_that_cannot_be_seen
                 clock.time = task.created + ahead
                 assert await one.observe(task) == (task, f"engine memory: {NOT_KNOWN}")
             here.engine.faults.lag = 0
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while (found := (await one.observe(task))[0]).handle is None:
                     await anyio.sleep(0.02)
         assert [found.handle] == here.engine.handles
@@ -439,7 +439,7 @@ async def test_who_waits_for_a_task_waits_on_until_it_is_found(tmp_path: Path, c
             async def enough(observed: ObservedTask) -> bool:
                 return observed.task.handle is not None
 
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
                     group.start_soon(searched_twice, here)
                     assert (await one.follow(task, enough, timeout=0)).handle == here.engine.handles[0]

@@ -119,7 +119,7 @@ async def test_what_was_just_seen_is_shown_with_the_reason_why_it_is_not_saved(d
         assert str(seen.message).startswith(disk.said)
         assert (await stored(disk, asks)).execution.status is Status.RUNNING
         disk.recover()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (seen := await here.get(asks)).message != "waiting for an answer":
                 await anyio.sleep(0.05)
         assert (await stored(disk, asks)).execution.status is Status.INPUT_REQUIRED
@@ -141,7 +141,7 @@ async def test_an_end_that_could_not_be_saved_is_never_taken_back_and_is_saved_l
             await anyio.sleep(0.05)
         assert not (await stored(disk, task_id)).ended
         disk.recover()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not (await stored(disk, task_id)).ended:
                 await anyio.sleep(0.05)
         assert (await here.get(task_id)).message is None
@@ -176,16 +176,16 @@ async def test_a_task_whose_start_or_cancellation_cannot_be_noted_can_be_read(di
         (starts,) = await here.start("forever", 1)
         engine.faults.silent = frozenset()
         disk.refuse()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (seen := await here.get(stops)).status is not Status.CANCELLED:
                 await anyio.sleep(0.05)
         assert str(seen.message).startswith(disk.said)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while "the store" not in str((seen := await here.get(starts)).message):
                 await anyio.sleep(0.05)
         assert seen.status is Status.RUNNING
         disk.recover()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (await here.get(starts)).message != "working":
                 await anyio.sleep(0.05)
 
@@ -218,7 +218,7 @@ async def test_every_way_to_read_a_task_goes_on_in_both_revisions(disk: Disk) ->
                     assert disk.said in str(frame), frame
                     break
         disk.recover()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while "statusMessage" in (seen := await client.get(first)):
                 await anyio.sleep(0.05)
         assert seen["status"] in ENDED

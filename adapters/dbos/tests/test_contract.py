@@ -181,7 +181,7 @@ class TestWorkersElsewhere(AdapterContract):
             url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
             settings = DbosSettings.model_validate({"database": url, "queue": "work"})
             async with DbosAdapter(settings) as adapter, proxy.losing():
-                with anyio.fail_after(10), pytest.raises(EngineUnavailable):
+                with anyio.fail_after(60), pytest.raises(EngineUnavailable):
                     await adapter.describe(Ref(workflow="echo", handle="one"))
 
 

@@ -22,7 +22,7 @@ from mcp_workflows_dbos.tooling.schema import draft_file
 from mcp_workflows.adapter import Execution, Failure, Ref, Start, Status
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable
 
-PATIENCE = 30  # seconds
+PATIENCE = 60.0  # seconds
 RETRIES = 3
 HEAD = "from dbos import DBOS; from mcp_workflows_dbos import McpError\n"
 WORKFLOWS = """

@@ -31,7 +31,7 @@ from tests.support.commands import Piped, piped
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("processes")]
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 40  # seconds
+PATIENCE = 60.0  # seconds
 STEPS = 4
 CODE = """
 import asyncio

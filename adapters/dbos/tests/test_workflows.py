@@ -19,7 +19,7 @@ from mcp_workflows import Tool
 from mcp_workflows.adapter import Execution, Ref, Start, Status
 from mcp_workflows.tasks.results import mismatch, tool_result
 
-PATIENCE = 30  # seconds
+PATIENCE = 60.0  # seconds
 
 
 async def ended(folder: Path, workflow: str, **arguments: object) -> Execution:

@@ -217,7 +217,7 @@ async def test_why_it_waits_is_told(calls: Client, google_engine: GoogleEngine) 
     name = google_engine.execute(workflow)
     execution = ExecutionName.parse(name)
     google_engine.at(name, "wait")
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not any(callback.waiters for callback in await calls.callbacks(execution)):
             await anyio.sleep(0.01)
     gate = await explain(calls, execution, RUNNING)

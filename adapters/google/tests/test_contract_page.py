@@ -146,7 +146,7 @@ async def test_the_gate_on_the_page_opens_its_step(accepts: bool, google_engine:
     async with cloud.adapter(google_engine) as adapter:
         start = Start(workflow=deployed, arguments=[{}], key=uuid.uuid4().hex, created=datetime.now(UTC))
         ref = Ref(workflow=deployed, handle=await adapter.start(start), gates=gates)
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             while not (seen := await adapter.describe(ref)).requests:
                 await anyio.sleep(0.01)
         [(key, request)] = seen.requests.items()
@@ -154,7 +154,7 @@ async def test_the_gate_on_the_page_opens_its_step(accepts: bool, google_engine:
         template = gates["approval"].send if accepts else gates["approval"].decline
         sent = Template(template).render({**scope, "answer": {"ok": True} if accepts else None})
         await adapter.answer(ref, {key: {"action": "accept" if accepts else "decline", "send": sent}})
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             while not (seen := await adapter.describe(ref)).terminal:
                 await anyio.sleep(0.01)
     assert seen.output == ("shipped, says ada" if accepts else "kept")

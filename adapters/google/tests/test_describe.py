@@ -179,7 +179,7 @@ def finish(stub: Injecting) -> None:
 
 async def completed(client: Peer, stub: Injecting, task_id: str) -> Any:
     """The end of a task whose execution is found at last."""
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         while "starting" in (await client.get(task_id)).get("statusMessage", ""):
             await anyio.sleep(0.05)
     finish(stub)
@@ -199,7 +199,7 @@ async def test_a_list_that_lags_starts_nothing_again(stub: Injecting, client: Pe
     stub.lag = True
     stub.tell("CreateExecution", LOST)
     task_id = await called(client)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while stub.count("ListExecutions") < 4:
             await client.get(task_id)
             await anyio.sleep(0.1)

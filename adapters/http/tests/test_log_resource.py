@@ -45,7 +45,7 @@ async def test_a_running_build_shows_its_log_to_its_owner_alone(tmp_path: Path) 
                 task_id = (await owner.call("forever")).result["taskId"]
                 uri = (await owner.get(task_id))["_meta"]["mcp-workflows/log"]
                 log = ""
-                with anyio.fail_after(30):
+                with anyio.fail_after(60):
                     while "it waits" not in log:
                         reply = await owner.send("resources/read", {"uri": uri})
                         log = "" if "error" in reply.body else reply.result["contents"][0]["text"]

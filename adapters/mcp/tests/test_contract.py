@@ -102,7 +102,7 @@ class TestOnce(AdapterContract):
         async with subject.losing_replies(adapter):
             handle = await adapter.start(order)
         ref = Ref(workflow="echo", handle=handle)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not (seen := await adapter.describe(ref)).terminal:
                 await anyio.sleep(0.05)
         assert (seen.status, seen.failure and seen.failure.kind) == (Status.FAILED, "OutcomeUnknown")

@@ -159,7 +159,7 @@ async def test_a_server_over_http_that_is_killed_in_a_start_started_one_executio
                 await started(adapter, "forever")
             server.kill()
             await anyio.to_thread.run_sync(server.start)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while True:
                     try:
                         ref = await started(adapter, "forever")

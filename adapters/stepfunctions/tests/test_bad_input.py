@@ -80,7 +80,7 @@ async def test_a_missing_permission_is_named_with_its_resource_and_ends_no_task(
         for action in EXECUTION_ACTIONS:
             play(server)
             server.tell(action, error("AccessDeniedException", no(f"states:{action}", EXECUTION, POLICY)))
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while action not in (task := await client.get(task_id)).get("statusMessage", ""):
                     await anyio.sleep(0.05)
             assert task["status"] == "working"
@@ -165,7 +165,7 @@ def packing(server: Injecting) -> Injecting:
 
 async def until(client: Peer, task_id: str, text: str) -> str:
     """The message once it has this text; each answer on the way comes in time, and is no end."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             with stopwatch() as seconds:
                 seen = await client.get(task_id)

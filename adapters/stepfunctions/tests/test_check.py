@@ -232,7 +232,7 @@ async def test_an_activity_that_nobody_polls_is_told(
         stepfunctions.machine(cloud.one_state("Work", {"Type": "Task", "Resource": activity, "End": True})), []
     )
     ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while "no worker has taken" not in (told := await adapter.tooling.explain(ref)).reason:
             await anyio.sleep(0.02)
     await adapter.cancel(ref)

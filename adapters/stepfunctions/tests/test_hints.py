@@ -27,7 +27,7 @@ from adapters.stepfunctions.tests.injecting import refusing
 from mcp_workflows.errors import EngineRefused
 from tests.support.stepfunctions_engine import StepFunctions
 
-PATIENCE = 30.0  # seconds
+PATIENCE = 60.0  # seconds
 DOCS = Path(__file__).parents[3] / "docs" / "stepfunctions-events.md"
 ASK: Any = {
     "Type": "Task",

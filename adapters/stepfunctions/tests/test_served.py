@@ -66,7 +66,7 @@ async def test_an_answer_that_comes_too_late_is_ignored_and_the_next_question_st
     async with client_of(local.configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})) as client:
         task_id = await called(client)
         late, _ = await asked(client, task_id)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (key := next(iter((await client.get(task_id)).get("inputRequests", {late: 0})))) == late:
                 await anyio.sleep(0.05)
         await acknowledged(client, task_id, **{late: YES})

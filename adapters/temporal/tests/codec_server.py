@@ -93,7 +93,7 @@ async def codec_server(codec: PayloadCodec) -> AsyncGenerator[CodecServer]:
     server = uvicorn.Server(config)
     async with anyio.create_task_group() as group:
         group.start_soon(server.serve)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not server.started:  # it has no event for that
                 await anyio.sleep(0.01)
         yield served

@@ -64,7 +64,7 @@ async def flood(busy: Busy, asked: Verifier, many: int) -> AsyncGenerator[None]:
     async with anyio.create_task_group() as group:
         for number in range(many):
             group.start_soon(_verified, asked, f"made-up-{number}")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while len(busy.held) < min(many, AT_ONCE):
                 await anyio.sleep(0.005)
         try:
@@ -147,7 +147,7 @@ async def test_over_http_strangers_are_told_to_come_later_and_users_are_let_in(
         async with anyio.create_task_group() as group:
             for number in range(AT_ONCE):
                 group.start_soon(here.ping, f"made-up-{number}")
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while len(busy.held) < AT_ONCE:
                     await anyio.sleep(0.005)
             refused = await here.ping("another-made-up", {"x-forwarded-for": "192.0.2.2"})
@@ -166,7 +166,7 @@ async def test_made_up_tokens_on_other_paths_keep_nobody_out(tmp_path: Path, bus
             sent.append((await here.http.post(here.url.replace("/mcp", path), headers=headers)).status_code)
 
         async with anyio.create_task_group() as group:
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 for number in range(OF_ONE + WAITING):
                     for path in ("/healthz", "/engines/memory/callback", "/nothing-here"):
                         group.start_soon(send, number, path)

@@ -59,7 +59,7 @@ class Stage:
         return [tool["name"] for tool in (await self.client.send("tools/list")).result["tools"]]
 
     async def until_listed(self, *names: str) -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while await self.listed() != list(names):
                 await anyio.sleep(0.02)
 
@@ -86,7 +86,7 @@ async def test_a_team_that_saves_adds_or_removes_a_file_is_served(
         (tmp_path / "teams" / "b.yaml").unlink()
         await stage.until_listed("orders_make")
         (tmp_path / "teams" / "a.yaml").write_text(BROKEN)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not (said := _errors(caplog)):
                 await anyio.sleep(0.02)
         assert said[0].startswith("not reloaded, the last good configuration stays:\n")
