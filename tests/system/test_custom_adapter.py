@@ -56,7 +56,7 @@ def install(project: Path, target: Path) -> Mapping[str, str]:
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     program, *words = command
     full = COMMAND if program == "mcp-workflows" else program
-    return commands.run([full, *words], cwd=folder, env=environment, seconds=120)
+    return commands.run([full, *words], cwd=folder, env=environment, seconds=600)
 
 
 def pytest_in(folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

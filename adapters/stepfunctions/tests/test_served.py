@@ -50,7 +50,7 @@ EXPIRES: Final = {
     "StartAt": "Ask",
     "States": {
         "Ask": {
-            **local.without(local.asking("Now?", TimeoutSeconds=1), "End"),
+            **local.without(local.asking("Now?", TimeoutSeconds=5), "End"),
             "Catch": [{"ErrorEquals": ["States.Timeout"], "ResultPath": None, "Next": "AskAgain"}],
             "Next": "AskAgain",
         },
