@@ -171,9 +171,9 @@ def read_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
             continue
         moved[("tools", tool.name)] = (tool.source, tool.where)
         entries[tool.name] = tool.entry
-        if isinstance(tool.entry, dict):
+        if isinstance(entry := tool.entry, dict):
             above = [(source, ("rules", pattern), layers.rules[pattern]) for pattern in layers.rules_for(tool.name)]
-            mine = (tool.source, tool.where, mapping_in(tool.entry))
+            mine = (tool.source, tool.where, cast("Settings", entry))
             entries[tool.name], origins = _merge([(source, ("defaults",), layers.defaults), mine, *above])
             moved |= {("tools", tool.name, *key): origin for key, origin in origins.items()}
     data = {key: value for key, value in source.data.items() if key not in COMPOSED}
