@@ -51,23 +51,6 @@ async def client_of(config: Path, *, port: int = 0) -> AsyncGenerator[Peer]:
         yield client
 
 
-async def by_flags(config: Path, *words: str) -> Mapping[str, tuple[Any, str]]:
-    """What `mcp-workflows call` prints, as JSON, and what it says beside, as a client of each revision with tasks."""
-    found: dict[str, tuple[Any, str]] = {}
-
-    async def call(revision: str) -> None:
-        command = [COMMAND, "call", "-c", str(config), "--era", revision, *words]
-        with anyio.fail_after(60):
-            done = await anyio.to_thread.run_sync(partial(run, command, cwd=config.parent))
-        assert done.returncode == 0, done.stderr
-        found[revision] = json.loads(done.stdout), done.stderr
-
-    async with anyio.create_task_group() as group:
-        for revision in ("2026-07-28", "2025-11-25"):
-            group.start_soon(call, revision)
-    return found
-
-
 async def called(client: Peer, **more: Any) -> str:
     """The id of a new task of the tool `it`."""
     return str((await client.call("it", {"order_id": "A1"}, **more)).result["taskId"])
