@@ -49,16 +49,6 @@ async def test_subworkflows_are_called_by_name_and_by_position_with_defaults() -
     assert await run(SUBWORKFLOWS, {"b": "b"}) == ["a-b", "1-none", "1-23-4"]
 
 
-async def test_endless_recursion_is_an_error() -> None:
-    found = await failed("main:\n  steps: [{a: {return: '${f()}'}}]\nf:\n  steps: [{a: {return: '${f()}'}}]")
-    assert found["tags"] == ["RecursionError"]
-
-
-async def test_an_endless_loop_ends_with_an_error_that_nothing_catches() -> None:
-    loop = "- a: {try: {steps: [{b: {next: c}}, {c: {next: b}}]}, except: {as: e, return: caught}}"
-    assert (await failed(loop))["tags"] == ["ResourceLimitError"]
-
-
 async def test_a_busy_loop_can_be_cancelled_and_lets_others_run() -> None:
     task = asyncio.create_task(run("- a: {next: b}\n- b: {next: a}"))
     for _ in range(5):
@@ -85,15 +75,18 @@ async def test_a_branch_that_waits_can_be_cancelled() -> None:
         await task
 
 
-MEMORY = [
+ENDLESS = [
+    "- a: {try: {steps: [{b: {next: c}}, {c: {next: b}}]}, except: {as: e, return: caught}}",
     "- a: {assign: [{x: abcdefgh}]}\n- b: {assign: [{x: '${x + x}'}], next: b}",
     "- a: {assign: [{x: [abcdefgh]}]}\n- b: {assign: [{x: '${list.concat(x, x)}'}], next: b}",
 ]
 
 
-@pytest.mark.parametrize("source", MEMORY, ids=["strings", "lists"])
-async def test_variables_cannot_grow_without_end(source: str) -> None:
+@pytest.mark.parametrize("source", ENDLESS, ids=["loop", "strings", "lists"])
+async def test_what_has_no_end_is_an_error_that_nothing_catches(source: str) -> None:
     assert (await failed(source))["tags"] == ["ResourceLimitError"]
+    recursion = "main:\n  steps: [{a: {return: '${f()}'}}]\nf:\n  steps: [{a: {return: '${f()}'}}]"
+    assert (await failed(recursion))["tags"] == ["RecursionError"]
 
 
 async def test_retry_waits_longer_each_time_and_then_gives_up() -> None:
@@ -114,7 +107,6 @@ async def test_retry_waits_longer_each_time_and_then_gives_up() -> None:
 
 RETRIED = [
     ("${http.default_retry}", failure(Tag.CONNECTION, "lost"), 6),
-    ("${http.default_retry}", response(500), 1),
     ("${http.default_retry_non_idempotent}", failure(Tag.CONNECTION, "lost"), 1),
     ("${http.default_retry_non_idempotent}", failure(Tag.CONNECTION_FAILED, "refused"), 6),
     ("${http.default_retry_non_idempotent}", response(429), 6),
@@ -257,14 +249,7 @@ async def test_a_replay_takes_every_answer_from_the_journal_and_does_nothing_aga
     assert len(first.journal) == len(first.effects) == 1 + 3 * 2 + 3
 
 
-async def test_a_changed_answer_does_not_change_the_journal() -> None:
-    desk = Desk(answers={"http.request": lambda _: response(200, {"n": 1})})
-    await run("- a: {call: http.get, args: {url: 'http://x'}, result: r}\n- b: {assign: [{r.headers: {}}]}", desk=desk)
-    ((answer),) = desk.journal.values()
-    assert answer["headers"] == {"content-type": "application/json"}
-
-
-@pytest.mark.parametrize("ends", ["[1, 3]", '["${1}", "${n}"]', '"${[1, n]}"', '"${both}"'])
+@pytest.mark.parametrize("ends", ["[1, 3]", '["${1}", "${n}"]', '"${[1, n]}"'])
 @pytest.mark.parametrize("loop", ["for: LOOP", "parallel: {shared: [total], for: LOOP}"])
 async def test_a_range_may_be_an_expression(ends: str, loop: str) -> None:
     body = f"{{value: v, range: {ends}, steps: [{{add: {{assign: [{{total: '${{total + v}}'}}]}}}}]}}"

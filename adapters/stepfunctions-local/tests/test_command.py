@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import runpy
 import shlex
 import signal
 import subprocess
@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsSettings
 from mcp_workflows_stepfunctions_local.release import MOTO, LocalEngineError, is_known
@@ -29,38 +30,35 @@ from tests.support.sidecars import Process
 from tests.support.stepfunctions_engine import StepFunctions
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs/stepfunctions-local.md"
+PAGE = (ROOT / "docs/stepfunctions-local.md").read_text()
+MODULE = "mcp_workflows_stepfunctions_local"
 
 
 def server() -> Any:
     """The module of the server; moto takes seconds to import."""
-    return import_module("mcp_workflows_stepfunctions_local.server")
+    return import_module(f"{MODULE}.server")
+
+
+def blocks(language: str) -> Sequence[str]:
+    """The fenced blocks of its page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
 def test_a_port_that_is_taken_is_said_to_be(stepfunctions: StepFunctions) -> None:
-    with pytest.raises(
-        LocalEngineError, match=rf"cannot listen on 127\.0\.0\.1:{stepfunctions.port} \(Address already in"
-    ):
+    with pytest.raises(LocalEngineError, match=rf"cannot listen on 127\.0\.0\.1:{stepfunctions.port} "):
         server().check_port("127.0.0.1", stepfunctions.port)
 
 
-@pytest.mark.usefixtures("processes")
-def test_without_moto_it_says_what_to_install() -> None:
-    hidden = (
-        "import sys; sys.modules['moto'] = None; sys.argv = ['local'];"
-        "import runpy; runpy.run_module('mcp_workflows_stepfunctions_local', run_name='__main__')"
-    )
-    ended = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 1
-    assert "pip install 'mcp-workflows[stepfunctions-local]'" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-def test_another_moto_is_named_as_the_reason() -> None:
-    patches = import_module("mcp_workflows_stepfunctions_local.patches")
+def test_without_the_right_moto_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    patches = import_module(f"{MODULE}.patches")
     with pytest.raises(LocalEngineError, match=r"moto>=5\.2\.5,<5\.3 .*has no vanished"):
         patches.require(signal, "SIGTERM", "vanished")
     assert [is_known(version) for version in ("5.2.4", "5.2.5", "5.2.11", "5.3.0")] == [False, True, True, False]
+    project = tomllib.loads((ROOT / "adapters/stepfunctions-local/pyproject.toml").read_text())
+    assert MOTO.replace("moto", "moto[server,stepfunctions]") in project["project"]["dependencies"]
+    monkeypatch.setitem(sys.modules, f"{MODULE}.server", None)
+    with pytest.raises(SystemExit, match=r"pip install 'mcp-workflows\[stepfunctions-local\]'"):
+        runpy.run_module(MODULE, run_name="__main__")
 
 
 def test_it_forgets_when_asked_to_and_ends_quickly_though_something_runs(own_stepfunctions: StepFunctions) -> None:
@@ -73,34 +71,43 @@ def test_it_forgets_when_asked_to_and_ends_quickly_though_something_runs(own_ste
     assert own_stepfunctions.end(signal.SIGINT) == 0
 
 
-def test_the_examples_of_its_page_are_right(stepfunctions: StepFunctions) -> None:
-    page = PAGE.read_text()
-    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    environ = {**os.environ, **stepfunctions.environ}
-    ran = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
-    assert ran.stdout.strip() in {"RUNNING", "SUCCEEDED"}, ran.stderr
-    [settings] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+def test_the_examples_of_its_page_are_right(
+    stepfunctions: StepFunctions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in stepfunctions.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    [code] = blocks("python")
+    exec(code, {})
+    assert capsys.readouterr().out.strip() in {"RUNNING", "SUCCEEDED"}
+    [settings] = blocks("yaml")
     loaded: Any = YAML(typ="safe").load(settings)  # pyright: ignore[reportUnknownMemberType]  # untyped stream
     engine = loaded["engines"]["orders"]
     assert engine.pop("adapter") == "stepfunctions"
     StepFunctionsSettings.model_validate(engine)
 
 
-def blocks(language: str) -> Sequence[str]:
-    """The fenced blocks of its page in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+@pytest.mark.usefixtures("processes")
+def test_the_page_lists_every_option() -> None:
+    shown = commands.run([sys.executable, "-m", MODULE, "--help"]).stdout
+    options = set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}
+    assert options == set(re.findall(r"^\| `(--[a-z-]+)", PAGE, re.MULTILINE))
 
 
 class Documented(StepFunctions):
     """The engine as the page starts it, on a port of its own."""
 
     def argv(self) -> Sequence[str]:
-        return [sys.executable, *shlex.split(typed("mcp_workflows_stepfunctions_local"))[1:], "--port", str(self.port)]
+        return [sys.executable, *shlex.split(typed(MODULE))[1:], "--port", str(self.port)]
 
 
 def typed(part: str) -> str:
     """The line of the walk-through that has this part."""
     return next(line for block in blocks("sh") for line in block.splitlines() if part in line)
+
+
+def run(line: str) -> subprocess.CompletedProcess[str]:
+    return commands.run([COMMAND, *shlex.split(line)[1:]])
 
 
 @pytest.mark.usefixtures("processes")
@@ -117,7 +124,7 @@ async def test_the_walk_through_of_its_page_goes_from_an_empty_folder_to_an_answ
         (tmp_path / "workflows.yaml").write_text(config.replace("8083", str(engine.port)))
         checked = run(typed("mcp-workflows check"))
         assert (checked.returncode, "everything is fine" in checked.stdout) == (0, True), checked.stdout
-        [answered] = re.findall(r"`(mcp-workflows call ship_order [^`]*--answer[^`]*)`", PAGE.read_text())
+        [answered] = re.findall(r"`(mcp-workflows call ship_order [^`]*--answer[^`]*)`", PAGE)
         assert answered.startswith(typed("mcp-workflows call"))
         called = run(answered)
         assert (called.returncode, json.loads(called.stdout)) == (0, json.loads(result)), called.stderr
@@ -137,10 +144,6 @@ async def test_the_walk_through_of_its_page_goes_from_an_empty_folder_to_an_answ
     assert done == {"order_id": "A2", "shipped": False}
 
 
-def run(line: str) -> subprocess.CompletedProcess[str]:
-    return commands.run([COMMAND, *shlex.split(line)[1:]])
-
-
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
@@ -158,17 +161,3 @@ def test_a_file_that_cannot_be_deployed_is_said_to_be(
         file.write_text(text)
     with pytest.raises(LocalEngineError, match=complaint):
         server().deploy_file(file, "us-east-1")
-
-
-@pytest.mark.usefixtures("processes")
-def test_the_page_lists_every_option() -> None:
-    command = [sys.executable, "-m", "mcp_workflows_stepfunctions_local", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    options = set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}
-    assert options == set(re.findall(r"^\| `(--[a-z-]+)", PAGE.read_text(), re.MULTILINE))
-
-
-def test_the_range_of_moto_is_the_one_that_is_installed_and_written() -> None:
-    project = tomllib.loads((ROOT / "adapters/stepfunctions-local/pyproject.toml").read_text())
-    assert MOTO.replace("moto", "moto[server,stepfunctions]") in project["project"]["dependencies"]
-    assert f"`{MOTO.removeprefix('moto')}`" in PAGE.read_text()

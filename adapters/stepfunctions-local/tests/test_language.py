@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -39,28 +40,16 @@ TEXT = {"Variable": "$.text", "StringEquals": "b"}
     ("test", "by"),
     [
         (TEXT, "b"),
-        ({"Variable": "$.text", "StringEquals": "c"}, "default"),
-        ({"Variable": "$.null", "IsNull": True}, "b"),
         ({"Variable": "$null", "IsNull": True}, "b"),
         ({"Variable": "$.gone", "IsPresent": False}, "b"),
         ({"Variable": "$gone", "IsPresent": True}, "default"),
-        ({"Variable": "$two.gone", "IsPresent": True}, "default"),
-        ({"Variable": "$null", "IsPresent": True}, "b"),
         ({"And": [{"Variable": "$.gone", "IsPresent": True}, GONE]}, "default"),
         ({"Or": [TEXT, GONE]}, "b"),
         ({"Variable": "$.one", "NumericLessThanPath": "$two"}, "b"),
-        ({"Variable": "$.one", "NumericGreaterThanPath": "$two"}, "default"),
         ({"Variable": "$$.State.Name", "StringEqualsPath": "$$.State.Name"}, "b"),
-        (GONE, "$.gone"),
-        ({"Variable": "$.gone", "IsNull": True}, "$.gone"),
-        ({"Variable": "$.gone", "IsString": False}, "$.gone"),
-        ({"Variable": "$gone", "NumericEquals": 2}, "$gone"),
         ({"Variable": "$$.Execution.Gone", "StringEquals": "b"}, "$$.Execution.Gone"),
-        ({"Variable": "$.text", "StringEqualsPath": "$.gone"}, "$.gone"),
         ({"Variable": "$.text", "StringEqualsPath": "$gone"}, "$gone"),
-        ({"Variable": "$.text", "StringEqualsPath": "$$.Gone"}, "$$.Gone"),
         ({"Not": GONE}, "$.gone"),
-        ({"And": [TEXT, GONE]}, "$.gone"),
         ({"Or": [GONE, TEXT]}, "$.gone"),
     ],
     ids=str,
@@ -85,9 +74,7 @@ def test_a_comparison_with_a_missing_variable_fails_the_execution(
 @pytest.mark.parametrize(
     ("rule", "state", "output"),
     [
-        ({"Condition": True, "Output": "rule"}, {"Output": "default"}, ["rule", 0]),
         ({"Condition": True, "Assign": {"by": 1}}, {"Output": "default", "Assign": {"by": 2}}, ["given", 1]),
-        ({"Condition": False, "Output": "rule", "Assign": {"by": 1}}, {}, ["given", 0]),
         ({"Condition": False, "Output": "rule"}, {"Output": "default", "Assign": {"by": 2}}, ["default", 2]),
     ],
 )
@@ -111,10 +98,8 @@ def test_output_and_assign_of_a_choice_are_those_of_its_rule_or_else_of_the_defa
         (r"States.Format('{0.__class__} { } {{}', true)", "{0.__class__} { } {true"),
         ("States.Format('\"{}\"\t\u00e9\\n\N{GRINNING FACE}', $.none)", '"null"\t\u00e9\n\N{GRINNING FACE}'),
         ("States.Format($.template, States.Format('{}', $.text), $.text)", r"\{0} {}' {{0} {}}"),
-        ("States.Format('none')", "none"),
         (r"States.Array('It\'s', '\{\}', 'a\\n', 'a\nb')", ["It's", "{}", r"a\n", "a\nb"]),
         ("States.Format('{} {}', 1)", None),
-        ("States.Format('{}', 1, 2)", None),
     ],
 )
 def test_an_intrinsic_function_reads_texts_with_escapes(
@@ -132,14 +117,8 @@ def test_an_intrinsic_function_reads_texts_with_escapes(
     ("text", "operator", "value", "is_match"),
     [
         ("2026-01-01T00:00:00.123Z", "IsTimestamp", True, True),
-        ("2026-01-01T02:00:00-05:30", "IsTimestamp", True, True),
         ("2026-01-01t00:00:00Z", "IsTimestamp", False, True),
-        ("2026-01-01T00:00:00z", "IsTimestamp", False, True),
-        ("2026-01-01T00:00:00", "IsTimestamp", False, True),
-        ("2026-01-01", "IsTimestamp", False, True),
         ("2026-02-30T00:00:00Z", "IsTimestamp", False, True),
-        ("2026-01-01T24:00:00Z", "IsTimestamp", False, True),
-        ("2026-01-01T00:00:00+0200", "IsTimestamp", False, True),
         (20260101, "IsTimestamp", False, True),
         ("2026-01-01T00:00:00Z", "TimestampEquals", "2026-01-01T02:00:00.000+02:00", True),
         ("2026-01-01T00:00:00.1Z", "TimestampGreaterThan", "2026-01-01T00:00:00Z", True),
@@ -182,30 +161,16 @@ EXCEEDED = "States.ExceedToleratedFailureThreshold"
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, EXCEEDED),
         ({"ToleratedFailureCount": 1}, EXCEEDED),
-        ({"ToleratedFailureCount": 2}, [None, None, 3, 4]),
         ({"ToleratedFailureCountPath": "$.two"}, [None, None, 3, 4]),
-        ({"ToleratedFailurePercentage": 49}, EXCEEDED),
-        ({"ToleratedFailurePercentage": 50}, [None, None, 3, 4]),
         ({"ToleratedFailurePercentagePath": "$.fifty"}, [None, None, 3, 4]),
-        ({"ToleratedFailurePercentage": 100, "ToleratedFailureCount": 1}, EXCEEDED),
-        ({"ItemBatcher": HALF}, [{"Items": [1, 2]}, {"Items": [3, 4]}]),
         ({"ItemBatcher": {"MaxItemsPerBatchPath": "$.two"}}, [{"Items": [1, 2]}, {"Items": [3, 4]}]),
-        ({"ItemBatcher": {"MaxItemsPerBatch": 3}}, [{"Items": [1, 2, 3]}, {"Items": [4]}]),
-        ({"ItemBatcher": {"MaxInputBytesPerBatch": 17}}, [{"Items": [1, 2, 3]}, {"Items": [4]}]),
         ({"ItemBatcher": {"MaxInputBytesPerBatch": 16}}, [{"Items": [1, 2]}, {"Items": [3, 4]}]),
-        ({"ItemBatcher": {"MaxInputBytesPerBatchPath": "$.two"}}, [{"Items": [item]} for item in (1, 2, 3, 4)]),
-        (
-            {"ItemBatcher": {"MaxItemsPerBatch": 4, "BatchInput": {"x.$": "$.two"}}},
-            [{"Items": [1, 2, 3, 4], "BatchInput": {"x": 2}}],
-        ),
         (
             {"ItemBatcher": HALF, "ItemSelector": {"i.$": "$$.Map.Item.Index", "x.$": "$.two"}},
             [{"Items": [{"i": 0, "x": 2}, {"i": 1, "x": 2}]}, {"Items": [{"i": 2, "x": 2}, {"i": 3, "x": 2}]}],
         ),
         ({"ItemBatcher": HALF, "ItemSelector": {"fails": True}, "ToleratedFailureCount": 3}, EXCEEDED),
-        ({"ItemBatcher": HALF, "ItemSelector": {"fails": True}, "ToleratedFailureCount": 4}, [None, None]),
     ],
     ids=str,
 )
@@ -245,8 +210,20 @@ def test_a_distributed_map_reads_its_limits_from_jsonata(stepfunctions: StepFunc
     assert run(stepfunctions, machine, [1, 2, 3, 4])["output"] == "[null]"
 
 
-def test_words_of_a_distributed_map_are_also_texts(stepfunctions: StepFunctions) -> None:
-    value = {"ItemBatcher": ["EXPRESS"], "EXPRESS": "ItemBatcher", "ExecutionType": "EXPRESS"}
-    states = {"ItemBatcher": {"Type": "Pass", "Result": value, "Next": "EXPRESS"}, "EXPRESS": {"Type": "Succeed"}}
-    ended = run(stepfunctions, {"StartAt": "ItemBatcher", "States": states}, {})
-    assert json.loads(ended["output"]) == value
+def test_executions_that_start_together_do_not_read_each_others_query_language(stepfunctions: StepFunctions) -> None:
+    """Definitions of forty states take long enough to parse to be interrupted."""
+
+    def chain(state: dict[str, Any], **more: Any) -> str:
+        states = {f"S{n}": {**state, "Next": f"S{n + 1}"} for n in range(40)}
+        return stepfunctions.machine({"StartAt": "S0", "States": {**states, "S40": {"Type": "Succeed"}}, **more})
+
+    path = chain({"Type": "Pass", "Parameters": {"who.$": "$.who"}})
+    jsonata = chain({"Type": "Pass", "Output": {"who": "Ada"}}, QueryLanguage="JSONata")
+
+    def start(number: int) -> str:
+        arn = (path, jsonata)[number % 2]
+        return str(stepfunctions.client().start_execution(stateMachineArn=arn, input='{"who": "Ada"}')["executionArn"])
+
+    with ThreadPoolExecutor(12) as pool:
+        executions = list(pool.map(start, range(12)))
+    assert {stepfunctions.ended(execution)["status"] for execution in executions} == {"SUCCEEDED"}
