@@ -12,9 +12,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Final
 
 import anyio
@@ -22,12 +23,12 @@ import httpx2
 import pytest
 from typer.testing import CliRunner
 
-from mcp_workflows.adapter import Adapter, Execution, Gate, InputRequest, Ref, Status
+from mcp_workflows.adapter import Adapter, Execution, Gate, InputRequest, Ref, Status, Sweeps
 from mcp_workflows.kit.tooling import Explains
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.testing import Role
-from mcp_workflows.testing.laws import new_start
+from mcp_workflows.testing import AdapterContract, Role, Subject
+from mcp_workflows.testing.laws import cancelled_afterwards, new_start, ref_of, until_ended
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.configured import (
@@ -46,6 +47,7 @@ from tests.support.served import Peer, peer, told
 from tests.support.sidecars import dying_sidecar, sidecar
 
 PATIENCE: Final = 120.0  # seconds
+DOCS: Final = Path(__file__).parents[2] / "docs"
 NO: Final = {"action": "decline"}
 OK_FORM: Final = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 APPROVE: Final = InputRequest(method="elicitation/create", params={"mode": "form", "message": "Approve?"})
@@ -518,3 +520,66 @@ async def until_listed(client: Peer, *names: str) -> None:
     with anyio.fail_after(PATIENCE):
         while {tool["name"] for tool in (await client.send("tools/list")).result["tools"]} != set(names):
             await anyio.sleep(0.05)
+
+
+class CloudContract(AdapterContract):
+    """The laws, of a cloud where a key is of one workflow, and whose list of executions shows those that run."""
+
+    async def test_another_workflow_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:
+        """The same key at another workflow is another one.
+
+        The core makes its keys of the tool and of a secret, so that two workflows never get the same.
+        """
+        start = new_start(subject.finishes)
+        other = replace(new_start(subject.fails), key=start.key)
+        assert await adapter.start(start) != await adapter.start(other)
+
+    async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
+        """An execution that has ended is left out, and then described."""
+        assert isinstance(adapter, Sweeps)
+        ended, running = new_start(subject.finishes), new_start(subject.endless)
+        nobody = Ref(workflow="nobody", handle=subject.unknown_handle)
+        over = ref_of(ended, await adapter.start(ended))
+        await until_ended(subject, adapter, over)
+        async with cancelled_afterwards(subject, adapter, running) as ref:
+            swept = await adapter.describe_many([ref, over, nobody])
+        assert {handle: seen.status for handle, seen in swept.items()} == {ref.handle: Status.RUNNING}
+        assert await adapter.describe_many([]) == {}
+
+
+def page(name: str) -> str:
+    """A page of the documentation, or a README by its path from there."""
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def blocks(name: str, language: str) -> Sequence[str]:
+    """The fenced blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page(name), re.DOTALL | re.MULTILINE)
+
+
+class PagesSuite:
+    """The pages of an adapter: its configurations load, and its messages are those of the code."""
+
+    package: ClassVar[ModuleType]
+    pages: ClassVar[Sequence[str]]
+    errors: ClassVar[str]  # the page that explains messages
+    added = ""  # what a library adds to them
+
+    def test_every_configuration_can_be_loaded(self, tmp_path: Path) -> None:
+        shown = [block.removeprefix("# workflows.yaml\n") for name in self.pages for block in blocks(name, "yaml")]
+        found = [block for block in shown if block.startswith("engines:")]
+        assert len(found) > 5
+        for block in found:
+            (tmp_path / "workflows.yaml").write_text(block)
+            config = load_config(tmp_path / "workflows.yaml", {})
+            for engine in config.engines.values():
+                assert engine.kind.__module__.startswith(self.package.__name__)
+                assert config.tools or getattr(engine.settings, "discover", None)
+
+    def test_each_message_is_one_of_the_code(self) -> None:
+        files = Path(str(self.package.__file__)).parent.glob("*.py")
+        code = "\n".join(file.read_text(encoding="utf-8") for file in files)
+        whole = re.sub(r'"\n\s*f?"', "", code) + self.added  # literals that go over two lines are one
+        messages = re.findall(r"^\| `([^`]+)` \|", page(self.errors), re.MULTILINE)
+        assert len(messages) > 15
+        assert [message for message in messages if message not in whole] == []

@@ -1,5 +1,8 @@
 """What `check` and `tasks why` say of a workflow and its executions."""
 
+# pyright: reportUnknownMemberType=false
+# Reason: the messages of Google's client have no types.
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
@@ -7,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from google.cloud.workflows import executions_v1 as ev
 from google.cloud.workflows_v1.types import Workflow
 from mcp_workflows_google import GoogleAdapter
 from mcp_workflows_google.client import Client, open_client
@@ -16,8 +20,9 @@ from mcp_workflows_google.tooling.check import check_engine, check_workflow, ser
 from mcp_workflows_google.tooling.embed import add_subworkflows
 from mcp_workflows_google.tooling.explain import explain
 
-from adapters.google.tests.injecting import Fault, Injecting
-from adapters.google.tests.test_expose import READS, settings
+from adapters.google.tests.injecting import Fault, Injecting, Reply
+from adapters.google.tests.stubbed import settings as settings_of
+from adapters.google.tests.test_expose import HERE, READS, deployed, settings, unavailable
 from mcp_workflows.adapter import Execution, Finding, Status
 from tests.support.child_processes import free_port
 from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
@@ -64,20 +69,15 @@ async def test_the_engine_is_there_or_what_to_check_is_said(calls: Client, googl
     assert missing.hint == "if it is, check emulator"
 
 
-async def test_another_project_than_the_local_engine_plays_is_said(google_engine: GoogleEngine) -> None:
+async def test_another_project_or_location_than_the_local_engine_plays_is_said(google_engine: GoogleEngine) -> None:
     other = settings(google_engine.address, project="shop-prod")
     async with open_client(other) as calls:
         found = await check_engine(calls, other)
     assert (found.ok, "shop-prod" in found.text) == (False, True)
     assert found.hint == "a local engine plays one project: correct project here"
-
-
-async def test_a_location_that_is_not_there_is_said(google_engine: GoogleEngine) -> None:
     elsewhere = settings(google_engine.address, location="moon-east1")
     async with open_client(elsewhere) as calls:
-        found = await check_engine(calls, elsewhere)
-        assert not found.ok
-        assert "moon-east1" in found.text
+        assert "moon-east1" in (await check_engine(calls, elsewhere)).text
         assert "moon-east1" in (await check_workflow(calls, "any")).text
 
 
@@ -97,8 +97,6 @@ async def test_a_workflow_is_looked_for(calls: Client, google_engine: GoogleEngi
     ("when", "said", "hint"),
     [
         ("wait", None, None),
-        ({"step": "wait", "routine": "approve"}, None, None),
-        ("open", None, None),
         ("wiat", "there is no step 'wiat'", "did you mean 'wait'?"),
         ({"step": "wait", "routine": "main"}, "there is no step 'wait' in main", "there are: inner, open"),
         ({"step": "wait", "method": "POST"}, None, None),
@@ -127,23 +125,17 @@ async def test_the_steps_of_the_subworkflows_that_we_ship_are_not_suggested(
     assert [each.hint for each in found if "no step" in each.text] == ["there are: ask"]
 
 
-async def test_a_step_that_does_not_wait_is_mentioned(calls: Client, google_engine: GoogleEngine) -> None:
-    workflow = google_engine.deploy("gated", GATED)
-    found = [
-        await verify(calls, settings(google_engine.address), workflow, {"approval": {"when": step}})
-        for step in ("wait", "inner")
-    ]
+async def test_a_step_that_does_not_wait_and_one_of_two_gates_are_mentioned(
+    calls: Client, google_engine: GoogleEngine
+) -> None:
+    given, workflow = settings(google_engine.address), google_engine.deploy("gated", GATED)
     text = "step 'inner' does not call events.await_callback itself: it may never be asked about (steps that do: wait)"
+    found = [await verify(calls, given, workflow, {"approval": {"when": step}}) for step in ("wait", "inner")]
     assert found == [[], [Finding(ok=True, text=f"questions.approval.when: {text}")]]
-
-
-async def test_two_gates_of_one_step_are_told(calls: Client, google_engine: GoogleEngine) -> None:
     gate: Mapping[str, Any] = {"when": {"step": "wait"}, "send": {"body": {}}}
-    gates = {"first": gate, "second": {**gate, "when": "wait"}}
-    found = await verify(calls, settings(google_engine.address), google_engine.deploy("gated", GATED), gates)
-    assert [finding.text for finding in found] == [
-        "questions.second.when: step 'wait' is asked about by gate first already"
-    ]
+    twice = await verify(calls, given, workflow, {"first": gate, "second": {**gate, "when": "wait"}})
+    said = "questions.second.when: step 'wait' is asked about by gate first already"
+    assert [finding.text for finding in twice] == [said]
 
 
 async def told(calls: Client, given: GoogleSettings, workflow: str) -> list[str]:
@@ -169,7 +161,6 @@ async def test_what_a_workflow_needs_to_ask_people_is_told(calls: Client, google
     [
         ("tasks.example.com/engines/shop", "which is no URL"),
         ("https://tasks.example.com/engines/shop/", "whose last slash is one too many"),
-        ("https://tasks.example.com", "which is not that of an engine"),
         ("https://tasks.example.com/mcp", "which is not that of an engine"),
         ("https://tasks.example.com/behind/engines/shop", None),
     ],
@@ -252,10 +243,65 @@ async def test_an_execution_that_is_queued_is_told() -> None:
     assert "quota" in str(told.advice)
 
 
-# --- who may start executions, and not list them
+# --- seldom answered by Google, and never by the local engine
 
 
-ORDERS_NAME = "projects/acme-shop/locations/europe-west1/workflows/orders"
+DENIED = Fault(code="PERMISSION_DENIED", text="Permission 'workflows.workflows.list' denied on resource")
+ORDERS_NAME = f"{HERE}/workflows/orders"
+State = ev.Execution.State
+
+
+@pytest.fixture
+async def stubbed(stub: Injecting) -> AsyncIterator[Client]:
+    async with open_client(settings_of(stub)) as calls:
+        yield calls
+
+
+async def test_who_may_not_list_workflows_is_answered_all_the_same(stub: Injecting, stubbed: Client) -> None:
+    stub.tell("ListWorkflows", DENIED)
+    googles = settings_of(stub).model_copy(update={"emulator": None})  # a local engine has no permissions
+    found = await check_engine(stubbed, googles)
+    assert (found.ok, found.text.partition(";")[0]) == (True, f"Google Cloud Workflows answers in {HERE}")
+    stub.tell("ListWorkflows", *[Fault(code="UNAUTHENTICATED")] * 3)
+    refused = await check_engine(stubbed, settings_of(stub))
+    assert not refused.ok
+    assert "does not accept our credentials" in refused.text
+
+
+async def test_a_workflow_whose_key_is_lost_is_told_with_why(stub: Injecting, stubbed: Client) -> None:
+    found = await check_workflow(stubbed, unavailable(stub))
+    assert not found.ok
+    assert found.text.startswith("workflow lost is UNAVAILABLE: ")
+    assert found.text.endswith(": the key is disabled")
+    future = await check_workflow(stubbed, deployed(stub, "future", state=9))
+    assert future.text == "workflow future has a state that is not known yet (9)"
+
+
+def execution(stub: Injecting, **more: Any) -> ExecutionName:
+    name = f"{HERE}/workflows/orders/executions/one"
+    stub.executions[name] = ev.Execution(name=name, **more)
+    return ExecutionName.parse(name)
+
+
+async def test_an_execution_whose_key_is_lost_or_in_a_state_of_the_future_is_explained(
+    stub: Injecting, stubbed: Client
+) -> None:
+    lost = {"details": "the key is disabled", "type_": ev.Execution.StateError.Type.KMS_ERROR}
+    told = await explain(stubbed, execution(stub, state=State.UNAVAILABLE, state_error=lost), RUNNING)
+    assert told.reason == "Google cannot show it now: the key is disabled"
+    assert "service agent" in str(told.advice)
+    told = await explain(stubbed, execution(stub, state=42), RUNNING)
+    assert told.reason == "its state is one that is not known yet (42)"
+
+
+async def test_who_may_not_list_callbacks_hears_the_rest(stub: Injecting, stubbed: Client) -> None:
+    steps = {"current_steps": [{"routine": "main", "step": "wait"}, {"routine": "side", "step": "nap"}]}
+    name = execution(stub, state=State.ACTIVE, status=steps)
+    stub.reply(f"GET /v1/{name.name}/callbacks", Reply(status=403, body={"error": {"status": "PERMISSION_DENIED"}}))
+    told = await explain(stubbed, name, RUNNING)
+    assert told.reason == "it is at step main/wait, side/nap"
+    assert (told.facts["step 1"], told.facts["step 2"]) == ("main/wait", "side/nap")
+    assert "workflows.callbacks.list" in told.facts["callbacks"]
 
 
 async def test_a_start_that_could_not_be_found_again_is_a_problem_before_it_is_lost(

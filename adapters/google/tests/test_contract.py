@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 import anyio.lowlevel
@@ -20,19 +20,18 @@ from mcp_workflows.adapter import (
     Adopts,
     Hints,
     Limited,
-    Ref,
     Routes,
     StartGuarantee,
-    Status,
     Sweeps,
     Terminates,
 )
 from mcp_workflows.kit.tooling import Checks, Explains, Exposes
 from mcp_workflows.store.key_value import StoreNotes
 from mcp_workflows.store.sqlite.store import SQLiteStore
-from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
-from mcp_workflows.testing.laws import cancelled_afterwards, new_start, ref_of, until_ended
+from mcp_workflows.testing import Role, Subject, lossy_proxy
+from mcp_workflows.testing.laws import cancelled_afterwards, new_start
 from tests.support.child_processes import free_port
+from tests.support.cloud_suites import CloudContract
 from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 
 
@@ -68,7 +67,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.mark.usefixtures("processes")
-class TestGoogleAdapter(AdapterContract):
+class TestGoogleAdapter(CloudContract):
     """Against the local engine, through a proxy that can lose replies; questions come in over HTTP."""
 
     starts = StartGuarantee.FINDABLE
@@ -115,26 +114,6 @@ class TestGoogleAdapter(AdapterContract):
                     unreachable=lambda: GoogleAdapter(GoogleSettings.model_validate({**nowhere, "timeout_seconds": 2})),
                     losing_replies=losing_replies,
                 )
-
-    async def test_another_workflow_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:
-        """Executions are listed by workflow: the same key at another workflow is another one.
-
-        The core makes its keys of the tool and of a secret, so that two workflows never get the same.
-        """
-        start = new_start(subject.finishes)
-        other = replace(new_start(subject.fails), key=start.key)
-        assert await adapter.start(start) != await adapter.start(other)
-
-    async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
-        """ListExecutions tells who runs; who has ended is left out, and then described."""
-        assert isinstance(adapter, GoogleAdapter)
-        ended, running = new_start(subject.finishes), new_start(subject.endless)
-        over = ref_of(ended, await adapter.start(ended))
-        await until_ended(subject, adapter, over)
-        async with cancelled_afterwards(subject, adapter, running) as ref:
-            swept = await adapter.describe_many([ref, over, Ref(workflow="", handle=subject.unknown_handle)])
-        assert {handle: seen.status for handle, seen in swept.items()} == {ref.handle: Status.RUNNING}
-        assert await adapter.describe_many([]) == {}
 
     async def test_an_execution_that_ends_is_hinted_at_by_its_handle(  # pyright: ignore[reportIncompatibleMethodOverride]  # a fixture more
         self, subject: Subject, adapter: Adapter, stage: Stage

@@ -1,98 +1,203 @@
-"""What docs/google.md and docs/google-access.md show works as they say."""
+"""The pages, the subworkflows that authors append, and the samples: all that they show works as they say."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
+import uuid
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Final
 
+import anyio
 import mcp_workflows_google
 import pytest
 from mcp_workflows_google import GoogleAdapter
+from mcp_workflows_google.input_requests import answer_calls
+from mcp_workflows_google.outcome import read_failure
+from mcp_workflows_google.questions import MAX_MESSAGE, PostedQuestion
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.check import permissions
-from mcp_workflows_google.tooling.definition import parse_definition
-from mcp_workflows_google.tooling.embed import add_subworkflows
+from mcp_workflows_google.tooling.embed import FILES, add_subworkflows, embedded_files
+from mcp_workflows_google_local.language.errors import Raised, Tag
 
-from mcp_workflows.kit.tooling import Use
+from adapters.google.tests import cloud
+from adapters.google.tests.tell import EXECUTION, GOOGLE, noted, posted
+from adapters.google.tests.worlds import World, run
+from mcp_workflows.adapter import Failure, Ref, Start
+from mcp_workflows.adapter.templates import Template
+from mcp_workflows.kit.tooling import Embeds, Use
+from mcp_workflows.sidecar.app import build, http_app
 from mcp_workflows.sidecar.config.load import load_config
+from tests.support import commands
+from tests.support.child_processes import free_port
+from tests.support.cloud_suites import PagesSuite, blocks, page
+from tests.support.commands import COMMAND
 from tests.support.google_engine import GoogleEngine
+from tests.support.local_engines import ENGINES, SAMPLES, samples
+from tests.support.served import peer, serving
 
-DOCS = Path(__file__).parents[3] / "docs"
-PAGES = ("google", "google-access")
+pytestmark = pytest.mark.anyio
 
-
-def blocks(page: str, language: str) -> Sequence[str]:
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-
-
-def configurations() -> Sequence[str]:
-    readme = (DOCS.parent / "adapters" / "google" / "README.md").read_text(encoding="utf-8")
-    all_blocks = [*re.findall(r"^```yaml\n# workflows.yaml\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)]
-    all_blocks += [block for page in PAGES for block in blocks(page, "yaml")]
-    return [block for block in all_blocks if block.startswith("engines:")]
+ORDER: Final = {"order_id": "A1"}
+YES: Final = {"action": "accept", "content": {"ok": True}}
+NO: Final = {"action": "decline", "content": {}}
 
 
-def workflows() -> Sequence[str]:
-    return [block for block in blocks("google", "yaml") if block.startswith("main:")]
+class TestPages(PagesSuite):
+    """Pages about workflows."""
+
+    package = mcp_workflows_google
+    pages = ("../adapters/google/README", "google", "google-access")
+    errors = "google-errors"
 
 
-@pytest.mark.parametrize("block", configurations())
-def test_every_configuration_on_the_pages_can_be_loaded(block: str, tmp_path: Path) -> None:
-    (tmp_path / "workflows.yaml").write_text(block)
-    config = load_config(tmp_path / "workflows.yaml", {})
-    assert config.engines["shop"].kind is GoogleAdapter
-    given = config.engines["shop"].settings
-    assert isinstance(given, GoogleSettings)
-    assert config.tools or given.discover
+def workflows(name: str) -> Sequence[str]:
+    return [block for block in blocks(name, "yaml") if block.startswith("main:")]
 
 
-@pytest.mark.parametrize("source", workflows())
-def test_every_workflow_on_the_page_can_be_deployed_with_the_helper(source: str, google_engine: GoogleEngine) -> None:
-    whole = add_subworkflows(source)
-    assert google_engine.deploy("documented", whole)
-    read = parse_definition(whole)
-    assert read is not None
-    assert read.calls("mcp_elicit") or read.calls("mcp_claim")
+def test_every_workflow_on_the_page_can_be_deployed_with_the_helper(google_engine: GoogleEngine) -> None:
+    assert len(workflows("google")) == 2
+    for source in workflows("google"):
+        assert google_engine.deploy("documented", add_subworkflows(source))
 
 
-def test_there_are_such_blocks() -> None:
-    assert len(configurations()) == 7
-    assert len(workflows()) == 2
-
-
-def test_the_role_is_the_one_that_is_printed() -> None:
+def test_the_role_and_the_settings_are_those_of_the_code() -> None:
     (shown,) = map(json.loads, blocks("google-access", "json"))
     given = GoogleSettings(project="shop-prod", location="europe-west1")
     assert permissions(given, [Use(tool="fulfil_order", workflow="fulfil_order")]) == shown
+    assert [name for name in GoogleSettings.model_fields if f"`{name}`" not in page("google")] == []
 
 
-def test_every_setting_of_an_engine_is_on_the_page() -> None:
-    text = (DOCS / "google.md").read_text(encoding="utf-8")
-    assert [name for name in GoogleSettings.model_fields if f"`{name}`" not in text] == []
+# --- the contract
 
 
-# --- docs/google-errors.md
+def workflow(step: str) -> str:
+    """The workflow on the page that has this step."""
+    [found] = [block for block in workflows("google-contract") if f"- {step}:" in block]
+    return found
 
 
-ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "google-errors.md").read_text(encoding="utf-8")
-MESSAGES = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
+def shown(field: str) -> list[Any]:
+    """The JSON on the page that has this field."""
+    return [block for block in map(json.loads, blocks("google-contract", "json")) if field in block]
 
 
-def said() -> str:
-    """All that the adapter's code can say, with literals that go over two lines made one."""
-    files = Path(mcp_workflows_google.__file__).parent.glob("*.py")
-    code = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    return re.sub(r'"\n\s*f?"', "", code)
+def test_the_adapter_embeds_what_the_page_tells_to_append() -> None:
+    assert isinstance(GoogleAdapter.tooling, Embeds)
+    assert GoogleAdapter.tooling.embeds() == embedded_files()
+    [command, *_] = re.findall(r"^mcp-workflows print helper (\S+)", page("google-contract"), re.MULTILINE)
+    assert command in FILES
+    assert "--update-env-vars=MCP_WORKFLOWS_URL=" in blocks("google-contract", "sh")[0]
 
 
-@pytest.mark.parametrize("message", MESSAGES)
-def test_the_message_is_one_of_ours(message: str) -> None:
-    assert message in said()
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [(YES, "shipped"), ({"action": "accept", "content": {"ok": False}}, "kept"), (NO, "kept"), (Tag.TIMEOUT, "kept")],
+)
+def test_the_question_on_the_page_is_asked(answer: Any, result: str) -> None:
+    world = World(answers=[answer])
+    assert run(workflow("ask"), world, ORDER) == result
+    asked = PostedQuestion.read(world.bodies[0])
+    assert (asked.message, asked.timeout) == ("Ship order A1?", 86_400)
+    assert asked.requested_schema["required"] == ["ok"]
 
 
-def test_there_are_messages() -> None:
-    assert len(MESSAGES) > 25
+def test_two_branches_on_the_page_ask_at_once() -> None:
+    world = World(answers=[YES, YES])
+    assert run(workflow("ask_both"), world) == "accept and accept"
+    assert {body["message"] for body in world.bodies} == {"Sales: is the price right?", "Legal: may we sign?"}
+    assert len({body["callback_url"] for body in world.bodies}) == 2
+
+
+def test_the_answers_and_bodies_on_the_page_are_what_is_sent() -> None:
+    source = "main:\n  steps:\n    - a:\n        call: mcp_elicit\n        args: {message: m}\n        result: answer\n"
+    source += "    - b:\n        return: ${answer}\n"
+    told = [run(source, World(answers=[answer])) for answer in (YES, NO, Tag.TIMEOUT)]
+    assert told == [each for each in shown("action") if "timed_out" in each]
+    [sent] = answer_calls(EXECUTION, {"cb-1": noted()}, (), {}, {"cb-1": YES}, rest_url=GOOGLE)
+    assert [each for each in shown("action") if "timed_out" not in each] == [sent.body]
+    assert shown("callback_url") == [posted()]
+    assert f"at most {MAX_MESSAGE} characters" in page("google-contract")
+    assert f"Default: {PostedQuestion.model_fields['timeout'].default}," in page("google-contract")
+
+
+@pytest.mark.parametrize(("claimed", "result"), [(True, "charged 40"), (False, None)])
+def test_the_fence_on_the_page_lets_one_through(claimed: bool, result: Any) -> None:
+    assert run(workflow("claim"), World({"claimed": claimed}), {"amount": 40}) == result
+    assert shown("claimed") == [{"claimed": True}]
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("out_of_stock", Failure(text="there are none left (code OUT_OF_STOCK)", kind="OUT_OF_STOCK")),
+        (
+            "no_such_order",
+            Failure(text="no such order", kind="mcp_error", code=-32602, data={"field": "order_id"}),
+        ),
+    ],
+)
+def test_the_errors_on_the_page_are_told_so(step: str, told: Failure) -> None:
+    with pytest.raises(Raised) as raised:
+        run(workflow(step), World())
+    assert read_failure(json.dumps(raised.value.payload), str(raised.value)) == told
+    payload = {"code": 404, "message": "HTTP server responded with error code 404", "tags": ["HttpError"]}
+    googles = read_failure(json.dumps(payload), 'in step "read_item", routine "main", line: 5').text
+    assert f"`{googles}`" in page("google-contract")
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_the_gate_on_the_page_opens_its_step(accepts: bool, google_engine: GoogleEngine, tmp_path: Path) -> None:
+    configurations = [block for block in blocks("google-contract", "yaml") if block.startswith("engines:")]
+    (tmp_path / "workflows.yaml").write_text(configurations[1])
+    [tool] = load_config(tmp_path / "workflows.yaml", {}).tools
+    scope = {"args": ORDER, "principal": {"subject": "ada"}, "task": {"id": None}}
+    gates = tool.frozen_gates(scope)
+    deployed = google_engine.deploy("gate", add_subworkflows(workflow("wait_for_approval")))
+    async with cloud.adapter(google_engine) as adapter:
+        start = Start(workflow=deployed, arguments=[{}], key=uuid.uuid4().hex, created=datetime.now(UTC))
+        ref = Ref(workflow=deployed, handle=await adapter.start(start), gates=gates)
+        with anyio.fail_after(60):
+            while not (seen := await adapter.describe(ref)).requests:
+                await anyio.sleep(0.01)
+        [(key, request)] = seen.requests.items()
+        assert (request.gate, request.params["message"]) == ("approval", "Ship «A1»?")
+        template = gates["approval"].send if accepts else gates["approval"].decline
+        sent = Template(template).render({**scope, "answer": {"ok": True} if accepts else None})
+        await adapter.answer(ref, {key: {"action": "accept" if accepts else "decline", "send": sent}})
+        with anyio.fail_after(60):
+            while not (seen := await adapter.describe(ref)).terminal:
+                await anyio.sleep(0.01)
+    assert seen.output == ("shipped, says ada" if accepts else "kept")
+
+
+# --- samples/questions/google
+
+
+async def test_the_sample_and_the_call_of_its_readme_work(google_engine: GoogleEngine, tmp_path: Path) -> None:
+    folder, suffix, port = SAMPLES / "questions" / "google", ".workflow.yaml", free_port()
+    readme, address = (folder / "README.md").read_text(), f"http://127.0.0.1:{port}"
+    reach = {"MCP_WORKFLOWS_URL": f"{address}/engines/google", "MCP_WORKFLOWS_AUDIENCE": address}
+    for file in folder.glob(f"*{suffix}"):
+        assert f"`{file.name}`" in readme
+        source = add_subworkflows(file.read_text())
+        google_engine.deploy(file.name.removesuffix(suffix), source, env=reach, unique=False)
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    environ = {**google_engine.environ, "MCP_WORKFLOWS_AUDIENCE": address, "MCP_WORKFLOWS_STORE": store}
+    config = load_config(folder / "workflows.yaml", environ)
+    [line] = set(re.findall(r"^mcp-workflows (call .*)$", readme, re.MULTILINE))  # wherever it stands, it is one call
+    words = shlex.split(line.replace("http://127.0.0.1:8931", address))
+    app = http_app(build(config), config, "127.0.0.1", port)
+    async with serving(app, port=port) as url, peer(url) as client:
+        done = await anyio.to_thread.run_sync(commands.run, [COMMAND, *words])
+        assert (done.returncode, "shipped" in done.stdout) == (0, True), done.stderr
+        task_id = (await client.call("approve_contract", {"contract": "C-7"})).result["taskId"]
+        [(key, question)] = (await client.until(task_id, "input_required"))["inputRequests"].items()
+        assert question["params"]["message"] == "Approve contract «C-7»?"
+        await client.answer(task_id, **{key: YES})
+        result = (await client.until(task_id))["result"]["structuredContent"]
+    assert result == {"contract": "C-7", "approved": True}
+    assert all("questions" not in samples(engine) for engine in ENGINES)  # they are no sample with a worker

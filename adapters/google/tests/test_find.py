@@ -23,15 +23,11 @@ pytestmark = pytest.mark.anyio
 State = executions_v1.Execution.State
 
 
-async def test_a_key_that_was_never_started_is_not_found(adapter: GoogleAdapter) -> None:
-    await adapter.start(start("another"))
-    assert await adapter.find(start()) is None
-
-
 async def test_the_oldest_counts_and_later_ones_are_cancelled(stub: Injecting, adapter: GoogleAdapter) -> None:
     first, second, third = [await adapter.start(start()) for _ in range(3)]
     other = await adapter.start(start("another"))
     assert await adapter.find(start()) == first
+    assert await adapter.find(start("never started")) is None
     states = {name: each.state for name, each in stub.executions.items()}
     assert states == {first: State.ACTIVE, second: State.CANCELLED, third: State.CANCELLED, other: State.ACTIVE}
 
@@ -44,21 +40,20 @@ async def test_one_that_a_list_does_not_show_yet_is_not_found(stub: Injecting, a
     assert await adapter.find(start()) == name
 
 
-async def test_a_filter_that_google_does_not_take_is_done_without(stub: Injecting, adapter: GoogleAdapter) -> None:
+async def test_a_filter_is_done_without_if_refused_and_believed_once_it_has_shown_one_of_ours(
+    stub: Injecting, adapter: GoogleAdapter
+) -> None:
+    """On a busy workflow, going through all executions is many calls."""
     name = await adapter.start(start())
     stub.tell("ListExecutions", Fault(code="INVALID_ARGUMENT", text="unknown field: labels"))
     assert await adapter.find(start()) == name
     filters = [asked.request.filter for asked in stub.asked if asked.what == "ListExecutions"]
     assert filters == ['labels.mcp-workflows-key="one"', ""]
-
-
-async def test_a_filter_that_has_shown_one_of_ours_is_believed(stub: Injecting, adapter: GoogleAdapter) -> None:
-    """On a busy workflow, going through all executions is many calls."""
-    await adapter.start(start())
+    stub.asked.clear()
     for key in ("none", "one", "none"):
         await adapter.find(start(key))
-    filters = [bool(asked.request.filter) for asked in stub.asked if asked.what == "ListExecutions"]
-    assert filters == [True, False, True, True]
+    believed = [bool(asked.request.filter) for asked in stub.asked if asked.what == "ListExecutions"]
+    assert believed == [True, False, True, True]
 
 
 async def test_a_duplicate_that_cannot_be_cancelled_now_is_cancelled_the_next_time(
@@ -130,16 +125,15 @@ async def test_an_execution_that_nobody_of_ours_started_may_always_go_on(
     assert [await claim(adapter, name) for name in names] == [True, True]
 
 
-async def test_a_claim_that_cannot_be_kept_is_tried_again(adapter: GoogleAdapter, notes: MemoryNotes) -> None:
+async def test_a_claim_that_cannot_be_kept_or_whose_execution_is_not_shown_yet_is_tried_again(
+    adapter: GoogleAdapter, notes: MemoryNotes
+) -> None:
+    with pytest.raises(EngineUnavailable):
+        await claim(adapter, "projects/acme-shop/locations/europe-west1/workflows/orders/executions/e-99")
     name = await adapter.start(start())
     notes.available = False
     with pytest.raises(EngineUnavailable):
         await claim(adapter, name)
-
-
-async def test_an_execution_that_google_does_not_show_yet_tries_its_claim_again(adapter: GoogleAdapter) -> None:
-    with pytest.raises(EngineUnavailable):
-        await claim(adapter, "projects/acme-shop/locations/europe-west1/workflows/orders/executions/e-99")
 
 
 # --- labels
@@ -152,14 +146,17 @@ def made(context: Mapping[str, str]) -> Mapping[str, str]:
     return found
 
 
-def test_the_owner_and_what_is_said_of_them_are_labels() -> None:
+def test_the_owner_and_what_is_said_of_them_and_the_trace_are_labels() -> None:
     told = {"tool": "Fulfil.Order", "owner": "ada", "issuer": "https://login", "client": "web", "desk": "7"}
-    assert made({**told, "traceparent": "00-a"}) == {
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    expected = {
         "mcp-workflows-key": "t-1",
         "mcp-workflows-tool": "fulfil-order",
         "mcp-workflows-owner": "ada",
         "mcp-workflows-for-desk": "7",
     }
+    assert made({**told, "traceparent": "junk"}) == expected
+    assert made({**told, "traceparent": trace}) == {**expected, "mcp-workflows-traceparent": trace}
 
 
 HARD = ["ada@example.com", "Ada", "x" * 64, "\u00e4da", "a b", "ADA@example.com", "ada.example@com", "\ud800", "key"]
@@ -173,9 +170,3 @@ def test_any_text_can_be_a_label(text: str) -> None:
 def test_no_two_people_have_one_label() -> None:
     assert len({label_value(text) for text in HARD}) == len(HARD)
     assert label_value("ada@example.com").startswith("ada-example-com-")
-
-
-def test_the_trace_is_a_label() -> None:
-    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    assert made({"traceparent": trace})["mcp-workflows-traceparent"] == trace
-    assert "mcp-workflows-traceparent" not in made({"traceparent": "junk"})

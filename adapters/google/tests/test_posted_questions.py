@@ -20,7 +20,7 @@ EMPTY: Any = {"type": "object", "properties": {}}
 
 def test_a_question_is_read_noted_and_read_again() -> None:
     asked = PostedQuestion.read(posted())
-    assert asked.execution_name(PLACE).name == NAME
+    assert asked.execution_name(PLACE).name == PostedClaim.read(posted()).execution_name(PLACE).name == NAME
     question = read_question(json.loads(json.dumps(asked.question(NOW))))
     assert question is not None
     assert question.request.method == "elicitation/create"
@@ -38,33 +38,21 @@ def test_only_what_must_be_there_must_be_there() -> None:
     assert asked.question(NOW)["expires"] == (NOW + timedelta(hours=12)).isoformat()
 
 
-def test_a_claim_says_which_execution_it_is() -> None:
-    assert PostedClaim.read(posted()).execution_name(PLACE).name == NAME
-
-
 @pytest.mark.parametrize(
     ("change", "wrong"),
     [
         ({"execution": None}, "execution"),
         ({"execution": "e/../f"}, "is no execution"),
-        ({"workflow": "a/b"}, "is no execution"),
-        ({"location": "europe west"}, "is no execution"),
         ({"project": "p?x"}, "is no execution"),
         ({"project": "p" * 200}, "project"),
-        ({"message": ""}, "message"),
         ({"message": " \n"}, "message: a question needs a text"),
         ({"message": 7}, "message"),
         ({"message": "x" * 20_000}, "message"),
         ({"key": "x" * 300}, "key"),
-        ({"key": {}}, "key"),
         ({"callback_url": None}, "callback_url"),
-        ({"callback_url": ""}, "callback_url"),
         ({"callback_url": "x" * 3000}, "callback_url"),
         ({"timeout": 0}, "timeout"),
-        ({"timeout": -1}, "timeout"),
         ({"timeout": "soon"}, "timeout"),
-        ({"timeout": 1e12}, "timeout"),
-        ({"timeout": math.inf}, "timeout"),
         ({"timeout": math.nan}, "timeout"),
         ({"requested_schema": "s"}, "requested_schema: it is not the schema of an object"),
         ({"requested_schema": {"properties": {"a": {"type": "object"}}}}, "property 'a' of a question must have"),
@@ -73,12 +61,8 @@ def test_a_claim_says_which_execution_it_is() -> None:
 def test_what_is_wrong_with_a_question_is_said(change: Any, wrong: str) -> None:
     with pytest.raises(EngineRefused, match=wrong):
         PostedQuestion.read(posted(**change)).execution_name(PLACE)
-
-
-@pytest.mark.parametrize("body", [None, [], "text", 7])
-def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
     with pytest.raises(EngineRefused, match="JSON object"):
-        PostedQuestion.read(body)
+        PostedQuestion.read([])
 
 
 @pytest.mark.parametrize("change", [{"timeout": "s3cret"}, {"message": ["s3cret"]}, {"project": {"a": "s3cret"}}])
@@ -103,7 +87,6 @@ NO_NOTES: list[Any] = [
     None,
     [],
     "x",
-    {},
     {"message": "m"},
     {"expires": "soon", "message": "m", "requested_schema": {}, "callback_url": "u"},
     {"expires": "2026-01-01T00:00:00", "message": "m", "requested_schema": {}, "callback_url": "u"},
@@ -120,58 +103,19 @@ def form_of(schema: Any) -> Any:
     return PostedQuestion.read(posted(requested_schema=schema)).requested_schema
 
 
-FORMS: list[Any] = [
-    ({"type": "string", "title": "T", "minLength": 1, "default": "a"}, None),
-    ({"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"]}, None),
-    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"type": "string"}),
-    ({"$ref": "#/$defs/yes"}, {"type": "boolean"}),
-]
-
-
-@pytest.mark.parametrize(("field", "shown"), FORMS)
-def test_a_schema_becomes_a_form_as_with_every_engine(field: Any, shown: Any) -> None:
-    schema = {"properties": {"a": field}, "$defs": {"yes": {"type": "boolean"}}}
-    assert form_of(schema) == {"type": "object", "properties": {"a": shown or field}}
-
-
-NO_FIELDS: list[Any] = [
-    *(None, 1, "string", [], {}, {"type": {}}, {"$ref": "#"}),
-    {"type": ["string", "integer"]},
-    {"type": "object", "properties": {}},
-    {"type": "array", "items": {"type": "object"}},
-]
-
-
-@pytest.mark.parametrize("field", NO_FIELDS)
-def test_fields_that_a_form_cannot_show_are_refused(field: Any) -> None:
-    with pytest.raises(EngineRefused, match="requested_schema: property 'a' of a question"):
-        form_of({"properties": {"a": field}})
-
-
-NO_FORMS: list[Any] = [
-    ([], "not the schema of an object"),
-    (True, "not the schema of an object"),
-    ({"type": "string"}, "not the schema of an object"),
-    ({"properties": []}, "not the schema of an object"),
-    ({"required": "a"}, "not the schema of an object"),
-    ({"required": ["a"]}, "required names 'a'"),
-    ({"required": [{}]}, "required names {}"),
-    ({"properties": {"a": {"type": "string", "format": []}}}, "it is no JSON Schema"),
-    ({"properties": {"a": {"type": "array", "items": {"enum": 7}}}}, "it is no JSON Schema"),
-    ({"properties": {str(n): {"type": "boolean"} for n in range(101)}}, "101 fields"),
-    ({"properties": {"a": {"type": "string", "title": "x" * 40_000}}}, "in 40\\d+ bytes"),
-]
-
-
-@pytest.mark.parametrize(("schema", "wrong"), NO_FORMS)
+@pytest.mark.parametrize(
+    ("schema", "wrong"),
+    [
+        ({"type": "string"}, "not the schema of an object"),
+        ({"properties": {"a": {"$ref": "#"}}}, "property 'a' of a question"),
+        ({"properties": {"a": {"type": "string", "format": []}}}, "it is no JSON Schema"),
+        ({"properties": {str(n): {"type": "boolean"} for n in range(101)}}, "101 fields"),
+        ({"properties": {"a": {"type": "string", "title": "x" * 40_000}}}, "in 40\\d+ bytes"),
+    ],
+)
 def test_schemas_that_are_no_form_are_refused(schema: Any, wrong: str) -> None:
     with pytest.raises(EngineRefused, match=f"requested_schema: .*{wrong}"):
         form_of(schema)
-
-
-@pytest.mark.parametrize("schema", [None, {}, {"type": "object"}, EMPTY])
-def test_without_fields_people_only_accept_or_decline(schema: Any) -> None:
-    assert form_of(schema) == EMPTY
 
 
 def test_a_schema_that_is_nested_without_end_is_refused() -> None:
