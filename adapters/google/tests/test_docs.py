@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -42,8 +42,8 @@ from tests.support.served import peer, serving
 pytestmark = pytest.mark.anyio
 
 ORDER: Final = {"order_id": "A1"}
-YES: Final = {"action": "accept", "content": {"ok": True}}
-NO: Final = {"action": "decline", "content": {}}
+YES: Final[Mapping[str, Any]] = {"action": "accept", "content": {"ok": True}}
+NO: Final[Mapping[str, Any]] = {"action": "decline", "content": {}}
 
 
 class TestPages(PagesSuite):

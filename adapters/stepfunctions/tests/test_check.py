@@ -43,7 +43,7 @@ async def test_a_queue_that_cannot_be_read_is_told_and_no_message_is_taken_from_
     assert f"but events tell nothing: SQS at {stepfunctions.url}: there is no queue {queue}-not" in found.text
 
 
-async def test_a_machine_its_versions_and_aliases_are_looked_for(
+async def test_a_machine_its_versions_aliases_and_type_are_looked_for(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
     arn, client = stepfunctions.machine(cloud.ECHO), stepfunctions.client()
@@ -61,9 +61,6 @@ async def test_a_machine_its_versions_and_aliases_are_looked_for(
         found = await adapter.tooling.check(missing, {})
         assert not found.ok
         assert said in found.text
-
-
-async def test_the_type_of_a_machine_is_looked_at(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
     express = stepfunctions.machine(cloud.ECHO, "EXPRESS")
     assert (await adapter.tooling.check(express, {"express": True})).ok
     assert "set express: true" in (await adapter.tooling.check(express, {})).text
@@ -95,6 +92,10 @@ async def test_the_states_of_gates_are_looked_for_however_deep_they_are(
     wrong = [finding.text for finding in found if finding.ok is False]
     assert len(wrong) == (said is not None)
     assert all(str(said) in text for text in wrong)
+    gate: Mapping[str, Any] = {"when": when, "send": {"output": {}}}
+    twice = [each.text for each in await adapter.tooling.verify(arn, options, {"first": gate, "second": gate})]
+    if said is None:
+        assert twice == ["questions.second.when: state 'Approve' is asked about by gate first already"]
 
 
 @pytest.mark.parametrize(("error", "meant"), [("Rejected", None), ("Rejectd", "Rejected"), ("TooExpensive", None)])
@@ -156,24 +157,21 @@ async def test_a_task_token_that_cannot_be_found_is_told_with_what_to_write(
     assert all(advice in (finding.hint or "") for finding in found)
 
 
-async def test_a_question_without_a_task_token_beside_it_is_told(
+async def test_a_question_without_a_task_token_or_a_time_limit_is_told(
     adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
 ) -> None:
+    async def found(state: Mapping[str, Any], **more: Any) -> list[tuple[bool | None, str]]:
+        arn = stepfunctions.machine({**cloud.one_state("Ask", state), **more})
+        return [(each.ok, each.text) for each in await adapter.tooling.verify(arn, {}, {})]
+
     detail = {"cb.$": "$$.Task.Token", "mcpInput": {"message": "Ship it?"}}
-    asks = {**cloud.asking("Ship it?"), "Parameters": {"Entries": [{"Detail": detail}]}}
-    (found,) = await adapter.tooling.verify(stepfunctions.machine(cloud.one_state("Ask", asks)), {}, {})
-    assert not found.ok
-    assert found.text == "state 'Ask' asks with mcpInput, but has no taskToken beside it: nobody can answer"
-    assert found.hint == 'write "taskToken.$": "$$.Task.Token" beside mcpInput'
-
-
-async def test_two_gates_of_one_state_are_told(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
-    gate: Mapping[str, Any] = {"when": {"state": "Approve"}, "send": {"output": {}}}
-    found = await adapter.tooling.verify(
-        stepfunctions.machine(GATED), {}, {"first": gate, "second": {**gate, "when": "Approve"}}
-    )
-    (wrong,) = [finding.text for finding in found if finding.ok is False]
-    assert wrong == "questions.second.when: state 'Approve' is asked about by gate first already"
+    unanswerable = {**cloud.asking("Ship it?"), "Parameters": {"Entries": [{"Detail": detail}]}}
+    text = "state 'Ask' asks with mcpInput, but has no taskToken beside it: nobody can answer"
+    assert await found(unanswerable) == [(False, text)]
+    endless = cloud.without(cloud.asking("Ship it?"), "TimeoutSeconds")
+    [(ok, said)] = await found(endless)
+    assert (ok, "Ask has no TimeoutSeconds" in said) == (True, True)
+    assert await found(endless, TimeoutSeconds=60) == []
 
 
 async def test_the_states_are_those_of_the_version_that_is_started(
@@ -192,17 +190,6 @@ async def test_the_states_are_those_of_the_version_that_is_started(
     (unknown,) = await adapter.tooling.verify(f"{arn}:TEST", {}, gates)
     assert unknown.ok is None
     assert "could not be verified" in unknown.text
-
-
-async def test_a_question_without_a_time_limit_is_mentioned(
-    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
-) -> None:
-    endless = {key: value for key, value in cloud.asking("Ship it?").items() if key != "TimeoutSeconds"}
-    (found,) = await adapter.tooling.verify(stepfunctions.machine(cloud.one_state("Ask", endless)), {}, {})
-    assert found.ok
-    assert "Ask has no TimeoutSeconds" in found.text
-    limited = {**cloud.one_state("Ask", endless), "TimeoutSeconds": 60}
-    assert await adapter.tooling.verify(stepfunctions.machine(limited), {}, {}) == []
 
 
 async def test_why_it_waits_is_told(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
@@ -15,13 +15,14 @@ from adapters.stepfunctions.tests import cloud
 from adapters.stepfunctions.tests.cloud import new_queue, settings
 from mcp_workflows.adapter import Adapter, Adopts, Hints, Limited, Status, Sweeps, Terminates
 from mcp_workflows.kit.tooling import Checks, Explains, Exposes
-from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
-from mcp_workflows.testing.laws import cancelled_afterwards, new_start, ref_of, see_questions, until_ended
+from mcp_workflows.testing import LossyProxy, Role, Subject, lossy_proxy
+from mcp_workflows.testing.laws import see_questions
 from tests.support.child_processes import free_port
+from tests.support.cloud_suites import CloudContract
 from tests.support.stepfunctions_engine import StepFunctions
 
 
-class TestStepFunctionsAdapter(AdapterContract):
+class TestStepFunctionsAdapter(CloudContract):
     """Against the local engine, through a proxy that can lose replies."""
 
     capabilities = frozenset({Adopts, Checks, Explains, Exposes, Hints, Limited, Sweeps, Terminates})
@@ -30,28 +31,6 @@ class TestStepFunctionsAdapter(AdapterContract):
     async def subject(self, anyio_backend: str, stepfunctions: StepFunctions) -> AsyncIterator[Subject]:
         async with lossy_proxy(stepfunctions.port) as proxy:
             yield tell(proxy, stepfunctions)
-
-    async def test_another_workflow_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:
-        """Names of executions are unique in a state machine only: the same key at another machine is another one.
-
-        The core makes its keys of the tool and of a secret, so that two machines never get the same.
-        """
-        start = new_start(subject.finishes)
-        other = replace(new_start(subject.fails), key=start.key)
-        assert await adapter.start(start) != await adapter.start(other)
-
-    async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
-        """ListExecutions tells who runs; who has ended is left out, and then described."""
-        assert isinstance(adapter, StepFunctionsAdapter)
-        ended, running, nobody = (
-            new_start(role) for role in (subject.finishes, subject.endless, replace(subject.endless, workflow="nobody"))
-        )
-        over = ref_of(ended, await adapter.start(ended))
-        await until_ended(subject, adapter, over)
-        async with cancelled_afterwards(subject, adapter, running) as ref:
-            swept = await adapter.describe_many([ref, over, ref_of(nobody, subject.unknown_handle)])
-        assert {handle: seen.status for handle, seen in swept.items()} == {ref.handle: Status.RUNNING}
-        assert await adapter.describe_many([]) == {}
 
     async def test_a_sweep_shows_questions(self, subject: Subject, adapter: Adapter) -> None:
         """ListExecutions knows no questions: they are seen by a look, or told by an event. See test_hints.py."""

@@ -1,131 +1,225 @@
-"""What docs/stepfunctions.md shows works as it says."""
+"""The pages, the files that authors take, and the README of the samples: all that they show works as they say."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Sequence
+import shlex
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mcp_workflows_stepfunctions
 import pytest
+from mcp_workflows_stepfunctions import StepFunctionsAdapter, describe, questions
 from mcp_workflows_stepfunctions.client import open_client
+from mcp_workflows_stepfunctions.describe import read_failure
+from mcp_workflows_stepfunctions.gates import requests
 from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings
 from mcp_workflows_stepfunctions.tooling.discover import read_comment
 from mcp_workflows_stepfunctions.tooling.iam import caller_policy, permissions
+from mcp_workflows_stepfunctions.tooling.offline import FILES, read_embedded_files
 
 from adapters.stepfunctions.tests import cloud
-from mcp_workflows.kit.tooling import Use
+from adapters.stepfunctions.tests.executions import Run, Runs
+from mcp_workflows.adapter.templates import Template
+from mcp_workflows.kit.tooling import Embeds, Use
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.config.models import Config
+from tests.support.cloud_suites import PagesSuite, blocks, page
+from tests.support.local_engines import SAMPLES
 from tests.support.stepfunctions_engine import StepFunctions
 
-ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "stepfunctions.md"
+ORDER: Final = {"order_id": "A1"}
+YES: Final[Mapping[str, Any]] = {"action": "accept", "content": {"ok": True}}
+NO: Final[Mapping[str, Any]] = {"action": "decline"}
 
 
-def blocks(page: Path, language: str) -> Sequence[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+class TestPages(PagesSuite):
+    """Pages about state machines."""
 
-
-@pytest.mark.parametrize("block", blocks(PAGE, "yaml"))
-def test_every_configuration_on_the_page_can_be_loaded(block: str, tmp_path: Path) -> None:
-    (tmp_path / "workflows.yaml").write_text(block)
-    assert load_config(tmp_path / "workflows.yaml", {}).tools
+    package = mcp_workflows_stepfunctions
+    pages = ("stepfunctions", "stepfunctions-access", "stepfunctions-events")
+    errors = "stepfunctions-errors"
+    added = "sts:AssumeRole on arn The config profile (orders) could not be found; there are: "
 
 
 def test_a_standard_machine_makes_a_task_of_an_express_one(stepfunctions: StepFunctions) -> None:
-    (parent,) = map(json.loads, blocks(PAGE, "json"))
-    silent = cloud.one_state("Stop", {"Type": "Fail"})
+    (parent,) = map(json.loads, blocks("stepfunctions", "json"))
     for child, output, error in (
         (cloud.ECHO, '{"order":"A-1001"}', None),
         (cloud.DECLINES, None, "CardDeclined"),
-        (silent, None, "QuoteFailed"),
+        (cloud.one_state("Stop", {"Type": "Fail"}), None, "QuoteFailed"),
     ):
-        express = stepfunctions.machine(child, "EXPRESS")
-        parent["States"]["Quote"]["Parameters"]["StateMachineArn"] = express
-        client = stepfunctions.client()
-        execution = client.start_execution(
-            stateMachineArn=stepfunctions.machine(parent), name="one", input='{"order": "A-1001"}'
-        )["executionArn"]
-        found = stepfunctions.ended(execution)
+        parent["States"]["Quote"]["Parameters"]["StateMachineArn"] = stepfunctions.machine(child, "EXPRESS")
+        machine, given = stepfunctions.machine(parent), '{"order": "A-1001"}'
+        started = stepfunctions.client().start_execution(stateMachineArn=machine, name="one", input=given)
+        found = stepfunctions.ended(started["executionArn"])
         assert (found.get("output"), found.get("error")) == (output, error)
 
 
-# --- permissions, tags and events
-
-
-DOCS = Path(__file__).parents[3] / "docs"
-PAGES = ("stepfunctions-access", "stepfunctions-events")
-
-
-def blocks_of(page: str, language: str) -> list[str]:
-    text = (DOCS / f"{page}.md").read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-
-
-def shown(number: int) -> Any:
-    """A JSON block of the page about permissions."""
-    return json.loads(blocks_of("stepfunctions-access", "json")[number])
-
-
-def loaded(text: str, folder: Path) -> Config:
-    (folder / "workflows.yaml").write_text(text)
-    return load_config(folder / "workflows.yaml", {})
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_each_configuration_loads(page: str, tmp_path: Path) -> None:
-    found = [text for text in blocks_of(page, "yaml") if text.startswith("engines:")]
-    assert found
-    for text in found:
-        assert loaded(text, tmp_path).engines["shop"].adapter == "stepfunctions"
-
-
-async def test_the_policy_is_the_one_that_is_printed() -> None:
+async def test_the_policies_and_the_comment_are_those_of_the_commands() -> None:
+    policy, caller, callers, comment = map(json.loads, blocks("stepfunctions-access", "json")[:4])
     given = StepFunctionsSettings(region="eu-west-1", account="111122223333")
     async with open_client(given) as calls:
-        assert await permissions(calls, given, [Use(tool="fulfil_order", workflow="fulfil_order")]) == shown(0)
-
-
-def test_the_caller_of_a_role_needs_what_is_said() -> None:
+        assert await permissions(calls, given, [Use(tool="fulfil_order", workflow="fulfil_order")]) == policy
     role = "arn:aws:iam::111122223333:role/mcp-workflows"
-    assert caller_policy(AssumeRole(arn=role, source_identity="mcp-sidecar")) == shown(1)
-
-
-def test_the_comment_says_all_it_can() -> None:
-    said = read_comment(json.dumps(shown(3)))
+    assert caller_policy(AssumeRole(arn=role, source_identity="mcp-sidecar")) == caller
+    [statement] = caller_policy(AssumeRole(arn=role), callers=True)["Statement"]  # type: ignore[misc]  # JSON
+    assert statement["Action"] == callers["Statement"][0]["Action"]
+    said = read_comment(json.dumps(comment))
     assert (said.name, said.title, said.problems) == ("fulfil_order", "Fulfil an order", ())
     assert said.input["required"] == ["order"]
 
 
-def test_who_sets_source_identities_of_callers_needs_what_is_said() -> None:
-    role = "arn:aws:iam::111122223333:role/mcp-workflows"
-    [statement] = caller_policy(AssumeRole(arn=role), callers=True)["Statement"]  # type: ignore[misc]  # JSON
-    assert statement["Action"] == shown(2)["Statement"][0]["Action"]
+# --- the contract
 
 
-# --- docs/stepfunctions-errors.md
+def machine(state: str) -> Any:
+    """The state machine on the page that has this state first."""
+    shown = map(json.loads, blocks("stepfunctions-contract", "json"))
+    [found] = [block for block in shown if block.get("StartAt") == state]
+    return found
 
 
-ERRORS_PAGE = (ROOT / "docs" / "stepfunctions-errors.md").read_text(encoding="utf-8")
-MESSAGES = re.findall(r"^\| `([^`]+)` \|", ERRORS_PAGE, re.MULTILINE)
+def deployed(engine: StepFunctions, definition: str) -> Any:
+    """The same with a queue, and a function, that are there."""
+    queue = engine.client("sqs").create_queue(QueueName="questions")["QueueUrl"]
+    if "tell-about-question" in definition:
+        definition = definition.replace("tell-about-question", function(engine))
+    return json.loads(re.sub(r"https://sqs\.[^\"]*", queue, definition))
 
 
-def said() -> str:
-    """All that the adapter's code can say, with literals that go over two lines made one, and what boto3 adds to it."""
-    files = Path(mcp_workflows_stepfunctions.__file__).parent.glob("*.py")
-    code = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    whole = re.sub(r'"\n\s*f?"', "", code)
-    profile = "The config profile (orders) could not be found; there are: "
-    return whole.replace("{action} on {resource}", "sts:AssumeRole on arn") + profile
+def function(engine: StepFunctions) -> str:
+    """A Lambda function; the engine calls none of its code."""
+    name, code = f"tell-{uuid.uuid4().hex[:8]}", io.BytesIO()
+    with zipfile.ZipFile(code, "w") as file:
+        file.writestr("tell.py", "def handler(event, context): return None")
+    role = engine.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    engine.client("lambda").create_function(
+        FunctionName=name, Runtime="python3.11", Role=role, Handler="tell.handler", Code={"ZipFile": code.getvalue()}
+    )
+    return name
 
 
-@pytest.mark.parametrize("message", MESSAGES)
-def test_the_message_is_one_of_ours(message: str) -> None:
-    assert message in said()
+def test_the_page_shows_the_files_and_names_of_the_contract() -> None:
+    files, text = read_embedded_files(), page("stepfunctions-contract")
+    assert isinstance(StepFunctionsAdapter.tooling, Embeds)
+    assert StepFunctionsAdapter.tooling.embeds() == files
+    shown = [block for block in blocks("stepfunctions-contract", "json") if '"AskUser"' in block]
+    assert shown == [files["asl"], files["asl-jsonata"]]
+    assert re.findall(r"\[`(asl.*?)`\]\(\.\./samples/questions/stepfunctions/(.*?)\)", text) == list(FILES.items())
+    [command] = re.findall(r"^mcp-workflows print helper (\S+)", text, re.MULTILINE)
+    assert command in FILES
+    for name in (questions.MCP_INPUT, questions.TASK_TOKEN, describe.CANCELLED, describe.PROTOCOL_ERROR):
+        assert f"`{name}`" in text
 
 
-def test_there_are_messages() -> None:
-    assert len(MESSAGES) > 15
+@pytest.mark.parametrize("language", FILES)
+def test_a_file_runs_as_it_is(language: str, run: Runs, stepfunctions: StepFunctions) -> None:
+    definition = deployed(stepfunctions, read_embedded_files()[language])
+    for response, output in ((YES, "shipped"), (NO, "kept")):
+        it = run(definition, ORDER)
+        [key] = it.asked()
+        [request] = requests(it.fold(), {}).values()
+        assert request.params["message"] == "Ship order A1?"
+        assert request.params["requestedSchema"]["required"] == ["ok"]
+        it.answer(key, response)
+        assert json.loads(it.end()["output"]) == output
+
+
+def test_the_machines_and_answers_on_the_page_are_as_it_says(run: Runs) -> None:
+    both = run(machine("AskBoth"), {})
+    for key in both.asked(2):
+        both.answer(key, YES)
+    assert both.end()["status"] == "SUCCEEDED"
+    failed = run(machine("NoSuchOrder"), {}).end()
+    told = read_failure(failed["status"], failed.get("error"), failed.get("cause"))
+    assert (told.text, told.code, told.data) == ("no such order", -32602, {"field": "order_id"})
+    shown = [block for block in map(json.loads, blocks("stepfunctions-contract", "json")) if "action" in block]
+    asks = cloud.without(json.loads(read_embedded_files()["asl"])["States"]["AskUser"], "Next")
+    one = cloud.one_state("AskUser", {**cloud.without(asks, "Catch"), "End": True})
+    answers: list[Any] = []
+    for response in (YES, NO):
+        it = run(one, ORDER)
+        it.answer(it.asked()[0], response)
+        answers.append(json.loads(it.end()["output"])["answer"])
+    assert answers == shown
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+def test_the_gate_on_the_page_opens_its_state(
+    accepts: bool, run: Runs, stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    (tmp_path / "workflows.yaml").write_text(blocks("stepfunctions-contract", "yaml")[0])
+    [tool] = load_config(tmp_path / "workflows.yaml", {}).tools
+    scope = {"args": ORDER, "principal": {"subject": "ada"}, "task": {"id": None}}
+    gates = tool.frozen_gates(scope)
+    it = run(deployed(stepfunctions, json.dumps(machine("WaitForApproval"))), ORDER)
+    [(key, request)] = requests(it.until(lambda found: bool(requests(found, gates))), gates).items()
+    assert (request.gate, request.params["message"]) == ("approval", "Ship «A1»?")
+    template = gates["approval"].send if accepts else gates["approval"].decline
+    sent = Template(template).render({**scope, "answer": {"ok": True} if accepts else None})
+    it.answer(key, {"action": "accept" if accepts else "decline", "send": sent}, gates)
+    assert json.loads(it.end()["output"]) == ({"approved": True, "by": "ada"} if accepts else "kept")
+
+
+# --- samples/questions/stepfunctions
+
+
+FOLDER: Final = SAMPLES / "questions" / "stepfunctions"
+README: Final = (FOLDER / "README.md").read_text()
+SHIP_ORDER: Final = "arn:aws:states:us-east-1:123456789012:stateMachine:ship_order"
+
+
+def commands() -> Iterator[Sequence[str]]:
+    """The README's commands that begin with `aws`, in words."""
+    for block in re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            if (words := shlex.split(line))[0] == "aws":
+                yield words
+
+
+def type_in(engine: StepFunctions, words: Sequence[str]) -> None:
+    """Do what the `aws` command does: `--role-arn` is the parameter roleArn, or RoleArn, as the service writes it."""
+    client = engine.client(words[1])
+    operation = words[2].replace("-", "_")
+    shape: Any = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[operation]).input_shape
+    names = {member.lower(): member for member in shape.members}
+    options = {name.strip("-").replace("-", ""): value for name, value in zip(words[3::2], words[4::2], strict=True)}
+    options.pop("endpointurl", None)
+    getattr(client, operation)(**{names[name]: content(value) for name, value in options.items()})
+
+
+def content(value: str) -> str:
+    """What an option's value stands for."""
+    return (FOLDER / value.removeprefix("file://")).read_text() if value.startswith("file://") else value
+
+
+def test_the_samples_are_the_files_and_the_readme_names_what_the_role_of_each_needs() -> None:
+    files = read_embedded_files()
+    there = {path.name: path.read_text() for path in FOLDER.glob("*.asl.json")}
+    assert there == {FILES[language]: text for language, text in files.items()}
+    for language, name in FILES.items():
+        [needs, *_] = re.findall(r"Needs (\w+:\w+) on", json.loads(files[language])["Comment"])
+        [row] = [line for line in README.splitlines() if f"| `{name}` |" in line]
+        assert f"| `{needs}` on `arn:aws:" in row
+        assert f"`{language}`" in README or f"helper {language} >" in README
+
+
+def test_the_commands_of_the_readme_deploy_machines_that_ask(stepfunctions: StepFunctions) -> None:
+    [tool] = load_config(FOLDER / "workflows.yaml", {}).tools
+    outputs: list[Any] = []
+    for words in commands():
+        type_in(stepfunctions, words)
+        if words[2] not in ("create-state-machine", "update-state-machine"):
+            continue
+        given = json.dumps(dict.fromkeys(tool.input["required"], "A1"))
+        started = stepfunctions.client().start_execution(stateMachineArn=SHIP_ORDER, input=given)
+        it = Run(engine=stepfunctions, arn=started["executionArn"])
+        it.answer(it.asked()[0], YES)
+        outputs.append(json.loads(it.end()["output"]))
+    stepfunctions.client().delete_state_machine(stateMachineArn=SHIP_ORDER)
+    assert (tool.workflow, outputs) == ("ship_order", ["shipped", "shipped"])

@@ -14,8 +14,8 @@ from typing import Any
 import anyio
 import pytest
 from botocore import exceptions as boto
-from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError, open_client
-from mcp_workflows_stepfunctions.errors import CODES, EXCEPTIONS, OPERATION_CODES, ApiCall, is_foreign, translate
+from mcp_workflows_stepfunctions.client import Client, open_client
+from mcp_workflows_stepfunctions.errors import ApiCall, is_foreign, translate
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
 from adapters.stepfunctions.tests.injecting import HANG, LOST, Answer, Injecting, error, injecting, sts_error, wait_for
@@ -99,12 +99,6 @@ async def test_throttling_is_no_answer_and_makes_us_ask_less(server: Injecting) 
         assert calls.allowance.looks_per_second == pytest.approx(before / 2, rel=0.1)
 
 
-async def test_the_scarcer_call_of_a_look_says_how_often_we_look(server: Injecting) -> None:
-    raised = {"share": 0.5, "replicas": 2, "describe_execution": {"bucket": 1000, "refill": 100}}
-    async with opened(server.url, quota=raised, account="333333333333") as calls:
-        assert calls.allowance.looks_per_second == 5  # a quarter of 20 histories a second
-
-
 async def test_a_bucket_that_is_empty_holds_reads_back_here_and_nothing_was_sent(server: Injecting) -> None:
     quota = {"share": 1, "describe_execution": {"bucket": 2, "refill": 0.01}}
     async with opened(server.url, quota=quota, account="111111111111") as calls:
@@ -140,19 +134,6 @@ async def test_a_lost_answer_and_then_nobody_there_may_have_been_accepted() -> N
                 await calls.call(*START[:1], **START[1])
             assert caught.value.sent is True
             assert listening.counts["StartExecution"] == 2
-
-
-async def test_an_answer_after_a_lost_one_counts(calls: Client, server: Injecting) -> None:
-    server.tell("StartExecution", LOST, Answer(body={"executionArn": EXECUTION}))
-    reply = await calls.call(*START[:1], **START[1])
-    assert reply["executionArn"] == EXECUTION
-
-
-async def test_codes_that_the_caller_knows_are_answers(calls: Client, server: Injecting) -> None:
-    server.tell("StartExecution", error("ExecutionAlreadyExists"))
-    with pytest.raises(ExpectedCodeError) as caught:
-        await calls.call(START[0], known={"ExecutionAlreadyExists"}, **START[1])
-    assert caught.value.code == "ExecutionAlreadyExists"
 
 
 @pytest.mark.parametrize("call", [DESCRIBE, START])
@@ -229,22 +210,6 @@ async def test_a_role_that_cannot_be_assumed_is_named_and_nothing_was_sent(
     assert "Traceback" not in caplog.text
 
 
-async def test_an_account_that_cannot_be_told_is_an_error_that_says_so(server: Injecting) -> None:
-    server.tell("GetCallerIdentity", sts_error("InvalidClientTokenId"), Answer(body=IDENTITY))
-    async with opened(server.url, account=None) as calls:
-        with pytest.raises(EngineRefused, match="does not know our access key"):
-            await calls.place()
-        assert (await calls.place()).account == ACCOUNT
-        assert (await calls.place()).account == ACCOUNT
-    assert server.counts["GetCallerIdentity"] == 2
-
-
-IDENTITY = (
-    "<GetCallerIdentityResponse><GetCallerIdentityResult>"
-    f"<Account>{ACCOUNT}</Account></GetCallerIdentityResult></GetCallerIdentityResponse>"
-)
-
-
 async def test_pages_are_read_to_the_end_or_as_far_as_wanted(calls: Client, server: Injecting) -> None:
     pages = [
         Answer(body={"executions": [{"name": "a"}], "nextToken": "t"}),
@@ -319,9 +284,3 @@ def test_what_boto3_raises_is_told_without_its_own_words(
 
 def test_a_defect_is_not_taken_for_an_error_of_boto3() -> None:
     assert not is_foreign(RuntimeError("cannot schedule new futures"))
-
-
-def test_the_words_of_every_row_can_be_filled_in() -> None:
-    words: dict[str, str] = dict.fromkeys(("action", "resource", "region", "endpoint", "detail", "unreached"), "x")
-    for row in (*CODES.values(), *OPERATION_CODES.values(), *EXCEPTIONS.values()):
-        assert row.text.format_map(words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_c
 from mcp_workflows_stepfunctions.client import Client, open_client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 from mcp_workflows_stepfunctions.tooling import discover as discovery
-from mcp_workflows_stepfunctions.tooling import discover as expose
 from mcp_workflows_stepfunctions.tooling.discover import (
     MAX_NAME,
     TaggedMachines,
@@ -26,7 +25,6 @@ from mcp_workflows_stepfunctions.tooling.discover import (
 from adapters.stepfunctions.tests.cloud import settings
 from adapters.stepfunctions.tests.injecting import refusing
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.kit.tooling import Discovered
 from tests.support.stepfunctions_engine import StepFunctions
 
 SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
@@ -92,26 +90,23 @@ async def test_only_what_has_the_tag_with_its_value_is_shown(owner: Owner, shown
     assert (found.description, found.input, found.options) == ("Fulfils an order.", {"type": "object"}, {})
 
 
-async def test_the_comment_says_what_the_tool_is(owner: Owner, shown: TaggedMachines) -> None:
-    owner.tagged(json.dumps({"mcp": {"name": "fulfil", "title": "Order", "inputSchema": SCHEMA}}), type="EXPRESS")
-    [found] = await shown.exposed()
-    assert (found.name, found.title, found.input, found.options) == ("fulfil", "Order", SCHEMA, {"express": True})
-
-
-async def test_all_pages_are_read(owner: Owner, shown: TaggedMachines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expose, "PAGE", 2)
-    arns = {owner.tagged() for _ in range(5)}
-    assert {found.source for found in await shown.exposed()} == arns
-
-
-async def test_what_changes_shows_at_the_next_look(owner: Owner, shown: TaggedMachines) -> None:
+async def test_what_is_tagged_shows_at_the_next_look_on_all_pages(
+    owner: Owner, shown: TaggedMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "PAGE", 2)
     arn, gone = owner.tagged("old"), owner.tagged("gone")
-    assert {found.description for found in await shown.exposed()} == {"old", "gone"}
+    others = {owner.tagged(): None for _ in range(3)}
+    found = {each.source: each.description for each in await shown.exposed()}
+    assert found == {arn: "old", gone: "gone", **others}
     client = owner.engine.client()
     client.update_state_machine(stateMachineArn=arn, definition=json.dumps(definition("new")))
     client.untag_resource(resourceArn=gone, tagKeys=[owner.key])
-    new = owner.tagged("added")
-    assert {found.source: found.description for found in await shown.exposed()} == {arn: "new", new: "added"}
+    mcp = {"name": "fulfil", "title": "Order", "inputSchema": SCHEMA}
+    new = owner.tagged(json.dumps({"mcp": mcp}), type="EXPRESS")
+    seen = {each.source: each for each in await shown.exposed()}
+    assert seen.keys() == {arn, new, *others}
+    assert (seen[arn].description, seen[new].name, seen[new].title) == ("new", "fulfil", "Order")
+    assert (seen[new].input, seen[new].options) == (SCHEMA, {"express": True})
 
 
 async def test_known_descriptions_are_read_again_only_as_the_quota_allows(owner: Owner, clients: Boto3Clients) -> None:
@@ -190,122 +185,67 @@ async def test_while_there_is_no_answer_what_is_known_stays(
             await shown.exposed()
 
 
-async def test_without_the_setting_nothing_is_shown(owner: Owner, clients: Boto3Clients) -> None:
-    owner.tagged()
-    assert await TaggedMachines(Client(clients, owner.settings), None).exposed() == []
-
-
-@pytest.mark.parametrize(
-    ("machine", "name"),
-    [("fulfil.order-2_x", "fulfil.order-2_x"), ("a@b+c=d(e)", "a_b_c_d_e_"), ("a" * 64, "a" * 64)],
-)
-def test_the_tool_is_called_as_the_machine(machine: str, name: str) -> None:
-    assert tool_name(machine) == name
-
-
-def test_names_that_are_too_long_never_become_one() -> None:
+def test_the_tool_is_called_as_the_machine_and_names_that_are_too_long_never_become_one() -> None:
+    for machine, name in (("fulfil.order-2_x", "fulfil.order-2_x"), ("a@b+c=d(e)", "a_b_c_d_e_"), ("a" * 64, "a" * 64)):
+        assert tool_name(machine) == name
     names = {tool_name("a" * 79 + end) for end in "bc"} | {tool_name("a" * 65)}
-    assert len(names) == 3
-    assert all(len(name) == MAX_NAME for name in names)
+    assert [len(name) for name in names] == [MAX_NAME] * 3
 
 
 # --- the Comment of a definition
 
 
 ORDER = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
-
-
-def said(comment: Any) -> ToolComment:
-    return read_comment(json.dumps({"Comment": comment, "StartAt": "A", "States": {}}))
-
-
-def test_plain_text_is_the_description() -> None:
-    assert said(" Fulfils an order. ") == ToolComment(description="Fulfils an order.")
-
-
-def test_json_says_more() -> None:
-    comment = {
-        "description": "Fulfils",
-        "title": "Order",
-        "name": "fulfil",
-        "inputSchema": ORDER,
-        "owner": "team",
-    }
-    assert said(json.dumps(comment)) == ToolComment(description="Fulfils", title="Order", name="fulfil", input=ORDER)
-
-
-def test_json_under_mcp_wins_over_what_is_beside_it() -> None:
-    comment = {"description": "for people", "mcp": {"description": "for models", "inputSchema": ORDER}}
-    assert said(json.dumps(comment)) == ToolComment(description="for models", input=ORDER)
+NO_SCHEMA = ToolComment(problems=("inputSchema is no JSON Schema of an object",))
+TOO_LONG = ToolComment(problems=("description is longer than 10000 characters",))
+FULL = {"description": "Fulfils", "title": "Order", "name": "fulfil", "inputSchema": ORDER, "owner": "team"}
 
 
 @pytest.mark.parametrize(
-    "definition", ["", "no JSON", "[]", "{}", '{"Comment": 7}', '{"Comment": " "}', None, "[" * 9999]
+    ("comment", "said"),
+    [
+        (" Fulfils an order. ", ToolComment(description="Fulfils an order.")),
+        (FULL, ToolComment(description="Fulfils", title="Order", name="fulfil", input=ORDER)),
+        (
+            {"description": "for people", "mcp": {"description": "for models", "inputSchema": ORDER}},
+            ToolComment(description="for models", input=ORDER),
+        ),
+        ("{not JSON}", ToolComment(description="{not JSON}")),
+        ("[1]", ToolComment(description="[1]")),
+        ({"inputSchema": "string"}, NO_SCHEMA),
+        ({"mcp": {"inputSchema": [ORDER]}}, NO_SCHEMA),
+        ({"description": ["a"]}, ToolComment(problems=("description is no text",))),
+        ({"name": 7}, ToolComment(problems=("name is no text",))),
+        ("x" * 10_001, TOO_LONG),
+        ({"description": "x" * 10_001}, TOO_LONG),
+    ],
+    ids=lambda value: str(value)[:30],
 )
+def test_a_comment_is_the_description_or_json_that_says_more(comment: Any, said: ToolComment) -> None:
+    text = comment if isinstance(comment, str) else json.dumps(comment)
+    assert read_comment(json.dumps({"Comment": text, "StartAt": "A", "States": {}})) == said
+
+
+@pytest.mark.parametrize("definition", ["", "no JSON", "[]", "{}", '{"Comment": 7}', '{"Comment": " "}', None])
 def test_without_a_comment_any_object_is_taken(definition: Any) -> None:
     assert read_comment(definition) == ToolComment(input={"type": "object"})
 
 
-@pytest.mark.parametrize("comment", ["{not JSON}", "{", "[1]", "see {docs}"])
-def test_what_only_looks_like_json_is_text(comment: str) -> None:
-    assert said(comment).description == comment
-
-
-@pytest.mark.parametrize(
-    ("comment", "problem"),
-    [
-        ({"inputSchema": "string"}, "inputSchema is no JSON Schema of an object"),
-        ({"mcp": {"inputSchema": [ORDER]}}, "inputSchema is no JSON Schema of an object"),
-        ({"description": ["a"]}, "description is no text"),
-        ({"name": 7}, "name is no text"),
-    ],
-)
-def test_what_cannot_be_meant_so_is_a_problem(comment: Any, problem: str) -> None:
-    assert said(json.dumps(comment)) == ToolComment(problems=(problem,))
-
-
-@pytest.mark.parametrize("comment", ["x" * 10_001, json.dumps({"description": "x" * 10_001})])
-def test_a_text_that_every_list_of_tools_would_drag_along_is_none(comment: str) -> None:
-    assert said(comment).problems == ("description is longer than 10000 characters",)
-
-
-# --- all state machines, for `import` and `init`
-
-
-SUCCEED = {"StartAt": "A", "States": {"A": {"Type": "Succeed"}}}
-
-
-@pytest.fixture
-async def calls(stepfunctions: StepFunctions) -> AsyncIterator[Client]:
-    async with open_client(settings(stepfunctions)) as calls:
-        yield calls
-
-
-async def found(calls: Client, *arns: str) -> list[Discovered]:
-    names = [arn.rpartition(":")[2] for arn in arns]
-    return [each for each in await discover(calls) if each.workflow in names]
-
-
-async def test_all_state_machines_are_listed_the_most_frequent_first(
-    stepfunctions: StepFunctions, calls: Client, monkeypatch: pytest.MonkeyPatch
+async def test_all_state_machines_are_listed_the_most_frequent_first_and_only_the_newest_are_counted(
+    stepfunctions: StepFunctions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "PAGE", 2)
-    express, once, often = (stepfunctions.machine(SUCCEED, type=kind) for kind in ("EXPRESS", "STANDARD", "STANDARD"))
-    for machine in (once, often, often):
+    arns = [stepfunctions.machine(definition(), type=kind) for kind in ("EXPRESS", "STANDARD", "STANDARD")]
+    express, once, often = (arn.rpartition(":")[2] for arn in arns)
+    for machine in (arns[1], arns[2], arns[2]):
         last = stepfunctions.client().start_execution(stateMachineArn=machine)["executionArn"]
-    seen = await found(calls, express, once, often)
-    assert [each.workflow for each in seen] == [arn.rpartition(":")[2] for arn in (often, once, express)]
+    async with open_client(settings(stepfunctions)) as calls:
+        seen = [each for each in await discover(calls) if each.workflow in (express, once, often)]
+        monkeypatch.setattr(discovery, "COUNTED", 1)
+        counted = [each.executions for each in await discover(calls) if each.workflow in (express, once, often)]
+    assert [each.workflow for each in seen] == [often, once, express]
     assert [each.executions for each in seen] == [2, 1, 0]
     assert [dict(each.options) for each in seen] == [{}, {}, {"express": True, "tasks": "forbidden"}]
     assert seen[0].last_seen == stepfunctions.client().describe_execution(executionArn=last)["startDate"]
     assert seen[2].last_seen is None
-
-
-async def test_only_the_newest_are_counted(
-    stepfunctions: StepFunctions, calls: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(discovery, "COUNTED", 1)
-    old, new = stepfunctions.machine(SUCCEED), stepfunctions.machine(SUCCEED)
-    for machine in (old, new):
-        stepfunctions.client().start_execution(stateMachineArn=machine)
-    assert [each.executions for each in await found(calls, old, new)] == [1, 0]
+    assert counted == [2, 0, 0]

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
-import anyio
-import httpx2
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
 
 from adapters.stepfunctions.tests import cloud
 from adapters.stepfunctions.tests.cloud import a_start, configured, until_ended
-from adapters.stepfunctions.tests.injecting import EXECUTION, HANG, LOST, MACHINE, Answer, injecting, play, wait_for
+from adapters.stepfunctions.tests.injecting import LOST, MACHINE, injecting, play
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from tests.support.configured import KEY, client_of
-from tests.support.served import peer
-from tests.support.sidecars import sidecar
 from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
@@ -35,17 +30,6 @@ async def test_an_express_execution_runs_and_its_output_is_kept_for_who_waits(
     assert (seen.status, seen.output) == (Status.SUCCEEDED, {"a": 1})
     assert await adapter.describe(ref) == seen
     assert ":express:" in (seen.execution_id or "")
-
-
-async def test_an_express_execution_is_waited_for_as_long_as_its_tool_says(
-    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
-) -> None:
-    slow = cloud.one_state("Slow", {"Type": "Wait", "Seconds": 2, "End": True})
-    options = {"express": True, "timeout": "200ms"}
-    start = a_start(stepfunctions.machine(slow, "EXPRESS"), [], options=options)
-    seen = await until_ended(adapter, Ref(workflow=start.workflow, handle=await adapter.start(start), options=options))
-    assert seen.failure is not None
-    assert "did not end within 0.2 s" in seen.failure.text
 
 
 async def test_another_process_does_not_know_how_an_express_execution_ends_and_says_so_when_it_must_have(
@@ -91,29 +75,3 @@ async def test_an_express_call_whose_reply_is_lost_is_not_made_again_whoever_ask
                 assert result["isError"]
                 assert "its outcome is not known, and it is not started again" in result["content"][0]["text"]
         assert server.counts["StartSyncExecution"] == 1
-
-
-@pytest.mark.slow
-async def test_an_express_call_of_a_sidecar_that_was_killed_is_never_made_again(tmp_path: Path) -> None:
-    with injecting() as server:
-        play(server, "EXPRESS")
-        server.tell("StartSyncExecution", HANG, Answer(body={"executionArn": EXECUTION, "status": "SUCCEEDED"}))
-        config = configured(tmp_path, server.url, {"it": {"workflow": MACHINE, **EXPRESS, "timeout": "5s"}})
-        with sidecar(config) as dying:
-            async with peer(dying.url) as client, anyio.create_task_group() as group:
-
-                async def call() -> None:
-                    with pytest.raises(httpx2.TransportError):
-                        await client.call("it", meta=KEY)
-
-                group.start_soon(call)
-                await anyio.to_thread.run_sync(wait_for, server, "StartSyncExecution", 1, 20.0)
-                dying.process.kill()
-        with sidecar(config) as fresh:
-            async with peer(fresh.url) as client:
-                said: list[str] = []
-                with anyio.fail_after(120):
-                    while "its outcome is not known" not in "".join(said[-1:]):
-                        said.append(json.dumps((await client.call("it", meta=KEY)).body))
-        assert server.counts["StartSyncExecution"] == 1
-        assert all("isError" in text or "error" in text for text in said)

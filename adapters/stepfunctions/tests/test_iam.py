@@ -75,9 +75,9 @@ def use(workflow: str, **more: Any) -> Use:
     return Use(tool="t", workflow=workflow, **more)
 
 
-@pytest.mark.parametrize("workflow", ["orders", f"{MACHINES}:orders"])
-async def test_a_tool_needs_its_machine_its_executions_and_to_answer(workflow: str) -> None:
-    assert await policy([use(workflow)]) == ALL_OF_A_TOOL
+@pytest.mark.parametrize("uses", [["orders"], [f"{MACHINES}:orders"], ["orders", "orders:3"]])
+async def test_a_tool_needs_its_machine_its_executions_and_to_answer(uses: list[str]) -> None:
+    assert await policy([use(workflow) for workflow in uses]) == ALL_OF_A_TOOL
 
 
 async def test_a_tool_that_only_watches_may_only_look() -> None:
@@ -87,6 +87,14 @@ async def test_a_tool_that_only_watches_may_only_look() -> None:
     ]
 
 
+async def test_a_tool_without_history_and_cancel_asks_nothing_and_stops_nothing() -> None:
+    found = await policy([use("orders", options={"history": False}, cancels=False)])
+    assert {action for each in found for action in each["Action"]} == {
+        *("states:DescribeStateMachine", "states:ListExecutions", "states:StartExecution"),
+        "states:DescribeExecution",
+    }
+
+
 async def test_an_express_tool_may_only_run_its_machine() -> None:
     assert await policy([use("quotes", options={"express": True}), use("prices", options={"express": True})]) == [
         allow(
@@ -94,14 +102,6 @@ async def test_an_express_tool_may_only_run_its_machine() -> None:
             ["states:DescribeStateMachine", "states:StartSyncExecution"],
             [f"{MACHINES}:prices", f"{MACHINES}:quotes"],
         )
-    ]
-
-
-async def test_without_history_nobody_is_asked() -> None:
-    found = await policy([use("orders", options={"history": False}, cancels=False)])
-    assert [each["Action"] for each in found] == [
-        ["states:DescribeStateMachine", "states:ListExecutions", "states:StartExecution"],
-        ["states:DescribeExecution"],
     ]
 
 
@@ -126,17 +126,11 @@ async def test_a_version_or_alias_is_the_machine_under_a_condition() -> None:
     assert [each["Sid"] for each in found if "Condition" not in each] == ["DescribeList", "LookReadStop"]
 
 
-async def test_who_starts_the_machine_itself_may_start_all_its_versions() -> None:
-    found = await policy([use("orders"), use("orders:3")])
-    assert found == ALL_OF_A_TOOL
-
-
 @pytest.mark.parametrize(
     ("gates", "fails"),
     [
         ({"ok": {"when": "Wait", "send": {"output": {}}, "decline": {"output": None}}}, False),
         ({"ok": {"when": "Wait", "send": {"output": {}}, "decline": {"error": "Rejected"}}}, True),
-        ({"ok": {"when": "Wait", "send": {"error": "Rejected"}}}, True),
     ],
 )
 async def test_failing_a_state_is_allowed_only_if_a_gate_does_it(gates: Any, fails: bool) -> None:
@@ -197,8 +191,6 @@ async def test_a_policy_that_iam_does_not_take_is_said_to_be_too_long(caplog: py
     ("url", "arn"),
     [
         ("https://sqs.us-west-2.amazonaws.com/1/q.fifo", "arn:aws:sqs:us-west-2:1:q.fifo"),
-        ("https://us-west-2.queue.amazonaws.com/1/q", "arn:aws:sqs:us-west-2:1:q"),
-        ("https://sqs-fips.us-west-2.amazonaws.com/1/q", "arn:aws:sqs:us-west-2:1:q"),
         ("https://vpce-0a-1b.sqs.us-west-2.vpce.amazonaws.com/1/q", "arn:aws:sqs:us-west-2:1:q"),
         ("http://127.0.0.1:5000/1/q", "arn:aws:sqs:eu-west-1:1:q"),
     ],

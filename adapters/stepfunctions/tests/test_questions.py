@@ -64,11 +64,8 @@ def gate(when: Any = "Approve", send: Any = None, decline: Any = None) -> Mappin
     "parameters",
     [
         ENVELOPE,
-        {"QueueUrl": "q", "MessageBody": ENVELOPE},
         {"QueueUrl": "q", "MessageBody": json.dumps(ENVELOPE)},
-        {"Entries": [{"Source": "s", "Detail": ENVELOPE}]},
         {"Entries": [{"Source": "s"}, {"Detail": json.dumps(ENVELOPE)}]},
-        {"FunctionName": "f", "Payload": ENVELOPE},
         {"Message": json.dumps({"body": json.dumps(ENVELOPE)})},
         {"Payload": {**ENVELOPE, "mcpInput": json.dumps(ENVELOPE["mcpInput"])}},
         {"first": {"mcpInput": "without a token"}, "then": ENVELOPE},
@@ -85,7 +82,6 @@ def test_a_question_is_found_wherever_it_is(parameters: Any) -> None:
     [
         ({"message": "Ship it?", "requestedSchema": FORM}, PARAMS),
         ({"method": "elicitation/create", "params": {"message": "Ship it?", "requestedSchema": FORM}}, PARAMS),
-        ({"params": PARAMS}, PARAMS),
         ({"message": "Ship it?"}, {**PARAMS, "requestedSchema": NO_FIELDS}),
         (
             {"message": "Ship it?", "requestedSchema": {"properties": {}}, "_meta": {"a": 1}},
@@ -102,20 +98,15 @@ def test_a_question_may_be_written_long_or_short(question: Any, params: Any) -> 
     ("question", "complaint"),
     [
         (None, "it is not an object"),
-        ("Ship it?", "it is not an object"),
-        ([PARAMS], "it is not an object"),
         ({}, "it has no message"),
-        ({"message": " "}, "it has no message"),
         ({"message": 1}, "it has no message"),
         ({"method": "elicitation/create"}, "its params are not an object"),
         ({"method": "sampling/createMessage", "params": {}}, "its method is not elicitation/create"),
         ({"params": {"message": "Go there", "mode": "url", "url": "https://x"}}, "its mode is not form"),
+        ({"message": "Ship it?", "more": json.loads("[" * 60 + "]" * 60)}, "it is nested too deeply"),
         (with_schema("s"), "its requestedSchema is not the schema of an object"),
-        (with_schema({"type": "string"}), "its requestedSchema is not the schema of an object"),
         (with_schema({"properties": []}), "properties of its requestedSchema are not an object"),
         (with_schema({"properties": {"a": {"type": "object"}}}), "property 'a' must have one type"),
-        (with_schema({"properties": {"a": {"type": ["string", "null"]}}}), "property 'a' must have one type"),
-        (with_schema({"properties": {"a": 1}}), "property 'a' must have one type"),
         (with_schema({"required": "a"}), "required of its requestedSchema is not a list of names"),
     ],
 )
@@ -126,11 +117,11 @@ def test_a_malformed_question_is_told_and_not_asked(question: Any, complaint: st
     assert said.startswith(f"state Ask asks with a malformed mcpInput: {complaint}")
 
 
-@pytest.mark.parametrize("token", [None, "", 7, "x" * 2049])
-def test_a_question_without_a_token_is_told(token: Any) -> None:
-    fold = asked({"Payload": {**ENVELOPE, "taskToken": token}})
-    assert requests(fold, {}) == {}
-    assert problems(fold, {}) == ["state Ask asks with mcpInput, but has no taskToken beside it"]
+def test_a_question_without_a_token_is_told() -> None:
+    for token in (None, 7, "x" * 2049):
+        fold = asked({"Payload": {**ENVELOPE, "taskToken": token}})
+        assert requests(fold, {}) == {}
+        assert problems(fold, {}) == ["state Ask asks with mcpInput, but has no taskToken beside it"]
 
 
 @pytest.mark.parametrize(
@@ -141,25 +132,19 @@ def test_parameters_of_any_shape_ask_nothing(parameters: Any) -> None:
     assert (len(fold.waiting), requests(fold, {}), problems(fold, {})) == (1, {}, [])
 
 
-def test_what_is_nested_without_end_is_not_read_to_its_end() -> None:
-    deep: Any = ENVELOPE
-    for _ in range(400):
-        deep = {"a": [deep]}
-    assert find_mcp_input(read_parameters(json.dumps(deep))) is None
-
-
-def test_the_parameters_of_an_event_may_be_missing_or_unreadable() -> None:
+def test_the_parameters_of_an_event_may_be_missing_unreadable_large_or_nested_without_end() -> None:
     told, fold = Telling(), History()
     scheduled = told.schedule(told.enter(0, "Ask"))
     del told.events[scheduled - 1]["taskScheduledEventDetails"]["parameters"]
     fold.feed(told.events)
     assert (list(fold.waiting), requests(fold, {})) == ([scheduled], {})
     assert read_parameters("{not JSON") == "{not JSON"
-
-
-def test_large_parameters_are_not_kept_whole() -> None:
     kept = read_parameters(json.dumps({"big": "x" * 200_000, "Body": json.dumps({"big": "x" * 3_000, "token": TOKEN})}))
     assert kept == {"big": None, "Body": {"big": None, "token": TOKEN}}
+    deep: Any = ENVELOPE
+    for _ in range(400):
+        deep = {"a": [deep]}
+    assert find_mcp_input(read_parameters(json.dumps(deep))) is None
 
 
 # answers to a state's own question
@@ -170,15 +155,14 @@ def test_large_parameters_are_not_kept_whole() -> None:
     [
         (ACCEPT, '{"action":"accept","content":{"ok":true}}'),
         ({"action": "accept", "content": {"name": "Zoë"}}, '{"action":"accept","content":{"name":"Zoë"}}'),
-        ({"action": "accept"}, '{"action":"accept","content":{}}'),
         ({"action": "decline", "content": {"ok": True}}, '{"action":"decline","content":{}}'),
-        ({"action": "cancel"}, '{"action":"cancel","content":{}}'),
     ],
 )
 def test_any_answer_goes_to_the_state_as_its_result(response: Any, output: str) -> None:
     [delivery] = answer_calls(asked(ENVELOPE), {}, {"3": response})
     params = {"taskToken": TOKEN, "output": output}
     assert delivery == AnswerCall(key="3", operation="send_task_success", params=params)
+    assert TOKEN not in repr(delivery)
 
 
 def test_answers_to_what_is_not_open_are_passed_over() -> None:
@@ -193,15 +177,6 @@ def test_answers_to_what_is_not_open_are_passed_over() -> None:
     assert (len(fold.waiting), answer_calls(fold, {}, strangers)) == (2, [])
 
 
-def test_one_answer_of_several_is_sent_alone() -> None:
-    told, fold = Telling(), History()
-    started = told.add("ParallelStateStarted", told.enter(0, "Both", "Parallel"))
-    told.ask(started, "One")
-    two, _ = told.ask(started, "Two")
-    fold.feed(told.events)
-    assert [each.key for each in answer_calls(fold, {}, {str(two): ACCEPT})] == [str(two)]
-
-
 @pytest.mark.parametrize(("length", "fits"), [(MAX_PAYLOAD - 38, True), (MAX_PAYLOAD - 37, False)])
 @pytest.mark.parametrize("letter", ["x", "é"])
 def test_an_answer_that_is_too_large_is_refused_before_it_is_sent(length: int, fits: bool, letter: str) -> None:
@@ -213,12 +188,9 @@ def test_an_answer_that_is_too_large_is_refused_before_it_is_sent(length: int, f
     else:
         with pytest.raises(EngineRefused, match="the answer is 262145 bytes of JSON, Step Functions takes 262144"):
             answer_calls(asked(ENVELOPE), {}, responses)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])
-def test_an_answer_that_is_no_json_is_refused(value: Any) -> None:
-    with pytest.raises(EngineRefused, match="cannot be written as JSON"):
-        answer_calls(asked(ENVELOPE), {}, {"3": {"action": "accept", "content": {"a": value}}})
+    for value in (float("nan"), "\ud800"):
+        with pytest.raises(EngineRefused, match="cannot be written as JSON"):
+            answer_calls(asked(ENVELOPE), {}, {"3": {"action": "accept", "content": {"a": value}}})
 
 
 # gates
@@ -230,9 +202,6 @@ TOKENS = [
     {"token": "of something else", "deep": [{"task_token": TOKEN}]},
     {"MessageBody": {"callbackToken": TOKEN, "order": 1}},
     {"MessageBody": json.dumps({"task-token": TOKEN})},
-    {"Payload": {"sfnToken": TOKEN}},
-    {"Payload": {"token": TOKEN}},
-    {"MessageAttributes": {"TASK_TOKEN": TOKEN}},
     {"MessageAttributes": {"TaskToken": {"DataType": "String", "StringValue": TOKEN}}},  # SQS, SNS
     {"Headers": {"TaskToken": [TOKEN]}, "RequestBody": {}},  # API Gateway
     {
@@ -251,12 +220,9 @@ def test_a_gate_asks_while_its_state_waits(when: Any) -> None:
     fold = asked({"Body": json.dumps({"callback": {"id": TOKEN}, "token": TOKEN})}, "Approve")
     [(key, found)] = requests(fold, gate(when)).items()
     assert (key, found.params, found.gate) == ("3", {"message": "Sure?"}, "approve")
+    assert requests(asked({"taskToken": TOKEN}, "Other"), gate(when)) == {}
     [delivery] = answer_calls(fold, gate(when), {"3": {**ACCEPT, "send": {"output": {"ok": True}}}})
     assert delivery.params == {"taskToken": TOKEN, "output": '{"ok":true}'}
-
-
-def test_a_gate_asks_nothing_of_other_states() -> None:
-    assert requests(asked({"taskToken": TOKEN}, "Other"), gate()) == {}
 
 
 def test_a_gate_goes_before_the_question_of_its_state() -> None:
@@ -269,7 +235,6 @@ def test_a_gate_goes_before_the_question_of_its_state() -> None:
     [
         ({"id": TOKEN}, "Approve", NO_NAME),
         ({"id": TOKEN}, {"state": "Approve", "token": "elsewhere"}, "there is no task token at elsewhere"),
-        ({"id": [TOKEN]}, {"state": "Approve", "token": "id"}, "there is no task token at id"),
         ({"id": TOKEN}, {"state": "Approve", "token": "abs(id)"}, "there is no task token at abs(id)"),
     ],
 )
@@ -310,7 +275,6 @@ def test_two_gates_of_one_state_are_told() -> None:
     [
         ({"output": "{{answer.ok}}"}, {"output": False}, "send_task_success", {"output": "false"}),
         ({"output": "{{answer.comment}}"}, {}, "send_task_success", {"output": "null"}),
-        ({"output": None}, {"output": None}, "send_task_success", {"output": "null"}),
         ({"error": "Rejected"}, {"error": "Rejected"}, "send_task_failure", {"error": "Rejected"}),
         (
             {"error": "Rejected", "cause": "{{answer}}"},
@@ -339,35 +303,20 @@ def test_what_cannot_be_sent_is_refused(send: Any) -> None:
     "wrong",
     [
         {"when": {}},
-        {"when": ""},
         {"when": "x" * 81},
         {"when": {"state": "A", "token": "not[jmes"}},
         {"when": {"after": "A"}},
         {"send": {}},
         {"send": {"cause": "x"}},
         {"send": {"output": 1, "error": "x"}},
-        {"send": {"output": 1, "cause": "x"}},
-        {"send": {"signal": "x"}},
-        {"decline": {}},
     ],
 )
 def test_a_gate_that_is_none_is_refused_in_the_configuration(wrong: Mapping[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        GateSettings.model_validate({"when": "A", "send": {"output": 1}, **wrong})
-
-
-def test_a_gate_may_be_written_long_or_short() -> None:
     for when in ("A", {"state": "A"}):
         settings = GateSettings.model_validate({"when": when, "send": {"output": 1}, "decline": {"error": "No"}})
         assert (settings.when.state, gate_state(when)) == ("A", "A")
-    assert GateSettings.model_json_schema()["properties"]["when"]["anyOf"][1]["type"] == "string"
-    assert gate_state(None) == gate_state({}) == ""
-
-
-def test_no_token_is_shown() -> None:
-    fold = asked(ENVELOPE)
-    shown = f"{answer_calls(fold, {}, {'3': ACCEPT})!r} {find_mcp_input(ENVELOPE)!r} {requests(fold, {})!r}"
-    assert TOKEN not in shown
+    with pytest.raises(ValidationError):
+        GateSettings.model_validate({"when": "A", "send": {"output": 1}, **wrong})
 
 
 def test_a_token_in_the_text_of_a_question_is_hidden_from_clients() -> None:
@@ -379,10 +328,3 @@ def test_a_token_in_the_text_of_a_question_is_hidden_from_clients() -> None:
     assert request.params["message"] == "Answer with [task token]"
     [delivery] = answer_calls(fold, {}, {"3": ACCEPT})
     assert delivery.params["taskToken"] == token
-
-
-def test_a_question_that_is_nested_too_deeply_is_none() -> None:
-    deep = json.loads("[" * 60 + "]" * 60)
-    fold = asked(with_question({"message": "Ship it?", "more": deep}))
-    assert requests(fold, {}) == {}
-    assert problems(fold, {}) == ["state Ask asks with a malformed mcpInput: it is nested too deeply"]

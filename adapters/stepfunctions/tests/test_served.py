@@ -14,6 +14,7 @@ from adapters.stepfunctions.tests import cloud as local
 from adapters.stepfunctions.tests.executions import Run
 from tests.support.cloud_suites import (
     OK_FORM,
+    Cloud,
     GateSuite,
     OperatorSuite,
     QuestionSuite,
@@ -36,7 +37,19 @@ class TestGates(GateSuite):
 
 
 class TestReplicas(ReplicaSuite):
-    """Executions are named by their keys."""
+    """Executions are named by their keys. Workflows of Google show the slow ones in `make test`."""
+
+    @pytest.mark.slow
+    async def test_an_answer_that_arrived_before_the_sidecar_died_is_taken_once(
+        self, cloud: Cloud, tmp_path: Path
+    ) -> None:
+        await super().test_an_answer_that_arrived_before_the_sidecar_died_is_taken_once(cloud, tmp_path)
+
+    @pytest.mark.slow
+    async def test_two_replicas_start_once_and_a_question_outlives_the_one_that_is_killed(
+        self, cloud: Cloud, tmp_path: Path
+    ) -> None:
+        await super().test_two_replicas_start_once_and_a_question_outlives_the_one_that_is_killed(cloud, tmp_path)
 
 
 class TestOperators(OperatorSuite):
@@ -131,5 +144,6 @@ async def test_a_token_that_is_none_is_in_no_message_either(cloud: local.StepFun
         refused = str((await c.answer(task_id, **{key: {"action": "accept", "content": {"ok": True}}})).error)
         assert "when.token" in refused
         assert secret not in refused
+        assert list((await c.get(task_id))["inputRequests"]) == [key]
         await c.send("tasks/cancel", {"taskId": task_id})
         await c.until(task_id)

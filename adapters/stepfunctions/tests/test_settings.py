@@ -20,30 +20,22 @@ ROLE = "arn:aws:iam::123456789012:role/workflows"
     [
         ({"regoin": "eu-west-1"}, "Extra inputs"),
         ({"region": "Ireland"}, "write a Region: eu-west-1"),
-        ({"region": ""}, "write a Region"),
-        ({"profile": ""}, "at least 1 character"),
         ({"endpoint_url": "localhost:4566"}, "write a URL"),
         ({"endpoint_url": "http://me:hush@localhost:4566"}, "no credentials in a URL"),
         ({"endpoint_url": "http://localhost:99999"}, "Port out of range"),
         ({"account": "1234"}, "write an AWS account"),
         ({"account": "1234-5678-9012"}, "without dashes"),
-        ({"account": True}, "valid string"),
-        ({"assume_role": {}}, "Field required"),
         ({"assume_role": {"arn": "workflows"}}, "write the ARN of a role"),
         ({"assume_role": {"arn": ROLE, "external_id": "ä"}}, "2 to 1224"),
         ({"assume_role": {"arn": ROLE, "source_identity": "a b"}}, "2 to 64"),
         ({"assume_role": {"arn": ROLE, "duration": "5m"}}, "15m to 12h"),
         ({"assume_role": {"arn": ROLE}, "account": "210987654321"}, "another account"),
         ({"quota": {"share": 1.5}}, "less than or equal to 1"),
-        ({"quota": {"replicas": 0}}, "greater than 0"),
         ({"quota": {"describe_execution": {"bucket": 5}}}, "Field required"),
-        ({"events": {"queue_url": "orders"}}, "write the URL of an SQS queue"),
         ({"events": {"queue_url": "https://sqs.eu-west-1.amazonaws.com/orders"}}, "write the URL of an SQS queue"),
         ({"discover": {"tag": "expose"}}, "write KEY=VALUE"),
         ({"timeout_seconds": 0}, "greater than or equal to 1"),
-        ({"max_connections": 0}, "greater than or equal to 1"),
         ({"aws_secret_access_key": "hush"}, "no credentials here; name a profile"),
-        ({"aws_secret": "hush"}, "Extra inputs"),
     ],
 )
 def test_wrong_settings_are_refused_and_not_repeated(wrong: dict[str, Any], complaint: str) -> None:
@@ -77,7 +69,6 @@ def test_an_endpoint_is_a_url(url: str) -> None:
         ({"timeout": "30s"}, "only with express"),
         ({"express": True, "timeout": "6m"}, "within 5m"),
         ({"express": True, "history": False}, "leave it out"),
-        ({"expres": True}, "Extra inputs"),
     ],
 )
 def test_options_that_do_not_count_are_refused(options: dict[str, object], wrong: str) -> None:
@@ -92,8 +83,6 @@ def test_options_that_do_not_count_are_refused(options: dict[str, object], wrong
     [
         ("describe_execution", "us-east-1", (150, 7.5)),
         ("describe_execution", "eu-central-1", (125, 5)),
-        ("list_executions", "eu-west-1", (100, 2.5)),
-        ("get_execution_history", "ap-south-1", (200, 10)),
         ("describe_state_machine_alias", "us-east-1", (100, 0.5)),
     ],
 )
