@@ -12,6 +12,7 @@ import anyio
 import pytest
 from google.cloud.workflows import executions_v1
 from mcp_workflows_google import GoogleAdapter
+from mcp_workflows_google.resources import ExecutionName, note_prefix_of
 
 from adapters.google.tests.cloud import configured
 from adapters.google.tests.injecting import CUT, LOST, Fault, Injecting, Reply
@@ -126,6 +127,10 @@ async def test_the_grace_begins_anew_once_it_could_be_shown(
 async def test_what_is_no_handle_of_ours_is_refused_and_what_is_gone_is_not_found(adapter: GoogleAdapter) -> None:
     with pytest.raises(EngineRefused):
         await adapter.describe(Ref(workflow="orders", handle="orders/e-1"))
+    numbered = "projects/example.com:shop/locations/us-central1/workflows/a/executions/e-2"
+    assert note_prefix_of(numbered) == ExecutionName.parse(numbered).note_prefix
+    with pytest.raises(EngineRefused):
+        note_prefix_of("orders")
     gone = "projects/acme-shop/locations/europe-west1/workflows/orders/executions/e-99"
     with pytest.raises(ExecutionNotFound):
         await adapter.describe(Ref(workflow="orders", handle=gone))

@@ -107,6 +107,7 @@ def form_of(schema: Any) -> Any:
     ("schema", "wrong"),
     [
         ({"type": "string"}, "not the schema of an object"),
+        ({"required": ["a"]}, "required names 'a'"),
         ({"properties": {"a": {"$ref": "#"}}}, "property 'a' of a question"),
         ({"properties": {"a": {"type": "string", "format": []}}}, "it is no JSON Schema"),
         ({"properties": {str(n): {"type": "boolean"} for n in range(101)}}, "101 fields"),

@@ -215,6 +215,13 @@ async def test_who_may_not_act_as_the_service_account_is_told(
     assert f"act as {acting}: grant roles/iam.serviceAccountTokenCreator" in str(error)
 
 
+async def test_an_endpoint_without_tls_is_a_wrong_address_and_no_outage(server: Injecting, account: Path) -> None:
+    error = await refused(credentials_file=str(account), endpoint=server.address)
+    assert "does not speak TLS" in str(error)
+    assert TOKEN not in str(error)
+    assert server.count("CreateExecution") == 0
+
+
 @pytest.mark.parametrize(
     ("executions", "workflows"),
     [

@@ -210,6 +210,17 @@ async def test_a_role_that_cannot_be_assumed_is_named_and_nothing_was_sent(
     assert "Traceback" not in caplog.text
 
 
+async def test_an_account_that_cannot_be_told_is_an_error_and_asked_for_again(server: Injecting) -> None:
+    identity = f"<GetCallerIdentityResult><Account>{ACCOUNT}</Account></GetCallerIdentityResult>"
+    reply = Answer(body=f"<GetCallerIdentityResponse>{identity}</GetCallerIdentityResponse>")
+    server.tell("GetCallerIdentity", sts_error("InvalidClientTokenId"), reply)
+    async with opened(server.url, account=None) as calls:
+        with pytest.raises(EngineRefused, match="does not know our access key"):
+            await calls.place()
+        assert [(await calls.place()).account for _ in range(2)] == [ACCOUNT, ACCOUNT]
+    assert server.counts["GetCallerIdentity"] == 2
+
+
 async def test_pages_are_read_to_the_end_or_as_far_as_wanted(calls: Client, server: Injecting) -> None:
     pages = [
         Answer(body={"executions": [{"name": "a"}], "nextToken": "t"}),

@@ -81,13 +81,16 @@ def shown(owner: Owner, clients: Boto3Clients) -> TaggedMachines:
     return TaggedMachines(Client(clients, owner.settings), owner.settings.discover)
 
 
-async def test_only_what_has_the_tag_with_its_value_is_shown(owner: Owner, shown: TaggedMachines) -> None:
+async def test_only_what_has_the_tag_with_its_value_is_shown(
+    owner: Owner, clients: Boto3Clients, shown: TaggedMachines
+) -> None:
     arn = owner.tagged("Fulfils an order.", name=f"fulfil.order-{uuid.uuid4().hex[:6]}")
     owner.tagged(value="false")
     owner.engine.machine(definition())
     [found] = await shown.exposed()
     assert (found.workflow, found.source, found.name) == (arn, arn, arn.rpartition(":")[2])
     assert (found.description, found.input, found.options) == ("Fulfils an order.", {"type": "object"}, {})
+    assert await TaggedMachines(Client(clients, owner.settings), None).exposed() == []  # without the setting
 
 
 async def test_what_is_tagged_shows_at_the_next_look_on_all_pages(

@@ -309,6 +309,7 @@ def test_what_cannot_be_sent_is_refused(send: Any) -> None:
         {"send": {}},
         {"send": {"cause": "x"}},
         {"send": {"output": 1, "error": "x"}},
+        {"send": {"output": 1, "cause": "x"}},
     ],
 )
 def test_a_gate_that_is_none_is_refused_in_the_configuration(wrong: Mapping[str, Any]) -> None:
