@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.client import TasksClient
 from mcp_workflows.sidecar.config.load import load_config
+from tests.support import commands
 from tests.support.child_processes import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("processes")]
@@ -44,13 +44,14 @@ def command(file: Path, *words: str) -> Sequence[str]:
 
 
 @contextmanager
-def developing(file: Path) -> Generator[str]:
-    """`dev` for this file; yields its URL."""
+def developing(file: Path) -> Generator[tuple[str, Callable[[], None]]]:
+    """`dev` for this file; yields its URL, and what kills it."""
     port = free_port()
     words = command(file, "dev", "--http", f"127.0.0.1:{port}")
-    with (file.parent / "log").open("w") as log, subprocess.Popen(words, cwd=file.parent, stderr=log) as process:
+    with (file.parent / "log").open("wb") as log:
+        process = commands.start(words, cwd=file.parent, stderr=log)
         try:
-            yield f"http://127.0.0.1:{port}/mcp"
+            yield f"http://127.0.0.1:{port}/mcp", process.kill
         finally:
             process.terminate()  # as Ctrl-C does, which a shell in the background has switched off
             process.wait(PATIENCE)
@@ -76,8 +77,8 @@ async def until_offered(url: str, *names: str) -> dict[str, Any]:
     return found
 
 
-async def test_a_file_is_served_with_schemas_and_a_question_is_answered(file: Path) -> None:
-    with developing(file) as url:
+async def test_a_file_is_served_with_schemas_until_dev_is_killed_and_a_question_is_answered(file: Path) -> None:
+    with developing(file) as (url, kill):
         order = (await until_offered(url, "order"))["order"]
         assert order.description == "Charge a card for an order, once a person agrees."
         assert order.input_schema["required"] == ["order_id"]
@@ -95,30 +96,31 @@ async def test_a_file_is_served_with_schemas_and_a_question_is_answered(file: Pa
             result = await client.call_tool("order", {"order_id": "A-1"})
         assert result.structured_content == {"charged": "receipt of 20 for A-1"}
         assert asked == ["Charge 20 for order A-1?"]
-
-
-async def test_saving_starts_another_process_and_a_mistake_is_told(file: Path) -> None:
-    with developing(file) as url:
-        await until_offered(url, "order")
-        save(file, "import nobody_wrote_this\n")
-        with anyio.fail_after(PATIENCE):
-            while f"{file}:1: ModuleNotFoundError" not in log_of(file):
+        kill()
+        with anyio.fail_after(PATIENCE):  # the server that it has started ends by itself
+            while await tools(url):
                 await anyio.sleep(0.1)
-        save(file, CODE[0].replace("async def order", "async def reorder"))
-        assert "order" not in await until_offered(url, "reorder")
 
 
-async def test_after_a_mistake_dev_waits_for_the_next_save_and_the_port_is_free_after_ctrl_c(file: Path) -> None:
+async def test_after_a_mistake_dev_waits_for_the_next_save_and_the_port_is_free_at_the_end(file: Path) -> None:
     save(file, CODE[0].replace("async def order", "async def task_wait"))
-    with developing(file) as url:
-        with anyio.fail_after(PATIENCE):
-            while "starts again when a Python file here is saved" not in log_of(file):
-                await anyio.sleep(0.1)
+    with developing(file) as (url, _):
+        await until_logged(file, "starts again when a Python file here is saved")
         assert "app.py: tools.task_wait: this is the name of a task tool" in log_of(file)
         save(file, CODE[0])
         await until_offered(url, "order")
+        save(file, "import nobody_wrote_this\n")
+        await until_logged(file, f"{file}:1: ModuleNotFoundError")
+        save(file, CODE[0].replace("async def order", "async def reorder"))
+        assert "order" not in await until_offered(url, "reorder")
     assert await tools(url) == {}
     assert "Traceback" not in log_of(file)
+
+
+async def until_logged(file: Path, said: str) -> None:
+    with anyio.fail_after(PATIENCE):
+        while said not in log_of(file):
+            await anyio.sleep(0.1)
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["taken", "no file"])
@@ -127,7 +129,7 @@ def test_dev_ends_if_no_save_could_help(file: Path, made: bool) -> None:
         file.unlink()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = command(file, "dev", "--http", f"127.0.0.1:{taken.getsockname()[1]}")
-        done = subprocess.run(words, cwd=file.parent, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        done = commands.run(words, cwd=file.parent)
     assert done.returncode == 1
     assert ("choose another with --http HOST:PORT" if made else "app.py: no such file") in done.stderr
 
@@ -148,32 +150,17 @@ def fork() -> dict[str, int]:
 """
 
 
-async def test_a_file_that_forks_and_handles_signals_is_started_again_and_ended_with_all_it_started(file: Path) -> None:
+async def test_a_file_that_forks_and_handles_signals_is_ended_with_all_it_started(file: Path) -> None:
     save(file, CODE[0] + FORKS)
-    with developing(file) as url:
+    with developing(file) as (url, _):
         await until_offered(url, "fork")
         async with Client(url, extensions=[TasksClient()]) as client:
-            first = (await client.call_tool("fork", {})).structured_content
-        save(file, CODE[0] + FORKS.replace("def fork", "def fork_again"))
-        await until_offered(url, "fork_again")
-        async with Client(url, extensions=[TasksClient()]) as client:
-            second = (await client.call_tool("fork_again", {})).structured_content
-    assert first
-    assert second
+            started = (await client.call_tool("fork", {})).structured_content
+    assert started
     with anyio.fail_after(PATIENCE):
-        while psutil.pid_exists(first["child"]) or psutil.pid_exists(second["child"]):
+        while psutil.pid_exists(started["child"]):
             await anyio.sleep(0.1)
     assert await tools(url) == {}
-
-
-async def test_what_a_killed_dev_has_started_ends_by_itself(file: Path) -> None:
-    with developing(file) as url:
-        await until_offered(url, "order")
-        [dev] = (each for each in psutil.Process().children() if file.parent == Path(each.cwd()))
-        dev.kill()
-        with anyio.fail_after(PATIENCE):
-            while await tools(url):
-                await anyio.sleep(0.1)
 
 
 def save(file: Path, text: str) -> None:
@@ -185,16 +172,12 @@ def log_of(file: Path) -> str:
 
 
 def test_init_writes_the_configuration_that_the_file_has_without_one(file: Path) -> None:
-    done = subprocess.run(command(file, "init"), cwd=file.parent, capture_output=True, text=True, check=True)
-    assert "workflows.yaml: written" in done.stdout
-    checked = [sys.executable, "-m", "mcp_workflows", "check"]
-    assert (
-        "everything is fine"
-        in subprocess.run(checked, cwd=file.parent, capture_output=True, text=True, check=True).stdout
-    )
-    again = subprocess.run(command(file, "init"), cwd=file.parent, capture_output=True, text=True, check=False)
-    assert again.returncode == 1
-    assert "exists already" in again.stderr
+    done = commands.run(command(file, "init"), cwd=file.parent)
+    assert "workflows.yaml: written" in done.stdout, done.stderr
+    checked = commands.run([sys.executable, "-m", "mcp_workflows", "check"], cwd=file.parent)
+    assert (checked.returncode, "everything is fine" in checked.stdout) == (0, True), checked.stderr
+    again = commands.run(command(file, "init"), cwd=file.parent)
+    assert (again.returncode, "exists already" in again.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("block", YAML)
@@ -212,5 +195,5 @@ def test_a_block_of_the_page_is_a_configuration(file: Path, block: str, monkeypa
 def test_the_other_code_of_the_page_is_a_file_of_workflows(tmp_path: Path) -> None:
     file = tmp_path / "approval.py"
     file.write_text(CODE[1])
-    done = subprocess.run(command(file, "check"), cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = commands.run(command(file, "check"), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

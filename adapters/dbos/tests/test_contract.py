@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import uuid
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
@@ -23,6 +22,7 @@ from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Checks, Explains
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from tests.support.child_processes import free_port
+from tests.support.commands import piped
 
 ROOT = Path(__file__).resolve().parents[3]
 FLOWS = "adapters.dbos.tests.flows"
@@ -60,6 +60,7 @@ def subject_of(new_adapter: Callable[[], DbosAdapter], *, refused: str | None = 
     )
 
 
+@pytest.mark.slow  # the other modules try SQLite
 class TestInThisProcess(AdapterContract):
     """Workflows in this process, on SQLite."""
 
@@ -169,14 +170,19 @@ class TestWorkersElsewhere(AdapterContract):
     ) -> None:
         start = Start(workflow="echo", arguments={"text": "hi"}, key=uuid.uuid4().hex, created=datetime.now(UTC))
         async with in_process(new_database(postgres_url)) as adapter:
-            with frozen(postgres_url), pytest.raises(EngineUnavailable, match="gave no answer within 8 s"):
-                await adapter.start(start)
+            with frozen(postgres_url), pytest.MonkeyPatch.context() as patch:
+                patch.setattr("mcp_workflows_dbos.adapter._TIMEOUT", 1)
+                with pytest.raises(EngineUnavailable, match="gave no answer within 1 s"):
+                    await adapter.start(start)
             with anyio.fail_after(60):
                 while not (await adapter.describe(Ref(workflow="echo", handle=await adapter.start(start)))).terminal:
                     await anyio.sleep(0.1)
 
     @pytest.mark.process
-    async def test_a_database_that_answers_nothing_is_unavailable_in_time(self, postgres_url: str) -> None:
+    async def test_a_database_that_answers_nothing_is_unavailable_in_time(
+        self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mcp_workflows_dbos.tables._CONNECT_TIMEOUT", 2)  # the least that libpq takes
         async with lossy_proxy(urlsplit(postgres_url).port or 0) as proxy:
             url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
             settings = DbosSettings.model_validate({"database": url, "queue": "work"})
@@ -188,11 +194,6 @@ class TestWorkersElsewhere(AdapterContract):
 @contextmanager
 def host(*words: str) -> Generator[None]:
     """Run the workflows in another process within this context, and kill it at the end."""
-    command = [sys.executable, "-m", "adapters.dbos.tests.host", *words]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "running\n"
-            yield
-        finally:
-            process.kill()
+    with piped([sys.executable, "-m", "adapters.dbos.tests.host", *words], cwd=ROOT) as process:
+        assert process.stdout.readline() == b"running\n"
+        yield

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("processes")]
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 60.0  # seconds
-STEPS = 4
+STEPS = 3
 CODE = """
 import asyncio
 import time
@@ -216,7 +216,7 @@ async def until_done(application: Application, number: int) -> None:
             await anyio.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", range(STEPS))
+@pytest.mark.parametrize("number", [0, STEPS - 1])
 async def test_killed_in_any_step_it_goes_on_and_repeats_only_that_step(application: Application, number: int) -> None:
     (application.folder / f"hold-{number}").touch()
     with application.host("one=several"):
@@ -295,18 +295,6 @@ async def test_of_two_modules_with_one_name_the_second_starts_nothing_until_the_
                     await anyio.sleep(0.1)
             await adapter.start(start)
             assert (await until(adapter, "one", lambda seen: seen.terminal)).status is Status.SUCCEEDED
-
-
-async def test_workers_elsewhere_take_executions_from_their_queue(application: Application) -> None:
-    start = Start(workflow="questions", arguments={}, key="one", created=datetime.now(UTC))
-    with application.host():
-        async with application.outside() as adapter:
-            assert (await adapter.tooling.check_engine()).ok
-            assert await adapter.start(start) == await adapter.start(start) == "one"
-            asked = await until(adapter, "one", lambda seen: len(seen.requests) == 2)
-            assert await adapter.describe_many([Ref(workflow="", handle="one")]) == {"one": asked}
-            await adapter.cancel(Ref(workflow="", handle="one"))
-            await until(adapter, "one", lambda seen: seen.status is Status.CANCELLED)
 
 
 async def test_changed_code_is_told_and_waits_for_its_version(application: Application) -> None:
