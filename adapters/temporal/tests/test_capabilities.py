@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import uuid
 
 import anyio
@@ -16,28 +14,8 @@ from adapters.temporal.tests.scene import PATIENCE, Scene, workflow_id
 from adapters.temporal.tests.troubled import troubled_worker
 from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from tests.support.dev_server import DevServer
 
 ODD_IDS = ("it's", "x') OR ('1'='1", "per%cent_", "ü☕", "a`b", 'say "hi"', "back\\slash", "new\nline", "a/b", "\\'")
-
-WAIT_AND_LEAVE = """
-import asyncio, sys
-from datetime import UTC, datetime
-from mcp_workflows.adapter import Ref, Start
-from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-
-async def main(address, key, how):
-    async with TemporalAdapter(TemporalSettings(address=address, task_queue="leave")) as adapter:
-        plan = Start(workflow="Echo", arguments=[], key=key, created=datetime.now(UTC))
-        ref = Ref(workflow="Echo", handle=await adapter.start(plan))
-        waits = [asyncio.create_task(adapter.wait(ref)) for _ in range(5)]
-        await asyncio.sleep(0.3)
-        if how == "cancelled":
-            [wait.cancel() for wait in waits]
-    print(*sorted({type(end).__name__ for end in await asyncio.gather(*waits, return_exceptions=True)}))
-
-asyncio.run(main(*sys.argv[1:]))
-"""
 
 
 async def swept(scene: Scene, ref: Ref, status: Status) -> Execution:
@@ -122,15 +100,6 @@ async def test_a_wait_lasts_over_continue_as_new_until_the_chain_ends(troubled: 
 async def test_a_wait_for_what_nobody_started_is_refused(scene: Scene) -> None:
     with pytest.raises(ExecutionNotFound):
         await scene.adapter.wait(Ref(workflow="Waiter", handle="nobody/nothing"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("how", "said"), [("cancelled", "CancelledError"), ("open", "EngineUnavailable")])
-def test_an_interpreter_ends_though_somebody_waited(dev_server: DevServer, how: str, said: str) -> None:
-    for attempt in range(2):
-        command = [sys.executable, "-c", WAIT_AND_LEAVE, dev_server.address, f"wait-{how}-{attempt}", how]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, done.stdout) == (0, f"{said}\n"), done.stderr
 
 
 async def test_an_adapter_on_your_own_client_ends_its_waits(scene: Scene) -> None:

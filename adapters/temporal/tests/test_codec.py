@@ -51,23 +51,6 @@ async def coded(server: DevServer) -> Client:
     return await Client.connect(server.address, data_converter=converter, runtime=quiet_runtime())
 
 
-async def test_questions_answers_results_and_failures_pass_through_the_codec_of_your_client(
-    dev_server: DevServer,
-) -> None:
-    scene = Scene.new(await coded(dev_server))
-    async with TemporalAdapter.from_client(scene.client, TemporalSettings(task_queue=scene.queue)) as adapter:
-        scene = scene.on(adapter)
-        async with scene.worker():
-            ref = await scene.start("Ask", "Bob", key=scene.queue)
-            [key] = (await scene.asked(ref)).requests
-            await adapter.answer(ref, {key: {"action": "decline"}})
-            assert (await scene.ended(ref)).output["action"] == "decline"
-            assert await scene.start("Ask", "Bob", key=scene.queue) == ref
-            failure = (await scene.ended(await scene.start("Fails", "no", "Kind", [{"a": 1}]))).failure
-    assert failure is not None
-    assert (failure.text, failure.kind) == ("no", "Kind")
-
-
 async def test_without_the_codec_a_look_shows_what_it_can(dev_server: DevServer) -> None:
     scene = Scene.new(await coded(dev_server))
     async with TemporalAdapter.from_client(scene.client, TemporalSettings(task_queue=scene.queue)) as adapter:

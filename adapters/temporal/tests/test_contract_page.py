@@ -118,12 +118,9 @@ def module(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow  # it installs Go
 @pytest.mark.usefixtures("processes")
-def test_the_go_file_is_formatted_as_go_does_it(module: Path) -> None:
+def test_the_go_file_is_formatted_compiles_vets_and_checks_answers_as_the_others_do(module: Path) -> None:
     assert go(["gofmt", "-l", "mcpwf.go", "example"], module) == ""
-
-
-@pytest.mark.usefixtures("processes")
-def test_the_go_file_compiles_and_vets_and_checks_answers_as_the_others_do(module: Path) -> None:
     go(["go", "vet", ".", "./example"], module)
     assert go(["go", "test", "."], module).startswith("ok")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -16,76 +18,49 @@ from mcp_workflows.errors import ExecutionNotFound
 NAMES = "WORKFLOW_EXECUTION_STATUS_"
 
 
-@pytest.mark.parametrize(
-    ("state", "status"),
-    [
-        ("RUNNING", Status.RUNNING),
-        ("COMPLETED", Status.SUCCEEDED),
-        ("FAILED", Status.FAILED),
-        ("CANCELED", Status.CANCELLED),
-        ("TERMINATED", Status.CANCELLED),
-        ("CONTINUED_AS_NEW", Status.RUNNING),
-        ("TIMED_OUT", Status.FAILED),
-        ("PAUSED", Status.RUNNING),
-    ],
-)
-def test_every_state_has_a_status(state: str, status: Status) -> None:
-    assert STATUSES[State.Value(NAMES + state)] is status
-
-
 def test_no_state_of_the_engine_is_forgotten() -> None:
     assert {State.Value(name) for name in State.keys()} - set(STATUSES) == {State.Value(NAMES + "UNSPECIFIED")}  # noqa: SIM118  # no mapping
 
 
-@pytest.mark.parametrize("value", [None, True, 0, 1.5, "text", "", [], [1, None], {}, {"a": {"b": ["ü", 2**53]}}])
-async def test_any_json_comes_back_as_it_was(working: Scene, value: Any) -> None:
-    seen = await working.ended(await working.start("Echo", value))
-    assert (seen.status, seen.output, seen.failure) == (Status.SUCCEEDED, value, None)
+VALUES = [None, True, 0, 1.5, "text", "", [], [1, None], {}, {"a": {"b": ["ü", 2**53]}}, "x" * 1_900_000]
 
 
-async def test_a_result_of_two_megabytes_comes_back_whole(working: Scene) -> None:
-    seen = await working.ended(await working.start("Echo", "x" * 1_900_000))
-    assert len(seen.output) == 1_900_000
+async def test_any_json_comes_back_as_it_was(working: Scene) -> None:
+    for value in VALUES:
+        seen = await working.ended(await working.start("Echo", value))
+        assert (seen.status, seen.output, seen.failure) == (Status.SUCCEEDED, value, None)
 
 
-@pytest.mark.parametrize(
-    ("workflow", "arguments", "failure"),
-    [
-        ("Fails", ["out of stock", "OutOfStock"], Failure(text="out of stock", kind="OutOfStock")),
-        ("Fails", ["no kind"], Failure(text="no kind")),
-        ("Charges", ["declined"], Failure(text="the card was declined", kind="CardDeclined")),
-        (
-            "Charges",
-            ["declined", "could not charge"],
-            Failure(text="could not charge: the card was declined", kind="Wrapped"),
-        ),
-        ("Parent", [], Failure(text="the card was declined", kind="CardDeclined")),
-        ("SlowStep", [], Failure(text="a step timed out (start to close)", kind="TimeoutError")),
-        ("Fails", ["bad", "McpError", [-32602]], Failure(text="bad", kind="McpError", code=-32602)),
-        (
-            "Fails",
-            ["bad", "McpError", [-32000, {"why": 1}]],
-            Failure(text="bad", kind="McpError", code=-32000, data={"why": 1}),
-        ),
-        ("Charges", ["protocol"], Failure(text="no such card", kind="McpError", code=-32602, data={"field": "card"})),
-        ("Fails", ["bad", "McpError", ["no code"]], Failure(text="bad", kind="McpError")),
-        ("Fails", ["bad", "McpError"], Failure(text="bad", kind="McpError")),
-        ("Fails", ["bad", "Other", [-32602]], Failure(text="bad", kind="Other")),
-        ("TimesOut", [], Failure(text="the workflow timed out: it did not end within 1 s", kind="TimedOut")),
-    ],
-)
-async def test_a_failure_is_told_in_the_words_of_whoever_raised_it(
-    working: Scene, workflow: str, arguments: list[Any], failure: Failure
-) -> None:
-    seen = await working.ended(await working.start(workflow, *arguments))
-    assert (seen.status, seen.failure) == (Status.FAILED, failure)
+FAILURES: Sequence[tuple[str, Sequence[Any], Failure]] = [
+    ("Fails", ["out of stock", "OutOfStock"], Failure(text="out of stock", kind="OutOfStock")),
+    ("Fails", ["no kind"], Failure(text="no kind")),
+    ("Charges", ["declined"], Failure(text="the card was declined", kind="CardDeclined")),
+    (
+        "Charges",
+        ["declined", "could not charge"],
+        Failure(text="could not charge: the card was declined", kind="Wrapped"),
+    ),
+    ("Parent", [], Failure(text="the card was declined", kind="CardDeclined")),
+    ("SlowStep", [], Failure(text="a step timed out (start to close)", kind="TimeoutError")),
+    ("Fails", ["bad", "McpError", [-32602]], Failure(text="bad", kind="McpError", code=-32602)),
+    (
+        "Fails",
+        ["bad", "McpError", [-32000, {"why": 1}]],
+        Failure(text="bad", kind="McpError", code=-32000, data={"why": 1}),
+    ),
+    ("Charges", ["protocol"], Failure(text="no such card", kind="McpError", code=-32602, data={"field": "card"})),
+    ("Fails", ["bad", "McpError", ["no code"]], Failure(text="bad", kind="McpError")),
+    ("Fails", ["bad", "McpError"], Failure(text="bad", kind="McpError")),
+    ("Fails", ["bad", "Other", [-32602]], Failure(text="bad", kind="Other")),
+    ("TimesOut", [], Failure(text="the workflow timed out: it did not end within 1 s", kind="TimedOut")),
+]
 
 
-async def test_the_last_step_stays_readable_after_the_end(working: Scene) -> None:
-    ref = await working.start("Ask", "Bob")
-    [key] = (await working.asked(ref)).requests
-    await working.adapter.answer(ref, {key: {"action": "decline"}})
-    assert (await working.ended(ref)).message == "asked"
+async def test_a_failure_is_told_in_the_words_of_whoever_raised_it(working: Scene) -> None:
+    refs = [await working.start(workflow, *arguments) for workflow, arguments, _ in FAILURES]
+    for ref, (_, _, failure) in zip(refs, FAILURES, strict=True):
+        seen = await working.ended(ref)
+        assert (seen.status, seen.failure) == (Status.FAILED, failure)
 
 
 async def test_a_pending_activity_is_a_step(scene: Scene) -> None:
@@ -138,7 +113,8 @@ async def test_a_memo_of_a_foreign_codec_does_not_break_a_look(working: Scene) -
     assert "binary/foreign" in done.failure.text
 
 
-async def test_a_worker_that_went_away_is_noticed(scene: Scene) -> None:
+async def test_a_worker_that_went_away_is_noticed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_workflows_temporal.diagnosis.NO_WORKER_AFTER", timedelta(seconds=1))
     async with scene.worker():
         ref = await scene.start("Waits")
         await scene.until(ref, lambda seen: seen.message is None)

@@ -35,26 +35,14 @@ async def test_a_question_is_shown_and_its_answer_comes_back_to_the_workflow(sce
     assert (done.status, done.requests) == (Status.SUCCEEDED, {})
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        ({}, "'size' is missing"),
-        ({"size": "XL"}, "'size' must be one of"),
-        ({"size": "S", "count": True}, "'count' must be of type integer"),
-        ({"size": "S", "count": 0}, "'count' is too small"),
-        ("S", "must be an object"),
-        (None, "'size' is missing"),
-    ],
-)
-async def test_an_answer_against_the_schema_is_refused_and_the_question_stays(
-    scene: Scene, content: object, complaint: str
-) -> None:
+async def test_an_answer_against_the_schema_is_refused_and_the_question_stays(scene: Scene) -> None:
     async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         [key] = (await scene.asked(ref)).requests
-        with pytest.raises(EngineRefused, match=complaint):
-            await scene.adapter.answer(ref, {key: {"action": "accept", "content": content}})
-        assert list((await scene.adapter.describe(ref)).requests) == [key]
+        for content, complaint in (({}, "'size' is missing"), ("S", "must be an object"), (None, "'size' is missing")):
+            with pytest.raises(EngineRefused, match=complaint):
+                await scene.adapter.answer(ref, {key: {"action": "accept", "content": content}})
+            assert list((await scene.adapter.describe(ref)).requests) == [key]
 
 
 async def test_a_question_from_a_class_has_its_schema(scene: Scene) -> None:
@@ -91,16 +79,6 @@ async def test_a_terminated_execution_shows_no_question(scene: Scene) -> None:
     await scene.adapter.answer(ref, {key: YES})
 
 
-async def test_an_answer_waits_for_the_worker_when_none_is_up(scene: Scene) -> None:
-    async with scene.sandboxed_worker("Ask"):
-        ref = await scene.start("Ask", "Bob")
-        [key] = (await scene.asked(ref)).requests
-    await scene.adapter.answer(ref, {key: YES})
-    assert (await scene.adapter.describe(ref)).status is Status.INPUT_REQUIRED  # nobody has taken it yet
-    async with scene.sandboxed_worker("Ask"):
-        assert (await scene.ended(ref)).output["content"] == {"size": "S"}
-
-
 async def test_two_answers_wait_for_the_worker_when_none_is_up(scene: Scene) -> None:
     async with scene.sandboxed_worker("AskTwice"):
         ref = await scene.start("AskTwice")
@@ -110,6 +88,7 @@ async def test_two_answers_wait_for_the_worker_when_none_is_up(scene: Scene) -> 
         key: {"action": "accept", "content": contents[request.params["message"]]} for key, request in requests.items()
     }
     await scene.adapter.answer(ref, answers)
+    assert (await scene.adapter.describe(ref)).status is Status.INPUT_REQUIRED  # nobody has taken them yet
     async with scene.sandboxed_worker("AskTwice"):
         assert (await scene.ended(ref)).output == [{"text": "hi"}, {"sku": "a"}]
 

@@ -62,7 +62,7 @@ async def asked(client: Peer) -> tuple[str, dict[str, Any]]:
     return task_id, (await client.until(task_id, "input_required", within=60))["inputRequests"]
 
 
-async def test_an_unmodified_typescript_workflow_is_asked_about_and_ships_after_a_yes(
+async def test_an_unmodified_typescript_workflow_is_asked_about_and_ships_after_a_yes_and_not_after_a_no(
     client: Peer, dev_server: DevServer, tmp_path: Path
 ) -> None:
     task_id, requests = await asked(client)
@@ -75,9 +75,6 @@ async def test_an_unmodified_typescript_workflow_is_asked_about_and_ships_after_
     shown = dev_server.cli("workflow", "show", "--workflow-id", workflow_id, "--output", "json")
     (tmp_path / "history.json").write_text(shown.stdout)
     assert replayed(tmp_path) == block("text").splitlines()
-
-
-async def test_an_unmodified_typescript_workflow_does_not_ship_after_a_no(client: Peer) -> None:
     task_id, _ = await asked(client)
     await client.answer(task_id, **{"approve.7": {"action": "decline"}})
     done = await client.until(task_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,24 +117,22 @@ async def test_a_codec_server_that_is_down_starts_nothing_and_ends_nothing(vault
     assert (seen.status, seen.output) == (Status.SUCCEEDED, "x")
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "said"),
-    [
-        (401, EngineRefused, "check codec.auth"),
-        (404, EngineRefused, "check codec.endpoint"),
-        (400, EngineRefused, "it answers 400"),
-        (302, EngineRefused, "it answers 302"),
-        (429, EngineUnavailable, "it answers 429"),
-        (500, EngineUnavailable, "it answers 500"),
-    ],
-)
-async def test_what_the_codec_server_answers_becomes_our_words_without_the_token(
-    vault: Vault, status: int, error: type[Exception], said: str
-) -> None:
-    vault.server.broken = status
-    with pytest.raises(error, match=said) as caught:
-        await vault.scene.start("Waits")
-    assert "hush" not in f"{caught.value!r} {caught.value.__cause__!r}"
+STATUSES: Mapping[int, tuple[type[Exception], str]] = {
+    401: (EngineRefused, "check codec.auth"),
+    404: (EngineRefused, "check codec.endpoint"),
+    400: (EngineRefused, "it answers 400"),
+    302: (EngineRefused, "it answers 302"),
+    429: (EngineUnavailable, "it answers 429"),
+    500: (EngineUnavailable, "it answers 500"),
+}
+
+
+async def test_what_the_codec_server_answers_becomes_our_words_without_the_token(vault: Vault) -> None:
+    for status, (error, said) in STATUSES.items():
+        vault.server.broken = status
+        with pytest.raises(error, match=said) as caught:
+            await vault.scene.start("Waits")
+        assert "hush" not in f"{caught.value!r} {caught.value.__cause__!r}"
 
 
 async def test_checking_the_engine_tries_the_codec_server(vault: Vault) -> None:
@@ -151,30 +149,23 @@ async def test_a_codec_server_that_does_not_answer_is_given_up_in_time(vault: Va
         await vault.scene.start("Waits")
 
 
-async def test_a_codec_server_that_answers_something_else_is_not_believed(vault: Vault) -> None:
-    vault.server.garbled = b"<html>"
-    with pytest.raises(EngineUnavailable, match="no list of payloads"):
-        await vault.scene.start("Waits")
+GARBLED = {
+    b"<html>": "no list of payloads",
+    b'{"payloads": [{}]}': "are no payloads",
+    b'{"payloads": [' + b"[" * 100_000: "no list of payloads",
+    b" " * (2**20 + 1): "more than 1 MiB",
+}
 
 
-@pytest.mark.parametrize(
-    ("garbled", "said"),
-    [
-        (b'{"payloads": [{}]}', "are no payloads"),
-        (b'{"payloads": [' + b"[" * 100_000, "no list of payloads"),
-        (b" " * (2**20 + 1), "more than 1 MiB"),
-    ],
-)
-async def test_no_answer_of_a_codec_server_ends_a_task(
-    vault: Vault, garbled: bytes, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_answer_of_a_codec_server_ends_a_task(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_workflows_temporal.codec.LARGEST", 2**20)
     async with vault.scene.worker():
         ref = await vault.scene.start("Echo", "Bob")
         await vault.scene.ended(ref)
-    vault.server.garbled = garbled
-    with pytest.raises(EngineUnavailable, match=said):
-        await vault.scene.adapter.describe(ref)
+    for garbled, said in GARBLED.items():
+        vault.server.garbled = garbled
+        with pytest.raises(EngineUnavailable, match=said):
+            await vault.scene.adapter.describe(ref)
     vault.server.garbled = None
     assert (await vault.scene.adapter.describe(ref)).output == "Bob"
 

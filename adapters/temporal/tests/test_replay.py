@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mcp_workflows_temporal import TemporalAdapter
 
-from adapters.temporal.tests.scene import Scene, reset_to_second_task, workflow_id
+from adapters.temporal.tests.scene import Scene, workflow_id
 from adapters.temporal.tests.test_gates import (
     APPROVE,
     AWAITING,
@@ -30,7 +30,7 @@ from adapters.temporal.tests.test_gates import (
 from mcp_workflows.adapter import Progress, Ref, Status
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.kit.tooling import Replayed
-from mcp_workflows.sidecar.cli.app import main
+from tests.sidecar.cli.terminal import Ended, Terminal
 from tests.support.dev_server import DevServer
 
 CONFIG = """
@@ -103,13 +103,6 @@ async def test_the_next_run_of_a_chain_is_replayed_with_its_own_keys(selling: Sc
     last = TemporalAdapter.tooling.replay(json.loads(shown.stdout), ref.gates)[-1].execution
     assert (last.status, last.requests) == (Status.RUNNING, {})
     assert (last.message or "").startswith("it goes on as another run")
-
-
-async def test_a_reset_run_is_replayed_with_its_own_keys(selling: Scene, dev_server: DevServer) -> None:
-    ref, first = await waiting(selling, "ShipOrder", "A1")
-    await reset_to_second_task(selling, ref)
-    seen = await selling.until(ref, lambda seen: seen.requests and first not in seen.requests)
-    assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
 
 
 async def test_what_our_library_asked_and_said_is_replayed(working: Scene, dev_server: DevServer) -> None:
@@ -191,26 +184,13 @@ def test_a_history_of_a_newer_temporal_is_read_as_far_as_it_is_known() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """Calls the entry point in this process, in a folder with the configuration."""
+    """Replays a history in a folder with the configuration."""
 
-    capsys: pytest.CaptureFixture[str]
-    monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal
 
     def run(self, tool: str, history: str = "history.json", *more: str) -> Ended:
-        words = ["check", "--history", history, "--tool", tool, *more]
-        self.monkeypatch.setattr(sys, "argv", ["mcp-workflows", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = self.capsys.readouterr()
-        return Ended(code=int(ended.value.code or 0), out=printed.out, err=printed.err)
+        return self.terminal.run("check", "--history", history, "--tool", tool, *more)
 
 
 @pytest.fixture
@@ -218,7 +198,7 @@ def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     (tmp_path / "workflows.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    return Shell(capsys=capsys, monkeypatch=monkeypatch)
+    return Shell(terminal=Terminal(tmp_path, capsys, monkeypatch))
 
 
 @pytest.fixture
@@ -234,40 +214,25 @@ async def history(scene: Scene, dev_server: DevServer, tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("history")
-async def test_the_command_prints_a_line_for_each_change(shell: Shell) -> None:
+async def test_the_command_prints_a_line_for_each_change(shell: Shell, tmp_path: Path) -> None:
     assert shell.run("ship_order order_id=A1").out.splitlines() == [
         "event 1 working",
         "event 7 input_required: Ship «A1»? (approve.7)",
         "event 11 working",
         "event 15 completed",
     ]
-
-
-@pytest.mark.usefixtures("history")
-async def test_without_arguments_placeholders_stay_as_they_are_written(shell: Shell) -> None:
-    assert "event 7 input_required: Ship {{args.order_id}}? (approve.7)" in shell.run("ship_order").out
-
-
-@pytest.mark.usefixtures("history")
-async def test_a_gate_that_was_never_open_is_told(shell: Shell, tmp_path: Path) -> None:
-    assert shell.run("ship_order").err == ""
-    (tmp_path / "workflows.yaml").write_text(CONFIG.replace("NotifyApprover", "NotifyAprover"))
-    done = shell.run("ship_order", "history.json", "--json")
-    assert (done.code, len(json.loads(done.out))) == (0, 2)
-    assert "gate approve was never open in this history" in done.err
-
-
-@pytest.mark.usefixtures("history")
-async def test_programs_get_json(shell: Shell) -> None:
+    without = shell.run("ship_order")
+    assert "event 7 input_required: Ship {{args.order_id}}? (approve.7)" in without.out
+    assert without.err == ""
     told = json.loads(shell.run("ship_order", "history.json", "--json").out)
     assert [each["status"] for each in told] == ["working", "input_required", "working", "completed"]
     assert list(told[1]["inputRequests"]) == ["approve.7"]
-
-
-@pytest.mark.usefixtures("history")
-async def test_a_tool_without_gates_is_replayed_too(shell: Shell) -> None:
-    done = shell.run("plain", "history.json", "--config", "workflows.yaml")
-    assert (done.code, done.out.splitlines()) == (0, ["event 1 working", "event 15 completed"])
+    plain = shell.run("plain", "history.json", "--config", "workflows.yaml")
+    assert (plain.code, plain.out.splitlines()) == (0, ["event 1 working", "event 15 completed"])
+    (tmp_path / "workflows.yaml").write_text(CONFIG.replace("NotifyApprover", "NotifyAprover"))
+    never = shell.run("ship_order", "history.json", "--json")
+    assert (never.code, len(json.loads(never.out))) == (0, 2)
+    assert "gate approve was never open in this history" in never.err
 
 
 @pytest.mark.parametrize(

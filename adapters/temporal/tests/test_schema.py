@@ -102,9 +102,7 @@ def test_annotations_reach_the_schema() -> None:
     ("given", "positional"),
     [
         ({}, [1, None, True, "t"]),
-        ({"a": 5}, [5, None, True, "t"]),
         ({"c": False}, [1, None, False, "t"]),
-        ({"task": "x"}, [1, None, True, "x"]),
         ({"a": 0, "b": [2], "c": True, "task": "y"}, [0, [2], True, "y"]),
     ],
 )
@@ -135,20 +133,9 @@ def test_what_cannot_be_read_is_a_config_error_that_says_why(reference: str, com
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("given", "output"),
-    [
-        ({"orders": [{"sku": "a"}, {"sku": "b", "count": 2}]}, {"count": 3, "note": None, "limit": 3}),
-        (
-            {"orders": [], "note": {"text": "x"}, "limit": 5},
-            {"count": 0, "note": "x", "limit": 5},
-        ),
-    ],
-)
-async def test_what_is_left_out_costs_the_workflow_no_type(
-    scene: Scene, given: dict[str, Any], output: dict[str, Any]
-) -> None:
+async def test_what_is_left_out_costs_the_workflow_no_type(scene: Scene) -> None:
     schema = read_schema("adapters.temporal.tests.workflows:Typed")
+    given = {"orders": [{"sku": "a"}, {"sku": "b", "count": 2}]}
     async with scene.worker():
         ref = await scene.start("Typed", *Template(schema.args).render({"args": given}))
-        assert (await scene.ended(ref)).output == output
+        assert (await scene.ended(ref)).output == {"count": 3, "note": None, "limit": 3}

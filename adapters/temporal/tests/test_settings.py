@@ -15,7 +15,7 @@ from mcp_workflows_temporal.connection import merged_profile, read_config
 from mcp_workflows_temporal.settings import Place
 from mcp_workflows_temporal.start import attributes, priority, versioning_override
 from pydantic import ValidationError
-from temporalio.common import AutoUpgradeVersioningOverride, PinnedVersioningOverride, Priority
+from temporalio.common import PinnedVersioningOverride, Priority
 from temporalio.envconfig import ClientConnectConfig
 from temporalio.service import TLSConfig
 
@@ -78,16 +78,6 @@ def test_wrong_settings_are_refused_and_not_repeated(wrong: dict[str, Any]) -> N
     with pytest.raises(ValidationError) as caught:
         TemporalSettings.model_validate(wrong)
     assert "hush" not in str(caught.value)
-
-
-@pytest.mark.parametrize("address", ["localhost:7233", "127.0.0.1:1", "[::1]:7233", "acme.tmprl.cloud:7233"])
-def test_an_address_is_host_and_port(address: str) -> None:
-    assert TemporalSettings(address=address).address == address
-
-
-def test_an_unknown_option_of_a_tool_is_refused() -> None:
-    with pytest.raises(ValidationError):
-        TemporalOptions.model_validate({"queue": "q"})
 
 
 def connect_config(settings: TemporalSettings) -> ClientConnectConfig:
@@ -249,11 +239,6 @@ def test_what_the_arguments_do_not_bring_is_not_set(tmp_path: Path) -> None:
     assert priority(options) == Priority(fairness_key="A1", fairness_weight=2.5)
 
 
-def test_auto_upgrade_is_a_word(tmp_path: Path) -> None:
-    chosen = filled(loaded(tmp_path, "    versioning_override: auto_upgrade"))
-    assert isinstance(versioning_override(chosen), AutoUpgradeVersioningOverride)
-
-
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -292,13 +277,6 @@ def test_a_value_that_does_not_fit_is_a_definite_no(
     options = loaded(tmp_path, f"    {line}")
     with pytest.raises(EngineRefused, match=complaint):
         filled(options, **arguments)
-
-
-def test_a_search_attribute_of_another_type_is_refused_without_repeating_it() -> None:
-    options = TemporalOptions.final({"search_attributes": {"Due": {"type": "Datetime", "value": "hush-hush"}}})
-    with pytest.raises(EngineRefused, match="search attribute Due is no Datetime") as caught:
-        list(attributes(options))
-    assert "hush" not in str(caught.value)
 
 
 def test_a_workflow_id_may_be_a_number() -> None:

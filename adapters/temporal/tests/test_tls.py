@@ -130,17 +130,6 @@ async def test_a_rotated_certificate_is_shown_and_a_half_written_one_never(
     assert "PRIVATE" not in caplog.text
 
 
-async def test_an_api_key_is_sent_with_every_call(plain_tls: Secured) -> None:
-    settings = {
-        "address": plain_tls.proxy.address,
-        "api_key": "k-one",
-        "tls": {"server_root_ca_cert": plain_tls.authority.file},
-    }
-    async with TemporalAdapter(TemporalSettings.model_validate(settings)) as adapter:
-        assert (await adapter.tooling.check_engine()).ok
-    assert set(plain_tls.proxy.tokens) == {"Bearer k-one"}
-
-
 async def test_an_api_key_in_a_file_is_read_again_when_it_changes(
     plain_tls: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,8 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from adapters.temporal.tests.workflows import GoesOn
+
 AT_ONCE = RetryPolicy(initial_interval=timedelta(milliseconds=10), backoff_coefficient=1)
 SOON = timedelta(seconds=30)
 
@@ -107,15 +109,8 @@ class Huge:
 
 
 @workflow.defn
-class Again:
+class Again(GoesOn):
     """So many runs in one chain, then waits for `go`."""
-
-    def __init__(self) -> None:
-        self.going = False
-
-    @workflow.signal
-    def go(self) -> None:
-        self.going = True
 
     @workflow.run
     async def run(self, more: int) -> str:

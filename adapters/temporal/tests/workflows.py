@@ -42,6 +42,17 @@ class Typed:
         return {"count": sum(order.count for order in orders), "note": note and note.text, "limit": limit}
 
 
+class GoesOn:
+    """Waits for the signal `go`."""
+
+    def __init__(self) -> None:
+        self.going = False
+
+    @workflow.signal
+    def go(self) -> None:
+        self.going = True
+
+
 @activity.defn
 async def charge(card: str) -> str:
     if card == "declined":
@@ -104,15 +115,8 @@ class AskBadly:
 
 
 @workflow.defn
-class AskThenContinue:
+class AskThenContinue(GoesOn):
     """Leaves a question in the memo and continues as new; the next run waits for `go`."""
-
-    def __init__(self) -> None:
-        self.going = False
-
-    @workflow.signal
-    def go(self) -> None:
-        self.going = True
 
     @workflow.run
     async def run(self, again: bool = True, keep_memo: bool = False) -> str:
@@ -125,15 +129,8 @@ class AskThenContinue:
 
 
 @workflow.defn
-class AskThenFail:
+class AskThenFail(GoesOn):
     """Fails its first attempt with a question open; the second waits for `go`."""
-
-    def __init__(self) -> None:
-        self.going = False
-
-    @workflow.signal
-    def go(self) -> None:
-        self.going = True
 
     @workflow.run
     async def run(self) -> str:
@@ -160,14 +157,7 @@ class CancelTheQuestion:
 
 
 @workflow.defn
-class Waits:
-    def __init__(self) -> None:
-        self.going = False
-
-    @workflow.signal
-    def go(self) -> None:
-        self.going = True
-
+class Waits(GoesOn):
     @workflow.run
     async def run(self) -> str:
         await workflow.wait_condition(lambda: self.going)
@@ -175,15 +165,8 @@ class Waits:
 
 
 @workflow.defn
-class Stubborn:
+class Stubborn(GoesOn):
     """Does not obey a cancel until it is told `go`."""
-
-    def __init__(self) -> None:
-        self.going = False
-
-    @workflow.signal
-    def go(self) -> None:
-        self.going = True
 
     @workflow.run
     async def run(self) -> str:
@@ -193,15 +176,6 @@ class Stubborn:
             except asyncio.CancelledError:
                 continue
         return "did it anyway"
-
-
-@workflow.defn
-class Buggy:
-    """A plain Python exception: Temporal tries again for ever."""
-
-    @workflow.run
-    async def run(self) -> None:
-        raise ValueError("a bug")
 
 
 @workflow.defn
@@ -256,15 +230,8 @@ class TimesOut:
 
 
 @workflow.defn
-class ForeignMemo:
+class ForeignMemo(GoesOn):
     """Writes payloads that nobody here can read, into the memo and as its result."""
-
-    def __init__(self) -> None:
-        self.going = False
-
-    @workflow.signal
-    def go(self) -> None:
-        self.going = True
 
     @workflow.run
     async def run(self) -> RawValue:
@@ -286,7 +253,6 @@ WORKFLOWS = [
     CancelTheQuestion,
     Waits,
     Stubborn,
-    Buggy,
     Charges,
     Parent,
     SlowStep,
