@@ -12,7 +12,6 @@ from tests.support.engine_process import EngineProcess
 from tests.support.environments import PREFECT, python_of
 
 _FLOWS: Final = """
-import os
 import time
 
 from prefect import flow, serve, task
@@ -40,11 +39,6 @@ def forever():
     time.sleep(600)
 
 @flow
-def wait(text: str = ""):
-    while not os.path.exists(os.path.join(os.environ["PREFECT_HOME"], "go")):
-        time.sleep(0.2)
-
-@flow
 def ask():
     pause_flow_run(wait_for_input=Approval, timeout=600, poll_interval=1)
 
@@ -57,7 +51,7 @@ def approve():
 def hold():
     pause_flow_run(timeout=600, poll_interval=1)
 
-FLOWS = (echo, decline, forever, wait, ask, approve, hold)
+FLOWS = (echo, decline, forever, ask, approve, hold)
 if __name__ == "__main__":  # each run imports this file
     serve(*(each.to_deployment(each.name) for each in FLOWS))
 """
@@ -88,15 +82,6 @@ class Prefect(EngineProcess):
         """Stop both."""
         self._runner.stop()
         super().stop()
-
-    def release(self) -> None:
-        """Let all runs of `wait` end, now and later."""
-        (self.folder / "go").touch()
-
-    def runs(self) -> int:
-        """How many there are of all flows."""
-        found: int = _post(self.url, "flow_runs/count")
-        return found
 
     def deployment(self, name: str) -> str:
         """The id of one."""

@@ -112,24 +112,20 @@ async def test_a_reply_that_tells_nothing_leaves_the_start_unknown(reply: Respon
         assert len(found.api.jobs) == 1
 
 
-@pytest.mark.parametrize("status", [400, 404, 413, 422])
-async def test_a_definite_no_is_final(status: int) -> None:
+async def test_a_definite_no_is_final_and_a_redirect_says_where_the_api_is() -> None:
     async with here() as found:
-        found.api.next_replies.append(answering(JSONResponse({"error": "amount: too much"}, status_code=status)))
-        with pytest.raises(EngineRefused, match=f"it answered {status}: amount: too much") as raised:
-            await found.start()
-        assert raised.value.final
-
-
-async def test_a_redirect_is_not_followed_and_says_where_the_api_is() -> None:
-    async with here() as found:
+        for status in (400, 404, 413, 422):
+            found.api.next_replies.append(answering(JSONResponse({"error": "amount: too much"}, status_code=status)))
+            with pytest.raises(EngineRefused, match=f"it answered {status}: amount: too much") as raised:
+                await found.start()
+            assert raised.value.final
         reply = RedirectResponse("https://api.example.com/jobs/echo", status_code=301)
         found.api.next_replies.append(answering(reply))
         with pytest.raises(EngineRefused, match=r"it redirects to api\.example\.com; set url to that"):
             await found.start()
 
 
-@pytest.mark.parametrize("to", ["http://169.254.169.254/latest", "http://127.0.0.1:1/", "//10.0.0.1/x", "/jobs/job-0"])
+@pytest.mark.parametrize("to", ["http://169.254.169.254/latest", "/jobs/job-0"])
 async def test_no_verb_follows_a_redirect(to: str) -> None:
     """Not even to the same host: nothing but what the definition names is asked."""
     async with here(dedupes=False, starts="findable", find=FIND) as found:
@@ -164,20 +160,20 @@ async def test_what_is_not_found_is_gone_only_once_it_has_settled() -> None:
             await found.look(handle_of("none", seconds_ago=90))
 
 
-@pytest.mark.parametrize("handle", ["", "job-0", "{}", '{"v":2}', "[1]"])
-async def test_what_is_no_handle_of_ours_is_not_found(handle: str) -> None:
+async def test_what_is_no_handle_of_ours_is_not_found() -> None:
     async with here() as found:
-        with pytest.raises(ExecutionNotFound, match="no handle of an HTTP engine"):
-            await found.look(handle)
+        for handle in ("", "job-0", "{}", '{"v":2}', "[1]"):
+            with pytest.raises(ExecutionNotFound, match="no handle of an HTTP engine"):
+                await found.look(handle)
 
 
-@pytest.mark.parametrize("reply", [HTML, JSONResponse({"state": None}), JSONResponse([]), Response(status_code=500)])
-async def test_a_look_that_tells_nothing_is_no_end(reply: Response) -> None:
+async def test_a_look_that_tells_nothing_is_no_end() -> None:
     async with here() as found:
         handle = await found.start()
-        found.api.next_replies.append(answering(reply))
-        with pytest.raises(EngineUnavailable):
-            await found.look(handle)
+        for reply in (HTML, JSONResponse({"state": None}), JSONResponse([]), Response(status_code=500)):
+            found.api.next_replies.append(answering(reply))
+            with pytest.raises(EngineUnavailable):
+                await found.look(handle)
 
 
 async def test_a_look_whose_reply_cannot_be_decoded_is_repeated_once() -> None:
@@ -405,7 +401,7 @@ UNREAD = [JSONResponse({"error": "no"}, status_code=status) for status in (401, 
 
 
 @pytest.mark.parametrize("output", ["{{more.result.body}}", {"rows": "{{more.result.body.rows}}"}])
-@pytest.mark.parametrize("reply", [*UNREAD, HTML], ids=lambda reply: str(reply.status_code))
+@pytest.mark.parametrize("reply", [UNREAD[0], UNREAD[4], HTML], ids=lambda reply: str(reply.status_code))
 async def test_a_result_that_cannot_be_read_is_no_empty_success_and_is_asked_for_again(
     reply: Response, output: Any
 ) -> None:

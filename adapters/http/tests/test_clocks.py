@@ -59,14 +59,14 @@ async def pause_of(adapter: HttpAdapter) -> int:
     return 0
 
 
-@pytest.mark.parametrize("ahead", [-2 * HOUR, 0, 2 * HOUR])
+@pytest.mark.parametrize("ahead", [-2 * HOUR, 2 * HOUR])
 async def test_a_date_of_retry_after_is_read_by_the_clock_of_the_api(ahead: int) -> None:
     now = time.time() + ahead
     async with throttling(date=dated(now), retry_after=dated(now + 60)) as adapter:
         assert await pause_of(adapter) in range(45, 61)
 
 
-@pytest.mark.parametrize(("ahead", "left"), [(-2 * HOUR, 60), (2 * HOUR, 60), (0, -60), (2 * HOUR, -60)])
+@pytest.mark.parametrize(("ahead", "left"), [(2 * HOUR, 60), (2 * HOUR, -60)])
 async def test_the_end_of_a_rate_limit_is_read_by_the_clock_of_the_api(ahead: int, left: int) -> None:
     now = int(time.time()) + ahead
     async with throttling(date=dated(now), x_ratelimit_reset=str(now + left)) as adapter:

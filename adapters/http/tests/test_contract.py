@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -51,6 +52,10 @@ async def subject_of(*, dedupes: bool = True, **more: Any) -> AsyncGenerator[Sub
         )
 
 
+WITHOUT_QUESTIONS = frozenset({"has_stopped", "asks", "asks_two"})
+"""Questions are the same whatever a start guarantees: `TestKeyed` has their laws."""
+
+
 class TestKeyed(ListingContract):
     """An API that dedupes by key, and lists those that run."""
 
@@ -68,11 +73,12 @@ class TestFindable(AdapterContract):
 
     starts = StartGuarantee.FINDABLE
     capabilities = frozenset({Checks, Limited})
+    lacks = WITHOUT_QUESTIONS
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
         async with subject_of(dedupes=False, starts="findable", find=FIND) as subject:
-            yield subject
+            yield replace(subject, asks=None, asks_two=None)
 
 
 class TestOnce(AdapterContract):
@@ -80,8 +86,9 @@ class TestOnce(AdapterContract):
 
     starts = StartGuarantee.ONCE
     capabilities = frozenset({Checks, Limited})
+    lacks = WITHOUT_QUESTIONS
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
         async with subject_of(dedupes=False, starts="once") as subject:
-            yield subject
+            yield replace(subject, asks=None, asks_two=None)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -16,7 +13,6 @@ from mcp_workflows_http import HttpAdapter
 from adapters.http.tests.airflow_engine import Airflow
 from adapters.http.tests.real import subject_of
 from mcp_workflows.adapter import Adapter, Execution, HasLogs, Limited, Progress, Status
-from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject
 from mcp_workflows.testing.laws import (
@@ -109,31 +105,6 @@ class TestAirflow(AdapterContract):
         await adapter.cancel(ref)
         assert airflow.read(f"dags/echo/dagRuns/{ended.execution_id}")["state"] == "success"
 
-    async def test_some_of_the_options_are_chosen(self, subject: Subject, adapter: Adapter) -> None:
-        role = Role(workflow="choose", options={"options": {"result": "choose"}})
-        ref, seen = await see_questions(subject, adapter, role)
-        [(key, question)] = seen.requests.items()
-        assert question.params["message"] == "Where to?"
-        assert question.params["requestedSchema"] == {
-            "type": "object",
-            "properties": {
-                "option": {
-                    "title": "Answer",
-                    "type": "array",
-                    "minItems": 1,
-                    "items": {"type": "string", "enum": ["eu", "us", "asia"]},
-                    "default": ["eu"],
-                }
-            },
-            "required": ["option"],
-        }
-        with pytest.raises(EngineRefused, match="Invalid options"):
-            await adapter.answer(ref, {key: {"action": "accept", "content": {"option": ["mars"]}}})
-        with pytest.raises(EngineRefused, match="Invalid options"):
-            await adapter.answer(ref, {key: {"action": "decline"}})
-        await adapter.answer(ref, {key: {"action": "accept", "content": {"option": ["us", "asia"]}}})
-        assert chosen(await until_ended(subject, adapter, ref))["chosen_options"] == ["us", "asia"]
-
     async def test_the_params_of_a_task_are_fields_and_what_is_left_out_has_its_default(
         self, subject: Subject, adapter: Adapter
     ) -> None:
@@ -156,30 +127,8 @@ class TestAirflow(AdapterContract):
             {"amount": 3, "note": None, "urgent": False},
         )
 
-    async def test_to_decline_an_approval_is_to_reject_it(self, subject: Subject, adapter: Adapter) -> None:
-        role = Role(workflow="ask", options={"options": {"result": "approve"}})
-        ref, seen = await see_questions(subject, adapter, role)
-        [(key, question)] = seen.requests.items()
-        assert key == "input.approve.-1.1"
-        assert question.params["message"] == "Ship it?: Version 1.4.0"
-        await adapter.answer(ref, {key: {"action": "decline"}})
-        assert chosen(await until_ended(subject, adapter, ref))["chosen_options"] == ["Reject"]
-
 
 def chosen(ended: Execution) -> dict[str, Any]:
     """What Airflow kept of the answer."""
     assert ended.status is Status.SUCCEEDED
     return cast("dict[str, Any]", ended.output)
-
-
-def test_all_of_its_processes_end_with_it(tmp_path: Path) -> None:
-    with Airflow(tmp_path) as engine:
-        engine.begin("forever")
-        deadline = time.monotonic() + 60
-        while len(groups := {os.getpgid(each.pid) for each in engine.processes()}) < 2:  # a task has one of its own
-            assert time.monotonic() < deadline, groups
-            time.sleep(0.1)
-        started = engine.processes()
-        engine.kill()
-        assert len(started) > 10
-        assert not any(each.is_running() for each in started)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -21,6 +22,7 @@ from mcp_workflows.testing.laws import new_start, ref_of, until_ended
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.slow  # test_log_resource.py tries it
 class TestBuildbot(ListingContract):
     """FINDABLE: the key is in the reason of the build."""
 
@@ -64,6 +66,7 @@ async def cancel_until_taken(subject: Subject, adapter: Adapter, ref: Ref) -> No
                 await anyio.sleep(0.1)
 
 
+@pytest.mark.slow  # the test below tries it
 class TestToil(AdapterContract):
     """ONCE: WES has no key for a start."""
 
@@ -73,15 +76,29 @@ class TestToil(AdapterContract):
 
     @pytest.fixture
     async def subject(self, toil: Toil) -> AsyncIterator[Subject]:
-        roles: dict[str, Any] = {
-            "finishes": Role(workflow=toil.workflow("echo"), arguments=[{"text": "hi"}]),
-            "output": {"said": "said.txt"},
-            "other_arguments": [{"text": "ho"}],
-            "fails": Role(workflow=toil.workflow("decline")),
-            "failure": "the card was declined",
-            "endless": Role(workflow=toil.workflow("forever")),
-            "unknown_handle": '{"v":1,"run":"run-none","workflow":"echo","at":0,"vars":{},"definition":"x"}',
-        }
-        output = {"output": {"said": "{{reply.body.outputs.said.basename}}"}}
-        async with subject_of(toil.url, roles, preset="wes", look=output) as subject:
+        async with on_toil(toil) as subject:
             yield subject
+
+
+@asynccontextmanager
+async def on_toil(toil: Toil) -> AsyncGenerator[Subject]:
+    roles: dict[str, Any] = {
+        "finishes": Role(workflow=toil.workflow("echo"), arguments=[{"text": "hi"}]),
+        "output": {"said": "said.txt"},
+        "other_arguments": [{"text": "ho"}],
+        "fails": Role(workflow=toil.workflow("decline")),
+        "failure": "the card was declined",
+        "endless": Role(workflow=toil.workflow("forever")),
+        "unknown_handle": '{"v":1,"run":"run-none","workflow":"echo","at":0,"vars":{},"definition":"x"}',
+    }
+    output = {"output": {"said": "{{reply.body.outputs.said.basename}}"}}
+    async with subject_of(toil.url, roles, preset="wes", look=output) as subject:
+        yield subject
+
+
+@pytest.mark.anyio
+async def test_a_run_of_toil_ends_with_its_output(toil: Toil) -> None:
+    async with on_toil(toil) as subject, subject.new_adapter() as adapter:
+        start = new_start(subject.finishes)
+        seen = await until_ended(subject, adapter, ref_of(start, await adapter.start(start)))
+    assert (seen.status, seen.output) == (Status.SUCCEEDED, subject.output)

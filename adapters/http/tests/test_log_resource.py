@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from adapters.http.tests.buildbot_engine import Buildbot
+from adapters.http.tests.real import adapter_of
 from tests.support.served import Reply, peer
 from tests.support.sidecars import sidecar
 
@@ -32,8 +33,13 @@ def digest(name: str) -> str:
     return hashlib.sha256(token(name).encode()).hexdigest()
 
 
-async def test_a_running_build_shows_its_log_to_its_owner_alone(tmp_path: Path) -> None:
+async def test_builders_are_discovered_and_a_running_build_shows_its_log_to_its_owner_alone(tmp_path: Path) -> None:
     with Buildbot(tmp_path) as engine:
+        async with adapter_of(preset="buildbot", url=engine.url) as adapter:
+            found = {each.workflow: each.input for each in await adapter.tooling.discover()}
+        assert found.keys() == {"echo", "decline", "forever"}
+        properties = {"text": {"type": "string", "description": "text"}}
+        assert found["echo"] == {"type": "object", "properties": properties}
         file = tmp_path / "workflows.yaml"
         written = CONFIG.format(folder=tmp_path, url=engine.url, dana=digest("dana"), mori=digest("mori"))
         file.write_text(written)
