@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,10 @@ async def over_http(state: Path, *, dedupes: bool = True, **more: Any) -> AsyncG
         yield subject_of(lambda: http(there, timeout="4s", **more), unreachable, losing_replies)
 
 
+WITHOUT_QUESTIONS = frozenset({"has_stopped", "asks", "asks_two"})
+"""Questions are the same whatever a start guarantees: `TestKeyed` has their laws."""
+
+
 class TestKeyed(AdapterContract):
     """A server over HTTP that dedupes by key."""
 
@@ -77,11 +82,12 @@ class TestFindable(AdapterContract):
 
     starts = StartGuarantee.FINDABLE
     capabilities = frozenset({Checks, Limited})
+    lacks = WITHOUT_QUESTIONS
 
     @pytest.fixture
     async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
         async with over_http(tmp_path / "jobs.json", dedupes=False, starts="findable", find=FIND) as subject:
-            yield subject
+            yield replace(subject, asks=None, asks_two=None)
 
 
 class TestOnce(AdapterContract):
@@ -89,11 +95,12 @@ class TestOnce(AdapterContract):
 
     starts = StartGuarantee.ONCE
     capabilities = frozenset({Checks, Limited})
+    lacks = WITHOUT_QUESTIONS
 
     @pytest.fixture
     async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
         async with over_http(tmp_path / "jobs.json", dedupes=False, starts="once") as subject:
-            yield subject
+            yield replace(subject, asks=None, asks_two=None)
 
     async def test_a_start_whose_reply_was_lost_is_found_again(self, subject: Subject, adapter: Adapter) -> None:
         """A late reply still counts, so the call is a handle; when the connection is lost, its outcome is unknown."""

@@ -45,11 +45,10 @@ def program(tmp_path: Path) -> Program:
 # --- killed
 
 
-@pytest.mark.parametrize("starts", ["keyed", "once"])
 async def test_a_program_that_is_killed_between_start_and_look_is_started_again_by_the_next_look(
-    program: Program, starts: str
+    program: Program,
 ) -> None:
-    async with program.adapter(**SPLIT, starts=starts) as adapter:
+    async with program.adapter(**SPLIT, starts="once") as adapter:
         ref = await started(adapter)
         for _ in range(3):
             program.signal(signal.SIGKILL)
@@ -59,6 +58,7 @@ async def test_a_program_that_is_killed_between_start_and_look_is_started_again_
         program.touch("key-1.done")
         assert (await adapter.describe(ref)).status is Status.SUCCEEDED
         assert program.count("started") == 1
+    assert not any(_is_alive(pid) for pid in program.pids)
 
 
 async def test_a_program_that_was_killed_while_nobody_called_loses_no_start(program: Program) -> None:
@@ -286,9 +286,3 @@ async def test_a_flood_of_changes_lists_the_tools_every_five_seconds_at_most(pro
         for _ in range(30):
             assert (await seen_when(adapter, ref, lambda _: True)).status is Status.RUNNING
         assert program.count("tools/list") <= 2 + (time.monotonic() - began) / 5
-
-
-async def test_all_programs_end_with_the_adapter(program: Program) -> None:
-    async with program.adapter(**KEYED) as adapter:
-        await started(adapter)
-    assert not any(_is_alive(pid) for pid in program.pids)

@@ -76,19 +76,15 @@ async def test_a_look_about_another_execution_is_not_believed() -> None:
             await found.look(structured({"id": "job-2", "state": "done", "result": "of somebody else"}))
 
 
-@pytest.mark.parametrize("handle", [None, True, [], ["a"], {}, {"a": None}, "", 1.5, {"a": {"b": []}}])
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
-async def test_a_start_whose_id_is_none_is_neither_a_handle_nor_a_refusal(handle: Any, revision: str) -> None:
+async def test_a_start_whose_id_is_none_is_neither_a_handle_nor_a_refusal(revision: str) -> None:
     async with scene(ScriptedServer(revision=revision)) as found:
-        found.server.replies["start_job"] = structured({"id": handle})
-        with pytest.raises(EngineUnavailable, match="it may have been started") as raised:
-            await found.started()
-        assert raised.value.sent
-        assert not raised.value.silent
-
-
-async def test_a_start_whose_id_is_a_book_is_not_kept() -> None:
-    async with scene() as found:
+        for handle in (None, True, [], ["a"], {}, {"a": None}, "", 1.5, {"a": {"b": []}}):
+            found.server.replies["start_job"] = structured({"id": handle})
+            with pytest.raises(EngineUnavailable, match="it may have been started") as raised:
+                await found.started()
+            assert raised.value.sent
+            assert not raised.value.silent
         found.server.replies["start_job"] = structured({"id": "x" * 10 * MIB})
         with pytest.raises(EngineUnavailable, match="too long"):
             await found.started()
@@ -114,7 +110,7 @@ async def test_a_text_that_is_no_json_leaves_the_status_open() -> None:
             await found.look(text("Your job is going very well!"))
 
 
-@pytest.mark.parametrize("depth", [150, 700, 5_000, 100_000])
+@pytest.mark.parametrize("depth", [150, 100_000])
 async def test_json_that_is_nested_deeply_stops_no_look(depth: int) -> None:
     async with scene() as found:
         ref = await found.started()
@@ -147,12 +143,11 @@ async def test_a_regular_expression_in_an_output_schema_stops_nothing() -> None:
         assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize(
-    "schema", [{"minProperties": "x"}, {"$ref": "http://127.0.0.1:1/x"}, {"$ref": "#"}, {"pattern": "("}]
-)
-async def test_an_output_schema_that_is_none_stops_nothing(schema: Any) -> None:
-    async with scene(ScriptedServer(tools=[tool("start_job", outputSchema={"type": "object", **schema})])) as found:
-        await found.started()
+async def test_an_output_schema_that_is_none_stops_nothing() -> None:
+    for schema in ({"minProperties": "x"}, {"$ref": "http://127.0.0.1:1/x"}, {"$ref": "#"}, {"pattern": "("}):
+        wrong = tool("start_job", outputSchema={"type": "object", **schema})
+        async with scene(ScriptedServer(tools=[wrong])) as found:
+            await found.started()
 
 
 @pytest.mark.parametrize(
@@ -172,16 +167,15 @@ async def test_check_says_which_fields_no_output_schema_names(named: Any, ok: bo
     assert said in finding.text
 
 
-@pytest.mark.parametrize("reply", [{}, {"content": "text"}, {"content": None}, {"task": {}}, {"structuredContent": 1}])
-async def test_a_result_that_is_none_is_no_answer(reply: Any) -> None:
+async def test_a_result_that_is_none_is_no_answer() -> None:
     async with scene() as found:
         ref = await found.started()
-        found.server.replies["get_job"] = reply
-        with pytest.raises(EngineUnavailable):
-            await found.adapter.describe(ref)
-        found.server.replies["start_job"] = reply
-        with pytest.raises(EngineUnavailable):
-            await found.started("key-2")
+        none: list[Any] = [{}, {"content": "text"}, {"content": None}, {"task": {}}, {"structuredContent": 1}]
+        for reply in none:
+            found.server.replies |= {"get_job": reply, "start_job": reply}
+            for action in (found.adapter.describe(ref), found.started("key-2")):
+                with pytest.raises(EngineUnavailable):
+                    await action
         found.server.replies["get_job"] = structured({"state": "busy"})
         assert (await found.adapter.describe(ref)).status is Status.RUNNING
 
@@ -385,46 +379,43 @@ async def test_the_poll_interval_of_a_task_is_kept_and_not_for_ever() -> None:
         assert len([each for each in found.server.asked if each.method == "tasks/get"]) == 3
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        {"taskId": "t-1", "status": "on fire"},
-        {"taskId": 7, "status": "working"},
-        {"status": "working"},
-        {"taskId": "t-1", "status": "completed", "result": 7},
-        {"taskId": "t-1", "status": "input_required", "inputRequests": [1]},
-        {"taskId": "t-2", "status": "completed", "result": text("of another task")},
-    ],
-)
-async def test_a_state_of_a_task_that_is_none_is_no_answer(state: Any) -> None:
+NO_STATES: list[Any] = [  # Any: JSON of any shape
+    {"taskId": "t-1", "status": "on fire"},
+    {"taskId": 7, "status": "working"},
+    {"status": "working"},
+    {"taskId": "t-1", "status": "completed", "result": 7},
+    {"taskId": "t-1", "status": "input_required", "inputRequests": [1]},
+    {"taskId": "t-2", "status": "completed", "result": text("of another task")},
+]
+CONTENTS_OF_ERRORS: list[Any] = [None, 7, [None, 7, "x"], [{"type": "text"}], []]
+FAILED: list[tuple[Mapping[str, Any], str]] = [
+    ({"status": "failed", "error": {"code": -32603, "message": "no luck"}}, "no luck"),
+    ({"status": "failed"}, "the server does not say why"),
+    *(
+        ({"status": "completed", "result": {"isError": True, "content": content}}, "without a text|x")
+        for content in CONTENTS_OF_ERRORS
+    ),
+]
+
+
+async def test_a_state_of_a_task_that_is_none_is_no_answer() -> None:
     async with scene(modern_tasks()) as found:
         ref = await found.started()
-        found.server.replies["tasks/get"] = state
-        with pytest.raises(EngineUnavailable):
-            await found.adapter.describe(ref)
+        for state in NO_STATES:
+            found.server.replies["tasks/get"] = state
+            with pytest.raises(EngineUnavailable):
+                await found.adapter.describe(ref)
 
 
-@pytest.mark.parametrize("content", [None, 7, [None, 7, "x"], [{"type": "text"}], []])
-async def test_a_failed_result_of_a_task_has_a_text_whatever_is_in_it(content: Any) -> None:
-    await fails({"status": "completed", "result": {"isError": True, "content": content}}, "without a text|x")
-
-
-@pytest.mark.parametrize(
-    ("state", "text"),
-    [({"error": {"code": -32603, "message": "no luck"}}, "no luck"), ({}, "the server does not say why")],
-)
-async def test_a_failed_task_has_a_text(state: Any, text: str) -> None:
-    await fails({"status": "failed", **state}, text)
-
-
-async def fails(state: Mapping[str, Any], text: str) -> None:
+async def test_a_failed_task_has_a_text_whatever_is_in_its_result() -> None:
     async with scene(modern_tasks()) as found:
         ref = await found.started()
-        found.server.replies["tasks/get"] = {"taskId": "t-1", **state}
-        seen = await found.adapter.describe(ref)
-    assert seen.failure is not None
-    assert seen.status is Status.FAILED
-    assert re.search(text, seen.failure.text)
+        for state, said in FAILED:
+            found.server.replies["tasks/get"] = {"taskId": "t-1", **state}
+            seen = await found.adapter.describe(ref)
+            assert seen.failure is not None
+            assert seen.status is Status.FAILED
+            assert re.search(said, seen.failure.text)
 
 
 async def test_a_task_with_questions_without_end_shows_some() -> None:
@@ -521,9 +512,8 @@ MALFORMED: list[Any] = [  # Any: JSON of any shape
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
-@pytest.mark.parametrize("malformed", MALFORMED, ids=str)
-async def test_a_malformed_tool_hides_no_other(malformed: Any, revision: str, caplog: pytest.LogCaptureFixture) -> None:
-    server = ScriptedServer(revision=revision, tools=[tool("start_job"), malformed, tool("get_job")])
+async def test_a_malformed_tool_hides_no_other(revision: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = ScriptedServer(revision=revision, tools=[tool("start_job"), *MALFORMED, tool("get_job")])
     async with scene(server, expose=["start_job"]) as found:
         assert [each.name for each in await found.adapter.tooling.exposed()] == ["start_job"]
         assert (await found.adapter.tooling.check_engine()).text.startswith("cancel: the server has no tool")
@@ -559,9 +549,7 @@ async def test_a_result_has_all_the_content_of_the_reply(output: str, structure:
     assert seen.output.get("structuredContent") == structure.get("structuredContent")
 
 
-@pytest.mark.parametrize(
-    "reply", [text("try again later", is_error=True), text("no JSON"), Error(code=-32603, message="no"), Response("?")]
-)
+@pytest.mark.parametrize("reply", [text("try again later", is_error=True), Error(code=-32603, message="no")])
 async def test_a_result_that_cannot_be_read_is_asked_for_again_and_ends_as_failed(
     reply: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -578,15 +566,14 @@ async def test_a_result_that_cannot_be_read_is_asked_for_again_and_ends_as_faile
         assert (seen.status, seen.failure and seen.failure.kind) == (Status.FAILED, "ResultUnavailable")
 
 
-@pytest.mark.parametrize("payload", [{"content": "no list"}, {"content": [7]}])
 async def test_a_completed_task_whose_result_cannot_be_read_keeps_its_state_for_a_while(
-    payload: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = {"taskId": "t-1", "status": "completed", "createdAt": "2026-01-01T00:00:00Z", "ttl": None}
     task |= {"lastUpdatedAt": "2026-01-01T00:00:00Z"}
     server = ScriptedServer(tools=[tool("start_job", execution={"taskSupport": "required"})])
     server.capabilities = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}
-    server.replies = {"start_job": {"task": task}, "tasks/get": task, "tasks/result": payload}
+    server.replies = {"start_job": {"task": task}, "tasks/get": task, "tasks/result": {"content": [7]}}
     async with scene(server) as found:
         ref = await found.started()
         seen = await found.adapter.describe(ref)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -153,15 +153,8 @@ async def test_a_pipeline_of_gitlab_is_one_task_and_its_manual_job_a_question() 
             await adapter.describe(Ref(workflow=gitlab_upstream.PROJECT, handle=nobodys))
 
 
-@pytest.mark.parametrize("over_http", [False, True])
-async def test_a_task_of_the_reference_server_is_passed_through(tmp_path: Path, over_http: bool) -> None:
-    server = everything_upstream.everything()
-    with everything_upstream.everything_over_http(tmp_path) if over_http else nullcontext(server) as place:
-        await _research(place.engine(everything_upstream.CONFIG))
-
-
-async def _research(engine: Mapping[str, Any]) -> None:
-    async with adapter_of(engine) as adapter:
+async def test_a_task_of_the_reference_server_is_passed_through() -> None:
+    async with adapter_of(everything_upstream.everything().engine(everything_upstream.CONFIG)) as adapter:
         ref = await started(adapter, everything_upstream.TOOL, {"topic": "tasks", "ambiguous": True})
         seen = await seen_when(adapter, ref, asks)
         [(key, request)] = seen.requests.items()
@@ -174,15 +167,9 @@ async def _research(engine: Mapping[str, Any]) -> None:
         assert "tasks" in str(seen.output)
 
 
-@pytest.mark.parametrize("over_http", [False, True])
-async def test_tasks_of_fastmcp_are_passed_through(tmp_path: Path, over_http: bool) -> None:
+async def test_tasks_of_fastmcp_are_passed_through(tmp_path: Path) -> None:
     server = fastmcp_upstream.TaskServer(folder=tmp_path)
-    with server.over_http() if over_http else nullcontext(server.server()) as place:
-        await _builds(server, place.engine(fastmcp_upstream.CONFIG))
-
-
-async def _builds(server: fastmcp_upstream.TaskServer, engine: Mapping[str, Any]) -> None:
-    async with adapter_of(engine) as adapter:
+    async with adapter_of(server.server().engine(fastmcp_upstream.CONFIG)) as adapter:
         ref = await started(adapter, "build", {"name": "one"})
         assert (await adapter.describe(ref)).status is Status.RUNNING
         server.finish("one")

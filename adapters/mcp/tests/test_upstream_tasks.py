@@ -58,26 +58,21 @@ async def test_a_task_whose_session_is_gone_is_not_found(tmp_path: Path) -> None
                 await fresh.describe(ref)
 
 
-@pytest.mark.parametrize(
-    ("payload", "status", "told"),
-    [
-        (Error(code=-32603, message="no luck"), Status.FAILED, "no luck"),
-        (text("no luck", is_error=True), Status.FAILED, "no luck"),
-        (text("done"), Status.SUCCEEDED, "done"),
-    ],
-)
-@pytest.mark.parametrize("state", ["completed", "failed"])
-async def test_the_outcome_of_a_task_is_its_result_whatever_its_status_is(
-    payload: Any, status: Status, told: str, state: str
-) -> None:
+async def test_the_outcome_of_a_task_is_its_result_whatever_its_status_is() -> None:
     server = legacy()
     async with server.served() as url, adapter_of({"url": url, "starts": "keyed"}) as adapter:
         ref = await started(adapter, "it")
         assert (await adapter.describe(ref)).status is Status.RUNNING
-        server.replies |= {"tasks/get": state_of(state), "tasks/result": payload}
-        seen = await adapter.describe(ref)
-        assert seen.status is status
-        assert told in json.dumps([seen.output, seen.failure and seen.failure.text])
+        for payload, status, told in (
+            (Error(code=-32603, message="no luck"), Status.FAILED, "no luck"),
+            (text("no luck", is_error=True), Status.FAILED, "no luck"),
+            (text("done"), Status.SUCCEEDED, "done"),
+        ):
+            for state in ("completed", "failed"):
+                server.replies |= {"tasks/get": state_of(state), "tasks/result": payload}
+                seen = await adapter.describe(ref)
+                assert seen.status is status
+                assert told in json.dumps([seen.output, seen.failure and seen.failure.text])
 
 
 async def test_a_task_of_another_session_in_place_of_ours_is_not_believed() -> None:
@@ -118,29 +113,19 @@ async def test_a_task_outlives_our_restart_while_it_asks(tmp_path: Path) -> None
             await fresh.cancel(ref)  # a no-op
 
 
-@pytest.mark.parametrize("message", ["Task not found", "Task expired: t-1", "unknown task t-1"])
-async def test_a_task_that_expired_or_is_unknown_is_not_found(message: str) -> None:
-    server = modern()
-    async with server.served() as url, adapter_of({"url": url}) as adapter:
-        ref = await started(adapter, "it")
-        server.replies |= dict.fromkeys(
-            ("tasks/get", "tasks/update", "tasks/cancel"), Error(code=-32602, message=message)
-        )
-        with pytest.raises(ExecutionNotFound):
-            await adapter.describe(ref)
-        with pytest.raises(ExecutionNotFound):
-            await adapter.cancel(ref)
-        with pytest.raises(ExecutionNotFound):
-            await adapter.answer(ref, {"q": YES})
-
-
-async def test_an_answer_that_does_not_fit_is_a_refusal_with_the_words_of_the_server() -> None:
+async def test_a_task_that_expired_or_is_unknown_is_not_found() -> None:
     server = modern()
     async with server.served() as url, adapter_of({"url": url}) as adapter:
         ref = await started(adapter, "it")
         server.replies["tasks/update"] = Error(code=-32602, message="approved: it must be a boolean")
         with pytest.raises(EngineRefused, match="it must be a boolean"):
             await adapter.answer(ref, {"q": YES})
+        for message in ("Task not found", "Task expired: t-1", "unknown task t-1"):
+            gone = Error(code=-32602, message=message)
+            server.replies |= dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), gone)
+            for verb in (adapter.describe(ref), adapter.cancel(ref), adapter.answer(ref, {"q": YES})):
+                with pytest.raises(ExecutionNotFound):
+                    await verb
 
 
 async def test_what_a_server_asks_of_a_model_is_no_question_for_people() -> None:
