@@ -184,12 +184,12 @@ def noise() -> None:
     """Flood standard error, and the client with notifications, while this lives."""
     if "stderr" in FLAGS:
         sys.stderr.write("x" * 2_000_000)  # one line without an end
-        for number in range(200_000):
+        for number in range(20_000):
             sys.stderr.write(f"line {number} of a log that nobody reads\n")
         note("stderr is written")
     while "changes" in FLAGS:
         send({"method": "notifications/tools/list_changed"})
-        time.sleep(0.001)
+        time.sleep(0.01)
 
 
 def main() -> None:

@@ -144,15 +144,14 @@ async def test_a_question_of_an_earlier_run_is_not_shown(scene: Scene, workflow:
     assert (await scene.ended(ref)).output == output
 
 
-async def test_a_question_from_typescript_survives_a_reset_of_a_reset(scene: Scene) -> None:
+async def test_a_question_from_typescript_survives_a_reset(scene: Scene) -> None:
     ref = await scene.start("asks", "Bob")
     [key] = (await scene.asked(ref)).requests
-    for _ in range(2):
-        await scene.client.get_workflow_handle(workflow_id(ref)).signal("nobody_listens")  # one more workflow task
-        before = await current_run(scene, ref)
-        await reset_to_second_task(scene, ref)
-        assert await current_run(scene, ref) != before
-        assert list((await scene.asked(ref)).requests) == [key]
+    await scene.client.get_workflow_handle(workflow_id(ref)).signal("nobody_listens")  # one more workflow task
+    before = await current_run(scene, ref)
+    await reset_to_second_task(scene, ref)
+    assert await current_run(scene, ref) != before
+    assert list((await scene.asked(ref)).requests) == [key]
     await scene.adapter.answer(ref, {key: YES})
     assert (await scene.ended(ref)).output["action"] == "accept"
 
