@@ -268,9 +268,9 @@ async def test_a_single_object_that_names_no_parameter_is_the_first_argument(fil
             assert seen.failure.data == {"value": {"a": 1}}
 
 
-def like_dbos(path: Path) -> None:
+def foreign(path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE dbos_migrations (number INTEGER)")
+        connection.execute("CREATE TABLE customers (name TEXT)")
     connection.close()
 
 
@@ -288,7 +288,7 @@ UNWRITABLE = "cannot be written: give this user the right to write it and its fo
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("make", "said"), [(like_dbos, NO_DBOS), (garbage, NO_DBOS), (Path.mkdir, UNWRITABLE)])
+@pytest.mark.parametrize(("make", "said"), [(foreign, NO_DBOS), (garbage, NO_DBOS), (Path.mkdir, UNWRITABLE)])
 async def test_a_database_that_cannot_be_used_is_told_once_with_its_path_and_used_once_it_is_right(
     file: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None], said: str
 ) -> None:

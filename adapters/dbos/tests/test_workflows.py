@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,14 +23,39 @@ from mcp_workflows.tasks.results import mismatch, tool_result
 PATIENCE = 60.0  # seconds
 
 
+async def started(adapter: DbosAdapter, workflow: str, **arguments: object) -> Ref:
+    start = Start(workflow=workflow, arguments=arguments, key=uuid.uuid4().hex, created=datetime.now(UTC))
+    return Ref(workflow=workflow, handle=await adapter.start(start))
+
+
+async def until(adapter: DbosAdapter, ref: Ref, holds: Callable[[Execution], bool]) -> Execution:
+    with anyio.fail_after(PATIENCE):
+        while not holds(seen := await adapter.describe(ref)):
+            await anyio.sleep(0.02)
+    return seen
+
+
 async def ended(folder: Path, workflow: str, **arguments: object) -> Execution:
     async with in_process(f"sqlite:///{folder}/flows.db") as adapter:
-        start = Start(workflow=workflow, arguments=arguments, key=uuid.uuid4().hex, created=datetime.now(UTC))
-        ref = Ref(workflow=workflow, handle=await adapter.start(start))
-        with anyio.fail_after(PATIENCE):
-            while not (seen := await adapter.describe(ref)).terminal:
-                await anyio.sleep(0.02)
-        return seen
+        return await until(adapter, await started(adapter, workflow, **arguments), lambda seen: seen.terminal)
+
+
+@pytest.mark.anyio
+async def test_a_question_is_explained_and_answered_and_another_is_cancelled(tmp_path: Path) -> None:
+    async with in_process(f"sqlite:///{tmp_path}/flows.db") as adapter:
+        async with in_process(f"sqlite:///{tmp_path}/flows.db") as beside:
+            assert (await beside.tooling.check("approve", {})).ok
+        ref, other = [await started(adapter, "approve") for _ in range(2)]
+        seen = await until(adapter, ref, lambda seen: bool(seen.requests))
+        why = await adapter.tooling.explain(ref)
+        assert why.reason == "it waits for a person: Ship it?"
+        assert "version of this process" in why.facts
+        answer = {"action": "accept", "content": {"answer": "yes"}}
+        await adapter.answer(ref, dict.fromkeys(seen.requests, answer))
+        assert (await until(adapter, ref, lambda seen: seen.terminal)).output == {"answers": [{"answer": "yes"}]}
+        await until(adapter, other, lambda seen: bool(seen.requests))
+        await adapter.cancel(other)
+        assert (await until(adapter, other, lambda seen: seen.terminal)).status is Status.CANCELLED
 
 
 @pytest.mark.anyio
