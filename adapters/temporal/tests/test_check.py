@@ -43,6 +43,7 @@ async def test_an_own_client_is_used_and_left_open(client: Client) -> None:
     scene = Scene.new(client)
     adapter = TemporalAdapter.from_client(client, settings=TemporalSettings(task_queue=scene.queue))
     async with adapter:
+        assert adapter.identity == "temporal:default"
         ref = Ref(workflow="Echo", handle=await adapter.start(plan("Echo", 1)))
     async with scene.worker(), TemporalAdapter.from_client(client) as again:
         seen = await scene.on(again).ended(ref)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mcp_workflows_temporal import TemporalAdapter
 
-from adapters.temporal.tests.scene import Scene, workflow_id
+from adapters.temporal.tests.scene import Scene, reset_to_second_task, workflow_id
 from adapters.temporal.tests.test_gates import (
     APPROVE,
     AWAITING,
@@ -103,6 +103,13 @@ async def test_the_next_run_of_a_chain_is_replayed_with_its_own_keys(selling: Sc
     last = TemporalAdapter.tooling.replay(json.loads(shown.stdout), ref.gates)[-1].execution
     assert (last.status, last.requests) == (Status.RUNNING, {})
     assert (last.message or "").startswith("it goes on as another run")
+
+
+async def test_a_reset_run_is_replayed_with_its_own_keys(selling: Scene, dev_server: DevServer) -> None:
+    ref, first = await waiting(selling, "ShipOrder", "A1")
+    await reset_to_second_task(selling, ref)
+    seen = await selling.until(ref, lambda seen: seen.requests and first not in seen.requests)
+    assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
 
 
 async def test_what_our_library_asked_and_said_is_replayed(working: Scene, dev_server: DevServer) -> None:
