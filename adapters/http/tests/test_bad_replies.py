@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from adapters.http.tests.jobs_api import DEFINITION, FIND, TOKEN, JobsApi, jobs_api
 from mcp_workflows.adapter import Execution, Ref, Start, Status
-from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.testing import MemoryNotes
@@ -270,13 +270,6 @@ async def test_a_throttled_start_was_not_accepted_where_it_cannot_be_repeated_sa
             with pytest.raises(EngineUnavailable) as raised:
                 await found.start()
             assert raised.value.sent is sent
-
-
-async def test_another_order_under_one_key_is_refused() -> None:
-    async with here(starts="keyed") as found:
-        await found.start(arguments={"a": 1})
-        with pytest.raises(StartConflict):
-            await found.start(arguments={"a": 2})
 
 
 async def test_a_search_finds_nobody_elses_and_reads_all_pages() -> None:

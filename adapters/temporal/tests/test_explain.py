@@ -155,14 +155,6 @@ async def test_a_workflow_whose_code_fails_says_with_what(troubled: Scene) -> No
     assert message.startswith("cancellation requested: the workflow's code fails")
 
 
-async def test_a_result_over_the_limit_of_temporal_is_a_failing_workflow_that_says_so(troubled: Scene) -> None:
-    ref = await troubled.start("Huge")
-    seen = await troubled.until(ref, lambda seen: "fails" in (seen.message or ""))
-    assert seen.status is Status.RUNNING
-    why = await troubled.adapter.tooling.explain(ref)
-    assert "size" in why.facts["its last error"].lower()
-
-
 async def test_a_paused_workflow_says_by_whom_and_why(troubled: Scene) -> None:
     ref = await troubled.start("Waiter")
     await troubled.until(ref, lambda seen: seen.message is None)

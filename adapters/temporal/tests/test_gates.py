@@ -23,7 +23,6 @@ from adapters.temporal.tests.scene import (
     Scene,
     connect,
     open_adapter,
-    reset_to_second_task,
     workflow_id,
 )
 from adapters.temporal.tests.test_codec import coded
@@ -164,15 +163,6 @@ async def test_two_replicas_with_two_answers_send_one(scene: Scene, other: Scene
             group.start_soon(scene.adapter.answer, ref, {key: yes(True, "alice")})
             group.start_soon(other.adapter.answer, ref, {key: NO})
     assert len(await signals(scene, ref)) == 1
-
-
-async def test_a_reset_asks_again_under_another_key(selling: Scene) -> None:
-    ref, first = await waiting(selling, "ShipOrder", "A1")
-    await reset_to_second_task(selling, ref)
-    seen = await selling.until(ref, lambda seen: seen.requests and first not in seen.requests)
-    [second] = seen.requests
-    await selling.adapter.answer(ref, {second: yes(True, "alice")})
-    assert (await selling.ended(ref)).output == [{"ok": True, "who": "alice"}]
 
 
 async def test_two_gates_are_open_and_answered_on_their_own(selling: Scene) -> None:

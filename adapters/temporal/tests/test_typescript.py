@@ -43,16 +43,6 @@ async def scene(dev_server: DevServer, client: Client, queue: str) -> AsyncItera
         yield Scene(client=client, queue=queue, opened=adapter)
 
 
-async def test_a_workflow_that_knows_nothing_of_us_ends_with_what_its_signal_said(scene: Scene) -> None:
-    ref = await scene.start("shipOrder", "o-1")
-    await scene.client.get_workflow_handle(workflow_id(ref)).signal("approve", args=[True, "alice"])
-    done = await scene.ended(ref)
-    assert (done.status, done.output) == (
-        Status.SUCCEEDED,
-        {"order_id": "o-1", "shipped": True, "approved_by": "alice"},
-    )
-
-
 async def test_a_question_from_typescript_is_shown_and_its_answer_comes_back(scene: Scene) -> None:
     ref = await scene.start("asks", "Bob")
     seen = await scene.asked(ref)

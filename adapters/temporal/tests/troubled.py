@@ -100,15 +100,6 @@ class Broken:
 
 
 @workflow.defn
-class Huge:
-    """Returns more than Temporal takes (2 MiB)."""
-
-    @workflow.run
-    async def run(self) -> str:
-        return "x" * 3_000_000
-
-
-@workflow.defn
 class Again(GoesOn):
     """So many runs in one chain, then waits for `go`."""
 
@@ -121,7 +112,7 @@ class Again(GoesOn):
         return "done"
 
 
-WORKFLOWS: Sequence[type[Any]] = (Order, Shipment, Elsewhere, Sleeper, Waiter, Guardian, Broken, Huge, Again)
+WORKFLOWS: Sequence[type[Any]] = (Order, Shipment, Elsewhere, Sleeper, Waiter, Guardian, Broken, Again)
 
 
 def troubled_worker(client: Client, queue: str) -> Worker:
