@@ -207,6 +207,7 @@ async def test_an_open_call_is_not_lost_when_looks_get_no_answer(program: Progra
 async def test_a_call_that_never_ends_is_a_task_that_can_be_cancelled(program: Program) -> None:
     async with program.adapter(notes=MemoryNotes(), start={"tool": "never"}, starts="once", timeout="300ms") as adapter:
         ref = await started(adapter, "never")
+        await until(lambda: program.count("never") == 1)  # it may be long in coming up
         assert (await adapter.describe(ref)).status is Status.RUNNING
         await adapter.cancel(ref)
         assert (await seen_when(adapter, ref, has_ended)).status is Status.CANCELLED
