@@ -239,8 +239,12 @@ async def test_arguments_that_do_not_fit_are_refused_and_a_preview_shows_those_t
         with pytest.raises(EngineRefused, match="number: Input should be a valid integer"):
             adapter.tooling.preview(order(f"{file.stem}.works", number="many"))
         start = order(f"{file.stem}.works", number="1")
-        shown = {"workflow_name": start.workflow, "workflow_id": start.key, "args": [], "kwargs": {"number": 1}}
-        assert adapter.tooling.preview(start) == shown
+        assert adapter.tooling.preview(start) == {
+            "workflow_name": start.workflow,
+            "workflow_id": start.key,
+            "args": [],
+            "kwargs": {"number": 1},
+        }
 
 
 @pytest.mark.anyio

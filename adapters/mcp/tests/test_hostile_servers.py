@@ -76,10 +76,13 @@ async def test_a_look_about_another_execution_is_not_believed() -> None:
             await found.look(structured({"id": "job-2", "state": "done", "result": "of somebody else"}))
 
 
+NO_HANDLES: list[Any] = [None, True, [], ["a"], {}, {"a": None}, "", 1.5, {"a": {"b": []}}]  # Any: JSON of any shape
+
+
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
 async def test_a_start_whose_id_is_none_is_neither_a_handle_nor_a_refusal(revision: str) -> None:
     async with scene(ScriptedServer(revision=revision)) as found:
-        for handle in (None, True, [], ["a"], {}, {"a": None}, "", 1.5, {"a": {"b": []}}):
+        for handle in NO_HANDLES:
             found.server.replies["start_job"] = structured({"id": handle})
             with pytest.raises(EngineUnavailable, match="it may have been started") as raised:
                 await found.started()

@@ -35,11 +35,14 @@ async def test_a_question_is_shown_and_its_answer_comes_back_to_the_workflow(sce
     assert (done.status, done.requests) == (Status.SUCCEEDED, {})
 
 
+WRONG: list[tuple[Any, str]] = [({}, "'size' is missing"), ("S", "must be an object"), (None, "'size' is missing")]
+
+
 async def test_an_answer_against_the_schema_is_refused_and_the_question_stays(scene: Scene) -> None:
     async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         [key] = (await scene.asked(ref)).requests
-        for content, complaint in (({}, "'size' is missing"), ("S", "must be an object"), (None, "'size' is missing")):
+        for content, complaint in WRONG:
             with pytest.raises(EngineRefused, match=complaint):
                 await scene.adapter.answer(ref, {key: {"action": "accept", "content": content}})
             assert list((await scene.adapter.describe(ref)).requests) == [key]
