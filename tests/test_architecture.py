@@ -201,14 +201,16 @@ SIZES: Mapping[str, Size] = {
 
 def size(paths: Iterator[Path]) -> Size:
     """Count lines that hold code: neither blank nor only a comment or a docstring."""
-    counts = [lines_of_code(path.read_text()) for path in paths]
+    counts = [lines_of_code(path) for path in paths]
     return Size(sum(counts), len(counts))
 
 
-def lines_of_code(text: str) -> int:
+@cache
+def lines_of_code(path: Path) -> int:
     """Count the lines of one file."""
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    tokens = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type not in layout - ENDS]
+    lines = io.StringIO(path.read_text()).readline
+    tokens = [each for each in tokenize.generate_tokens(lines) if each.type not in layout - ENDS]
     found: set[int] = set()
     for before, token, after in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
         begins = before is None or before.type == tokenize.NEWLINE

@@ -12,7 +12,6 @@ import pytest
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
 from mcp_workflows.task import (
     CREATING,
-    LIFECYCLE,
     STARTING,
     Task,
     accept,
@@ -63,13 +62,6 @@ def test_from_every_status_to_every_status(before: Status, after: Status) -> Non
         assert seen.ended == (LATER if after in ENDED else None)
 
 
-def test_the_table_says_the_same() -> None:
-    assert {status: bool(targets) for status, targets in LIFECYCLE.items()} == {
-        status: status not in ENDED for status in Status
-    }
-    assert {status for status in Status if LOOKS[status].terminal} == ENDED
-
-
 @pytest.mark.parametrize("status", Status)
 def test_the_same_look_again_changes_nothing(status: Status) -> None:
     task = bound_task(status)
@@ -95,17 +87,6 @@ def test_updated_stays_when_only_a_hidden_question_changed() -> None:
     without = replace(task.execution, requests={"b": QUESTION})
     seen = observe(task, without, LATEST)
     assert (seen.execution, seen.updated) == (without, LATER)
-
-
-def test_updated_stays_when_questions_nobody_can_see_come_with_another_status() -> None:
-    task = bound_task()
-    seen = observe(task, replace(task.execution, requests={"a": QUESTION}), LATER)
-    assert (seen.updated, dict(seen.seen.requests)) == (NOON, {})
-
-
-def test_an_answered_question_is_hidden_before_the_engine_drops_it() -> None:
-    task = accept(bound_task(Status.INPUT_REQUIRED), ["a"], LATER)
-    assert (task.seen.status, set(task.seen.requests), task.updated) == (Status.INPUT_REQUIRED, {"b"}, LATER)
 
 
 def test_it_never_waits_for_input_without_an_open_question() -> None:
@@ -156,11 +137,6 @@ def test_accepting_the_same_answer_again_changes_nothing() -> None:
     assert accept(task, [], LATEST) is task
 
 
-def test_accepting_an_answer_to_a_question_not_seen_yet_updates_nothing_to_be_seen() -> None:
-    task = accept(bound_task(), ["a"], LATER)
-    assert (task.answered, task.updated) == ({"a"}, NOON)
-
-
 def test_each_attempt_is_counted_with_its_time() -> None:
     first = attempt(make_task(), NOON)
     assert (first.attempts, first.attempted) == (1, NOON)
@@ -206,11 +182,6 @@ def test_an_attempt_is_not_taken_back_while_another_may_have_started_it() -> Non
         assert retract(task) is task
 
 
-def test_what_is_known_to_be_started_or_over_needs_no_acknowledgement() -> None:
-    for task in (bound_task(), refuse(make_task(), Failure(text="no"), NOON), expire(make_task())):
-        assert acknowledge(task) is task
-
-
 def test_binding_keeps_the_handle_and_lets_the_arguments_go() -> None:
     task = bind(make_task(), "first", NOON)
     assert (task.handle, task.input, task.execution.status) == ("first", None, Status.RUNNING)
@@ -220,11 +191,6 @@ def test_binding_keeps_the_handle_and_lets_the_arguments_go() -> None:
 def test_the_first_handle_wins() -> None:
     task = bind(make_task(), "first", NOON)
     assert bind(task, "second", NOON) is task
-
-
-def test_binding_keeps_what_was_seen_before() -> None:
-    task = observe(make_task(), LOOKS[Status.SUCCEEDED], NOON)
-    assert bind(task, "late", NOON).execution == LOOKS[Status.SUCCEEDED]
 
 
 def test_a_refused_start_ends_the_task_and_frees_its_key() -> None:
@@ -255,11 +221,6 @@ def test_a_refused_attempt_says_nothing_of_one_whose_outcome_is_unknown() -> Non
         assert (task.attempts, task.ended) == (1, None)
 
 
-def test_refusing_twice_is_refusing_once() -> None:
-    task = refuse(make_task(), Failure(text="first"), NOON)
-    assert refuse(task, Failure(text="second"), LATER) is task
-
-
 @pytest.mark.parametrize("status", Status)
 def test_asking_to_cancel_is_kept_unless_it_has_ended(status: Status) -> None:
     task = bound_task(status)
@@ -267,11 +228,6 @@ def test_asking_to_cancel_is_kept_unless_it_has_ended(status: Status) -> None:
     assert asked.cancel_requested == (None if status in ENDED else LATER)
     assert (asked.seen, asked.updated) == (task.seen, task.updated)
     assert request_cancel(asked, LATEST) is asked
-
-
-def test_asking_to_cancel_ends_nothing_by_itself() -> None:
-    task = request_cancel(bound_task(), LATER)
-    assert observe(task, LOOKS[Status.SUCCEEDED], LATEST).execution.status is Status.SUCCEEDED
 
 
 def test_burying_keeps_the_key_and_lets_the_content_go() -> None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits, ToolLimits
-from mcp_workflows.access.rate_limits import MOST_KNOWN, MOST_SHOWN, RateLimits
+from mcp_workflows.access.rate_limits import MOST_KNOWN, RateLimits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.errors import LIMIT_REACHED, LimitReached
 from mcp_workflows.tasks.results import keepable
@@ -67,11 +67,6 @@ def test_what_can_be_no_limit_is_refused(wrong: dict[str, JSON]) -> None:
         Limits.model_validate(wrong)
 
 
-def test_the_default_ttl_is_not_longer_than_any_may_be() -> None:
-    with pytest.raises(ValidationError, match=r"default_ttl: 2d is longer than limits.max_ttl, 1d"):
-        Limits(default_ttl=2 * DAY, max_ttl=DAY)
-
-
 def test_the_documented_defaults_are_those_of_the_models() -> None:
     documented = dict(re.findall(r"^\| `(\w+)`[^|]* \| (\w+) \|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
     written = {"1d": DAY, "null": None}
@@ -119,11 +114,6 @@ def test_how_long_a_task_can_be_read(
     assert limits.ttl(asked_ms=asked_ms, tool=tool, retention=90 * DAY, identified=identified) == expected
 
 
-def test_callers_without_a_name_keep_their_tasks_as_long_as_others_if_that_is_so_set() -> None:
-    limits = Limits(anonymous_ttl=None)
-    assert limits.ttl(asked_ms=None, tool=None, retention=90 * DAY, identified=False) == 90 * DAY
-
-
 # --- polls
 
 
@@ -149,15 +139,6 @@ def test_a_request_about_many_tasks_counts_as_many() -> None:
         metered.count_poll(ANNA)
     clock.now += 1
     metered.count_poll(ANNA)
-
-
-def test_many_hosts_of_one_user_that_poll_as_they_are_told_meet_no_limit() -> None:
-    clock = Clock()
-    metered = RateLimits(Limits(), clock=clock)
-    for _ in range(300):  # five minutes: 20 hosts at the fastest pace that is ever told
-        for _ in range(20 * 4):
-            metered.count_poll(ANNA)
-        clock.now += 1
 
 
 def test_callers_without_a_name_are_metered_by_their_address() -> None:
@@ -226,17 +207,6 @@ def test_calls_that_start_nothing_are_metered_by_caller_and_those_that_start_som
     assert here.check_start(ANNA) is here.check_start(ANNA) is None
     here.started_nothing(ANNA)
     assert here.check_start(ANNA)
-
-
-def test_memory_of_tasks_that_were_shown_is_bounded() -> None:
-    metered, _, _ = meters(failed_lookups_per_minute=1)
-    eve = stranger("192.0.2.1")
-    for number in range(MOST_SHOWN + 1):
-        metered.remember_shown(eve, f"t{number}")
-    metered.count_failed_lookup(eve)
-    with pytest.raises(LimitReached):
-        metered.check_lookup(eve, "t0")
-    metered.check_lookup(eve, "t1")
 
 
 # --- what stays open

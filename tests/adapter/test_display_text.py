@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from mcp_workflows.adapter.display_text import (
     MAX_LINK,
-    MAX_TEXT,
     MAX_VALUE,
     cleaned,
     cleaned_result,
@@ -96,13 +95,6 @@ def test_cleaning_twice_changes_nothing_and_leaves_nothing_invisible_but_line_br
     found = cleaned(text)
     assert cleaned(found) == found
     assert not [letter for letter in found if unicodedata.category(letter) in INVISIBLE and letter != "\n"]
-
-
-def test_a_trusted_text_keeps_its_lines_and_is_bounded() -> None:
-    assert cleaned("Step 1\r\nStep 2: „fertig“ \x1b[31m«x»\u202e") == "Step 1\nStep 2: „fertig“ [31m«x»"
-    assert cleaned("a\n\n\n\n\nb") == "a\n\nb"
-    assert cleaned("x" * (MAX_TEXT + 1)) == "x" * (MAX_TEXT - 1) + "…"
-    assert len(cleaned("x\n" * 10_000_000)) == MAX_TEXT
 
 
 @pytest.mark.parametrize("text", ["", " ", "\u200b", "\t\n", "\u3164\u2800", "\u202e\u00a0", "\U000e0041", "\u0301"])

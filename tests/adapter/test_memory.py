@@ -7,12 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-import anyio
-import anyio.lowlevel
 import pytest
 
 from mcp_workflows.adapter import Adapter, Adopts, Ref, Start, StartGuarantee, Status, Terminates
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import (
     AdapterContract,
@@ -109,30 +106,12 @@ async def begin(adapter: Adapter, workflow: str, arguments: object = None) -> Re
     return Ref(workflow=workflow, handle=await adapter.start(start))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "output"), [([{"a": 1}], {"a": 1}), ([], {}), ({"a": 1}, {"a": 1}), ("text", "text"), ([1, 2], 1)]
-)
-async def test_echo_returns_the_first_positional_argument_or_all_there_is(
-    adapter: MemoryAdapter, arguments: object, output: object
-) -> None:
-    ref = await begin(adapter, "echo", arguments)
-    assert (await adapter.describe(ref)).output == output
-
-
 @pytest.mark.parametrize("arguments", [[{"seconds": LONG}], [LONG], {"seconds": LONG}])
 async def test_sleep_shows_progress_in_seconds(adapter: MemoryAdapter, arguments: object) -> None:
     seen = await adapter.describe(await begin(adapter, "sleep", arguments))
     assert seen.status is Status.RUNNING
     assert seen.progress is not None
     assert (seen.progress.value, seen.progress.total) == (0, LONG)
-
-
-async def test_sleep_ends_by_the_clock_alone(adapter: MemoryAdapter) -> None:
-    ref = await begin(adapter, "sleep", [0.01])
-    with anyio.fail_after(60):
-        while not (seen := await adapter.describe(ref)).terminal:
-            await anyio.lowlevel.checkpoint()
-    assert seen.output == {"slept": 0.01}
 
 
 async def test_questions_in_turn_come_one_after_the_other(adapter: MemoryAdapter) -> None:
@@ -145,61 +124,3 @@ async def test_questions_in_turn_come_one_after_the_other(adapter: MemoryAdapter
     await adapter.answer(ref, {"second": {"action": "decline"}})
     seen = await adapter.describe(ref)
     assert seen.output == {"first": {"answer": "a"}, "second": {"action": "decline"}}
-
-
-async def test_a_stubborn_workflow_only_notes_that_it_should_cancel(adapter: MemoryAdapter) -> None:
-    ref = await begin(adapter, "stubborn", [LONG])
-    await adapter.cancel(ref)
-    seen = await adapter.describe(ref)
-    assert (seen.status, seen.cancel_requested) == (Status.RUNNING, True)
-
-
-async def test_a_protocol_error_has_its_code_and_data(adapter: MemoryAdapter) -> None:
-    failure = (await adapter.describe(await begin(adapter, "protocol_error"))).failure
-    assert failure is not None
-    assert (failure.code, failure.data) == (-32602, {"order": "o-1"})
-
-
-async def test_calls_are_counted_over_all_adapters_of_one_name(adapter: MemoryAdapter) -> None:
-    ref = await begin(adapter, "forever")
-    name = (await adapter.describe(ref)).url or ""
-    async with MemoryAdapter(MemorySettings(name=name.removeprefix("memory:").split("/")[0])) as other:
-        await other.describe(ref)
-        assert other.calls == adapter.calls == {"start": 1, "describe": 2}
-
-
-async def test_a_verb_made_unavailable_reaches_nothing(adapter: MemoryAdapter) -> None:
-    ref = await begin(adapter, "forever")
-    adapter.faults.unavailable = frozenset({"describe"})
-    with pytest.raises(EngineUnavailable) as down:
-        await adapter.describe(ref)
-    assert not down.value.sent
-    assert not (await adapter.tooling.check_engine()).ok
-    await adapter.cancel(ref)
-    adapter.faults.unavailable = frozenset()
-    assert (await adapter.describe(ref)).status is Status.CANCELLED
-
-
-async def test_a_silent_verb_never_answers(adapter: MemoryAdapter) -> None:
-    ref = await begin(adapter, "forever")
-    adapter.faults.silent = frozenset({"describe"})
-    with anyio.move_on_after(0.01) as scope:
-        await adapter.describe(ref)
-    assert scope.cancelled_caught
-
-
-async def test_a_refused_start_starts_nothing(adapter: MemoryAdapter) -> None:
-    adapter.faults.refused_starts = 1
-    start = Start(workflow="forever", arguments=[], key="k", created=datetime.now(UTC))
-    with pytest.raises(EngineRefused):
-        await adapter.start(start)
-    with pytest.raises(ExecutionNotFound):
-        await adapter.describe(Ref(workflow="forever", handle="memory-k"))
-    assert await adapter.start(start) == "memory-k"
-
-
-async def test_a_forgotten_execution_is_not_found(adapter: MemoryAdapter) -> None:
-    ref = await begin(adapter, "echo")
-    adapter.forget(ref.handle)
-    with pytest.raises(ExecutionNotFound):
-        await adapter.describe(ref)

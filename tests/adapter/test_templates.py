@@ -83,22 +83,9 @@ def test_a_template_renders(source: Any, rendered: Any) -> None:  # Any: any JSO
     assert (result, type(result)) == (rendered, type(rendered))
 
 
-def test_objects_have_all_their_keys_on_demand() -> None:
-    source = {"a": "{{answer.note}}", "b": ["{{n}}", {"c": "{{nope}}"}, "{{answer.note}}"]}
-    assert Template(source).render(SCOPE) == {"b": [3, {}]}
-    assert Template(source).render(SCOPE, all_keys=True) == {"a": None, "b": [3, {"c": None}]}
-
-
 def test_settings_leave_out_what_is_not_there_so_that_their_defaults_apply() -> None:
     source = {"identity": "{{principal.team}}", "attributes": {"by": "{{principal.claims.email}}", "n": "{{n}}"}}
     assert Template(source).settings(SCOPE) == {"attributes": {"n": 3}}
-
-
-def test_a_template_is_not_changed_by_rendering() -> None:
-    source = {"a": ["{{n}}", "{{nope}}"]}
-    template = Template(source)
-    assert template.render(SCOPE) == template.render(SCOPE) == {"a": [3]}
-    assert source == {"a": ["{{n}}", "{{nope}}"]}
 
 
 def test_a_template_in_what_was_filled_in_is_no_template() -> None:

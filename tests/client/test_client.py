@@ -25,7 +25,6 @@ from mcp_workflows.client.requests import TaskNotFound
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 from tests.support.child_processes import free_port
 from tests.support.served import memory_tools, serving, site
-from tests.support.stopwatch import stopwatch
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -120,24 +119,6 @@ async def test_a_cancelled_task_raises_and_names_itself(served: str) -> None:
         with pytest.raises(TaskCancelled) as raised:
             await begun.result()
         assert raised.value.task_id == begun.id
-
-
-async def test_a_later_client_comes_back_to_a_task_by_its_id(served: str) -> None:
-    async with scene(served) as before:
-        task_id = (await before.start("ask")).id
-    async with scene(served, Person(says="later")) as after:
-        handle = after.tasks.handle(after.client, task_id)
-        assert (await handle.result()).structured_content == {"answer": "later"}
-        assert (await handle.status()).status == "completed"
-
-
-async def test_a_handle_of_a_client_that_was_left_says_so_at_once(served: str) -> None:
-    async with scene(served) as found:
-        handle = await found.start("ask")
-    with stopwatch() as seconds:
-        with pytest.raises(ServerUnreachable):
-            await handle.status()
-        assert seconds() < 1
 
 
 async def test_a_task_nobody_knows_is_an_error_at_once(served: str) -> None:

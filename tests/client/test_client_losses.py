@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
-import httpx2
 import mcp_types as types
 import pytest
 from mcp.client import Client, ClientRequestContext
@@ -22,7 +21,7 @@ from mcp_workflows import TasksClient
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
 from mcp_workflows.client.follower import LISTENING_SECONDS, LONGEST_POLL_SECONDS, MAX_STREAMS, TaskChanges
-from mcp_workflows.client.requests import SHORTEST_PAUSE_SECONDS, AnswerRejected, TaskExpired, TaskFailed
+from mcp_workflows.client.requests import SHORTEST_PAUSE_SECONDS, TaskExpired, TaskFailed
 from mcp_workflows.errors import ClientError, ServerUnreachable, TaskCancelled
 from mcp_workflows.testing import lossy_proxy
 from tests.support.child_processes import free_port
@@ -140,33 +139,6 @@ async def test_a_server_that_goes_on_asking_what_was_answered_is_answered_once_a
     assert len(server.answers) == 1
 
 
-async def test_a_question_that_comes_back_unanswered_is_asked_again() -> None:
-    asked: list[str] = []
-
-    async def ask(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
-        asked.append(str(context.request_id))
-        if len(asked) == 1:
-            await anyio.sleep_forever()
-        return YES
-
-    server = Foreign([ASKING, ASKING, WORKING, ASKING, ASKING, ASKING, DONE])
-    async with foreign(server, on_elicitation=ask) as (client, _):
-        assert (await client.call_tool("x")).structured_content == {"done": True}
-    assert (len(asked), len(server.answers)) == (2, 1)
-
-
-async def test_an_answer_that_does_not_fit_is_the_callers_error_and_the_task_still_asks() -> None:
-    server = Foreign([ASKING], updates=[MCPError(types.INVALID_PARAMS, "question: 'yes' is not a boolean")])
-    async with foreign(server, on_elicitation=yes) as (client, tasks):
-        with pytest.raises(AnswerRejected, match="is not a boolean") as raised:
-            await client.call_tool("x")
-        assert (raised.value.task_id, raised.value.code) == ("t-1", types.INVALID_PARAMS)
-        handle = tasks.handle(client, "t-1")
-        with pytest.raises(AnswerRejected):
-            await handle.answer({"question": YES})
-        assert (await handle.status()).input_requests
-
-
 async def test_what_can_become_of_a_task_has_an_error_each() -> None:
     error = {"code": -32000, "message": "broken", "data": {"order": 1}}
     expired = MCPError(types.INVALID_PARAMS, "Task expired: its time to live is over")
@@ -186,27 +158,12 @@ async def test_what_can_become_of_a_task_has_an_error_each() -> None:
             await tasks.handle(client, "t-1").status()
 
 
-async def test_a_stream_of_changes_that_ends_is_opened_again_and_polling_never_stops() -> None:
-    server = Foreign([WORKING] * 16 + [DONE], listens=[{}, LOST, {}, None])
-    async with foreign(server) as (client, _):
-        assert (await client.call_tool("x")).structured_content == {"done": True}
-    assert server.heard.count("subscriptions/listen") == 4
-
-
 async def test_many_tasks_of_one_client_keep_few_streams_open() -> None:
     server = Foreign([WORKING] * 100 + [DONE], listens=[None])
     async with foreign(server) as (client, _), anyio.create_task_group() as group:
         for _ in range(MAX_STREAMS + 10):
             group.start_soon(client.call_tool, "x")
     assert server.heard.count("subscriptions/listen") == MAX_STREAMS
-
-
-async def test_a_client_of_another_version_says_that_it_has_no_such_tasks(tmp_path: Path) -> None:
-    async with site(store=f"sqlite:///{tmp_path}/tasks.db") as found:
-        tasks = TasksClient()
-        async with Client(found.url, mode="legacy", extensions=[tasks]) as client:
-            with pytest.raises(ClientError, match="this one speaks 2025-11-25"):
-                tasks.handle(client, "t-1")
 
 
 @pytest.mark.parametrize(
@@ -330,10 +287,3 @@ async def test_replies_lost_on_the_connection_are_asked_for_again(tmp_path: Path
             transport = reconnecting_http(f"http://127.0.0.1:{proxy.port}/mcp")
             async with Client(transport, extensions=[TasksClient(on_elicitation=ask, on_status=see)]) as client:
                 assert (await client.call_tool("ask")).structured_content == {"answer": "yes"}
-
-
-async def test_nobody_there_to_begin_with_is_no_server_of_another_version() -> None:
-    with pytest.raises(BaseExceptionGroup) as raised:
-        async with Client(reconnecting_http(f"http://127.0.0.1:{free_port()}/mcp")):
-            raise AssertionError("nobody is there")
-    assert raised.group_contains(httpx2.ConnectError)

@@ -11,7 +11,7 @@ import pytest
 
 from mcp_workflows.adapter import Execution, ExecutionStep, Failure, InputRequest, Progress, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.registry import MAX_QUESTION, Engines, validated
+from mcp_workflows.engines.registry import Engines, validated
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.tooling import Discovered, Exposed
 from mcp_workflows.sidecar.tooling import described
@@ -122,11 +122,6 @@ def test_a_question_in_form_mode_smuggles_no_link() -> None:
     assert not validated(asking(params)).requests
 
 
-def test_a_question_of_ordinary_size_is_asked() -> None:
-    params = {"mode": "form", "message": "a", "requestedSchema": {"description": "x" * (MAX_QUESTION // 2)}}
-    assert validated(asking(params)).requests
-
-
 SECRET: Final = "postgres://app:hunter22@db/orders"
 SECRETS: Mapping[str, Callable[[], Execution]] = {
     "status message": lambda: execution(message=SECRET),
@@ -142,9 +137,3 @@ def test_no_place_of_an_execution_carries_a_credential(place: str) -> None:
     found = repr(validated(SECRETS[place]()))
     assert "hunter22" not in found
     assert "***" in found
-
-
-def test_the_address_of_a_page_to_visit_stays_as_it_is() -> None:
-    url = "https://login.example/start?session=hunter22hunter22"
-    request = validated(asking({"mode": "url", "message": "Log in", "url": url})).requests["q"]
-    assert request.params["url"] == url

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,10 +10,10 @@ import anyio
 import pytest
 
 from mcp_workflows.access import ANONYMOUS
-from mcp_workflows.adapter import Execution, Ref, Status
+from mcp_workflows.adapter import Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY
-from mcp_workflows.errors import EngineUnavailable, StoreUnavailable
+from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.sidecar.tooling import check_engines
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
@@ -126,21 +125,6 @@ async def test_what_somebody_wants_done_is_tried_at_an_engine_known_to_be_silent
         assert (await here.get(asks)).status is Status.SUCCEEDED
 
 
-async def test_a_task_that_is_still_starting_is_not_waited_for_either(tmp_path: Path, engine: Frozen) -> None:
-    async with place(tmp_path, engine, DEFAULT_POLICY, call_timeout=PATIENCE) as here:
-        engine.freeze("start")
-        (task_id,) = await here.start("forever", 1)
-        await known_silent(here, task_id)
-        for _ in range(10):
-            with stopwatch() as seconds:
-                assert "last known: starting" in await message(here, task_id)
-                assert seconds() < AT_ONCE
-            await anyio.sleep(0.1)
-        engine.thaw()
-        await heard_again(here, task_id)
-        assert len(engine.handles) == 1
-
-
 async def test_starts_are_made_good_a_few_at_a_time(
     tmp_path: Path, engine: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,37 +167,6 @@ async def test_a_read_is_answered_by_its_deadline_however_many_looks_it_takes(
             async with bob.stream("subscriptions/listen", {"notifications": {"taskIds": ids}}) as (_, frames):
                 await anext(aiter(frames))
             assert seconds() < 1.6
-
-
-class OneSlow(MemoryAdapter):
-    """Gives no answer about one execution, and all the others at once."""
-
-    slow = ""
-
-    async def describe(self, ref: Ref) -> Execution:
-        """One look."""
-        if ref.handle == self.slow:
-            await anyio.sleep_forever()
-        return await super().describe(ref)
-
-
-async def probe_is_due(here: Place) -> None:
-    """The circuit lets one look through now."""
-    with anyio.fail_after(60):
-        while True:
-            with suppress(EngineUnavailable), here.engines.admitted("memory"):
-                return
-            await anyio.sleep(0.02)
-
-
-async def test_an_execution_of_which_nothing_can_be_told_hides_no_other(tmp_path: Path) -> None:
-    engine = OneSlow(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, DEFAULT_POLICY, call_timeout=PATIENCE) as here:
-        slow, other = await here.start("forever", 2)
-        engine.slow = engine.handles[0]
-        await known_silent(here, slow)
-        await probe_is_due(here)
-        assert await message(here, other) == "working"
 
 
 class Slow(SQLiteStore):

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import threading
 import time
 import urllib.error
 import urllib.request
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.client import IncompleteRead
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, Final, cast
 
 import anyio
@@ -29,12 +27,10 @@ import pytest
 import requests
 from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel
-from starlette.requests import Request
 
 import mcp_workflows.kit.functions
 from mcp_workflows import Tool, attach, from_functions
 from mcp_workflows.adapter import (
-    JSON,
     Adapter,
     Execution,
     InputRequest,
@@ -50,14 +46,10 @@ from mcp_workflows.errors import (
     EngineRefused,
     EngineUnavailable,
     ExecutionNotFound,
-    StartConflict,
 )
-from mcp_workflows.kit import http_errors
 from mcp_workflows.kit.error_table import Errors
 from mcp_workflows.kit.functions import FunctionsAdapter
-from mcp_workflows.sidecar import operators_listener
 from mcp_workflows.testing import AdapterContract, MemoryAdapter, MemorySettings, Role, Subject
-from tests.support.served import peer, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -99,67 +91,6 @@ class TestAsyncFunctions(AdapterContract):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Press:
-    """An engine with blocking calls: a table in a database. It asks nobody anything."""
-
-    path: Path
-
-    def start(self, start: Start) -> str:
-        status = {"echo": Status.SUCCEEDED, "fail": Status.FAILED}.get(start.workflow, Status.RUNNING)
-        order = (start.workflow, str(start.arguments))
-        self._do("insert or ignore into runs values (?, ?, ?, ?)", start.key, *order, status)
-        if self._do("select workflow, arguments from runs where key = ?", start.key) != [order]:
-            raise FileExistsError(start.key)
-        return start.key
-
-    def describe(self, ref: Ref) -> Execution | Status:
-        found = self._do("select status from runs where key = ?", ref.handle)
-        status = Status(found[0][0])  # an IndexError if there is none
-        return Execution(status=status, output="hi") if status is Status.SUCCEEDED else status
-
-    def cancel(self, ref: Ref) -> None:
-        self.describe(ref)  # there must be one
-        self._do("update runs set status = 'cancelled' where key = ? and status = 'running'", ref.handle)
-
-    def _do(self, sql: str, *given: str) -> Sequence[Any]:
-        with closing(sqlite3.connect(self.path, isolation_level=None)) as database:
-            database.execute("create table if not exists runs (key primary key, workflow, arguments, status)")
-            return database.execute(sql, given).fetchall()
-
-    def adapter(self) -> Adapter:
-        return from_functions(
-            start=self.start,
-            describe=self.describe,
-            cancel=self.cancel,
-            starts=StartGuarantee.KEYED,
-            errors={
-                FileExistsError: StartConflict,
-                IndexError: ExecutionNotFound,
-                sqlite3.OperationalError: EngineUnavailable,
-            },
-        )
-
-
-class TestSyncFunctions(AdapterContract):
-    """Blocking functions, a table of errors, no questions: all laws but those of answering."""
-
-    lacks = frozenset({"asks", "asks_two", "has_stopped", "losing_replies", "refused"})
-
-    @pytest.fixture
-    def subject(self, tmp_path: Path) -> Subject:
-        return Subject(
-            new_adapter=Press(path=tmp_path / "press.db").adapter,
-            finishes=Role(workflow="echo", arguments={"text": "hi"}),
-            output="hi",
-            other_arguments={"text": "ho"},
-            fails=Role(workflow="fail"),
-            failure="failed",
-            endless=Role(workflow="press"),
-            unreachable=Press(path=tmp_path / "nowhere" / "press.db").adapter,
-        )
-
-
 def nothing(ref: Ref) -> None:
     """A cancel that does nothing."""
 
@@ -193,11 +124,6 @@ async def described(describe: Callable[[Ref], Any], errors: Errors) -> Execution
 async def test_a_status_is_enough_of_a_look(status: str) -> None:
     seen = await described(lambda ref: status, {})
     assert (seen.status, seen.execution_id, seen.failure is not None) == (status, "h", status == "failed")
-
-
-async def test_an_execution_passes_as_it_is() -> None:
-    whole = Execution(status=Status.RUNNING, message="step 2", execution_id="run-7")
-    assert await described(lambda ref: whole, {}) == whole
 
 
 @pytest.mark.parametrize(("wrong", "told"), [(None, "returned nothing"), (7, "returned a int"), ("done", "a str")])
@@ -246,27 +172,6 @@ async def test_an_answer_without_a_function_is_refused_only_if_it_was_asked_for(
         await adapter.answer(REF, {"nobody-asked": {"action": "accept"}})
         with pytest.raises(EngineRefused, match="give `answer` to from_functions"):
             await adapter.answer(REF, {"q": {"action": "accept"}})
-
-
-async def test_objects_and_methods_may_be_async_too() -> None:
-    class Look:
-        async def __call__(self, ref: Ref) -> Status:
-            await anyio.lowlevel.checkpoint()
-            return Status.RUNNING
-
-    assert (await described(Look(), {})).status is Status.RUNNING
-    assert (await described(lambda ref: Look()(ref), {})).status is Status.RUNNING
-
-
-async def test_an_engine_whose_adapter_cannot_tell_is_neither_fine_nor_down(tmp_path: Path) -> None:
-    engine = from_functions(start=key, describe=running, cancel=nothing)
-    tools, store = [Tool(name="print", engine="press", workflow="press")], f"sqlite:///{tmp_path}/tasks.db"
-    async with attach(MCPServer("own"), tools=tools, engines={"press": engine}, store=store) as workflows:
-        response = await operators_listener.enginez(workflows)(Request({"type": "http"}))
-    body = json.loads(bytes(response.body))
-    del body["engines"]["press"]["round"]
-    found = {"press": {"ok": None, "text": "not checked: its adapter cannot tell", "hint": None}}
-    assert (response.status_code, body) == (200, {"ok": True, "engines": found})
 
 
 # --- what HTTP clients raise
@@ -472,72 +377,11 @@ async def test_no_address_header_or_echoed_credential_crosses_with_a_refusal(
     assert TOKEN not in "".join(record.getMessage() for record in caplog.records if record.name.startswith("mcp_work"))
 
 
-@pytest.mark.parametrize("ask", [of_urllib, of_requests_streaming, of_httpx])
-async def test_an_answer_that_breaks_off_refuses_nothing_it_does_not_say(ask: Ask, web: Web) -> None:
-    web.lost = True
-    error = (await met(asks(web.url, ask)))["start"]
-    # httpx reads the whole body before it says what the status is
-    assert isinstance(error, EngineUnavailable if ask is of_httpx else EngineRefused)
-
-
-@pytest.mark.parametrize("ask", [of_urllib, of_requests_streaming])
-async def test_a_reason_that_comes_slowly_holds_up_nothing(ask: Ask, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_errors, "READ_SECONDS", 0.5)
-    web.body, web.pause = b"n" * 40, 0.1
-    ticks = 0
-
-    async def start(_: Start) -> str:
-        await anyio.to_thread.run_sync(ask, web.url)
-        return "never"
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await anyio.sleep(0.01)
-            ticks += 1
-
-    async with (
-        from_functions(start=start, describe=running, cancel=nothing) as adapter,
-        anyio.create_task_group() as group,
-    ):
-        group.start_soon(tick)
-        with pytest.raises(EngineRefused, match=r"it answered 422: n{1,30}$"):  # what came in time is told
-            await adapter.start(START)
-        group.cancel_scope.cancel()
-    assert ticks > 5  # the event loop goes on meanwhile
-
-
 @pytest.mark.parametrize("ask", CLIENTS)
 async def test_a_server_that_is_not_there_is_unavailable_and_no_defect(ask: Ask) -> None:
     for error in (await met(asks("http://127.0.0.1:1/", ask))).values():
         assert type(error) is EngineUnavailable
         assert str(error).startswith("its adapter met a ")
-
-
-async def test_a_body_that_was_read_already_takes_only_the_reason_away(web: Web) -> None:
-    def start(_: Start) -> str:
-        try:
-            of_urllib(web.url)
-        except urllib.error.HTTPError as error:
-            error.read()
-            error.close()
-            raise
-        return "never"
-
-    async with from_functions(start=start, describe=running, cancel=nothing) as adapter:
-        with pytest.raises(EngineRefused, match="it answered 422 Unprocessable"):
-            await adapter.start(START)
-
-
-async def test_ones_own_words_come_before_what_a_status_means(web: Web) -> None:
-    def start(_: Start) -> str:
-        of_requests(web.url)
-        return "never"
-
-    adapter = from_functions(start=start, describe=running, cancel=nothing, errors={requests.HTTPError: StartConflict})
-    async with adapter:
-        with pytest.raises(StartConflict, match="its adapter met a HTTPError"):
-            await adapter.start(START)
 
 
 @dataclass
@@ -576,26 +420,6 @@ async def test_other_clients_are_known_by_the_names_of_their_errors(
     async with from_functions(start=start, describe=running, cancel=nothing) as adapter:
         with pytest.raises(crosses, match=told):
             await adapter.start(START)
-
-
-async def test_a_refused_start_is_sent_once_and_its_reason_is_the_result_of_the_call(web: Web, tmp_path: Path) -> None:
-    @asynccontextmanager
-    async def lifespan(_: MCPServer[Any]) -> AsyncGenerator[None]:
-        async with workflows:
-            yield
-
-    server: MCPServer[Any] = MCPServer("own", lifespan=lifespan)
-    workflows = attach(
-        server,
-        tools=[Tool(name="print", engine="press", workflow="press")],
-        engines={"press": asks(web.url, of_urllib)},
-        store=f"sqlite:///{tmp_path}/tasks.db",
-    )
-    async with serving(server.streamable_http_app()) as url, peer(url) as client:
-        result: JSON = (await client.call("print", {})).result
-    assert result["isError"]
-    assert result["content"][0]["text"] == "Engine press refused to start press: it answered 422: days: not over 30"
-    assert web.posts == 1
 
 
 class Slow:
@@ -699,14 +523,6 @@ async def test_a_start_that_found_no_free_thread_was_certainly_not_sent(monkeypa
         slow.let_go.set()
 
 
-async def test_a_start_that_never_returns_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_workflows.kit.functions, "KEPT", 0.05)
-    async with slow_adapter(Slow(), StartGuarantee.ONCE) as adapter:
-        with pytest.raises(EngineUnavailable, match="nobody knows") as error:
-            await adapter.start(START)
-    assert error.value.sent
-
-
 class Bounds(BaseModel):
     """Settings and options of an adapter of functions."""
 
@@ -722,33 +538,6 @@ class PressAdapter(FunctionsAdapter):
 
     def __init__(self, settings: Bounds) -> None:
         super().__init__(start=key, describe=lambda ref: str_of(settings, ref), cancel=nothing)
-
-
-class WorkshopAdapter(FunctionsAdapter):
-    """Its functions are methods, with the names that come to mind."""
-
-    def __init__(self) -> None:
-        super().__init__(start=self._start, describe=self._describe, cancel=self._cancel)
-        self._threads = "of its own"
-
-    def _start(self, start: Start) -> str:
-        return self._call(f"/orders/{start.key}")
-
-    def _describe(self, ref: Ref) -> Execution:
-        return Execution(status=Status.RUNNING, message=self._call(ref.handle))
-
-    def _cancel(self, ref: Ref) -> None:
-        self._call(ref.handle)
-
-    def _call(self, path: str) -> str:
-        return path
-
-
-async def test_a_subclass_may_name_its_own_methods_as_it_likes() -> None:
-    async with WorkshopAdapter() as adapter:
-        assert await adapter.start(START) == "/orders/k"
-        assert (await adapter.describe(REF)).message == "h"
-        await adapter.cancel(REF)
 
 
 def str_of(settings: Bounds, ref: Ref) -> Execution:

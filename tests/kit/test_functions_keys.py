@@ -222,36 +222,12 @@ async def test_an_engine_that_refuses_known_keys_is_asked_for_the_execution_only
     assert asked == ["theirs"]
 
 
-async def test_a_conflict_that_the_start_itself_tells_is_one() -> None:
-    own = StartConflict("the account is closed")
-    async with of(start=raising(own), same=gives(True), taken=gives("theirs")) as adapter:
-        with pytest.raises(StartConflict, match="the account is closed"):
-            await adapter.start(START)
-
-
 @pytest.mark.parametrize("error", [EngineRefused("no"), ExecutionNotFound("gone"), KeyError(), OSError()], ids=repr)
 async def test_a_comparison_that_fails_does_not_say_that_nothing_was_started(error: Exception) -> None:
     async with of(same=raising(error), errors={KeyError: ExecutionNotFound}) as adapter:
         with pytest.raises(EngineUnavailable) as raised:
             await adapter.start(START)
     assert raised.value.sent
-
-
-@pytest.mark.parametrize(
-    ("functions", "told"),
-    [
-        ({"same": gives(None)}, "same returned nothing: it must return True or False"),
-        ({"same": gives("yes")}, "same returned a str"),
-        (
-            {"same": gives(True), "taken": gives(None), "start": raising(KeyError())},
-            "taken returned nothing: it must return the handle",
-        ),
-    ],
-)
-async def test_a_comparison_without_a_result_says_so(functions: dict[str, Any], told: str) -> None:
-    async with of(**functions, errors={KeyError: StartConflict}) as adapter:
-        with pytest.raises(EngineUnavailable, match=told):
-            await adapter.start(START)
 
 
 @pytest.mark.parametrize(
@@ -352,22 +328,6 @@ def test_an_entry_that_can_never_count_is_refused(errors: Any, told: str) -> Non
 
 
 # --- settings
-
-
-async def test_without_connect_the_functions_get_the_settings() -> None:
-    def describe(settings: RunsSettings, ref: Ref) -> Execution:
-        return Execution(status=Status.SUCCEEDED, output=f"{settings.address}/{ref.handle}")
-
-    kind = from_functions(
-        settings=RunsSettings,
-        start=lambda settings, start: start.key,
-        describe=describe,
-        cancel=lambda settings, ref: None,
-    )
-    async with kind(RunsSettings(address="there")) as adapter:
-        assert (await adapter.describe(REF)).output == "there/k"
-        assert await adapter.start(START) == "k"
-    assert kind.Settings is RunsSettings
 
 
 async def test_the_client_is_open_while_the_adapter_is_and_may_be_async() -> None:

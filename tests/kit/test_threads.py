@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 
 import anyio
@@ -75,17 +73,3 @@ async def test_a_call_keeps_its_places_until_it_has_ended_even_if_nobody_waits()
     go.set()
     assert await call.outcome()
     assert (one.borrowed_tokens, two.borrowed_tokens) == (0, 0)
-
-
-@pytest.mark.usefixtures("processes")
-def test_a_call_that_never_ends_does_not_keep_the_process_alive() -> None:
-    code = """
-import threading, anyio
-from mcp_workflows.kit.threads import begin_call
-async def main():
-    await begin_call(threading.Event().wait)
-    print("left")
-anyio.run(main)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
-    assert ended.stdout == "left\n"

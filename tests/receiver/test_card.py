@@ -25,7 +25,7 @@ from mcp_workflows import Card, TaskSupport, Tool, attach
 from mcp_workflows.adapter import Execution, Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES
-from mcp_workflows.receiver.task_view import MAX_PAGE_BYTES, page_at, page_text, page_uri
+from mcp_workflows.receiver.task_view import page_at, page_text, page_uri
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.wire.params import Params
 from tests.support.in_memory import MODERN, Line, entered, line
@@ -39,7 +39,6 @@ MIME = "text/html;profile=mcp-app"
 APPS: Mapping[str, Any] = {"io.modelcontextprotocol/ui": {"mimeTypes": [MIME]}}
 UI: Mapping[str, Any] = {"extensions": APPS}
 TASKS: Mapping[str, Any] = {"io.modelcontextprotocol/tasks": {}}
-UI_AND_TASKS: Mapping[str, Any] = {"extensions": {**APPS, **TASKS}}
 UI_AND_FORMS: Mapping[str, Any] = {**UI, "elicitation": {"form": {}}}
 OTHER_PAGES: Mapping[str, Any] = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/plain"]}}}
 LONG = timedelta(hours=1)
@@ -119,11 +118,6 @@ async def test_the_address_of_an_older_version_gets_the_page_of_today(tmp_path: 
 @pytest.mark.parametrize("uri", [None, 7, [], {"a": 1}, ""])
 def test_an_address_that_is_none_is_not_the_pages(uri: object) -> None:
     assert page_at(uri) is None
-
-
-def test_the_page_is_small_and_one_document() -> None:
-    assert len(page_text().encode()) <= MAX_PAGE_BYTES
-    assert page_text().startswith("<!doctype html>")
 
 
 WRITES_MARKUP = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "srcdoc", "DOMParser", "setHTML")
@@ -206,14 +200,6 @@ async def test_a_page_may_call_what_its_task_needs_and_can_start_nothing(tmp_pat
     assert {name for name, ui in shown.items() if "model" not in ui["visibility"]} == {"task_find"}
 
 
-async def test_a_client_with_tasks_and_pages_gets_its_task_and_task_tools_for_the_page_alone(tmp_path: Path) -> None:
-    async with client_of(tmp_path, capabilities=UI_AND_TASKS) as client:
-        assert (await client.tool("ask"))["resultType"] == "task"
-        shown = ui_of(await client.tools())
-    task_tools = {name: ui["visibility"] for name, ui in shown.items() if name in TASK_TOOL_NAMES}
-    assert task_tools == {name: ["app"] for name in ("task_status", "task_answer", "task_cancel", "task_find")}
-
-
 # --- what a call gives
 
 
@@ -258,15 +244,6 @@ async def test_with_answers_only_the_model_is_neither_given_nor_told_a_way_to_an
         assert "task_answer" not in told(handle) + handle["structuredContent"]["next"]
 
 
-async def test_with_answers_only_an_approver_is_told_where_a_person_answers(tmp_path: Path) -> None:
-    async with callers(tmp_path, tool(allow=RULES, card="answers_only")) as (alice, bob):
-        await alice.call("ask")
-        found = (await bob.call("open_questions")).result
-    assert "- question?" in told(found)
-    assert "the user answers in the card" in told(found)
-    assert "task_answer" not in told(found) + found["structuredContent"]["next"]
-
-
 class Linked(MemoryAdapter):
     """An engine with a page for each execution, or something else that it calls so."""
 
@@ -295,14 +272,6 @@ async def test_texts_of_a_workflow_reach_the_card_as_texts_and_only_pages_as_lin
     ):
         content = (await client.call("forever")).result["structuredContent"]
     assert (content["message"], content.get("url")) == (HOSTILE, shown)
-
-
-async def test_the_text_for_an_approver_names_no_card_which_is_the_owners(tmp_path: Path) -> None:
-    async with callers(tmp_path, tool(allow=RULES)) as (alice, bob):
-        task_id = (await alice.call("ask")).result["structuredContent"]["taskId"]
-        asked = told((await bob.call("task_status", {"taskId": task_id})).result)
-        assert "card" not in asked
-        assert "Next: ask the user, then call task_answer" in asked
 
 
 async def test_a_server_with_pages_of_its_own_keeps_them(tmp_path: Path) -> None:
@@ -429,19 +398,6 @@ async def test_a_host_that_ignores_for_whom_a_tool_is_gets_past_no_rule(tmp_path
 def test_the_setting_is_read_as_people_write_it(tmp_path: Path, written: str, card: Card) -> None:
     tools = f"{{one: {{engine: here, workflow: echo, card: {written}}}}}"
     assert config_of(tmp_path, f"tools: {tools}") == {"one": card}
-
-
-def test_the_default_counts_for_the_tools_that_can_have_a_card(tmp_path: Path) -> None:
-    text = """
-defaults: {card: answers_only}
-tools:
-  one: {engine: here, workflow: echo}
-  two: {engine: here, workflow: echo, card: "off"}
-  three: {engine: here, workflow: echo, tasks: required}
-  four: {engine: here, workflow: echo, tasks: wait}
-"""
-    shown = {"one": Card.ANSWERS_ONLY, "two": Card.OFF, "three": Card.OFF, "four": Card.OFF}
-    assert config_of(tmp_path, text) == shown
 
 
 def config_of(folder: Path, text: str) -> Mapping[str, Card]:

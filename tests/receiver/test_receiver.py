@@ -296,23 +296,6 @@ def _bare(task: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in task.items() if key not in {"_meta", "resultType"}}
 
 
-async def test_last_updated_is_when_it_changed_not_now(client: Peer) -> None:
-    task_id = await _created(client, "ask")
-    asked = await client.until(task_id, "input_required")
-    again = await client.get(task_id)
-    assert again["lastUpdatedAt"] == asked["lastUpdatedAt"]
-    await client.answer(task_id, question=ACCEPTED)
-    assert (await client.until(task_id))["lastUpdatedAt"] > asked["lastUpdatedAt"]
-
-
-async def test_a_task_says_where_its_execution_is(client: Peer) -> None:
-    task = await client.get(await _created(client, "forever"))
-    assert task["_meta"]["mcp-workflows/engine"] == "memory"
-    assert task["_meta"]["mcp-workflows/workflow"] == "forever"
-    assert task["_meta"]["mcp-workflows/executionId"].startswith("memory-forever-")
-    assert "mcp-workflows/url" not in task["_meta"], "this engine has no web page"
-
-
 async def test_a_large_result_is_a_link_to_the_whole(client: Peer) -> None:
     whole = {"text": "x" * 200}
     done = await client.until(await _created(client, "small", whole))
@@ -373,9 +356,6 @@ async def test_a_client_that_cannot_elicit_hears_what_is_missing(client: Peer) -
     assert reply.code == -32021
     assert reply.error["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
     assert "reason" in reply.error["message"]
-
-
-# --- clients without tasks
 
 
 # --- bad input

@@ -13,18 +13,15 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from mcp.server.mcpserver import MCPServer
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_workflows import attach
 from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.authn.verifier import make_token, sha256_of
 from mcp_workflows.access.limit_settings import DEFAULTS, UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
-from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver.context import Callers
 from mcp_workflows.receiver.http_limits import Sessions
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
@@ -32,7 +29,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from tests.support.configured import written
 from tests.support.here import OLD, hello
-from tests.support.served import VERSION, Peer, memory_tools, serving, site
+from tests.support.served import VERSION, Peer, serving, site
 
 pytestmark = pytest.mark.anyio
 
@@ -177,44 +174,7 @@ async def test_a_session_counts_for_whom_it_was_opened_by_whoever_guesses_its_id
         assert (await here.opens("bob")).status_code == 200
 
 
-# --- how a place becomes free
-
-
-async def test_a_session_that_is_deleted_makes_room(tmp_path: Path) -> None:
-    async with door(tmp_path, 1) as here:
-        session = await here.session()
-        for _ in range(3):
-            assert await here.ends(session) == 200
-            session = await here.has_room()
-        assert (await here.opens()).status_code == 429
-
-
 # --- where it counts
-
-
-async def test_a_server_without_sessions_has_none_to_count(tmp_path: Path) -> None:
-    async with door(tmp_path, 1, transport={"stateless_http": True}) as here:
-        assert [(await here.opens()).status_code for _ in range(3)] == [200, 200, 200]
-
-
-async def test_it_counts_in_a_server_of_ones_own_too(tmp_path: Path) -> None:
-    @asynccontextmanager
-    async def lifespan(_: MCPServer[None]) -> AsyncGenerator[None]:
-        async with workflows:
-            yield
-
-    server = MCPServer("own", lifespan=lifespan)
-    workflows = attach(
-        server,
-        tools=memory_tools(),
-        engines={"memory": MemoryAdapter(MemorySettings())},
-        store=f"sqlite:///{tmp_path}/tasks.db",
-        limits=only(1),
-    )
-    async with serving(server.streamable_http_app()) as url, httpx2.AsyncClient() as http:
-        here = Door(http=http, url=url, records=[])
-        await here.session()
-        assert (await here.opens()).status_code == 429
 
 
 async def test_a_sidecar_bounds_the_sessions_of_each_and_those_of_all(tmp_path: Path) -> None:
@@ -284,12 +244,6 @@ async def test_callers_without_a_name_are_told_apart_by_where_they_come_from() -
         for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
     ]
     assert seen == [200, 429, 200, 200, 429, 200]
-
-
-async def test_who_is_the_one_user_of_this_machine_has_one_count_wherever_they_come_from() -> None:
-    rooms, callers = Rooms(), Callers(local=LOCAL, single_user=True)
-    app = Sessions(opening(rooms), rooms, callers.sender, RateLimits(only(1)))
-    assert [await status_of(app, address) for address in ("127.0.0.1", "::1", "192.0.2.1")] == [200, 429, 200]
 
 
 SESSION = (b"mcp-session-id", b"s")

@@ -13,18 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import mcp_types as types
 import pytest
-from mcp.client import Client
 from mcp.server.lowlevel import Server
-from mcp.server.mcpserver import MCPServer
 
 from mcp_workflows import TaskSupport, Tool, attach
 from mcp_workflows.adapter import Execution, InputRequest, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES, task_tools
-from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES
 from mcp_workflows.tasks.service import PAGE
 from mcp_workflows.tools import hosts
 from tests.support.in_memory import MODERN, Line, entered, line
@@ -32,7 +28,6 @@ from tests.support.served import peer, site
 
 pytestmark = pytest.mark.anyio
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "clients-without-tasks.md"
 DECLARED: Mapping[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 ELICITS: Mapping[str, Any] = {"elicitation": {"form": {}}}
 YES: Mapping[str, Any] = {"answer": "yes"}
@@ -160,27 +155,7 @@ async def test_a_handle_says_what_to_do_next_with_a_task_that_works(tmp_path: Pa
     assert len(told(result)) < 300
 
 
-async def test_a_client_that_can_ask_gets_the_questions_in_rounds_and_no_handle(server: Server[Any]) -> None:
-    async with line(server, capabilities=ELICITS) as client:
-        asked = (await client.call("ask"))["result"]
-        assert (asked["resultType"], list(asked["inputRequests"])) == ("input_required", ["question"])
-        responses = {"question": {"action": "accept", "content": YES}}
-        done = await client.call("ask", requestState=asked["requestState"], inputResponses=responses)
-        assert done["result"]["structuredContent"] == YES
-
-
 # --- task_wait, task_status
-
-
-async def test_waiting_returns_the_result_as_soon_as_there_is_one(server: Server[Any], client: Line) -> None:
-    task_id = await created(server, "sleep", {"seconds": 0.4})
-    with anyio.fail_after(60):
-        result = await client.tool("task_wait", {"taskId": task_id})
-    assert told(result).splitlines() == [f"Task {task_id} (sleep) has completed; this is its result:", '{"slept":0.4}']
-    found = result["structuredContent"]
-    assert (found["taskId"], found["status"], found["result"]) == (task_id, "completed", {"slept": 0.4})
-    assert result["isError"] is False
-    assert (await client.tool("task_status", {"taskId": task_id})) == result
 
 
 async def test_waiting_returns_the_status_when_its_time_is_over(client: Line) -> None:
@@ -203,15 +178,6 @@ async def test_waiting_tells_of_progress_on_its_own_token(client: Line) -> None:
     assert all(found.params and found.params["progressToken"] == "p" for found in client.notifications)
     assert len(values) >= 2
     assert values == sorted(set(values))
-
-
-async def test_the_blocks_of_a_result_come_after_one_line_of_text(server: Server[Any], client: Line) -> None:
-    image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
-    texts = [{"type": "text", "text": "shipped"}, {"type": "text", "text": "two parcels"}]
-    task_id = await created(server, "echo", {"content": [*texts, image]})
-    result = await client.tool("task_wait", {"taskId": task_id})
-    assert result["content"][1:] == [*texts, image]
-    assert result["structuredContent"]["result"] == "shipped\ntwo parcels", "hosts may show nothing but the structure"
 
 
 @pytest.mark.parametrize(
@@ -364,17 +330,6 @@ async def test_an_answer_that_does_not_fit_changes_nothing(
 # --- task_cancel
 
 
-async def test_cancelling_says_what_came_of_it(client: Line) -> None:
-    task_id = await handed(client, "forever")
-    result = await client.tool("task_cancel", {"taskId": task_id})
-    assert told(result).startswith("Its workflow was asked to cancel.")
-    assert "was cancelled on request. There is no result." in told(result), "and not: was cancelled: cancelled ..."
-    assert result["structuredContent"]["status"] == "cancelled"
-    again = await client.tool("task_cancel", {"taskId": task_id})
-    assert told(again).startswith("There was nothing to cancel.")
-    assert again["isError"] is False
-
-
 async def test_what_2025_11_25_was_told_is_cancelled_stays_so_to_its_task_tools(server: Server[Any]) -> None:
     async with line(server, "2025-11-25") as old, line(server) as new:
         created = await old.call("stubborn", {"seconds": 60}, task={})
@@ -440,34 +395,7 @@ async def test_tasks_are_listed_for_nobody_who_is_not_known(tmp_path: Path) -> N
         assert "my_tasks" not in told(unknown)
 
 
-async def test_clients_of_the_extension_get_a_list_of_their_tasks_if_the_server_says_so(tmp_path: Path) -> None:
-    required = Tool(name="forever", engine="memory", workflow="forever", tasks=TaskSupport.REQUIRED)
-    async with server_of(tmp_path, required, my_tasks=True) as server, line(server, capabilities=DECLARED) as client:
-        assert list(await client.tools()) == ["forever", "my_tasks"]
-        assert (await client.send("tools/list"))["result"]["cacheScope"] == "private"
-        task_id = (await client.call("forever"))["result"]["taskId"]
-        listed = (await client.tool("my_tasks"))["structuredContent"]["tasks"]
-        assert [task["taskId"] for task in listed] == [task_id]
-        assert (await client.tool("task_status", {"taskId": task_id}))["structuredContent"]["status"] == "working"
-
-
 # --- the tools themselves
-
-
-@pytest.mark.parametrize("task_tool", task_tools(), ids=lambda task_tool: task_tool.name)
-def test_a_task_tool_tells_a_model_when_to_use_it_and_takes_nothing_else(task_tool: Any) -> None:
-    tool = types.Tool.model_validate(task_tool.listed)
-    assert tool.title
-    assert tool.description
-    assert tool.input_schema["additionalProperties"] is False
-    assert all(schema["description"] for schema in tool.input_schema["properties"].values())
-    assert tool.output_schema is None
-    assert set(task_tool.listed["annotations"]) == {
-        "readOnlyHint",
-        "destructiveHint",
-        "idempotentHint",
-        "openWorldHint",
-    }
 
 
 @pytest.mark.parametrize(
@@ -494,35 +422,7 @@ async def test_a_task_tool_makes_no_task_itself(server: Server[Any]) -> None:
         assert (await client.call("task_status", {"taskId": "x"}, task={}))["error"]["code"] == -32601
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_the_sdks_own_client_goes_on_with_a_handle_from_a_tool_that_promises_an_output(
-    tmp_path: Path, mode: Any
-) -> None:
-    output = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
-    tool = Tool(name="order", engine="memory", workflow="ask", output=output)
-    async with server_of(tmp_path, tool) as server, Client(server, mode=mode) as client:
-        await client.list_tools()
-        handle = await client.call_tool("order", {})
-        assert handle.structured_content is not None
-        task_id = handle.structured_content["taskId"]
-        await client.call_tool("task_answer", {"taskId": task_id, "content": YES})
-        done = await client.call_tool("task_wait", {"taskId": task_id})
-        assert done.structured_content is not None
-        assert done.structured_content["result"] == YES
-
-
 # --- their names
-
-
-async def test_where_nothing_hands_over_there_are_no_task_tools(tmp_path: Path) -> None:
-    tools = [
-        Tool(name="task_status", engine="memory", workflow="echo", tasks=TaskSupport.WAIT),
-        Tool(name="my_tasks", engine="memory", workflow="echo", tasks=TaskSupport.FORBIDDEN),
-    ]
-    async with server_of(tmp_path, *tools) as server, line(server) as client:
-        assert list(await client.tools()) == ["task_status", "my_tasks"]
-        assert (await client.tool("task_status", {"a": 1}))["structuredContent"] == {"a": 1}
-        assert "Unknown tool" in (await client.call("task_wait", {"taskId": "x"}))["error"]["message"]
 
 
 @pytest.mark.parametrize("name", sorted(TASK_TOOL_NAMES))
@@ -533,60 +433,6 @@ def test_a_tool_with_a_task_tools_name_is_refused_where_they_are_offered(name: s
     for wrong, my_tasks in ((tools, True), ([*tools, *handing("echo")], False)):
         with pytest.raises(ConfigError, match=f"tool '{name}': this is the name of a task tool"):
             attach(Server("wrong"), tools=wrong, engines=engines, my_tasks=my_tasks)
-
-
-def test_workflows_yaml_says_where_a_task_tools_name_is_taken(tmp_path: Path) -> None:
-    path = tmp_path / "workflows.yaml"
-    path.write_text(
-        "engines: {memory: {adapter: memory}}\n"
-        "tools:\n"
-        "  ship: {engine: memory, workflow: echo}\n"
-        "  task_wait: {engine: memory, workflow: echo, tasks: wait}\n"
-    )
-    with pytest.raises(ConfigError, match=r"workflows.yaml:4: tools.task_wait: this is the name of a task tool"):
-        load_config(path, {})
-    path.write_text(path.read_text().replace("echo}\n", "echo, tasks: wait}\n", 1))
-    assert len(load_config(path, {}).tools) == 2
-    path.write_text("server: {my_tasks: true}\n" + path.read_text())
-    with pytest.raises(ConfigError, match=r"workflows.yaml:5: tools.task_wait: "):
-        load_config(path, {})
-
-
-async def test_a_server_with_a_tool_of_its_own_of_a_task_tools_name_is_not_entered(tmp_path: Path) -> None:
-    server: MCPServer[None] = MCPServer("own")
-
-    @server.tool()
-    def task_status() -> str:  # pyright: ignore[reportUnusedFunction]  # the decorator took it
-        """Mine."""
-        return "mine"
-
-    engines = {"memory": MemoryAdapter(MemorySettings())}
-    workflows = attach(server, tools=handing("echo"), engines=engines, store=f"sqlite:///{tmp_path}/tasks.db")
-    with pytest.raises(ConfigError, match="the server has a tool of its own named task_status: this is the name"):
-        await workflows.__aenter__()
-
-
-# --- the document
-
-
-def _block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
-    assert found
-    return found[1]
-
-
-def test_the_configuration_in_the_document_is_one(tmp_path: Path) -> None:
-    path = tmp_path / "workflows.yaml"
-    path.write_text(_block("yaml"))
-    quote, fulfil, close = load_config(path, {}).tools
-    assert (quote.adaptive, fulfil.wait, close.needs_tasks) == (timedelta(seconds=1), timedelta(seconds=20), True)
-
-
-async def test_the_handle_in_the_document_is_one(tmp_path: Path) -> None:
-    result = dict(await handle_of_a_sleep(tmp_path))
-    del result["_meta"], result["resultType"]
-    shown = json.dumps(result).replace(result["structuredContent"]["taskId"], "5d8e")
-    assert json.loads(shown) == json.loads(_block("json"))
 
 
 # --- the patience of hosts

@@ -92,7 +92,7 @@ TASK_TOOLS = {"task_status", "task_wait", "task_answer", "task_cancel", "my_task
 
 WORKFLOW = {"quick": "echo", "slow": "sleep", "ask": "ask"}
 SOON, LATE = "100ms", "1h"  # bounds: what is slow is slower than the one, what is quick needs none of the other
-SLOW = {"seconds": 8}  # a busy machine may be late with the shorter bound
+SLOW = {"seconds": 5}  # a busy machine may be late with the shorter bound
 
 
 def rows(table: str, conditions: int) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:

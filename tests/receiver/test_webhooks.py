@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,24 +12,14 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from mcp.server.mcpserver import MCPServer
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
-from mcp_workflows import attach
-from mcp_workflows.adapter import Notes
-from mcp_workflows.engines.registry import Engines
-from mcp_workflows.receiver.webhooks import MAX_BODY, Webhooks
+from mcp_workflows.receiver.webhooks import MAX_BODY
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
-from mcp_workflows.sidecar.cli.app import main
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.reload import Reloader
-from mcp_workflows.testing import Role, Subject
-from mcp_workflows.testing.adapter_contract import a_route_has_an_address_and_trusts_somebody
 from tests.access.authn.test_issuers import BAD
-from tests.receiver.called import CalledAdapter, CalledSettings, install
-from tests.support.commands import COMMAND
+from tests.receiver.called import install
 from tests.support.served import serving
 from tests.support.tokens import AUDIENCE, KeyServer, signer
 
@@ -278,153 +264,7 @@ async def test_a_reload_changes_who_is_let_in_and_where(stage: Stage) -> None:
     assert (answer.status_code, answer.json()) == (404, {"error": "there is nothing here"})
 
 
-class Swapped(Engines):
-    """Whose first look at the routes is one at those of before."""
-
-    before: Any = None  # routes by engine and path
-
-    @property
-    def routes(self) -> Any:
-        seen, self.before = self.before or super().routes, None
-        return seen
-
-
-async def test_an_engine_swapped_while_a_token_is_looked_at_is_to_be_called_again(
-    tmp_path: Path, key_server: KeyServer
-) -> None:
-    settings = CalledSettings(keys_url=key_server.publish(f"swapped-{tmp_path.name}", GOOD))
-    async with Swapped({"here": CalledAdapter(settings)}) as engines:
-        engines.before = Engines({"here": CalledAdapter(settings)}).routes
-        app = Starlette(routes=[Mount("/engines", Webhooks(lambda: engines))])
-        headers = {"authorization": f"Bearer {GOOD.token()}"}
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://sidecar") as http:
-            answer = await http.post("/engines/here/input", json={}, headers=headers)
-            assert (answer.status_code, answer.json()) == (503, {"error": "the configuration has just changed"})
-            assert (await http.post("/engines/here/input", json={}, headers=headers)).status_code == 200
-
-
-async def test_an_adapter_whose_routes_break_has_none(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    await stage.save(text_of("http://unused.example", routes="[broken]"))
-    for _ in range(2):
-        assert (await stage.post()).status_code == 404
-    assert [record.getMessage() for record in caplog.records if record.name == "mcp_workflows.engines.registry"] == [
-        "the adapter of engine 'here' broke the contract: it has no routes"
-    ]
-
-
-async def test_a_server_of_your_own_mounts_it_where_it_likes(tmp_path: Path, key_server: KeyServer) -> None:
-    url = key_server.publish(f"own-{tmp_path.name}", GOOD)
-    engines = {"here": CalledAdapter(CalledSettings(keys_url=url))}
-    server: MCPServer[Any] = MCPServer("own")
-    workflows = attach(server, tools=[], engines=engines, store=f"sqlite:///{tmp_path}/tasks.db")
-    app = Starlette(routes=[Mount("/inside/engines", workflows.inbound)])
-    headers = {"authorization": f"Bearer {GOOD.token()}"}
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://own") as http:
-        early = await http.post("/inside/engines/here/input", json={}, headers=headers)
-        assert (early.status_code, early.headers["retry-after"]) == (503, "5")
-        async with workflows:
-            assert (await http.post("/inside/engines/here/input", json={}, headers=headers)).status_code == 200
-            assert (await http.post("/inside/engines/here/input", json={})).status_code == 401
-        assert (await http.post("/inside/engines/here/input", json={}, headers=headers)).status_code == 503
-
-
-# --- the law of the contract
-
-
-@pytest.mark.parametrize(
-    ("settings", "kept"),
-    [
-        ({"keys_url": "https://keys.example"}, True),
-        ({"routes": ()}, True),
-        ({"keys_url": "keys.example"}, False),
-        ({"keys_url": "https://keys.example", "routes": ("a/b",)}, False),
-        ({"keys_url": "https://keys.example", "routes": ("a", "a")}, False),
-        ({"keys_url": "https://keys.example", "audience": ""}, False),
-        ({"keys_url": "https://keys.example", "accounts": ()}, False),
-    ],
-)
-async def test_the_contract_looks_at_routes(settings: Mapping[str, Any], kept: bool) -> None:
-    def new_adapter() -> CalledAdapter:
-        return CalledAdapter(CalledSettings(**settings))
-
-    role = Role(workflow="echo", arguments=[])
-    subject = Subject(
-        new_adapter=new_adapter,
-        finishes=role,
-        output=None,
-        other_arguments=None,
-        fails=role,
-        failure="",
-        endless=role,
-    )
-    async with new_adapter() as adapter:
-        with nullcontext() if kept else pytest.raises(AssertionError):
-            await a_route_has_an_address_and_trusts_somebody(subject, adapter)
-
-
 # --- the commands
-
-
-def environment(folder: Path) -> Mapping[str, str]:
-    path = os.pathsep.join([str(folder / "site"), str(Path(__file__).parents[2])])
-    return {**os.environ, "PYTHONPATH": path}
-
-
-@pytest.mark.usefixtures("processes")
-def test_on_stdio_the_log_says_that_nobody_can_call_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, monkeypatch)
-    config = tmp_path / "workflows.yaml"
-    config.write_text(text_of("http://unused.example"))
-    done = subprocess.run(
-        [COMMAND, "serve", str(config)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=environment(tmp_path),
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    warning = "the workflows of engine here cannot call it on stdio, only over HTTP (--http HOST:PORT): "
-    assert f"{warning}/engines/here/input, /engines/here/claim" in done.stderr
-
-
-def test_check_says_where_each_engine_is_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    install(tmp_path, monkeypatch)
-    config = tmp_path / "workflows.yaml"
-    config.write_text(text_of("", more="  plain: {adapter: memory}\n"))
-    monkeypatch.setenv("COLUMNS", "200")
-    outputs: list[str] = []
-    for options in ([], ["--json"]):
-        monkeypatch.setattr(sys, "argv", ["mcp-workflows", "check", str(config), *options])
-        with pytest.raises(SystemExit):
-            main()
-        outputs.append(capsys.readouterr().out)
-    table, found = outputs[0], json.loads(outputs[1])
-    assert "called / /engines/here/input, /engines/here/claim" in table
-    assert [engine.get("called_at") for engine in found["engines"]] == [
-        "/engines/here/input, /engines/here/claim",
-        None,
-    ]
-
-
-def test_the_operators_commands_have_the_notes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an adapter remembers is needed to look at a task, whoever looks."""
-    seen: list[bool] = []
-
-    def remember(_: CalledAdapter, notes: Notes) -> None:
-        seen.append(callable(notes.add))
-
-    monkeypatch.setattr(CalledAdapter, "remember", remember)
-    install(tmp_path, monkeypatch)
-    config = tmp_path / "workflows.yaml"
-    config.write_text(text_of(""))
-    monkeypatch.setattr(sys, "argv", ["mcp-workflows", "tasks", "list", "-c", str(config)])
-    with pytest.raises(SystemExit):
-        main()
-    assert seen == [True]
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from mcp_workflows.adapter import Execution, Finding, Status
@@ -19,7 +17,6 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import observe
 from mcp_workflows.testing import make_task
-from tests.support.commands import COMMAND, run
 
 pytestmark = pytest.mark.anyio
 
@@ -66,25 +63,6 @@ async def test_a_wait_too_long_for_some_hosts_is_pointed_out(tmp_path: Path, set
     assert (row.finding.ok, row.finding.hint) == (True, hint)
 
 
-async def test_live_tasks_of_configured_tools_are_fine(config_file: Path) -> None:
-    config = load_config(config_file, {})
-    assert (await check(config, tasks=True)).as_json()["tasks"]["live"] == 0
-    await fill(config_file.parent, ("echo", "here"))
-    report = await check(config, tasks=True)
-    assert report.as_json()["tasks"] == {"live": 1, "removed_tools": {}, "removed_engines": {}}
-    assert [row.finding.text for row in report.rows if row.kind == "tasks" and row.finding] == [
-        "1 live task, all of tools that are configured"
-    ]
-    assert "tasks" not in (await check(config)).as_json()
-
-
-async def test_live_tasks_of_removed_tools_are_counted_and_no_problem(config_file: Path) -> None:
-    await fill(config_file.parent, ("echo", "here"), ("old", "here"), ("old", "here"), ("older", "here"))
-    report = await check(load_config(config_file, {}), tasks=True)
-    assert report.as_json()["tasks"] == {"live": 4, "removed_tools": {"old": 2, "older": 1}, "removed_engines": {}}
-    assert report.problems == 0
-
-
 async def test_live_tasks_on_removed_engines_are_a_problem_with_what_to_do(config_file: Path) -> None:
     await fill(config_file.parent, ("echo", "gone"), ("old", "gone"))
     report = await check(load_config(config_file, {}), tasks=True)
@@ -105,47 +83,11 @@ async def test_a_store_that_cannot_be_read_is_one_problem(config_file: Path) -> 
     assert "tasks" not in report.as_json()
 
 
-@pytest.mark.usefixtures("processes")
-def test_the_command_prints_whole_lines_where_nobodys_screen_is(config_file: Path) -> None:
-    tool = "tools:\n  " + "t" * 60 + ": {engine: here, workflow: ecko}\n"
-    config_file.write_text(CONFIG.split("tools:")[0] + tool)
-    anyio.run(fill, config_file.parent, ("echo", "gone"))
-    command = [COMMAND, "check", str(config_file), "--store"]
-    done = run(command)
-    assert done.returncode == 1
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert [line[0] for line in lines if line and line[0] in {"store", "tasks", "engine", "tool"}] == [
-        "store",
-        *["tasks"] * 3,
-        "engine",
-        "tool",
-    ]
-    assert f"sqlite:///{config_file.parent}/tasks.db" in done.stdout
-    assert "no workflow named 'ecko'" in done.stdout
-    assert all(len(line) < 1000 for line in done.stdout.splitlines())
-    as_json = run([*command, "--json"])
-    assert json.loads(as_json.stdout)["tasks"]["removed_engines"] == {"gone": 1}
-
-
 SUMMARIES = {
     ItemState.OK: "everything is fine",
     ItemState.UNKNOWN: "no problem found, 1 unknown",
     ItemState.PROBLEM: "1 problem",
 }
-
-
-async def test_what_is_wrong_with_a_setting_is_told_with_its_file_and_line(tmp_path: Path) -> None:
-    team = tmp_path / "team.yaml"
-    team.write_text("tools:\n  ship:\n    engine: here\n    workflow: echo\n    cancel:\n      grace: 5s\n")
-    path = tmp_path / "workflows.yaml"
-    path.write_text("engines:\n  here: {adapter: memory}\ninclude: [team.yaml]\n")
-    config = load_config(path, {})
-    wrong = ("cancel.grace: too short", "cancel.nothing: is not there", "it is slow: by far")
-    kind = verifying([Finding(ok=False, text=text) for text in wrong])
-    report = await check(replace(config, engines={"here": replace(config.engines["here"], kind=kind)}))
-    (row,) = [row for row in report.rows if row.kind == "tool"]
-    assert row.finding
-    assert row.finding.text == f"{team}:6: cancel.grace: too short; {wrong[1]}; {wrong[2]}"
 
 
 def verifying(findings: Sequence[Finding]) -> type[MemoryAdapter]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,6 @@ import anyio
 import pytest
 from mcp.client import Client
 from mcp.shared.subscriptions import ToolsListChanged
-from pydantic import ValidationError
-from typer.testing import CliRunner
 
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.adapter import JSON
@@ -24,14 +22,9 @@ from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.kit.tooling import Exposed
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.checks import check
-from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.reload import Reloader
-from mcp_workflows.testing import Role, Subject
-from mcp_workflows.testing.adapter_contract import a_marked_workflow_can_be_offered
-from mcp_workflows.tools.tool import TaskSupport
-from tests.support.config_files import problems
 from tests.support.served import Peer, peer, serving
 from tests.support.strangers import installed
 
@@ -217,14 +210,6 @@ async def test_what_is_marked_is_a_tool_beside_those_of_the_file(stage: Stage) -
     assert (await stage.client.until(task_id))["result"]["structuredContent"] == {"x": 1}
 
 
-async def test_a_fleeting_one_makes_no_tasks(stage: Stage) -> None:
-    stage.here.exposed = [marked("brief", options={"brief": True}), marked("long")]
-    await stage.until_listed("file", "brief", "long")
-    tools = stage.sidecar.workflows.tools
-    assert [tools[name].tasks for name in ("brief", "long")] == [TaskSupport.FORBIDDEN, TaskSupport.OPTIONAL]
-    assert (await stage.client.call("brief", {"x": 1})).result["structuredContent"] == {"x": 1}
-
-
 async def test_what_is_not_marked_any_more_is_not_offered_and_its_tasks_go_on(stage: Stage) -> None:
     stage.here.exposed = [marked("asks", "ask_two")]
     await stage.until_listed("file", "asks")
@@ -293,18 +278,6 @@ async def test_the_file_has_the_last_word_on_a_workflow_it_names(
     assert said(caplog) == []
 
 
-async def test_a_name_of_the_file_stays_its_own(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.there.exposed = [marked("file", "echo", source="arn:7")]
-    await until(lambda: bool(said(caplog)))
-    await seen(stage.there)
-    [text] = said(caplog)
-    assert text == (
-        "not offered: arn:7 (engine there): "
-        f"'file' is the name of a tool in workflows.yaml, for ask (engine here); {NAMING_HINT}"
-    )
-    assert stage.sidecar.workflows.tools["file"].workflow == "ask"
-
-
 async def test_of_two_with_one_name_none_is_offered(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.here.exposed = [marked("a", source="arn:1"), marked("b")]
     await stage.until_listed("file", "a", "b")
@@ -344,17 +317,6 @@ async def test_what_can_be_no_tool_is_left_out_and_told_once(
     assert complaint in text
 
 
-async def test_what_would_bring_task_tools_beside_a_tool_of_their_name_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = configured(tmp_path, monkeypatch, "  task_wait: {engine: here, workflow: ask, tasks: wait}\n")
-    async with staged(config, tmp_path) as stage:
-        stage.here.exposed = [marked("a"), marked("brief", options={"brief": True})]
-        await stage.until_listed("task_wait", "brief")
-    [text] = said(caplog)
-    assert "task tools come with it, and workflows.yaml has a tool named task_wait; rename that one" in text
-
-
 async def test_a_reload_keeps_what_was_found_and_a_look_what_was_reloaded(stage: Stage, tmp_path: Path) -> None:
     stage.here.exposed, stage.there.exposed = [marked("a")], [marked("b")]
     await stage.until_listed("file", "a", "b")
@@ -363,39 +325,6 @@ async def test_a_reload_keeps_what_was_found_and_a_look_what_was_reloaded(stage:
     assert await stage.listed() == ["file", "more", "a", "b"]
     stage.there.exposed = [marked("c")]
     await stage.until_listed("file", "more", "a", "c")
-
-
-async def test_a_reload_that_names_what_was_found_takes_its_place(stage: Stage, tmp_path: Path) -> None:
-    stage.here.exposed = [marked("a", source="arn:1")]
-    await stage.until_listed("file", "a")
-    stage.path.write_text(text_of(tmp_path, FILE + "  mine: {engine: here, workflow: echo}\n"))
-    await stage.reloading.reload(stage.sidecar)
-    assert await stage.listed() == ["file", "mine"]
-
-
-async def test_an_engine_that_becomes_another_is_looked_at_anew(stage: Stage, tmp_path: Path) -> None:
-    stage.here.exposed = [marked("a")]
-    await stage.until_listed("file", "a")
-    other = MARKINGS[f"{tmp_path.name}-here2"]
-    stage.path.write_text(text_of(tmp_path, here="2"))
-    await stage.reloading.reload(stage.sidecar)
-    assert await stage.listed() == ["file"]
-    other.exposed = [marked("z")]
-    await stage.until_listed("file", "z")
-    looks = stage.here.looks
-    await seen(other)
-    assert stage.here.looks == looks
-    stage.path.write_text(text_of(tmp_path, here="2, every: null"))
-    await stage.reloading.reload(stage.sidecar)
-    assert await stage.listed() == ["file"]
-
-
-async def test_without_the_setting_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = configured(tmp_path, monkeypatch, here=", every: null")
-    async with staged(config, tmp_path) as stage:
-        stage.here.exposed = [marked("a")]
-        await seen(stage.there)
-        assert (stage.here.looks, await stage.listed()) == (0, ["file"])
 
 
 async def test_check_lists_what_is_marked_and_what_is_wrong_with_it(
@@ -418,91 +347,6 @@ async def test_check_lists_what_is_marked_and_what_is_wrong_with_it(
     assert found[2]["text"] == "offered as workflows.yaml says: file"
     assert found[3]["text"] == "not offered: 'twice' would also be the name of arn:2 (engine there)"
     assert (found[3]["hint"], report.problems) == (NAMING_HINT, 3)
-
-
-async def test_check_suggests_the_schema_that_an_engine_has_drafted_unless_the_file_has_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = configured(tmp_path, monkeypatch)
-    draft: Mapping[str, JSON] = {"type": "object", "properties": {"order_id": {}}}
-    MARKINGS[f"{tmp_path.name}-here"].exposed = [marked("a", draft=draft), marked("named", "ask", draft=draft)]
-    found = (await check(config)).as_json()["exposed"]
-    assert [each["ok"] for each in found] == [True, True, True]
-    assert found[0]["hint"] == f"its input schema might be, correct it and set it: {json.dumps(draft)}"
-    assert found[1]["hint"] is None
-
-
-async def test_check_says_where_nothing_is_marked_and_where_nobody_can_see(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = configured(tmp_path, monkeypatch)
-    MARKINGS[f"{tmp_path.name}-there"].trouble = EngineRefused("no permission to list")
-    found = (await check(config)).as_json()["exposed"]
-    assert [(each["name"], each["ok"], each["text"]) for each in found] == [
-        ("here", True, "nothing is marked there"),
-        ("there", False, "cannot see what is marked there: no permission to list"),
-    ]
-
-
-async def test_check_says_nothing_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = text_of(tmp_path, here=", every: null").replace("-there}", "-there, every: null}")
-    configured(tmp_path, monkeypatch)
-    (tmp_path / "workflows.yaml").write_text(text)
-    assert (await check(load_config(tmp_path / "workflows.yaml", {}))).as_json()["exposed"] == []
-
-
-async def test_a_file_needs_no_tools_where_there_may_be_marked_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configured(tmp_path, monkeypatch)
-    (tmp_path / "workflows.yaml").write_text(text_of(tmp_path, "").removesuffix("tools:\n"))
-    async with staged(load_config(tmp_path / "workflows.yaml", {}), tmp_path) as stage:
-        assert await stage.listed() == []
-        stage.here.exposed = [marked("a")]
-        await stage.until_listed("a")
-    nobody = text_of(tmp_path, "", here=", every: null").replace("-there}", "-there, every: null}")
-    assert problems(tmp_path, nobody) == ["5: tools: needs at least one of the tools"]
-
-
-def test_a_marked_one_can_be_called_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    configured(tmp_path, monkeypatch)
-    here = MARKINGS[f"{tmp_path.name}-here"]
-    here.exposed = [marked("a")]
-    config = ["--config", str(tmp_path / "workflows.yaml")]
-    done = CliRunner().invoke(app, ["call", "a", "x=1", *config])
-    assert (done.exit_code, json.loads(done.stdout), here.looks) == (0, {"x": "1"}, 1)
-    unknown = CliRunner().invoke(app, ["call", "b", *config])
-    assert here.looks == 2
-    assert "there is no tool 'b' (there are: file, a" in str(unknown.exception)
-    CliRunner().invoke(app, ["call", "file", "--no-wait", *config])
-    assert here.looks == 2
-
-
-@pytest.mark.parametrize(
-    ("exposed", "kept"),
-    [
-        (marked("a"), True),
-        (marked("a b"), False),
-        (marked("a", input={}), False),
-        (marked("a", options={"x": 1}), False),
-    ],
-)
-async def test_the_contract_has_a_law_for_it(exposed: Exposed, kept: bool) -> None:
-    adapter = MarkingAdapter(MarkingSettings(name="contract"))
-    adapter.marks.exposed = [exposed]
-    broken = nullcontext() if kept else pytest.raises((AssertionError, ValidationError))
-    role = Role(workflow="echo")
-    subject = Subject(
-        new_adapter=lambda: adapter,
-        finishes=role,
-        output={},
-        other_arguments=[],
-        fails=role,
-        failure="",
-        endless=role,
-    )
-    with broken:
-        await a_marked_workflow_can_be_offered(subject, adapter)
 
 
 # --- changed definitions
@@ -548,19 +392,3 @@ async def test_a_pinned_tool_stays_as_it_was_accepted_until_its_change_is_accept
     with anyio.fail_after(60):
         while (await stage.client.send("tools/list")).result["tools"] == before:
             await anyio.sleep(0.01)
-
-
-async def test_a_change_of_a_tool_without_a_pin_is_logged_recorded_and_offered(
-    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = recorded(stage, monkeypatch)
-    for description in ("One.", "Two."):
-        stage.here.exposed = [marked("a", description=description)]
-        with anyio.fail_after(60):
-            while [tool["description"] for tool in (await stage.client.send("tools/list")).result["tools"]][1:] != [
-                description
-            ]:
-                await anyio.sleep(0.01)
-    await until(lambda: bool(records))
-    assert [(each.event, each.tool, each.outcome) for each in records] == [(Event.CHANGE, "a", "offered")]
-    assert [line for line in said(caplog, logging.WARNING) if "tool a has another description (digest " in line]

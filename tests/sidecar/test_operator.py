@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import re
-import sys
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from rich.cells import cell_len
 from rich.console import Console
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Record
-from mcp_workflows.adapter import Adapter, Execution, Finding, Gate, InputRequest, Ref, Start, Status
+from mcp_workflows.adapter import Adapter, Finding, Gate, InputRequest, Start, Status
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import EngineRefused, OperatorError
+from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.checks import CheckReport, ItemKind, Row
-from mcp_workflows.sidecar.cli.app import main, say
+from mcp_workflows.sidecar.cli.app import say
 from mcp_workflows.sidecar.cli.format import (
-    duration_text,
     message_of,
     render_facts,
     render_table,
@@ -38,7 +31,6 @@ from mcp_workflows.sidecar.operator import Operator, TaskFilter
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
-from mcp_workflows.tools.questions import GateQuestion
 from mcp_workflows.tools.tool import Tool
 
 pytestmark = pytest.mark.anyio
@@ -97,28 +89,6 @@ async def test_everybodys_tasks_are_listed_the_youngest_first_after_a_look(here:
     assert kept.ended
 
 
-async def test_tasks_can_be_listed_by_tool_and_status(here: Office) -> None:
-    await here.task()
-    asking = await here.task("ask", tool="refund")
-    failed = await here.task("fail")
-    by_tool = await here.operator.tasks(TaskFilter(tool="refund"))
-    by_status = await here.operator.tasks(TaskFilter(statuses=frozenset({Status.FAILED}), ended=True))
-    waiting = await here.operator.tasks(TaskFilter(statuses=frozenset({Status.INPUT_REQUIRED})))
-    assert [[look.task.id for look in discoveries] for discoveries in (by_tool, by_status, waiting)] == [
-        [asking.id],
-        [failed.id],
-        [asking.id],
-    ]
-
-
-async def test_what_is_rare_is_found_behind_many_others(here: Office) -> None:
-    task_filter = await here.task("ask")
-    for _ in range(230):
-        await here.task()
-    discoveries = await here.operator.tasks(TaskFilter(statuses=frozenset({Status.INPUT_REQUIRED}), limit=1))
-    assert [look.task.id for look in discoveries] == [task_filter.id]
-
-
 async def test_an_engine_that_is_silent_is_waited_for_once_and_the_store_speaks_for_it(here: Office) -> None:
     tasks = [await here.task() for _ in range(40)]
     here.adapter.faults.silent = frozenset({"describe"})
@@ -126,25 +96,6 @@ async def test_an_engine_that_is_silent_is_waited_for_once_and_the_store_speaks_
     assert {look.task.id for look in discoveries} == {task.id for task in tasks}
     assert all("no answer within 0.2 s" in (look.warning or "") for look in discoveries)
     assert here.adapter.calls["describe"] < len(tasks)
-
-
-class RefusesOne(MemoryAdapter):
-    """An engine that refuses every look at one execution."""
-
-    refused = ""
-
-    async def describe(self, ref: Ref) -> Execution:
-        if ref.handle == self.refused:
-            raise EngineRefused("HTTP 403 for this one")
-        return await super().describe(ref)
-
-
-async def test_a_look_that_fails_hides_no_other_task_of_its_engine() -> None:
-    async with office(RefusesOne) as here:
-        tasks = [await here.task() for _ in range(40)]
-        RefusesOne.refused = str(tasks[-1].handle)
-        found = await here.operator.tasks(TaskFilter())
-        assert {look.task.id for look in found if look.warning} == {tasks[-1].id}
 
 
 async def test_a_task_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(here: Office) -> None:
@@ -158,12 +109,6 @@ async def test_a_task_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(
             await here.operator.find(name)
 
 
-async def test_a_task_of_a_removed_engine_is_shown_as_last_known(here: Office) -> None:
-    task = await here.store.create(make_task(engine="removed", handle="x"))
-    look = await here.operator.find(task.id)
-    assert look.warning == "engine removed: it is not in the configuration any more"
-
-
 async def test_what_the_engine_forgot_is_not_ended_by_the_operator(here: Office) -> None:
     task = await here.task()
     here.adapter.forget(task.handle or "")
@@ -172,13 +117,6 @@ async def test_what_the_engine_forgot_is_not_ended_by_the_operator(here: Office)
 
 
 # --- why
-
-
-async def test_an_engine_that_cannot_explain_is_read_from_its_look(here: Office) -> None:
-    task = await here.task("sleep", {"seconds": 1000})
-    _, found = await here.operator.why(task.id)
-    assert found.reason == "sleeping"
-    assert found.advice is None, "this engine has no web page"
 
 
 async def test_why_says_when_the_engine_is_down_or_the_task_has_ended_or_never_began(here: Office) -> None:
@@ -220,67 +158,6 @@ async def test_every_gate_of_a_task_is_told_open_closed_or_unknown(here: Office)
     assert (await gates_of(here, task))["later"].startswith("unknown: engine here: ")
 
 
-async def test_the_gates_of_a_tool_are_told_although_the_task_has_ended_or_is_older_than_they_are() -> None:
-    ask: Any = {"message": "Ship it?", "schema": {"type": "boolean"}}
-    gate = GateQuestion(when={"after_seconds": 0}, send={}, **ask)
-    tool = Tool(name="ship", engine="here", workflow="gated", questions={"approve": gate})
-    async with office(tools=[tool]) as here:
-        ended, older = await here.task("fail", tool="ship"), await here.task(tool="ship")
-        assert await gates_of(here, ended) == {"approve": "closed: the execution has ended"}
-        assert (await gates_of(here, older))["approve"].startswith("closed: the task was started without it: ")
-
-
-WAITS = """\
-server: {{name: gated}}
-store: sqlite:///tasks.db
-engines: {{here: {{adapter: memory, name: {name}}}}}
-tools:
-  ship:
-    engine: here
-    workflow: gated
-    questions:
-      approve: {{when: {{after_seconds: 1000}}, message: Ship it?, send: {{}}}}
-"""
-
-
-def test_the_command_tells_the_gates_to_people_and_to_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = uuid.uuid4().hex
-    (tmp_path / "workflows.yaml").write_text(WAITS.format(name=name))
-    plan = Start(workflow="gated", arguments=[], key=name, created=datetime.now(UTC))
-
-    async def begin() -> str:
-        async with (
-            MemoryAdapter(MemorySettings(name=name)) as adapter,
-            open_store(f"sqlite:///{tmp_path}/tasks.db") as to,
-        ):
-            gates = {"approve": memory_gate(1000)}
-            handle = await adapter.start(plan)
-            row = make_task(engine="here", tool="ship", workflow="gated", handle=handle, gates=gates)
-            return (await to.create(row)).id
-
-    def why(*more: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["mcp-workflows", "tasks", "why", task, *more])
-        with pytest.raises(SystemExit):
-            main()
-        return capsys.readouterr().out
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    task = anyio.run(begin)
-    said = "it asks nothing now; the adapter of engine here does not say why"
-    assert f"gate approve: closed: {said}\n" in why()
-    assert json.loads(why("--json"))["gates"] == {"approve": {"state": "closed", "why": said}}
-
-
-async def test_why_asks_for_an_answer_where_the_engine_cannot_explain(here: Office) -> None:
-    task = await here.task("ask_two")
-    _, found = await here.operator.why(task.id)
-    assert found.reason == "it waits for an answer: first?; second?"
-    assert "mcp-workflows tasks answer" in (found.advice or "")
-
-
 # --- answer
 
 YES: dict[str, Any] = {"action": "accept", "content": {"answer": "Ada"}}
@@ -297,20 +174,6 @@ async def test_an_answer_is_checked_as_a_clients_is_and_delivered_once(here: Off
     look = await here.operator.answer(task.id[:6], "second", {"action": "decline"})
     assert look.task.execution.output == {"first": {"answer": "Ada"}, "second": {"action": "decline"}}
     assert here.adapter.calls["answer"] == 2
-
-
-async def test_an_answer_at_a_gate_is_filled_in_with_the_operator_as_principal(here: Office) -> None:
-    form = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    asks = InputRequest(method="elicitation/create", params={"mode": "form", "message": "?", "requestedSchema": form})
-    send = {"ok": "{{answer.ok}}", "by": "{{principal.id}}", "order": "{{args.order}}"}
-    gate = Gate(when={"after_seconds": 0}, request=asks, send=send)
-    task = await here.task("gated", gates={"approve": gate}, arguments={"order": "A1"})
-    with pytest.raises(OperatorError, match="cannot be declined"):
-        await here.operator.answer(task.id, "approve.1", {"action": "decline"})
-    look = await here.operator.answer(task.id, "approve.1", {"action": "cancel"})
-    assert list(look.task.seen.requests) == ["approve.1"]
-    look = await here.operator.answer(task.id, "approve.1", {"action": "accept", "content": {"ok": True}})
-    assert look.task.execution.output == {"approve": {"ok": True, "by": "operator", "order": "A1"}}
 
 
 async def test_what_cannot_be_answered_says_why(here: Office) -> None:
@@ -359,14 +222,6 @@ async def test_what_the_operator_does_is_on_record_as_theirs_and_a_change_of_sta
 # --- cancel and terminate
 
 
-async def test_a_cancelled_task_is_cancelled_once(here: Office) -> None:
-    task = await here.task()
-    look = await here.operator.cancel(task.id)
-    assert (look.task.seen.status, look.task.cancel_delivered) == (Status.CANCELLED, True)
-    assert (await here.operator.cancel(task.id)).task == look.task
-    assert here.adapter.calls["cancel"] == 1
-
-
 async def test_a_cancel_the_engine_does_not_take_is_kept_for_the_sidecar(here: Office) -> None:
     task = await here.task()
     here.adapter.faults.unavailable = frozenset({"cancel"})
@@ -383,15 +238,6 @@ async def test_a_task_that_does_not_listen_can_be_terminated(here: Office) -> No
     look = await here.operator.terminate(task.id, "it hangs")
     assert (look.task.seen.status, look.task.seen.message) == (Status.CANCELLED, "terminated: it hangs")
     assert (await here.operator.terminate(task.id, "again")).task == look.task
-
-
-async def test_what_the_operator_terminates_the_housekeeping_leaves_alone(here: Office) -> None:
-    task = await here.task("stubborn", {"seconds": 1000}, grace=30.0)
-    asked = (await here.operator.cancel(task.id)).task
-    assert asked.due is not None
-    assert str(asked.seen.message).startswith(f"asked to cancel; will be terminated at {asked.due:%H:%M:%S} UTC")
-    look = await here.operator.terminate(task.id, "it hangs")
-    assert (look.task.due, look.task.terminated is not None) == (None, True)
 
 
 async def test_what_cannot_be_terminated_says_why(here: Office) -> None:
@@ -436,24 +282,6 @@ async def test_what_cannot_be_adopted_says_why(here: Office) -> None:
         await here.operator.adopt(SLEEP.model_copy(update={"engine": "other"}), "x", OLGA, {}, DAY)
 
 
-async def test_a_workflow_that_the_engine_knows_by_another_name_is_adopted_too() -> None:
-    class TwoNames(MemoryAdapter):
-        @staticmethod
-        def same_workflow(written: str, found: str) -> bool:
-            return found.endswith(written)
-
-    async with office(TwoNames) as here:
-        task = await here.task("sleep", 0)
-        nap = SLEEP.model_copy(update={"workflow": "eep"})
-        assert (await here.operator.adopt(nap, task.handle or "", OLGA, {}, DAY)).task.workflow == "sleep"
-
-
-async def test_an_adopted_execution_can_be_read_by_the_ref_it_was_given(here: Office) -> None:
-    task = await here.task("sleep", 0)
-    ref = await here.adapter.adopt(task.handle or "")
-    assert ref == Ref(workflow="sleep", handle=task.handle or "")
-
-
 # --- how it is told
 
 
@@ -465,23 +293,6 @@ async def test_arguments_are_never_shown_and_the_result_only_of_one(here: Office
     assert "secret" not in everything
     assert "of the result" in render_task(look)
     assert "of the result" not in f"{render_table([look])}{summary_json(look)}"
-
-
-async def test_the_list_shows_what_a_task_asks_and_fits_the_width_line_by_line(here: Office) -> None:
-    asking, long = await here.task("ask_two"), await here.task()
-    discoveries = [await here.operator.find(asking.id), await here.operator.find(long.id)]
-    said = replace(discoveries[1].task.execution, message="見積もり\x1b[2J " * 40)
-    discoveries[1] = discoveries[1]._replace(task=replace(discoveries[1].task, execution=said))
-    task_json = render_table(discoveries).splitlines()
-    assert re.search(rf"^{asking.id[:12]} .* input_required .* first\?; second\?$", task_json[1])
-    assert task_json[2].count("見積もり") == 40
-    for width in (100, 80):
-        lines = render_table(discoveries, width).splitlines()
-        assert [cell_len(line) <= width for line in lines] == [True] * 3
-        assert lines[1].startswith(asking.id[:12])
-        assert "input_required" in lines[1]
-        assert lines[2].endswith("…")
-    assert "\x1b" not in "".join(lines + task_json)
 
 
 async def test_what_workflows_say_does_nothing_to_the_terminal(
@@ -501,10 +312,3 @@ async def test_what_workflows_say_does_nothing_to_the_terminal(
     row = Row(kind=ItemKind.TOOL, name="a\x1b[2J", details={"workflow": "\x1b]0;x\x07"}, finding=found)
     Console().print(CheckReport(rows=[row]).as_table())
     assert "\x1b" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-1, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (2e5, "2 d")]
-)
-def test_a_time_is_told_in_its_largest_unit(seconds: float, text: str) -> None:
-    assert duration_text(timedelta(seconds=seconds)) == text

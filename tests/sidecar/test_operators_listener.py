@@ -6,11 +6,8 @@ import json
 import re
 import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,12 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from ruamel.yaml import YAML
 
 from mcp_workflows.adapter.memory import MemorySettings
-from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.operators_listener import ops_app, serve_ops
 from mcp_workflows.sidecar.shutdown import ShutdownState
 from mcp_workflows.sidecar.telemetry.exporters import Exporters
 from tests.support.child_processes import free_port
-from tests.support.commands import COMMAND
 from tests.support.here import over_http, scene
 from tests.support.served import peer, site
 from tests.support.sidecars import Process, sidecar
@@ -186,78 +181,3 @@ async def test_the_sidecar_has_a_listener_for_operators_that_stops_with_it(proce
     assert found.process.wait(60) == 0
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), 1)
-
-
-@pytest.mark.slow
-def test_an_address_that_is_taken_is_said_by_its_option(tmp_path: Path) -> None:
-    config = tmp_path / "workflows.yaml"
-    config.write_text(CONFIG)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ops = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [COMMAND, "serve", str(config), "--http", f"127.0.0.1:{free_port()}", "--ops", ops]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert f"cannot listen on {ops}" in done.stderr
-    assert "--ops HOST:PORT" in done.stderr
-
-
-def test_every_alert_says_what_it_is_about() -> None:
-    rules = [rule for group in alerts()["groups"] for rule in group["rules"]]
-    assert len({rule["alert"] for rule in rules}) == len(rules)
-    for rule in rules:
-        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
-        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
-        assert rule["annotations"]["summary"].endswith(".")
-        assert rule["expr"].count("(") == rule["expr"].count(")")
-        assert re.fullmatch(r"\d+[smh]", rule.get("for", "1m"))
-
-
-def test_the_dashboard_can_be_imported() -> None:
-    board = dashboard()
-    assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= board.keys()
-    ids = [panel["id"] for panel in board["panels"]]
-    assert len(set(ids)) == len(ids)
-    taken: set[tuple[int, int]] = set()
-    for panel in board["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert place["x"] + place["w"] <= 24
-        assert not cells & taken, panel["title"]
-        taken |= cells
-        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
-    assert {each["name"] for each in board["templating"]["list"]} == {"datasource", "job"}
-
-
-@pytest.mark.slow
-def test_on_stdio_there_can_be_a_listener_too(tmp_path: Path) -> None:
-    config, port = tmp_path / "workflows.yaml", free_port()
-    config.write_text(CONFIG)
-    command = [COMMAND, "serve", str(config), "--ops", f"127.0.0.1:{port}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        try:
-            assert "mcp_workflows_denials_total" in in_time(f"http://127.0.0.1:{port}/metrics")
-            out, _ = process.communicate(timeout=60)  # standard input is closed, as a client does that leaves
-        finally:
-            process.kill()
-    assert (process.returncode, out) == (0, b"")
-
-
-def in_time(url: str) -> str:
-    """What is there, once something listens."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with suppress(httpx2.TransportError):
-            return httpx2.get(url).text
-        time.sleep(0.05)
-    raise AssertionError(f"nothing listens at {url}")
-
-
-def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "mcp_workflows.sidecar.telemetry.prometheus", raising=False)
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.prometheus", None)  # as if it were not installed
-    with pytest.raises(ConfigError, match=r"serve --ops needs .* pip install 'mcp-workflows\[ops\]'"):
-        Exporters(name="x", version="1", scraped=True)

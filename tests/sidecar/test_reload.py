@@ -17,19 +17,15 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.subscriptions import ToolsListChanged
 
-from mcp_workflows import Tool
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable
-from mcp_workflows.receiver.attach import swap
 from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.reload import Reloader, files_of
-from mcp_workflows.tools.tool import TaskSupport
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
-from tests.support.in_memory import entered
 from tests.support.served import Peer, Reply, peer, serving
 from tests.support.sidecars import Process
 
@@ -40,7 +36,6 @@ HERE = "engines:\n  here: {adapter: memory}\n"
 BOTH = HERE + "  there: {adapter: memory, name: elsewhere}\n"
 ECHO = "tools:\n  echo: {engine: here, workflow: echo}\n"
 MORE = "  ask: {engine: here, workflow: ask}\n  forever: {engine: here, workflow: forever}\n"
-SMALL = "  small: {engine: here, workflow: ask, max_result: 10}\n"
 SLEEP = "  sleep: {engine: here, workflow: sleep, input: {type: object}}\n"
 
 
@@ -77,15 +72,6 @@ def errors(caplog: pytest.LogCaptureFixture, level: int = logging.ERROR) -> Sequ
         for record in caplog.records
         if record.name == "mcp_workflows.sidecar.reload" and record.levelno == level
     ]
-
-
-async def test_a_change_that_only_clients_of_2025_11_25_see_is_one(tmp_path: Path) -> None:
-    """They are shown whether a tool makes tasks."""
-    before = Tool(name="pay", engine="memory", workflow="echo", tasks=TaskSupport.WAIT)
-    after = Tool(name="pay", engine="memory", workflow="echo", tasks=TaskSupport.REQUIRED)
-    async with entered([before], store=f"sqlite:///{tmp_path}/tasks.db") as (_, workflows):
-        assert await swap(workflows, tools=[after], engines=workflows.adapters)
-        assert not await swap(workflows, tools=[after], engines=workflows.adapters)
 
 
 async def test_a_bad_edit_changes_nothing_and_all_that_is_wrong_is_said(
@@ -128,20 +114,6 @@ async def test_a_task_of_a_removed_tool_is_read_answered_and_cancelled(tmp_path:
         assert (await client.until(asking))["status"] == "completed"
         await client.send("tasks/cancel", {"taskId": endless})
         assert (await client.until(endless))["status"] == "cancelled"
-
-
-async def test_a_task_keeps_the_settings_it_started_with(tmp_path: Path) -> None:
-    async with edited(tmp_path, HEAD + HERE + ECHO + SMALL) as stage:
-        client = stage.client
-        before = (await client.call("small")).result["taskId"]
-        await stage.save(HEAD + HERE + ECHO + SMALL.replace("10", "100000"))
-        after = (await client.call("small")).result["taskId"]
-        kinds: list[str] = []
-        for task_id in (before, after):
-            seen = await client.until(task_id, "input_required")
-            await client.answer(task_id, **{key: _accept("long" * 20) for key in seen["inputRequests"]})
-            kinds.append((await client.until(task_id))["result"]["content"][-1]["type"])
-        assert kinds == ["resource_link", "text"]
 
 
 async def test_a_task_on_a_removed_engine_says_so_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
@@ -293,13 +265,6 @@ tools:
         assert inputs == {"code": {"another"}, "file": {"a"}}
 
 
-async def test_files_are_found_even_in_a_configuration_that_is_wrong(tmp_path: Path) -> None:
-    path = tmp_path / "workflows.yaml"
-    path.write_text("tools: [ ./a.json, ${file:secrets/token}, 'b/c.json', gone:Gone, sqlite:///x")
-    names = {str(file.relative_to(tmp_path)) for file in files_of(path, {})}
-    assert names == {"workflows.yaml", "a.json", "secrets/token", "b/c.json"}
-
-
 # --- the command
 
 
@@ -350,7 +315,7 @@ async def _until_logged(process: Process, text: str) -> None:
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.slow)])
 async def test_a_host_that_starts_it_itself_hears_of_changed_tools_too(tmp_path: Path, mode: Any) -> None:
     config = tmp_path / "workflows.yaml"
     config.write_text(HEAD + HERE + ECHO)

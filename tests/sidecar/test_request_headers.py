@@ -11,14 +11,13 @@ from urllib.parse import urlsplit
 import anyio
 import httpx2
 import pytest
-from mcp.server.streamable_http import EventCallback, EventStore
 
 from mcp_workflows.sidecar import request_headers
-from mcp_workflows.sidecar.address import exact_origin, host, origin
+from mcp_workflows.sidecar.address import exact_origin, origin
 from mcp_workflows.sidecar.request_headers import BoundedHeaders, is_allowed
 from tests.support.here import OLD, elder, hello, over_http, scene
 from tests.support.identified import House, house, jwks
-from tests.support.served import VERSION, Peer, peer, site
+from tests.support.served import VERSION, peer, site
 from tests.support.tokens import KeyServer
 
 pytestmark = pytest.mark.anyio
@@ -81,18 +80,6 @@ async def raw(url: str, head: Sequence[str], body: str = "") -> tuple[int, str]:
 )
 def test_a_host_or_origin_is_compared_to_its_end(value: str, allowed: str, fits: bool) -> None:
     assert is_allowed(value, {allowed}) is fits
-
-
-@pytest.mark.parametrize(
-    ("written", "compared"),
-    [
-        ("Workflows.Example", "workflows.example"),
-        ("my_service:*", "my_service:*"),
-        ("[2001:DB8:0::1]:8443", "[2001:db8::1]:8443"),
-    ],
-)
-def test_a_host_of_the_configuration_is_spelled_as_clients_do(written: str, compared: str) -> None:
-    assert host(written) == compared
 
 
 @pytest.mark.parametrize(
@@ -264,22 +251,6 @@ async def test_a_header_that_counts_once_comes_once(tmp_path: Path) -> None:
 # --- Last-Event-ID
 
 
-class Events(EventStore):
-    """A store of events that has none."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    async def store_event(self, stream_id: str, message: object) -> str:
-        """Its number, always the same."""
-        return "1"
-
-    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """None that are known."""
-        self.asked.append(last_event_id)
-        return None
-
-
 async def test_a_client_that_resumes_gets_a_new_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with (
         over_http(scene(tmp_path, ECHO)) as sidecar,
@@ -304,18 +275,6 @@ async def test_a_client_that_resumes_gets_a_new_stream(tmp_path: Path, caplog: p
                 modern = {**headers, "mcp-protocol-version": VERSION}
                 assert (await http.get(url, headers=modern)).status_code == 405, "2026-07-28 has no GET"
     assert [record for record in caplog.records if record.exc_info] == []
-
-
-async def test_where_a_server_of_ones_own_keeps_events_a_client_resumes(tmp_path: Path) -> None:
-    events = Events()
-    async with (
-        site(store=f"sqlite:///{tmp_path}/own.db", transport={"event_store": events}) as own,
-        elder(own.url) as old,
-        old.http.stream("GET", own.url, headers={**old.headers, "last-event-id": "17"}) as response,
-    ):
-        assert response.status_code == 200
-        await response.aread()
-    assert events.asked == ["17"]
 
 
 # --- pages
@@ -379,16 +338,6 @@ async def test_a_browser_may_send_nothing_else_from_nowhere_else_to_nothing_else
                 assert "access-control-allow-origin" not in answer.headers, path
 
 
-async def test_a_page_on_the_web_may_call_this_machine_if_it_is_named(tmp_path: Path, key_server: KeyServer) -> None:
-    async with paged(tmp_path, key_server) as here:
-        asked = {**preflight(*BOTH), "access-control-request-private-network": "true"}
-        answer = await here.http.options(here.url, headers=asked)
-        assert (answer.status_code, answer.headers["access-control-allow-private-network"]) == (200, "true")
-        asked["origin"] = "https://evil.example"
-        answer = await here.http.options(here.url, headers=asked)
-        assert (answer.status_code, "access-control-allow-private-network" in answer.headers) == (400, False)
-
-
 async def test_a_page_reads_results_and_errors_alike(tmp_path: Path, key_server: KeyServer) -> None:
     async with paged(tmp_path, key_server, max_sessions=1) as here:
         sent = {"accept": ACCEPT, "origin": PAGE}
@@ -417,14 +366,3 @@ async def test_without_the_setting_no_page_is_told_anything(tmp_path: Path) -> N
         assert (answer.status_code, "access-control-allow-origin" in answer.headers) == (405, False)
         async with client.response("tools/list", headers={"origin": PAGE}) as response:
             assert (response.status_code, "access-control-allow-origin" in response.headers) == (200, False)
-
-
-async def test_a_page_calls_tools_in_both_revisions(tmp_path: Path) -> None:
-    async with over_http(scene(tmp_path, ECHO, f'cors: ["{PAGE}"]')) as url:
-        async with elder(url, origin=PAGE) as old:
-            async with old.stream("tools/call", {"name": "echo", "arguments": {}, "task": {}}) as response:
-                assert response.headers["access-control-allow-origin"] == PAGE
-                await response.aread()
-            assert (await old.http.delete(url, headers=old.headers)).headers["access-control-allow-origin"] == PAGE
-        async with httpx2.AsyncClient(headers={"origin": PAGE}) as http:
-            assert (await Peer(http, url).call("echo")).status == 200

@@ -118,12 +118,3 @@ async def test_a_file_that_is_opened_again_is_counted_again(tmp_path: Path) -> N
     async with store:
         with pytest.raises(CapReached):
             await store.create(make_task(), caps)
-
-
-async def test_an_earlier_window_is_counted_again(tmp_path: Path) -> None:
-    async with SQLiteStore(f"sqlite:///{tmp_path}/tasks.db") as store:
-        for _ in range(3):
-            await store.create(make_task(created=NOON - HOUR / 2))
-        await store.create(make_task(created=NOON), Caps(created_of_owner=3, since=NOON - MINUTE))
-        with pytest.raises(CapReached):
-            await store.create(make_task(created=NOON), Caps(created_of_owner=3, since=NOON - HOUR))

@@ -104,11 +104,6 @@ async def test_an_id_nobody_made_is_not_found(store: Store, task_id: str) -> Non
     assert await store.change(task_id, "anna", lambda row: row) is None
 
 
-async def test_one_idempotency_key_is_one_row(store: Store) -> None:
-    first = await store.create(make_task(idempotency_key="once"))
-    assert await store.create(make_task(idempotency_key="once", fingerprint="other")) == first
-
-
 async def test_many_creates_at_once_with_one_key_are_one_row(new_store: Callable[[], Store]) -> None:
     made: list[Task] = []
     async with AsyncExitStack() as stack:
@@ -257,29 +252,6 @@ async def test_the_operator_sees_everyones_rows_the_youngest_first(store: Store)
     assert await store.list_all(tool="nobodys") == []
 
 
-async def test_the_operator_sees_no_tombstones(store: Store) -> None:
-    task = await store.create(make_task(idempotency_key="once", expires=NOON))
-    await store.delete_expired(NOON, NOON - DAY)
-    assert await store.list_all(live_only=False) == []
-    assert await store.find(task.id) == []
-
-
-async def test_the_operator_counts_live_tasks_by_tool_and_engine(store: Store) -> None:
-    assert await store.live_counts(NOON) == {}
-    fields: Sequence[dict[str, Any]] = (
-        {},
-        {"owner": "ben"},
-        {"engine": "parcels"},
-        {"tool": "refund"},
-        {"expires": None},
-        {"expires": NOON},
-    )
-    rows = [await store.create(make_task(**some)) for some in fields]
-    over = Execution(status=Status.SUCCEEDED)
-    await store.change(rows[3].id, rows[3].owner, lambda row: observe(row, over, NOON))
-    assert await store.live_counts(NOON) == {("fulfil_order", "orders"): 3, ("fulfil_order", "parcels"): 1}
-
-
 async def test_the_operator_finds_rows_by_how_their_ids_begin(store: Store) -> None:
     rows = [make_task(id=name, owner=name) for name in ("ab1", "ab2", "ac_", "a%")]
     for row in rows:
@@ -408,16 +380,6 @@ async def test_a_note_is_kept_until_its_time(store: Store) -> None:
     assert await store.delete_expired(NOON + DAY, NOON - DAY) == 452
 
 
-async def test_notes_survive_a_restart(new_store: Callable[[], Store]) -> None:
-    async with new_store() as store:
-        await store.add_note("orders", "added", {"n": 1}, until=NOON)
-        await store.put_note("orders", "put", {"n": 2}, until=NOON)
-    async with new_store() as one, new_store() as other:
-        assert await one.notes_under("orders", "") == {"added": {"n": 1}, "put": {"n": 2}}
-        await one.put_note("orders", "put", {"n": 3}, until=NOON)
-        assert await other.note("orders", "put") == {"n": 3}
-
-
 async def test_a_row_that_waits_for_a_sync_is_read_by_another_replica(new_store: Callable[[], Store]) -> None:
     async with new_store() as one, new_store() as other:
         task = await one.create(make_task(idempotency_key="k"), durable=False)
@@ -427,14 +389,6 @@ async def test_a_row_that_waits_for_a_sync_is_read_by_another_replica(new_store:
         await other.sync()
     async with new_store() as store:
         assert await store.get(task.id, task.owner) == task
-
-
-async def test_an_old_tombstone_without_a_key_is_dropped_too(store: Store) -> None:
-    task = await store.create(make_task(expires=NOON))
-    await store.delete_expired(NOON, NOON - DAY)
-    assert await store.get(task.id, task.owner) is not None
-    assert await store.delete_expired(NOON + DAY, NOON + DAY) == 1
-    assert await store.get(task.id, task.owner) is None
 
 
 async def test_what_is_still_to_be_done_for_an_expired_row_is_left_for_a_day(store: Store) -> None:

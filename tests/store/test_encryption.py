@@ -13,12 +13,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_workflows.adapter import Execution, Failure, InputRequest, Status
+from mcp_workflows.adapter import Execution, InputRequest, Status
 from mcp_workflows.errors import ConfigError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher, CipherError, new_key
 from mcp_workflows.store.protocol import Rekeyed, Seals, Store, open_store
 from mcp_workflows.store.sqlite.store import SQLiteStore
-from mcp_workflows.task import Task, bind, observe, refuse
+from mcp_workflows.task import Task, bind, observe
 from mcp_workflows.testing import make_task
 from mcp_workflows.testing.tasks import NOON
 
@@ -79,12 +79,6 @@ async def complaint(folder: Path, *keys: str) -> str:
     return said
 
 
-async def test_without_keys_the_files_show_what_they_hold(tmp_path: Path) -> None:
-    async with store_in(tmp_path) as store:
-        await fill(store)
-        assert {mark for marks in seen(tmp_path).values() for mark in marks} == set(CANARIES)
-
-
 async def test_no_byte_of_an_encrypted_stores_files_shows_what_it_holds(tmp_path: Path) -> None:
     async with store_in(tmp_path, NEW) as store:
         task = await fill(store)
@@ -126,19 +120,6 @@ async def test_idempotency_keys_go_on_counting_when_encryption_is_switched_on(tm
         assert (await one.create(make_task(idempotency_key="once"))).id == task.id
 
 
-async def test_idempotency_keys_go_on_counting_when_keys_are_changed(tmp_path: Path) -> None:
-    async with store_in(tmp_path, OLD) as store:
-        task = await store.create(make_task(idempotency_key="once"))
-    async with store_in(tmp_path, NEW, OLD) as store:
-        assert await store.create(make_task(idempotency_key="once")) == task
-        await rekeyed(store)
-    async with store_in(tmp_path, NEW) as store:
-        assert await store.create(make_task(idempotency_key="once")) == task
-        await store.change(task.id, task.owner, lambda row: refuse(row, Failure(text="no"), NOON))
-        again = make_task(idempotency_key="once")
-        assert await store.create(again) == again
-
-
 async def test_a_key_that_looks_like_a_digest_is_a_key_of_its_own(tmp_path: Path) -> None:
     async with store_in(tmp_path, NEW) as store:
         await store.create(make_task(idempotency_key="once"))
@@ -175,19 +156,6 @@ async def test_after_rekeying_the_old_key_can_be_left_out(tmp_path: Path) -> Non
         assert await store.note("engine", task.id) == {"n": "canary-note"}
         assert await store.secret("seal") == secret
     assert "add that key" in await complaint(tmp_path, OLD)
-
-
-async def test_rekeying_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    async with store_in(tmp_path, OLD) as store:
-        for _ in range(450):
-            await store.create(make_task())
-    async with store_in(tmp_path, NEW, OLD) as store:
-        steps = store.rekey()
-        first = await anext(steps)
-        await steps.aclose()
-    assert 0 < first.rewritten < 450
-    async with store_in(tmp_path, NEW, OLD) as store:
-        assert (await rekeyed(store)).rewritten == 450 - first.rewritten
 
 
 async def test_others_read_and_write_while_it_is_rekeyed(tmp_path: Path) -> None:

@@ -43,13 +43,6 @@ class RememberingAdapter(MemoryAdapter):
             await self.notes.put("a", 1, until=UNTIL)
 
 
-class UnwillingAdapter(RememberingAdapter):
-    """Wants no notes."""
-
-    def remember(self, notes: Notes) -> None:
-        raise ZeroDivisionError
-
-
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_notes_for_tests_are_as_those_of_a_store(tmp_path: Path, in_memory: bool) -> None:
     async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
@@ -63,16 +56,6 @@ async def test_notes_for_tests_are_as_those_of_a_store(tmp_path: Path, in_memory
         assert list((await notes.under("a")).items()) == [("a", 1), ("a%", None)]
         assert await notes.under("a%") == {"a%": None}
         assert (await notes.get("a%"), await notes.get("c"), await notes.under("_")) == (None, None, {})
-
-
-async def test_notes_for_tests_can_be_in_trouble() -> None:
-    notes = MemoryNotes()
-    await notes.put("a", 1, until=UNTIL)
-    notes.available = False
-    with pytest.raises(EngineUnavailable):
-        await notes.get("a")
-    notes.available = True
-    assert (await notes.get("a"), notes.until) == (1, {"a": UNTIL})
 
 
 async def test_a_store_in_trouble_is_an_engine_that_gives_no_answer(tmp_path: Path) -> None:
@@ -106,16 +89,3 @@ async def test_an_adapter_that_is_swapped_in_has_them_too(tmp_path: Path) -> Non
             notes = kept.notes
             engines.use(await engines.opened({"kept": kept, "new": new}))
             assert (kept.notes, new.found) == (notes, 7)
-
-
-async def test_without_a_store_nothing_is_known() -> None:
-    adapter = RememberingAdapter()
-    async with Engines({"here": adapter}):
-        assert adapter.notes is None
-
-
-async def test_an_adapter_that_takes_no_notes_is_not_opened(tmp_path: Path) -> None:
-    async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
-        with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True, allow_unwrapped=True):
-            async with Engines({"here": UnwillingAdapter()}, notes=notes_in(store)):
-                pytest.fail("it must not start")

@@ -113,16 +113,6 @@ async def test_the_key_of_a_row_that_cannot_be_read_starts_nothing_again(tmp_pat
         assert await store.create(again) == again
 
 
-async def test_a_census_of_many_is_counted_in_parts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "PART", 7)
-    moments = [NOON - timedelta(seconds=number // 5) for number in range(64)]  # several of one moment
-    async with SQLiteStore(url) as store:
-        for number, moment in enumerate(moments):
-            await store.create(make_task(tool="ab"[number % 2], created=moment))
-        found = {count.tool: (count.tasks, count.oldest_created) for count in await store.counts(NOON)}
-    assert found == {"a": (32, moments[62]), "b": (32, moments[63])}
-
-
 SEARCHES = {
     "tasks_key": "SELECT task FROM tasks WHERE owner = 'a' AND tool = 't' AND idempotency_key = 'k'",
     "tasks_unbound": queries.UNBOUND,
@@ -133,7 +123,6 @@ SEARCHES = {
     "sqlite_autoindex_notes_1": "SELECT key, value FROM notes WHERE space = 's' AND key >= 'k' ORDER BY key",
     "notes_until": "SELECT value FROM notes WHERE until <= 1 ORDER BY until LIMIT 1",
 }
-COUNTED = {**queries.LIVE, **queries.CREATED, "next": queries.NEXT, "cut": queries.CUT} | {"count": queries.COUNT}
 
 
 def plan_of(path: Path, query: str) -> str:
@@ -150,13 +139,4 @@ async def test_every_search_has_its_index_and_sorts_nothing(tmp_path: Path, url:
         pass
     plan = plan_of(tmp_path / "tasks.db", query)
     assert f"USING INDEX {index}" in plan
-    assert "B-TREE" not in plan
-
-
-@pytest.mark.parametrize("query", COUNTED.values(), ids=COUNTED)
-async def test_what_is_counted_is_counted_in_an_index_alone(tmp_path: Path, url: str, query: str) -> None:
-    async with SQLiteStore(url):
-        pass
-    plan = plan_of(tmp_path / "tasks.db", query)
-    assert "SEARCH tasks USING COVERING INDEX" in plan
     assert "B-TREE" not in plan

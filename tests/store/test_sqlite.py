@@ -168,24 +168,6 @@ async def test_the_file_says_whose_it_is_and_is_written_ahead(tmp_path: Path, ur
     }
 
 
-async def test_a_relative_url_is_a_file_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with SQLiteStore("sqlite:///my%20tasks.db") as store:
-        monkeypatch.chdir("/")
-        await store.check()
-    assert (tmp_path / "my tasks.db").exists()
-
-
-async def test_a_store_in_memory_is_empty_each_time() -> None:
-    store = SQLiteStore("sqlite:///:memory:")
-    async with store:
-        task = await store.create(make_task())
-        await store.check()
-        assert await store.get(task.id, task.owner) == task
-    async with store:
-        assert await store.get(task.id, task.owner) is None
-
-
 @pytest.mark.parametrize(
     "url",
     [
@@ -204,11 +186,6 @@ async def test_a_store_in_memory_is_empty_each_time() -> None:
 def test_a_url_that_names_no_file_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError):
         SQLiteStore(url)
-
-
-def test_a_url_of_no_installed_store_says_what_is_installed() -> None:
-    with pytest.raises(ConfigError, match=r"installed: .*sqlite"):
-        open_store("nosuch:///tasks")
 
 
 async def test_a_store_that_was_not_entered_is_unavailable(url: str) -> None:
@@ -265,24 +242,6 @@ async def test_many_notes_are_all_read_and_others_get_their_turn() -> None:
     assert turns >= 2
 
 
-async def test_a_sweep_lets_others_get_their_turn(url: str) -> None:
-    turns = 0
-
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            await anyio.lowlevel.checkpoint()
-            turns += 1
-
-    async with SQLiteStore(url) as store, anyio.create_task_group() as group:
-        for _ in range(450):
-            await store.create(make_task(expires=NOON))
-        group.start_soon(take_turns)
-        assert await store.delete_expired(NOON, NOON) == 450
-        group.cancel_scope.cancel()
-    assert turns >= 2
-
-
 async def test_creates_that_come_together_share_a_sync_and_leave_the_event_loop_alone(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,26 +262,6 @@ async def test_creates_that_come_together_share_a_sync_and_leave_the_event_loop_
             assert len(await store.list_all()) == 20
     assert len(threads) == 2  # one began before most of the rows were there
     assert threading.get_ident() not in threads
-
-
-async def test_a_fast_disk_needs_no_thread(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    took = iter([*[0.0002] * 80, 0.1, *[0.0002] * 20])
-    threads: list[int] = []
-
-    def disk(log: LogFile) -> float:
-        threads.append(threading.get_ident())
-        return next(took)
-
-    monkeypatch.setattr(LogFile, "sync", disk)
-    async with SQLiteStore(url) as store:
-        for _ in range(100):
-            await store.create(make_task(), durable=False)
-            await store.sync()
-            await store.sync()  # there is nothing to wait for
-    inline = [thread == threading.get_ident() for thread in threads]
-    assert inline[:50] == [False] * 50, "it has to be fast for a while"
-    assert inline[79:81] == [True] * 2
-    assert inline[81:] == [False] * 19, "once slow, not fast at once"
 
 
 async def test_a_disk_that_fails_to_sync_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,36 +334,6 @@ async def test_while_another_reads_the_log_nothing_is_written_behind_a_gap(
             with pytest.raises(StoreUnavailable, match="other processes are using its log"):
                 await store.create(make_task(), durable=False)
         await store.create(make_task(), durable=False)
-
-
-async def test_it_is_closed_after_a_sync_that_is_under_way(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = LogFile.sync
-
-    def slow(log: LogFile) -> float:
-        time.sleep(0.1)
-        return sync(log)
-
-    monkeypatch.setattr(LogFile, "sync", slow)
-    async with anyio.create_task_group() as group, SQLiteStore(url) as store:
-        await store.create(make_task(), durable=False)
-        group.start_soon(store.sync)
-        await anyio.sleep(0.02)
-    with pytest.raises(StoreUnavailable, match="not open"):
-        await store.sync()
-
-
-async def test_a_sync_needs_no_thread_of_the_server(url: str) -> None:
-    """Tools may keep them all busy."""
-    go = threading.Event()
-    async with SQLiteStore(url) as store, anyio.create_task_group() as group:
-        for _ in range(50):
-            group.start_soon(anyio.to_thread.run_sync, go.wait)
-        await store.create(make_task(), durable=False)
-        try:
-            with anyio.fail_after(60):
-                await store.sync()
-        finally:
-            go.set()
 
 
 async def test_a_row_of_another_process_is_synced_before_it_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from mcp_workflows.store.sqlite import queries
 from mcp_workflows.store.sqlite.file import LogFile
 from mcp_workflows.store.sqlite.rows import Rows
 from mcp_workflows.store.sqlite.store import SQLiteStore
-from mcp_workflows.task import expire
 from mcp_workflows.testing import make_task
 
 NOON: Final = datetime(2026, 7, 28, 12, tzinfo=UTC)
@@ -105,17 +104,6 @@ async def test_a_sweep_changes_as_many_rows_at_once_as_fit_its_time(
             await store.create(make_task(expires=NOON))
         assert await store.delete_expired(NOON, NOON - timedelta(days=1)) == 60
     assert {*limits[1:]} == {most}
-
-
-async def test_a_tombstone_keeps_only_what_differs_from_an_empty_row(path: Path) -> None:
-    async with SQLiteStore(f"sqlite:///{path}") as store:
-        task = await store.create(make_task(expires=NOON, idempotency_key="once"))
-        await store.delete_expired(NOON, NOON - timedelta(days=1))
-        assert await store.get(task.id, task.owner) == expire(task)
-        fresh = Rows()
-        row = (task.id, task.owner, fresh.text(expire(task)))
-        assert fresh.read(row) == expire(task)
-    assert len(row[2]) < len(fresh.text(task)) / 2
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import GOALS
-from benchmarks.control import AWS_CREDENTIALS, MACHINE, Quota
+from benchmarks.control import AWS_CREDENTIALS, MACHINE
 from benchmarks.durability import HALF, ours, survivors
-from benchmarks.load import WORKFLOWS, Mode, Size, adapter, handle_of, load_lines, run_load
+from benchmarks.load import Mode, Size, adapter, load_lines, run_load
 from benchmarks.place import Place
-from mcp_workflows.adapter import Ref, Start, Status, Sweeps
+from mcp_workflows.adapter import Ref, Start, Status
 from mcp_workflows.units import utc_now
 from tests.support.environments import ROOT
 
@@ -39,11 +39,6 @@ def test_the_makefile_and_the_page_name_every_engine_and_goal() -> None:
     }
 
 
-def test_a_quota_refuses_what_comes_beyond_its_bucket() -> None:
-    quota = Quota(api="", refill=1, bucket=2)
-    assert quota.refused([0, 0, 0, 1.5, 1.5]) == 2
-
-
 @pytest.mark.parametrize("engine", ["stepfunctions", "google"])
 async def test_a_stub_starts_lists_and_ends_executions_as_the_engine_does(place: Place, engine: str) -> None:
     with place.stub(engine) as control:
@@ -57,21 +52,6 @@ async def test_a_stub_starts_lists_and_ends_executions_as_the_engine_does(place:
             found = await there.describe(ref)
         assert (found.status, found.output) == (Status.SUCCEEDED, {"total": 1})
         assert "StartExecution" in (apis := {api for api, _ in control.report()["calls"]}) or "CreateExecution" in apis
-
-
-async def test_the_stub_of_github_shows_runs_and_pages_of_them(place: Place) -> None:
-    with place.stub("http") as control:
-        names = control.order(seed=120, latency=0.0)
-        refs = [Ref(workflow=WORKFLOWS["http"], handle=handle_of("http", name)) for name in names]
-        async with adapter("http", control.port) as there:
-            assert isinstance(there, Sweeps)
-            assert {each.status for each in (await there.describe_many(refs)).values()} == {Status.RUNNING}
-            control.order(end=names[:1], ask=names[1:2])
-            assert [(await there.describe(ref)).status for ref in refs[:3]] == [
-                Status.SUCCEEDED,
-                Status.INPUT_REQUIRED,
-                Status.RUNNING,
-            ]
 
 
 @pytest.mark.slow

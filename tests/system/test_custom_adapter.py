@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
@@ -40,8 +39,6 @@ CAPABILITIES = DOCS / "capabilities.md"
 QUOTING = (DOCS / "write-an-adapter.md", DOCS / "adapter-verbs.md", CAPABILITIES)
 BIN = Path(sys.executable).parent
 
-ADAPTER_LINES = 175
-TEST_LINES = 45
 LAWS = 20  # at least so many tests has the contract
 
 
@@ -66,10 +63,6 @@ def pytest_in(folder: Path, environment: Mapping[str, str]) -> subprocess.Comple
 def counted(report: str) -> Mapping[str, int]:
     """How many tests passed, failed, ..."""
     return {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", report.splitlines()[-1])}
-
-
-def lines(*paths: Path) -> int:
-    return sum(len(path.read_text().splitlines()) for path in paths)
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +96,6 @@ def test_the_sample_passes_the_contract_where_it_is_installed(installed: Mapping
     done = pytest_in(SAMPLE, installed)
     assert done.returncode == 0, done.stdout + done.stderr
     assert counted(done.stdout)["passed"] >= LAWS
-
-
-def test_the_sample_is_as_short_as_told() -> None:
-    assert lines(*SAMPLE.glob("mcp_workflows_acme/*.py")) <= ADAPTER_LINES
-    assert lines(*SAMPLE.glob("tests/*.py")) <= TEST_LINES
 
 
 def test_the_sample_imports_only_public_rooms() -> None:
@@ -159,6 +147,7 @@ def new_adapter(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["new-adapter", *arguments])
 
 
+@pytest.mark.slow
 def test_a_new_adapter_has_failing_contract_tests_that_say_what_to_write(tmp_path: Path) -> None:
     made = run([COMMAND, "new-adapter", "print-shop"], tmp_path, os.environ)
     assert (made.returncode, made.stderr) == (0, "")
@@ -218,13 +207,6 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert isinstance(done.exception, ConfigError)
     assert "mine: exists already, and nothing is overwritten" in str(done.exception)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
-
-
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    done = new_adapter("acme", "--path", str(tmp_path / "file" / "inside"))
-    assert isinstance(done.exception, ConfigError)
-    assert "cannot be written" in str(done.exception)
 
 
 async def test_the_report_says_that_the_engine_behind_the_proxy_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
@@ -301,6 +283,7 @@ async def test_the_documents_functions_serve_a_tool(shop: str, tmp_path: Path) -
             await adapter.describe(Ref(workflow="plate", handle="E-0"))
 
 
+@pytest.mark.slow
 class TestTheDocumentsFunctionsWithSettings(AdapterContract):
     """The functions for workflows.yaml keep all laws."""
 
@@ -350,16 +333,6 @@ async def test_the_documents_class_of_functions_uses_its_settings_and_checks(tmp
     async with kind(settings(address=address, api_key="letmein")) as adapter:
         with pytest.raises(EngineUnavailable, match="its adapter met a URLError"):  # the workshop has closed
             await adapter.describe(ref)
-
-
-def test_the_documents_commands_check_and_call_a_tool(installed: Mapping[str, str], shop: str, tmp_path: Path) -> None:
-    document, *_ = QUOTING
-    (told,) = (block.splitlines() for block in blocks(document, "sh") if "new-adapter" not in block)
-    (tmp_path / "workflows.yaml").write_bytes((SAMPLE / "workflows.yaml").read_bytes())
-    there = {**installed, "ACME_ADDRESS": shop}
-    checked, called = (run(shlex.split(command), tmp_path, there) for command in told)
-    assert (checked.returncode, called.returncode) == (0, 0), checked.stdout + called.stdout + called.stderr
-    assert json.loads(called.stdout) == {"product": "plate", "letters": 3}
 
 
 def test_every_capability_is_in_the_document() -> None:

@@ -182,9 +182,7 @@ async def test_a_sidecar_started_with_nohup_does_not_end_when_its_terminal_does(
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize(
-    ("mode", "number"), [("serve", signal.SIGTERM), ("serve", signal.SIGHUP), ("dev", signal.SIGINT)]
-)
+@pytest.mark.parametrize(("mode", "number"), [("serve", signal.SIGTERM), ("dev", signal.SIGINT)])
 def test_on_stdio_a_signal_answers_what_waits_and_ends_it_well(
     tmp_path: Path, mode: str, number: signal.Signals
 ) -> None:

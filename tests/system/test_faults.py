@@ -76,6 +76,7 @@ async def test_an_engine_that_hangs_is_told_in_time_and_the_task_goes_on(
         await recovered(client, task_id)
 
 
+@pytest.mark.slow
 async def test_an_engine_that_throttles_ends_no_task_and_starts_nothing_twice(tmp_path: Path) -> None:
     config = {"frontend.namespaceRPS": "2", "frontend.namespaceBurstRatio": "1.0"}
     with DevServer(tmp_path, config=config) as server:

@@ -15,7 +15,6 @@ from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
 from mcp_workflows.client.requests import TaskNotFound
 from mcp_workflows.errors import TaskCancelled
 from tests.support.child_processes import free_port, is_taken
-from tests.support.commands import COMMAND, run
 from tests.support.environments import FASTMCP, ROOT, python_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -65,9 +64,3 @@ async def test_its_tasks_have_handles(url: str) -> None:
         assert [state.status async for state in handle.updates()] == ["cancelled"]
         with pytest.raises(TaskNotFound):
             await tasks.handle(client, "nonsense").status()
-
-
-def test_its_tools_are_called_from_the_terminal(url: str) -> None:
-    command = [COMMAND, "call", "slow", "seconds=0.5", "--url", url]
-    done = run(command)
-    assert (done.returncode, '"slept 0.5"' in done.stdout, "task " in done.stderr) == (0, True, True)

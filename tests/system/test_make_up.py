@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -111,47 +111,37 @@ def _clean_up(make: subprocess.Popen[bytes], port: int) -> None:
         shutil.rmtree(state)
 
 
-def test_two_run_side_by_side_and_a_signal_or_a_part_that_dies_stops_all_of_one(tmp_path: Path) -> None:
+def test_a_signal_stops_all_of_it(tmp_path: Path) -> None:
+    with made_up(tmp_path) as up:
+        assert [_get(up.port, path) for path in ("/readyz", "/enginez")] == [200] * 2
+        up.make.send_signal(signal.SIGTERM)
+        assert _wait(up.is_gone, DOWN_WITHIN), up.said
+
+
+@pytest.mark.slow
+def test_two_run_side_by_side_and_a_part_that_dies_stops_all_of_one(tmp_path: Path) -> None:
     second_one = made_up(tmp_path, engine="stepfunctions", sample="conformance")
     with made_up(tmp_path) as first, second_one as second:
-        assert [_get(up.port, path) for up in (first, second) for path in ("/readyz", "/enginez")] == [200] * 4
-        first.make.send_signal(signal.SIGTERM)
-        assert _wait(first.is_gone, DOWN_WITHIN), first.said
+        _assert_all_stops_without(first, "worker.py", "worker")
         assert not second.is_gone()
         assert _get(second.port, "/readyz") == 200
         _assert_all_stops_without(second, "mcp-workflows serve", "sidecar")
 
 
-@linux_only
-@pytest.mark.slow
-def test_an_interrupt_of_make_itself_stops_everything(tmp_path: Path) -> None:
-    with made_up(tmp_path) as up:
-        up.make.send_signal(signal.SIGINT)
-        assert _wait(up.is_gone, DOWN_WITHIN), up.said
-        assert up.make.wait(DOWN_WITHIN) in {-signal.SIGINT, 130, 2}
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_a_terminal_stops_everything(tmp_path: Path) -> None:
-    with made_up(tmp_path) as up:
-        os.killpg(up.make.pid, signal.SIGINT)
-        assert _wait(up.is_gone, DOWN_WITHIN), up.said
-        assert "stopped" in up.said
+ENDS: Mapping[str, Callable[[Up], None]] = {
+    "an interrupt of make": lambda up: up.make.send_signal(signal.SIGINT),
+    "Ctrl-C": lambda up: os.killpg(up.make.pid, signal.SIGINT),
+    "a kill of make": lambda up: up.make.kill(),
+    "a kill of what make started": lambda up: up.child("scripts.up").kill(),
+}
 
 
 @linux_only
 @pytest.mark.slow
-def test_killing_make_leaves_nothing_running(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_whatever_ends_it_leaves_nothing_running(end: Callable[[Up], None], tmp_path: Path) -> None:
     with made_up(tmp_path) as up:
-        up.make.kill()
-        assert _wait(up.is_gone, DOWN_WITHIN), up.said
-
-
-@linux_only
-@pytest.mark.slow
-def test_killing_what_make_started_leaves_nothing_running(tmp_path: Path) -> None:
-    with made_up(tmp_path) as up:
-        up.child("scripts.up").kill()
+        end(up)
         assert _wait(up.is_gone, DOWN_WITHIN), up.said
 
 
@@ -162,13 +152,6 @@ def test_killing_what_make_started_leaves_no_process_of_airflow_running(tmp_path
         assert len(up.children) > 10
         up.child("scripts.up").kill()
         assert _wait(up.is_gone, DOWN_WITHIN), up.said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("words", "name"), [("worker.py", "worker"), ("start-dev", "engine")])
-def test_a_part_that_dies_is_named_and_all_stops(words: str, name: str, tmp_path: Path) -> None:
-    with made_up(tmp_path) as up:
-        _assert_all_stops_without(up, words, name)
 
 
 def _assert_all_stops_without(up: Up, words: str, name: str) -> None:
@@ -211,16 +194,10 @@ def test_a_taken_port_is_said_at_once(tmp_path: Path) -> None:
     assert f"port {port} is taken; try another one: PORT={port + 1}" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"engine": "steam"}, "no engine 'steam'; there is: airflow, buildbot, dbos, google, stepfunctions, temporal"),
-        ({"engine": "stepfunctions", "sample": "custom-adapter"}, "no sample 'custom-adapter'; there is: conformance,"),
-    ],
-)
-def test_an_unknown_engine_or_sample_lists_what_there_is(settings: dict[str, str], said: str, tmp_path: Path) -> None:
-    make = _make(free_port(), tmp_path / "log", **settings)
+def test_an_unknown_engine_lists_what_there_is(tmp_path: Path) -> None:
+    make = _make(free_port(), tmp_path / "log", engine="steam")
     assert make.wait(UP_WITHIN) == 2
+    said = "no engine 'steam'; there is: airflow, buildbot, dbos, google, stepfunctions, temporal"
     assert said in (tmp_path / "log").read_text()
 
 

@@ -119,7 +119,7 @@ async def two_tokens(
                 yield place, owner, other, end
 
 
-@pytest.mark.parametrize("ending", ["revoked", "expired"])
+@pytest.mark.parametrize("ending", ["revoked", pytest.param("expired", marks=pytest.mark.slow)])
 async def test_a_stream_gets_nothing_more_when_its_token_is_no_good(
     tmp_path: Path, providers: Providers, caplog: pytest.LogCaptureFixture, ending: str
 ) -> None:

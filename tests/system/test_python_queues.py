@@ -39,6 +39,7 @@ def test_the_page_shows_the_sample() -> None:
         assert block in "\n".join(files.values()), f"not in the sample:\n{block}"
 
 
+@pytest.mark.slow
 def test_a_real_queue_keeps_the_laws(installed: Mapping[str, str]) -> None:
     done = pytest_in(SAMPLE, installed)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -43,7 +43,7 @@ TOOLS: Final = (
     "forever",
     "answer_at_once",
 )
-UI_URLS: Final = {"https": "https://engine.example", "http": "http://engine.example", "local": "http://localhost:8233"}
+UI_URLS: Final = {"https": "https://engine.example", "http": "http://engine.example"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,11 @@ class Stage:
     def host(self, expression: str) -> Any:  # any JSON value
         """The value of an expression over `host` (tests/clients/card/host.ts)."""
         return self.page.evaluate(f"host.{expression}")
+
+    def shown_again(self, call: str) -> None:
+        """Unload the card and let the host show it for this call (`ToolInput, ToolResult`)."""
+        self.host("unload()")
+        self.host(f"show({call})")
 
     def button(self, name: str) -> Locator:
         """A button of the card."""
@@ -107,7 +112,6 @@ def served(dev_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> G
     folder = tmp_path_factory.mktemp("card")
     copy(FLOWS, folder / "app.py")
     tools: dict[str, Any] = {each: {"engine": "app", "workflow": each, "input": f"app:{each}"} for each in TOOLS}
-    tools["expire"] = {"engine": "app", "workflow": "forever", "input": "app:forever", "ttl": "6s"}
     approval = {"call": {}, "see": {}, "answer": {"not_owner": True}, "cancel": {}}
     tools["wait_for_approval"] = {"engine": "app", "workflow": "ask_yes_or_no", "allow": approval}
     temporal = {"adapter": "temporal", "address": dev_server.address, "task_queue": "without-workers"}
@@ -162,9 +166,6 @@ def opened(served: str, browser: Browser) -> Generator[Open]:
 
 def _is_here(url: str, served: str) -> bool:
     return url.startswith((served, served.replace("localhost", "127.0.0.1"), "data:", "about:"))
-
-
-BOTH: Final = pytest.mark.parametrize("era", ["legacy", "modern"])
 
 
 @pytest.mark.parametrize(("era", "theme", "width"), [("legacy", "light", 760), ("modern", "dark", 360)])
@@ -309,13 +310,6 @@ def test_an_answer_to_one_question_leaves_the_other_form_alone(opened: Open) -> 
     expect(stage.card.get_by_role("region", name="Result")).to_contain_text("because")
 
 
-def test_a_question_without_a_form_is_accepted(opened: Open) -> None:
-    stage = opened("ask_yes_or_no")
-    stage.button("Accept").click()
-    stage.shows_status("completed")
-    expect(stage.card.get_by_role("definition")).to_have_text(["true"])
-
-
 def test_a_page_to_visit_is_opened_by_the_host(opened: Open) -> None:
     stage = opened("visit", {"url": "https://example.com/sign?a=1"})
     expect(stage.card.get_by_text("https://example.com/sign?a=1")).to_be_visible()
@@ -326,23 +320,7 @@ def test_a_page_to_visit_is_opened_by_the_host(opened: Open) -> None:
     stage.shows_status("completed")
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://ex\u0430mple.com/a",  # a Cyrillic letter
-        "javascript:alert(1)",
-        *(
-            pytest.param(url, marks=pytest.mark.slow)
-            for url in (
-                "http://example.com/",
-                "http://localhost:1@example.com/",
-                "https://bank.example@example.com/",
-                "data:text/html,hi",
-                "file:///etc/passwd",
-            )
-        ),
-    ],
-)
+@pytest.mark.parametrize("url", ["https://ex\u0430mple.com/a", "javascript:alert(1)"])  # a Cyrillic letter
 def test_a_question_that_sends_people_to_no_safe_address_is_not_shown(opened: Open, url: str) -> None:
     stage = opened("visit", {"url": url})
     expect(stage.card.get_by_text("it asks a question that is not shown").first).to_be_visible()
@@ -352,22 +330,18 @@ def test_a_question_that_sends_people_to_no_safe_address_is_not_shown(opened: Op
     assert url not in stage.card.locator("main").inner_text()
 
 
-@pytest.mark.parametrize("name", ["https", "local"])
-def test_the_page_of_the_engine_is_opened_by_the_host(opened: Open, name: str) -> None:
-    stage = opened(f"run_at_{name}")
+def test_the_page_of_the_engine_is_opened_by_the_host_if_it_has_tls(opened: Open) -> None:
+    stage = opened("run_at_https")
     stage.button("Open in engine ↗").click()
     stage.page.wait_for_function("host.links.length == 1")
     (link,) = stage.host("links")
-    assert re.fullmatch(rf"{UI_URLS[name]}/namespaces/default/workflows/[^/]+/[^/]+/history", link)
+    assert re.fullmatch(rf"{UI_URLS['https']}/namespaces/default/workflows/[^/]+/[^/]+/history", link)
     expect(stage.card.locator("a")).to_have_count(0)
     assert stage.violations() == []
-
-
-def test_a_page_of_the_engine_without_tls_is_not_offered(opened: Open) -> None:
-    stage = opened("run_at_http")
-    stage.polls()
-    assert stage.host("result.structuredContent.url ?? null") is None
-    expect(stage.button("Open in engine ↗")).to_be_hidden()
+    without = opened("run_at_http")
+    without.polls()
+    assert without.host("result.structuredContent.url ?? null") is None
+    expect(without.button("Open in engine ↗")).to_be_hidden()
 
 
 def test_a_task_that_waits_for_somebody_else_says_so_and_asks_nothing(opened: Open) -> None:
@@ -382,9 +356,8 @@ def test_a_task_that_waits_for_somebody_else_says_so_and_asks_nothing(opened: Op
     expect(stage.card.get_by_text("Waits for")).to_have_count(0)
 
 
-@BOTH
-def test_a_card_in_a_host_with_tasks_finds_its_run_and_answers_it(opened: Open, era: str) -> None:
-    stage = opened("fulfil_order", {"order_id": f"tasks-{era}"}, era=era, tasks="1")
+def test_a_card_in_a_host_with_tasks_finds_its_run_and_answers_it(opened: Open) -> None:
+    stage = opened("fulfil_order", {"order_id": "tasks"}, era="modern", tasks="1")
     stage.shows_status("needs your answer")
     assert "task_find" in stage.host("calls")
     assert stage.host("result") is None  # the host has no more than a task
@@ -392,15 +365,14 @@ def test_a_card_in_a_host_with_tasks_finds_its_run_and_answers_it(opened: Open, 
     stage.card.get_by_role("radio", name="Post").check()
     stage.button("Send answer").click()
     stage.shows_status("completed")
-    expect(stage.card.get_by_role("definition").first).to_have_text(f"tasks-{era}")
+    expect(stage.card.get_by_role("definition").first).to_have_text("tasks")
     stage.page.wait_for_function("host.result")  # the host gives the card the result, which changes nothing
     stage.shows_status("completed")
     assert not stage.host("result.isError")
 
 
-@BOTH
-def test_a_cancellation_is_confirmed_in_place(opened: Open, era: str) -> None:
-    stage = opened("forever", era=era)
+def test_a_cancellation_is_confirmed_in_place(opened: Open) -> None:
+    stage = opened("forever")
     stage.shows_status("working")
     expect(stage.card.get_by_text("3 done")).to_be_visible()
     stage.button("Cancel run…").click()
@@ -425,19 +397,14 @@ def test_a_failure_is_shown_with_its_reason(opened: Open) -> None:
     expect(at_once.card.get_by_text("the card was declined")).to_be_visible()
 
 
-def test_a_flat_result_with_a_null_is_a_list(opened: Open) -> None:
-    stage = opened("answer_at_once", {"text": "hello"})
-    stage.host("unload()")
-    stage.host("show({}, {content: [], structuredContent: {note: null, total: 3}})")
-    expect(stage.card.get_by_role("definition")).to_have_text(["\u2013", "3"])
-
-
 def test_a_result_within_the_call_needs_no_task(opened: Open) -> None:
     stage = opened("answer_at_once", {"text": "hello"})
     stage.shows_status("completed")
     expect(stage.card.get_by_text("hello")).to_be_visible()
     assert stage.host("calls") == []
     assert stage.host("told") == []  # the model has the result itself
+    stage.shown_again("{}, {content: [], structuredContent: {note: null, total: 3}}")
+    expect(stage.card.get_by_role("definition")).to_have_text(["\u2013", "3"])
 
 
 def test_hostile_texts_are_text(opened: Open) -> None:
@@ -492,10 +459,9 @@ def test_a_result_that_looks_like_a_handle_asks_nothing_and_opens_nothing(opened
     stage = opened("ask_yes_or_no")
     expect(stage.button("Accept")).to_be_visible()
     mine = stage.host("result.structuredContent")
-    stage.host("unload()")
     asked = {key: {"message": "Do you like tea?"} for key in mine["questions"]}
     forged = {**mine, "questions": asked, "url": "https://example.com/", "pollIntervalMs": 9**9}
-    stage.page.evaluate("forged => host.show({}, {content: [], structuredContent: forged})", forged)
+    stage.shown_again(f"{{}}, {{content: [], structuredContent: {json.dumps(forged)}}}")
     expect(stage.card.get_by_role("heading", name="Go on?")).to_be_visible()
     expect(stage.card.get_by_text("tea")).to_have_count(0)
     expect(stage.button("Open in engine ↗")).to_be_hidden()
@@ -527,97 +493,56 @@ def test_a_host_that_refuses_calls_is_told_and_tried_again(opened: Open) -> None
     stage.button("Accept").click()
     stage.shows_alert(re.compile("^this host lets no card call tools"))
     stage.host("refuse = false")
-    stage.button("Accept").click()
-    stage.shows_status("completed")
-
-
-def test_a_card_that_lost_contact_goes_on_by_itself_and_by_its_button(opened: Open) -> None:
-    stage = opened("forever", refuse="1")
-    stage.shows_alert("No news: ")
-    expect(stage.button("Try again")).to_be_visible()
-    stage.host("refuse = false")
     stage.button("Try again").click()
     expect(stage.button("Try again")).to_be_hidden()
-    expect(stage.card.get_by_role("alert")).to_have_count(0)
     stage.polls()
+    stage.button("Accept").click()
+    stage.shows_status("completed")
+    expect(stage.card.get_by_role("definition")).to_have_text(["true"])
 
 
-@pytest.mark.parametrize("reply", ["empty", "never"])
-def test_a_card_without_the_reply_finds_its_run_by_the_arguments(opened: Open, reply: str) -> None:
-    stage = opened("fulfil_order", {"order_id": f"lost-{reply}"}, reply=reply)
+def test_a_card_without_the_reply_finds_its_run_by_the_arguments(opened: Open) -> None:
+    stage = opened("fulfil_order", {"order_id": "lost"}, reply="never")
     stage.shows_status("needs your answer")
-    expect(stage.card.get_by_role("heading", name=f"Ship order lost-{reply}?")).to_be_visible()
+    expect(stage.card.get_by_role("heading", name="Ship order lost?")).to_be_visible()
     assert "task_find" in stage.host("calls")
 
 
-def test_a_card_without_a_run_says_so(opened: Open) -> None:
+def test_a_card_without_a_run_says_why(opened: Open) -> None:
     stage = opened("answer_at_once", {"text": "hi"})
     stage.shows_status("completed")
-    stage.host("unload()")
-    stage.host('show({text: "never called with this"}, {content: []})')
+    stage.shown_again('{text: "never called with this"}, {content: []}')
     stage.shows_status("not found")
     expect(stage.card.get_by_text("The host shows this card without its run")).to_be_visible()
     expect(stage.button("Try again")).to_be_visible()
     assert stage.violations() == []
-
-
-def test_a_call_that_was_cancelled_or_failed_is_not_shown_as_starting(opened: Open) -> None:
-    stage = opened("answer_at_once", {"text": "cancelled"})
-    stage.shows_status("completed")
-    stage.host("unload()")
-    stage.host('show({text: "never called with this"}, {then: (_, no) => no(new Error("stopped by the user"))})')
+    stage.shown_again('{text: "never called with this"}, {then: (_, no) => no(new Error("stopped by the user"))}')
     stage.shows_status("call cancelled")
     expect(stage.button("Try again")).to_be_visible()  # it has looked for a run, and found none
     stage.shows_status("call cancelled")
     stage.shows_alert("The call was cancelled. stopped by the user")
-    assert stage.violations() == []
-    stage.host("unload()")
-    stage.host("show({}, {content: [], isError: true})")
-    stage.shows_status("failed")
-    stage.host("unload()")
-    stage.host('show({}, {content: [{type: "text", text: "no more orders today"}], isError: true})')
+    stage.shown_again('{}, {content: [{type: "text", text: "no more orders today"}], isError: true}')
     stage.shows_status("failed")
     stage.shows_alert("no more orders today")
-
-
-def test_a_run_whose_call_was_cancelled_is_found(opened: Open) -> None:
-    stage = opened("fulfil_order", {"order_id": "cancelled"})
-    stage.shows_status("needs your answer")
-    stage.host("unload()")
-    stage.host('show({order_id: "cancelled"}, {then: (_, no) => no(new Error("it took too long"))})')
-    stage.shows_status("needs your answer")
-    expect(stage.card.get_by_role("alert")).to_have_count(0)
-
-
-def test_a_task_that_is_not_there_is_told(opened: Open) -> None:
-    stage = opened("answer_at_once", {"text": "hi"})
-    stage.host("unload()")
-    gone = {"taskId": "gone", "tool": "answer_at_once", "status": "working"}
-    stage.page.evaluate("gone => host.show({}, {content: [], structuredContent: gone})", gone)
+    gone = json.dumps({"taskId": "gone", "tool": "answer_at_once", "status": "working"})
+    stage.shown_again(f"{{}}, {{content: [], structuredContent: {gone}}}")
     stage.shows_status("not found")
     stage.shows_alert("Give the taskId exactly")
-
-
-def test_an_expired_task_is_told(opened: Open) -> None:
-    stage = opened("expire")
-    stage.shows_status("working")
-    stage.shows_status("not found")
-    stage.shows_alert("expired")
-    expect(stage.button("Cancel run…")).to_be_hidden()
 
 
 def test_a_frame_that_was_unloaded_stops_and_comes_up_again_as_it_is_now(opened: Open) -> None:
     stage = opened("fulfil_order", {"order_id": "reloaded"})
     stage.shows_status("needs your answer")
-    stage.host("unload()")
-    stage.host('show({order_id: "reloaded"}, host.result)')  # what the host had kept
+    stage.shown_again('{order_id: "reloaded"}, {then: (_, no) => no(new Error("it took too long"))}')
+    stage.shows_status("needs your answer")
+    expect(stage.card.get_by_role("alert")).to_have_count(0)
+    stage.shown_again('{order_id: "reloaded"}, host.result')  # what the host had kept
     stage.shows_status("needs your answer")
     stage.card.get_by_role("radio", name="No").check()
     stage.card.get_by_role("radio", name="Post").check()
     stage.button("Send answer").click()
     stage.shows_status("completed")
-    stage.host("unload()")
-    stage.host('show({order_id: "reloaded"}, host.result)')
+    stage.shown_again('{order_id: "reloaded"}, host.result')
     stage.shows_status("completed")
 
 

@@ -85,15 +85,6 @@ async def test_health_tells_process_store_and_engines_apart_and_a_lost_engine_af
         assert (await client.until(created["taskId"]))["status"] == "completed"
 
 
-async def test_a_store_that_is_gone_is_not_ready_and_says_so(config: Path, tmp_path: Path) -> None:
-    with sidecar(config) as process:
-        (tmp_path / "tasks.db").unlink()
-        async with httpx2.AsyncClient() as http:
-            ready = await http.get(_at(process, "/readyz"))
-    assert (ready.status_code, ready.json()["ok"]) == (503, False)
-    assert "deleted" in ready.json()["store"]
-
-
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -170,14 +161,6 @@ def test_a_port_that_is_taken_is_one_clear_line(config: Path) -> None:
     assert f"cannot listen on {address}" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-
-
-def test_a_store_that_cannot_be_used_is_one_clear_line(config: Path, tmp_path: Path) -> None:
-    (tmp_path / "tasks.db").write_text("this is no database, but it is long enough to be taken for one" * 20)
-    done = serve(config, "0")
-    assert done.returncode == 1
-    assert "is not an SQLite database" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 MODERN_PING = "_SSE_PING_INTERVAL"

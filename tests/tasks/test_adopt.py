@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import pytest
-from mcp.client import Client as HostClient
-from mcp.server.lowlevel import Server
-from mcp.server.mcpserver import MCPServer
 
-from mcp_workflows import Tool, WatchTool, attach
-from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
-from mcp_workflows.adapter import Finding, Ref, Start, Status
+from mcp_workflows import Tool, WatchTool
+from mcp_workflows.access import ANONYMOUS, Principal
+from mcp_workflows.adapter import Ref, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
-from mcp_workflows.receiver.tool_list import Offer, Viewer
-from mcp_workflows.sidecar.checks import check
-from mcp_workflows.sidecar.cli.app import main
-from mcp_workflows.sidecar.cli.call import preview
-from mcp_workflows.sidecar.cli.progress import Screen
-from mcp_workflows.sidecar.cli.prompts import Answers
+from mcp_workflows.errors import EngineRefused, RequestError
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, open_store
-from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
-from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.questions import GateQuestion
-from mcp_workflows.tools.tool import WATCH_INPUT, AnyTool
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.commands import (
     Call,
     CallOutcome,
@@ -44,7 +32,7 @@ from mcp_workflows.wire.commands import (
     Finished,
     TaskView,
 )
-from tests.support.config_files import ENGINES, load, problems
+from tests.support.config_files import ENGINES, problems
 from tests.support.places import quiet
 
 pytestmark = pytest.mark.anyio
@@ -164,16 +152,6 @@ async def test_a_running_execution_becomes_a_task_that_begins_working_and_ends_w
     assert here.engine.calls["start"] == 1  # our own
 
 
-async def test_an_ended_execution_gives_its_result_at_once(here: House) -> None:
-    execution_id = await here.running("sleep", 0)
-    task = await here.watched("nap", execution_id)
-    assert (await here.get(task)).status is Status.SUCCEEDED
-    assert isinstance(await here.call("patient", execution_id), Finished)
-    plain = await here.call("no_tasks", execution_id)
-    assert isinstance(plain, Finished)
-    assert plain.result["structuredContent"] == {"slept": 0}
-
-
 async def test_however_many_watch_at_once_on_two_replicas_it_is_one_task_also_a_new_one(tmp_path: Path) -> None:
     async with house(tmp_path) as one, house(tmp_path) as two:
         execution_id = await one.running("forever")
@@ -223,14 +201,6 @@ async def test_a_tool_whose_permissions_changed_makes_a_new_task(tmp_path: Path)
             await after.service.cancel(first.task_id, ANN)
 
 
-async def test_the_operator_and_the_caller_get_one_task(here: House) -> None:
-    execution_id = await here.running("gated")
-    adopted = (await here.operator.adopt(TOOLS[9], execution_id, ANN, {}, DAY)).task
-    assert (await here.watched("closing", execution_id)).task_id == adopted.id
-    asked = adopted.seen.requests["close.1"].params["message"]
-    assert asked == f"Close «{execution_id}»?"
-
-
 # --- what is not shown
 
 
@@ -267,18 +237,6 @@ async def test_nobody_unknown_watches_anything(here: House) -> None:
     text = "tool billing is for identified callers only, and you are anonymous"
     assert errors == {(-32602, text)}
     assert here.engine.calls["adopt"] == before
-
-
-async def test_only_identified_callers_see_it_listed(here: House) -> None:
-    offer = Offer(tools={tool.name: tool for tool in TOOLS})
-    known, unknown = (
-        {tool["name"]: tool for tool in offer.listed(Viewer(identified=identified, takes_tasks=True))}
-        for identified in (True, False)
-    )
-    assert set(known) == {tool.name for tool in TOOLS}
-    assert set(unknown) == {"start"}
-    assert known["billing"]["inputSchema"] == WATCH_INPUT
-    assert "forever" in known["billing"]["description"]
 
 
 async def test_an_engine_that_gives_no_answer_is_said(here: House) -> None:
@@ -344,22 +302,7 @@ async def test_a_waiting_client_that_leaves_cancels_only_what_says_so(here: Hous
     assert here.engine.calls["cancel"] == cancelled
 
 
-# --- clients without tasks, and every other way of calling
-
-
 # --- configuration
-
-
-class NoAdoption(MemoryAdapter):
-    """An engine that cannot adopt."""
-
-    adopt = None  # type: ignore[assignment]  # taken away
-
-
-class Choosy(MemoryAdapter):
-    """An engine with an option that matters for a start only."""
-
-    start_options: ClassVar[frozenset[str]] = frozenset({"queue"})
 
 
 WATCHING = ENGINES + "tools:\n  it:\n    engine: orders\n    workflow: sleep\n    kind: watch\n"  # lines 3 to 7
@@ -375,86 +318,3 @@ WATCHING = ENGINES + "tools:\n  it:\n    engine: orders\n    workflow: sleep\n  
 )
 def test_what_cannot_be_said_of_it_is_refused_with_its_line(tmp_path: Path, more: str, said: str) -> None:
     assert said in " ".join(problems(tmp_path, WATCHING + more))
-
-
-def test_templates_of_it_know_the_execution_id_alone(tmp_path: Path) -> None:
-    asked = "message: x, schema: {type: object, properties: {ok: {type: boolean}}}"
-    sent = "['{{args.order}}', '{{answer.ok}}']"
-    written = f"    questions: {{ok: {{when: {{after_seconds: 0}}, send: {sent}, {asked}}}}}\n"
-    (problem,) = problems(tmp_path, WATCHING + written)
-    assert problem.startswith("8:")
-    assert "there is no argument 'order'" in problem
-
-
-def test_attaching_says_the_same() -> None:
-    server: Server[Any] = Server("test")
-    tool = watch("it", "sleep")
-    with pytest.raises(ConfigError, match="tool 'it': kind: the adapter of this engine cannot watch"):
-        attach(server, tools=[tool], engines={"memory": NoAdoption(MemorySettings())})
-    choosy = tool.model_copy(update={"options": {"queue": "q"}})
-    assert [place for place, _ in find_incompatibilities(choosy, Choosy)] == ["queue"]
-    assert attach(server, tools=[tool], engines={"memory": MemoryAdapter(MemorySettings())})
-
-
-async def test_a_servers_own_tests_can_watch_as_well() -> None:
-    @asynccontextmanager
-    async def lifespan(_: MCPServer[Any]) -> AsyncGenerator[None]:
-        async with workflows:
-            yield
-
-    server: MCPServer[Any] = MCPServer("own", lifespan=lifespan)
-    workflows = attach(server, tools=[watch("it", "Billing")], engines={"memory": MemoryAdapter(MemorySettings())})
-    async with workflows.testing() as trial:
-        trial.run_elsewhere("tonight", "Billing")
-        trial.run_elsewhere("other", "Payroll")
-        trial.succeed({"billed": 7})
-        async with HostClient(server) as host:
-            assert [tool.name for tool in (await host.list_tools()).tools][:1] == ["it"]
-            done = await host.call_tool("it", {"execution_id": "tonight"})
-            foreign = await host.call_tool("it", {"execution_id": "other"})
-    assert done.structured_content == {"billed": 7}
-    assert foreign.is_error
-    assert trial.starts == []
-
-
-# --- the command line
-
-
-async def test_check_needs_no_worker_for_what_is_only_watched(tmp_path: Path) -> None:
-    config = load(tmp_path, WATCHING.replace("workflow: sleep", "workflow: none_that_could_run"))
-    (row,) = [row for row in (await check(config)).rows if row.name == "it"]
-    found = Finding(ok=True, text="watches executions of none_that_could_run")
-    assert row.finding == replace(found, hint="seen on stdio only; over HTTP with server.auth or server.single_user")
-    alone = load(tmp_path, "server: {single_user: true}\n" + WATCHING)
-    assert [row.finding and row.finding.hint for row in (await check(alone)).rows if row.name == "it"] == [None]
-
-
-@pytest.mark.parametrize(("server", "owner"), [("{}", ANONYMOUS), ("{single_user: true}", LOCAL)])
-def test_what_the_operator_adopts_is_the_one_users_if_there_is_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, server: str, owner: Principal
-) -> None:
-    config = load(tmp_path, f"server: {server}\nstore: sqlite:///tasks.db\n{WATCHING}")
-    plan = Start(workflow="sleep", arguments=[0], key=uuid.uuid4().hex, created=datetime.now(UTC))
-    execution_id = anyio.run(MemoryAdapter(MemorySettings()).start, plan)
-    words = ["mcp-workflows", "tasks", "track", "it", execution_id, "-c", str(tmp_path / "workflows.yaml")]
-    monkeypatch.setattr("sys.argv", words)
-    monkeypatch.setattr("sys.path", sys.path[:])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    task_id = capsys.readouterr().out.strip()
-
-    async def read() -> Task | None:
-        async with config.store.open() as store:
-            return await store.get(task_id, owner.id)
-
-    task = anyio.run(read)
-    assert task is not None
-    assert (task.may_answer, task.may_cancel, task.execution.status) == (False, False, Status.SUCCEEDED)
-
-
-async def test_a_dry_run_says_what_would_be_watched(tmp_path: Path) -> None:
-    config = load(tmp_path, WATCHING)
-    told = await preview(config, config.tools[0], {"execution_id": "x"}, Answers([], [], Screen()))
-    assert (told["watches"], told["workflow"]) == ("x", "sleep")
-    assert "arguments" not in told

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import pytest
 
 from mcp_workflows import Kind
@@ -305,8 +304,3 @@ async def test_a_plain_call_whose_question_is_for_somebody_else_waits_for_the_an
             answer = {"taskId": asked[0]["taskId"], "content": {"answer": "yes"}}
             assert not (await bob.call("task_answer", answer)).result["isError"]
         assert not results[0].get("isError")
-
-
-async def test_without_a_token_nothing_is_there(tmp_path: Path) -> None:
-    async with place(tmp_path, tool()) as here, httpx2.AsyncClient() as http:
-        assert (await http.post(here.site.url, json={})).status_code == 401

@@ -22,8 +22,6 @@ from mcp_workflows.kit.functions import from_functions
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task, attempt, bind, observe, request_cancel
 from mcp_workflows.tasks.executions import Executions
-from mcp_workflows.tasks.gauges import TaskGauges
-from mcp_workflows.telemetry import Seen, Telemetry
 from mcp_workflows.testing import make_task
 
 pytestmark = pytest.mark.anyio
@@ -235,24 +233,3 @@ async def test_an_adapter_without_an_identity_is_known_by_its_name(tmp_path: Pat
         foreign = replace(plain, id="foreign", identity="memory:x")
         await store.create(foreign)
         assert (await executions.observe(foreign))[1] == f"engine plain: {FOREIGN}"
-
-
-class Collected(Telemetry):
-    """The gauges by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[str, Seen] = {}
-
-    def observe(self, name: str, seen: Seen, *, unit: str = "", description: str) -> None:
-        self.seen[name] = seen
-
-
-async def test_the_gauges_leave_out_tasks_of_another_engine(tmp_path: Path) -> None:
-    async with house(tmp_path, "staging") as here:
-        for name in ("prod", "staging", "staging"):
-            await here.store.create(bind(old_task(identity(tmp_path, name)), "h-1", datetime.now(UTC)))
-        await here.store.create(bind(old_task("memory:x", engine="removed"), "h-1", datetime.now(UTC)))
-        telemetry = Collected()
-        await TaskGauges(here.store, here.engines, telemetry).take()
-        assert [number for number, _ in telemetry.seen["tasks"]()] == [3]

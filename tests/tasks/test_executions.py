@@ -25,9 +25,8 @@ from mcp_workflows.receiver.task_tools.calls import outcome_in_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import SETTLING, Executions, rendered_response
-from mcp_workflows.tasks.service import CARD_WAIT, TaskService, time_left
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.testing import make_task
-from mcp_workflows.tools.hosts import LONGEST_WAIT
 from mcp_workflows.wire.commands import Call, Created, Finished, TaskView
 from tests.support.places import quiet
 from tests.support.served import memory_tools
@@ -106,23 +105,6 @@ async def test_one_key_is_one_task_on_two_replicas_however_many_call_at_once(tmp
         assert len(engine.handles) == 1
 
 
-async def test_a_key_with_other_arguments_is_refused_and_starts_nothing(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (service, engine):
-        await call(service, "forever", key="k" * 32, a=1)
-        with pytest.raises(RequestError, match="other arguments"):
-            await call(service, "forever", key="k" * 32, a=2)
-        assert len(engine.handles) == 1
-
-
-async def test_a_key_counts_per_principal_and_tool(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (service, engine):
-        mine = await call(service, "forever", key="k" * 32)
-        theirs = await call(service, "forever", key="k" * 32, owner=Principal(id="somebody"))
-        other = await call(service, "sleep", key="k" * 32)
-        assert len({mine.task_id, theirs.task_id, other.task_id}) == 3
-        assert len(engine.handles) == 3
-
-
 async def test_a_key_of_an_expired_task_starts_nothing_again(tmp_path: Path) -> None:
     tool = Tool.model_validate({"name": "brief", "engine": "memory", "workflow": "forever", "ttl": "100ms"})
     async with replica(tmp_path, tools=[tool]) as (service, engine):
@@ -163,60 +145,8 @@ async def test_an_engine_that_is_down_keeps_no_other_engines_rows_waiting(
                 await anyio.sleep(0.02)
 
 
-async def test_a_start_whose_reply_is_lost_is_a_task_and_starts_once(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (service, engine):
-        engine.faults.lost_start_replies = 1
-        task = await call(service, "sleep", seconds=0.1)
-        assert (task.status, task.message) == (Status.RUNNING, "starting")
-        assert (await until(service, task.task_id, Status.SUCCEEDED)).result is not None
-        assert len(engine.handles) == 1
-
-
-async def test_tasks_and_answers_survive_a_restart(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (service, _):
-        task = await call(service, "ask_two")
-        await until(service, task.task_id, Status.INPUT_REQUIRED)
-        await service.update(task.task_id, {"first": _accept("a")}, ANONYMOUS)
-    async with replica(tmp_path) as (service, _):
-        seen = await get(service, task.task_id)
-        assert set(seen.requests) == {"second"}
-        await service.update(task.task_id, {"second": _accept("b")}, ANONYMOUS)
-        assert (await until(service, task.task_id, Status.SUCCEEDED)).result
-
-
 def _accept(answer: str) -> Mapping[str, Any]:
     return {"action": "accept", "content": {"answer": answer}}
-
-
-class Unwilling(MemoryAdapter):
-    """Refuses to cancel: a definite no, until the test says otherwise."""
-
-    willing = False
-
-    async def cancel(self, ref: Ref) -> None:
-        if self.willing:
-            return await super().cancel(ref)
-        self.calls["refused"] += 1
-        raise EngineRefused("what is paid cannot be withdrawn")
-
-
-async def test_a_cancellation_that_is_refused_is_not_sent_with_each_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = Unwilling(MemorySettings(name=str(tmp_path)))
-    async with replica(tmp_path, engine=engine) as (service, _):
-        task = await call(service, "forever")
-        for times in (1, 2):  # a person who asks again is told the truth of that moment
-            await service.cancel(task.task_id, ANONYMOUS)
-            looks = engine.calls["describe"]
-            with anyio.fail_after(60):
-                while engine.calls["describe"] < looks + 2:
-                    assert (await get(service, task.task_id)).status is Status.RUNNING
-                    await anyio.sleep(0.02)
-            assert engine.calls["refused"] == times
-        engine.willing = True
-        monkeypatch.setattr("mcp_workflows.tasks.executions.REFUSED_FOR", 0.0)
-        await until(service, task.task_id, Status.CANCELLED)
 
 
 class Flaky(MemoryAdapter):
@@ -287,14 +217,6 @@ async def test_of_an_answer_and_its_contrary_at_once_the_engine_gets_one(tmp_pat
         assert engine.calls["answer"] == 1
 
 
-async def test_an_answer_taken_elsewhere_is_not_asked_for_again_here(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (one, _), replica(tmp_path) as (two, _):
-        task_id = (await call(one, "ask_two")).task_id
-        await until(one, task_id, Status.INPUT_REQUIRED)
-        await two.update(task_id, {"first": _accept("a")}, ANONYMOUS)
-        assert set((await get(one, task_id)).requests) == {"second"}
-
-
 @pytest.mark.parametrize("verb", ["start", "describe"])
 @pytest.mark.parametrize(
     ("tasks", "told"),
@@ -313,27 +235,6 @@ async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
         assert isinstance(outcome, Finished)
         said = outcome.result["content"][0]["text"]
         assert ("gives no answer" in said, told in said) == (True, True)
-
-
-async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.maintenance.RECOVER_EVERY", 0.05)
-    ttl = timedelta(seconds=0.2)
-    tools = [Tool(name="nap", engine="memory", workflow="sleep", ttl=ttl, tasks=TaskSupport.WAIT)]
-    async with replica(tmp_path, tools=tools) as (service, _):
-        for key in (None, "k" * 32):  # which leaves a tombstone
-            command = Call(
-                tool="nap",
-                arguments={"seconds": 0.8},
-                takes_tasks=False,
-                takes_questions=False,
-                idempotency_key=key,
-            )
-            with anyio.fail_after(60):
-                outcome = await service.call(command, ANONYMOUS, quiet)
-            assert isinstance(outcome, Finished)
-            assert outcome.result["structuredContent"] == {"slept": 0.8}
 
 
 class Odd(MemoryAdapter):
@@ -506,36 +407,3 @@ async def test_a_question_that_is_put_aside_stays_open_unless_the_workflow_asks_
     stays_open = action == "cancel" and declinable is not None
     sent = rendered_response(task, "q", {"action": action}, LOCAL)
     assert sent == (None if stays_open else {"action": action})
-
-
-# --- the time that a call waits for its workflow
-
-WAITING = Tool(name="order", engine="memory", workflow="order")
-PLAIN_CALL = Call(tool="order", arguments={}, takes_tasks=False, takes_questions=True, host="cursor-vscode")
-
-
-async def test_the_time_since_the_request_arrived_counts() -> None:
-    """A slow start must not be followed by the whole wait: the host would have given up."""
-    left = time_left(WAITING, replace(PLAIN_CALL, began=anyio.current_time() - 10))
-    assert left is not None
-    assert timedelta() < left <= timedelta(seconds=35)
-    assert time_left(WAITING, replace(PLAIN_CALL, began=anyio.current_time() - 60)) == timedelta()
-
-
-async def test_a_person_gets_time_to_answer_even_in_an_unknown_host() -> None:
-    assert time_left(WAITING, replace(PLAIN_CALL, host=None)) == timedelta(seconds=4)
-    assert time_left(WAITING, replace(PLAIN_CALL, host=None, asked=True)) == LONGEST_WAIT
-
-
-@pytest.mark.parametrize(
-    ("settings", "card", "left"),
-    [
-        ({"wait": timedelta(minutes=2)}, False, timedelta(minutes=2)),
-        ({"wait": timedelta(minutes=2)}, True, CARD_WAIT),
-        ({}, True, CARD_WAIT),
-        ({"tasks": TaskSupport.WAIT}, False, None),
-        ({"tasks": TaskSupport.FORBIDDEN}, False, None),
-    ],
-)
-async def test_the_tool_has_the_last_word(settings: dict[str, object], card: bool, left: timedelta | None) -> None:
-    assert time_left(WAITING.model_copy(update=settings), replace(PLAIN_CALL, shows_card=card)) == left

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,20 +15,17 @@ import pytest
 
 from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
-from mcp_workflows.adapter import Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import INVALID_PARAMS, ConfigError, RequestError
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
-from mcp_workflows.tools.prepare import SHORTEST_SECRET
 from mcp_workflows.tools.questions import Question
 from mcp_workflows.tools.tool import AnyTool
-from mcp_workflows.wire import v2025_11_25, v2026_07_28
-from mcp_workflows.wire.commands import Call, CallOutcome, Created, Finished, Questions
+from mcp_workflows.wire import v2026_07_28
+from mcp_workflows.wire.commands import Call, CallOutcome, Created, Questions
 from mcp_workflows.wire.params import KEY_PATHS, OWN_KEY, KeyPath
 from tests.support.in_memory import MODERN, entered, line
 from tests.support.places import quiet
@@ -159,20 +155,6 @@ async def test_the_first_key_of_the_list_counts_and_ours_always_does(tmp_path: P
         assert await here.meant({"taskId": "t"}, paths=()) != await here.meant({"taskId": "t"}, paths=())
 
 
-BAD: Sequence[Any] = ["", "x" * 257, 7, True, ["toolu_1"], {"id": "toolu_1"}, "\ud800"]
-
-
-@pytest.mark.parametrize("bad", BAD)
-async def test_what_can_be_no_key_of_a_host_is_passed_over(tmp_path: Path, bad: Any) -> None:
-    for meta in ({"claudecode/toolUseId": bad}, {SEP: {"taskId": bad}}, {SEP: bad}):
-        params = {"name": "forever", "_meta": {**meta, "taskId": "t-1"}}
-        for call in (
-            v2026_07_28.parse_call(params, MODERN_CLIENT),
-            v2025_11_25.parse_call(params, in_core=True, takes_questions=True),
-        ):
-            assert call.host_key == ("taskId", "t-1")
-
-
 async def test_the_list_of_places_is_read_by_both_eras_through_a_server(tmp_path: Path) -> None:
     paths = (("acme", "call.id"),)
     meta = {"acme": {"call.id": "c-1"}}
@@ -229,19 +211,6 @@ async def test_after_the_window_it_is_another_call_with_an_execution_of_its_own(
         assert len(here.engine.handles) == 3
 
 
-async def test_a_window_of_a_clock_that_was_ahead_ends_with_its_task(tmp_path: Path) -> None:
-    async with replica(tmp_path) as here:
-        here.clock.now += timedelta(days=91)
-        first = await here.task("deduped")
-        here.clock.now -= timedelta(days=91)
-        assert await here.task("deduped") == first
-        await here.service.cancel(first, ADA)
-        with anyio.fail_after(60):
-            while (await here.service.get(first, ADA)).status is not Status.CANCELLED:
-                await anyio.sleep(0.01)
-        assert await here.task("deduped") != first
-
-
 async def test_two_replicas_that_open_a_window_at_once_open_one(tmp_path: Path) -> None:
     clock = Clock()
     async with replica(tmp_path, clock) as one, replica(tmp_path, clock) as two:
@@ -268,14 +237,6 @@ async def test_a_task_that_can_be_read_no_more_is_not_started_again_within_the_w
         here.clock.now += WINDOW
         await here.task("brief")
         assert len(here.engine.handles) == 2
-
-
-async def test_what_was_refused_may_be_called_again_at_once(tmp_path: Path) -> None:
-    async with replica(tmp_path) as here:
-        for _ in range(2):
-            outcome = await here.outcome("broken")
-            assert isinstance(outcome, Finished)
-            assert "no such workflow" in outcome.result["content"][0]["text"]
 
 
 async def test_a_call_that_went_through_questions_starts_once_however_late_it_is_sent_again(tmp_path: Path) -> None:
@@ -319,19 +280,6 @@ async def test_an_anonymous_key_must_be_a_secret(tmp_path: Path) -> None:
 
 # --- the page about them
 
-PAGE = (Path(__file__).parents[2] / "docs" / "retries.md").read_text()
-
-
-def test_the_page_shows_what_is_so(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    loaded: list[Config] = []
-    for text in blocks:
-        (tmp_path / "workflows.yaml").write_text(text)
-        loaded.append(load_config(tmp_path / "workflows.yaml", {}))
-    assert [isinstance(tool := config.tools[0], Tool) and bool(tool.labels) for config in loaded] == [False, True]
-    assert [tuple(config.server.key_paths) for config in loaded] == [tuple(KEY_PATHS)] * 2
-    assert f"at least {SHORTEST_SECRET} characters" in PAGE
-
 
 BAD_PATHS: Sequence[Any] = ["taskId", [7], [[]], [""], [["a", 7]], [{"a": "b"}]]
 
@@ -346,11 +294,3 @@ def test_places_that_can_be_none_are_found_when_they_are_loaded(tmp_path: Path, 
     (tmp_path / "workflows.yaml").write_text(json.dumps(written))
     with pytest.raises(ConfigError, match="idempotency_keys"):
         load_config(tmp_path / "workflows.yaml", {})
-
-
-async def test_one_number_of_a_host_with_other_arguments_is_another_call(tmp_path: Path) -> None:
-    async with replica(tmp_path) as here:
-        key = ("taskId", "the conversation")
-        first = await here.task("forever", host_key=key)
-        assert await here.task("forever", host_key=key, arguments={"a": 2}) != first
-        assert await here.task("forever", host_key=key) == first

@@ -14,7 +14,7 @@ import pytest
 
 from mcp_workflows import Kind
 from mcp_workflows.access import Principal
-from mcp_workflows.access.audit import Event, Record
+from mcp_workflows.access.audit import Record
 from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
@@ -26,7 +26,6 @@ from mcp_workflows.task import (
     LONGEST_PAUSE,
     SHORTEST_PAUSE,
     Task,
-    attempt,
     bind,
     deliver_cancel,
     expire,
@@ -210,16 +209,6 @@ async def test_what_has_not_ended_in_its_grace_is_terminated_with_the_reason(her
     assert (await here.get(task)).message == OVER
 
 
-async def test_what_ends_in_its_grace_ends_as_it_ends_and_is_not_terminated(here: House) -> None:
-    task = await here.cancelled("stubborn", seconds=0)
-    other = await here.cancelled("stubborn")
-    here.clock.now += seconds(30)
-    await here.until(other, lambda row: row.ended)
-    row = await here.until(task, lambda row: row.ended)
-    assert (row.execution.status, row.terminated) == (Status.SUCCEEDED, None)
-    assert [handle for handle, _ in here.engine.ended] == [other.handle]
-
-
 async def test_the_client_is_told_the_time_at_which_it_will_be_terminated_until_then_it_works(here: House) -> None:
     task = await here.cancelled("stubborn")
     due = here.clock.now + seconds(30)
@@ -273,26 +262,6 @@ async def test_what_cannot_be_terminated_is_tried_again_later_and_later_and_keep
         await here.until(task, lambda row: row.ended)
 
 
-async def test_an_engine_that_is_silent_keeps_no_other_engine_waiting(here: House) -> None:
-    there = await here.call("there")
-    task = await here.call("dropped")
-    here.engine.faults.silent = frozenset({"cancel", "describe"})
-    here.clock.now += seconds(3600)
-    await here.until(there, lambda row: row.ended)
-    assert (await here.row(task.id)).ended is None
-
-
-def test_the_pause_before_another_try_grows_up_to_ten_minutes() -> None:
-    task = request_cancel(bind(make_task(grace=30.0), "h", NOON), NOON)
-    pauses, now = list[float](), NOON
-    for _ in range(7):
-        task = postpone(task, now)
-        assert task.due is not None
-        pauses.append((task.due - now).total_seconds())
-        now = task.due
-    assert pauses == [30, 30, 60, 120, 240, 480, 600]
-
-
 # --- two replicas
 
 
@@ -320,16 +289,6 @@ async def test_what_a_replica_was_killed_at_another_does_as_soon_as_its_lease_is
     assert (await here.row(task.id)).ended is None
     here.clock.now += LEASE
     await here.until(task, lambda row: row.ended)
-
-
-async def test_what_a_replica_terminated_just_before_it_died_is_not_terminated_again(here: House) -> None:
-    task = await here.cancelled("stubborn")
-    ref = Ref(workflow=task.workflow, handle=str(task.handle))
-    await here.engine.terminate(ref, "by the one that died before it could note it")
-    here.clock.now += seconds(30)
-    row = await here.until(task, lambda row: row.ended)
-    assert row.execution.message == "terminated: by the one that died before it could note it"
-    assert len(here.engine.ended) == 1
 
 
 async def test_a_replica_that_lost_its_lease_breaks_off(here: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,17 +320,6 @@ async def test_an_execution_outlives_its_task_unless_the_tool_says_cancel(here: 
     await here.until(dropped, lambda row: row.tombstone)
     await here.until(kept, lambda row: row.tombstone)
     assert here.engine.asked == [dropped.handle]
-
-
-async def test_an_execution_that_is_cancelled_on_expiry_has_its_grace_too(here: House) -> None:
-    task = await here.call("ended", seconds=1e6)
-    here.clock.now += seconds(3600)
-    await here.until(task, lambda row: row.cancel_delivered)
-    here.clock.now += seconds(30)
-    await here.until(task, lambda row: row.tombstone)
-    assert [handle for handle, _ in here.engine.ended] == [task.handle]
-    outcomes = [record.outcome for record in here.records if record.event is Event.CANCEL]
-    assert outcomes == ["expired", "terminated"]
 
 
 # --- an engine that forgets first
@@ -424,54 +372,6 @@ async def test_a_clock_that_is_ahead_for_a_while_erases_cancels_and_terminates_n
     assert "forward by 91 days, 0:00:00: nothing expires" in said[0]
 
 
-async def test_a_grace_goes_on_when_the_clock_is_right_again(here: House) -> None:
-    task = await here.cancelled("stubborn")
-    here.clock.moved = 91 * DAY
-    late = await here.cancelled("stubborn")
-    await gone_round(here, 1)
-    assert here.engine.ended == []
-    here.clock.moved = timedelta()
-    here.clock.now += seconds(30)
-    await here.until(task, lambda row: row.ended)
-    await here.until(late, lambda row: row.cancel_requested and row.cancel_requested <= here.clock.now)
-    here.clock.now += seconds(30)
-    await here.until(late, lambda row: row.ended)
-
-
-async def test_a_clock_that_stays_where_it_was_set_is_believed_after_an_hour(here: House) -> None:
-    task = await here.call("kept", seconds=1e6)
-    here.clock.moved = 2 * DAY
-    await gone_round(here, 1)
-    assert not (await here.row(task.id)).tombstone
-    here.clock.now += timedelta(minutes=58)
-    await gone_round(here, 1)
-    assert not (await here.row(task.id)).tombstone
-    here.clock.now += timedelta(minutes=2)
-    await here.until(task, lambda row: row.tombstone)
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-async def test_a_cancellation_asked_for_while_the_clock_was_ahead_is_delivered_once_it_is_right(
-    tmp_path: Path, restarted: bool
-) -> None:
-    clock = Clock()
-    async with house(tmp_path, clock) as here:
-        task = await here.call("plain")
-        clock.moved = timedelta(hours=20)
-        here.engine.faults.unavailable = frozenset({"cancel"})
-        await here.service.cancel(task.id, ANN)
-        if not restarted:
-            await anyio.sleep(0.1)  # the housekeeping sees every 10 ms where the clock is
-            clock.moved = timedelta()
-            here.engine.faults.unavailable = frozenset()
-            await here.until(task, lambda row: row.ended)
-    clock.moved = timedelta()
-    async with house(tmp_path, clock) as here:
-        here.engine.faults.unavailable = frozenset()
-        await here.until(task, lambda row: row.ended)
-        assert len(here.engine.asked) == restarted
-
-
 def test_a_clock_is_believed_as_long_as_it_passes_evenly() -> None:
     clock = Clock()
     check = ClockCheck(clock, clock.uptime)
@@ -507,33 +407,11 @@ SET_BACK: Mapping[str, tuple[Task, datetime | None]] = {
 }
 
 
-def test_an_attempt_by_a_clock_that_was_ahead_settles_once_it_is_right_if_the_row_can_be_found() -> None:
-    ahead = attempt(make_task(created=NOON), NOON + 91 * DAY)
-    assert set_back(ahead, NOON) == replace(ahead, attempted=NOON)
-    unfindable = replace(ahead, created=NOON + 91 * DAY)
-    assert set_back(unfindable, NOON) is unfindable
-    bound = bind(ahead, "h", NOON)
-    assert set_back(bound, NOON) is bound
-
-
 @pytest.mark.parametrize("case", SET_BACK)
 def test_what_a_clock_that_was_ahead_has_put_off_is_due_once_it_is_right(case: str) -> None:
     task, due = SET_BACK[case]
     assert set_back(task, NOON).due == due
     assert set_back(set_back(task, NOON), NOON + seconds(1)) == set_back(task, NOON)
-
-
-def test_what_is_put_off_as_usual_is_not_due_sooner_by_a_clock_that_is_right() -> None:
-    asked = request_cancel(BOUND_TO_GRACE, NOON)
-    for task in (
-        asked,
-        postpone(asked, NOON + DAY),
-        deliver_cancel(asked, NOON),
-        deliver_cancel(replace(asked, grace=9e9), NOON),
-    ):
-        for now in (task.not_before, NOON + DAY):
-            assert now is not None
-            assert set_back(task, now) is task
 
 
 # --- expired, or never there
@@ -603,16 +481,6 @@ def test_what_is_over_is_not_cancelled_any_more(change: Callable[[Task, datetime
     task, _ = DUE[case]
     assert change(task, LATER).due is None
     assert change(task, LATER).terminated is None
-
-
-def test_nothing_is_said_of_a_cancellation_once_it_has_ended() -> None:
-    done = observe(request_cancel(GRACE, NOON), Execution(status=Status.SUCCEEDED, message="done"), LATER)
-    assert done.seen.message == "done"
-
-
-def test_a_cancellation_of_a_tool_without_a_grace_is_no_change_to_be_seen() -> None:
-    asked = deliver_cancel(request_cancel(BOUND, LATER), LATER)
-    assert (asked.shown, asked.updated) == (BOUND.shown, NOON)
 
 
 def test_a_tombstone_holds_nothing_of_the_task_but_whose_it_was() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -117,14 +117,6 @@ async def test_the_tasks_beyond_those_that_are_remembered_are_counted_and_wait_f
     assert await here.seen() == ["h0", "h1", "h2"]
 
 
-async def test_a_restart_begins_no_round_before_its_time_and_misses_none(here: Place) -> None:
-    assert await here.seen() == ALL
-    here.now += EVERY - timedelta(seconds=1)
-    assert await here.seen() == []
-    here.now += timedelta(seconds=1)
-    assert await here.seen() == ALL
-
-
 async def test_a_round_that_was_killed_goes_on_at_its_place_in_another_process_as_soon_as_the_lease_is_over(
     here: Place,
 ) -> None:
@@ -181,15 +173,6 @@ async def test_a_clock_that_is_set_back_delays_no_round_and_hides_no_task(here: 
     assert await here.seen() == ALL
 
 
-async def test_tasks_of_one_moment_are_all_looked_at_and_young_ones_later(here: Place) -> None:
-    for number in range(MANY):
-        await here.add(f"same{number}", OLD - DAY)
-        await here.add(f"young{number}", NOON - timedelta(minutes=number))
-    seen = await here.seen()
-    assert len(seen) == 2 * MANY
-    assert {*seen} == {*ALL, *(f"same{number}" for number in range(MANY))}
-
-
 async def test_a_silent_engine_is_left_alone_and_its_round_goes_on_once_it_answers(here: Place) -> None:
     await here.add("there", OLD, engine="other")
     adapters = {name: MemoryAdapter(MemorySettings()) for name in ("api", "other")}
@@ -224,30 +207,3 @@ async def test_a_silent_engine_is_left_alone_and_its_round_goes_on_once_it_answe
         here.looks.clear()
         await scan.round()
         assert here.looks == ALL[:3]
-
-
-async def test_the_task_whose_look_makes_its_engine_look_silent_stops_the_round_once_at_most(here: Place) -> None:
-    async with Engines({"api": MemoryAdapter(MemorySettings())}) as engines:
-
-        def silence(_: str) -> str | None:
-            return "no answer" if here.looks and here.looks[-1] == "h3" else None
-
-        engines.silence = silence  # type: ignore[method-assign]  # as after a look that took long
-        await here.scan(engines).round()
-        assert here.looks == ALL[:4]
-        here.looks.append("a read of a client")
-        await here.scan(engines).round()
-        assert here.looks[5:] == ALL[4:]
-
-
-async def test_a_note_of_another_version_begins_a_new_round(here: Place) -> None:
-    assert await here.seen() == ALL
-    await here.store.put_note("(retention)", "api", {"page": 7}, until=NOON + DAY)
-    assert await here.seen() == ALL
-
-
-async def test_ended_expired_and_unbound_tasks_are_not_looked_at(here: Place) -> None:
-    await here.store.create(replace(make_task(engine="api", created=OLD, updated=OLD), expires=None))
-    over = make_task(engine="api", created=OLD, updated=OLD, expires=NOON)
-    await here.store.create(bind(over, "over", OLD))
-    assert await here.seen() == ALL

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import Failure, Ref, Start, StartGuarantee, Status
-from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.adapter.memory import MemoryAdapter
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StartConflict
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task, attempt
-from mcp_workflows.tasks.executions import Executions, ObservedTask
-from mcp_workflows.tasks.start import OUTCOME_UNKNOWN, TaskCreation, order_of
+from mcp_workflows.tasks.executions import Executions
+from mcp_workflows.tasks.start import TaskCreation, order_of
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 
 pytestmark = pytest.mark.anyio
@@ -118,13 +117,6 @@ async def died(here: Replica, clock: Clock, *, started: bool) -> Task:
 # --- one execution
 
 
-async def test_a_start_with_its_reply_is_one_call_and_no_search(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock) as here:
-        task = await here.create(new_task(clock))
-        assert [task.handle] == here.engine.handles
-        assert here.engine.calls == {"start": 1}
-
-
 async def test_a_start_whose_reply_was_lost_is_found_and_not_started_again(tmp_path: Path, clock: Clock) -> None:
     async with replica(tmp_path, clock) as here:
         here.engine.faults.lost_start_replies = 1
@@ -144,17 +136,6 @@ async def test_a_list_that_lags_behind_starts_nothing_again(tmp_path: Path, cloc
         here.engine.faults.lag = 0
         assert [await here.handle(task)] == here.engine.handles
         assert here.engine.calls["start"] == 1
-
-
-async def test_looking_in_vain_puts_nothing_off(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock) as here:
-        task = await died(here, clock, started=False)
-        for _ in range(3):
-            clock.time += ALMOST / 3
-            assert NOT_KNOWN in await here.unknown(task)
-            assert await here.row(task) == task
-        clock.time = task.created + SETTLING
-        assert [await here.handle(task)] == here.engine.handles
 
 
 async def test_what_nobody_asks_for_is_found_in_the_background(tmp_path: Path, clock: Clock) -> None:
@@ -197,45 +178,7 @@ async def test_a_clock_that_jumps_ahead_starts_nothing_again_that_cannot_be_seen
         assert here.engine.calls["start"] == 1
 
 
-class Bounded(FindableMemoryAdapter):
-    """Notes from when on it is told to look."""
-
-    since: datetime | None = None
-
-    async def find(self, start: Start) -> str | None:
-        self.since = start.created
-        return await super().find(start)
-
-
-async def test_what_a_clock_has_dated_that_was_ahead_is_looked_for_in_the_day_before(
-    tmp_path: Path, clock: Clock
-) -> None:
-    engine = Bounded(settings(tmp_path))
-    async with replica(tmp_path, clock, engine) as here:
-        engine.faults.lost_start_replies = 1
-        task = await here.create(new_task(clock))
-        clock.time -= timedelta(days=91)
-        assert [await here.handle(task)] == engine.handles
-        assert engine.since == clock.time - timedelta(days=1)
-
-
 # --- replicas
-
-
-class InStep(FindableMemoryAdapter):
-    """The first searches of two replicas have both found nothing before either goes on."""
-
-    searched = 0
-    both = anyio.Event()
-
-    async def find(self, start: Start) -> str | None:
-        """As always; it tells so late."""
-        found = await super().find(start)
-        InStep.searched += 1
-        if InStep.searched == 2:
-            InStep.both.set()
-        await InStep.both.wait()
-        return found
 
 
 class Held(FindableMemoryAdapter):
@@ -373,22 +316,6 @@ async def test_an_engine_that_cannot_be_searched_starts_and_closes_nothing(
         assert [await here.handle(task)] == here.engine.handles
 
 
-class Denied(FindableMemoryAdapter):
-    """May not list executions."""
-
-    async def find(self, start: Start) -> str | None:
-        """Never."""
-        raise EngineRefused("no permission to list executions", final=True)
-
-
-async def test_who_may_not_search_starts_nothing_again(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock, Denied(settings(tmp_path))) as here:
-        task = await died(here, clock, started=False)
-        clock.time += SETTLING
-        assert "no permission to list executions" in await here.unknown(task)
-        assert not here.engine.handles
-
-
 async def test_a_key_with_another_input_is_told(tmp_path: Path, clock: Clock) -> None:
     async with replica(tmp_path, clock) as here:
         task = await died(here, clock, started=False)
@@ -408,54 +335,6 @@ def _failure(task: Task) -> Failure:
 
 
 # --- pace, and what cannot be found
-
-
-async def test_an_execution_is_not_looked_for_at_each_look(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.start.FIND_EVERY", 3600)
-    async with replica(tmp_path, clock) as here:
-        task, other = await died(here, clock, started=False), await died(here, clock, started=False)
-        for _ in range(3):
-            with pytest.raises(EngineUnavailable, match=NOT_KNOWN) as untold:
-                await here.ensure_started(task)
-            assert untold.value.throttled  # who waits for it waits on
-        assert here.engine.calls["find"] == 1
-        assert NOT_KNOWN in await here.unknown(other)
-        assert here.engine.calls["find"] == 2
-
-
-async def test_who_waits_for_a_task_waits_on_until_it_is_found(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock) as here:
-        task = await died(here, clock, started=True)
-        here.engine.faults.lag = 3600
-        engines = Engines({"memory": here.engine})
-        async with (
-            engines,
-            Executions(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock) as one,
-        ):
-            assert await one.observe(task) == (task, f"engine memory: {NOT_KNOWN}")
-
-            async def enough(observed: ObservedTask) -> bool:
-                return observed.task.handle is not None
-
-            with anyio.fail_after(60):
-                async with anyio.create_task_group() as group:
-                    group.start_soon(searched_twice, here)
-                    assert (await one.follow(task, enough, timeout=0)).handle == here.engine.handles[0]
-
-
-async def searched_twice(here: Replica) -> None:
-    """Then its list has it."""
-    while here.engine.calls["find"] < 2:
-        await anyio.sleep(0.02)
-    here.engine.faults.lag = 0
-
-
-class Blind(MemoryAdapter):
-    """Says that executions can be found, and cannot find them."""
-
-    starts = StartGuarantee.FINDABLE
 
 
 class HeldOnce(Held):
@@ -484,17 +363,6 @@ async def test_a_start_that_is_under_way_elsewhere_is_not_given_up_by_a_clock_th
         assert await here.handle(await here.row(task)) in here.engine.handles
 
 
-async def test_without_a_search_the_outcome_stays_unknown(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock, Blind(MemorySettings(name=str(tmp_path)))) as here:
-        here.engine.faults.lost_start_replies = 1
-        task = await here.create(new_task(clock))
-        clock.time += SETTLING
-        failure = _failure(await here.ensure_started(task))
-        assert failure is not None
-        assert (failure.kind, failure.text) == (OUTCOME_UNKNOWN.kind, f"{OUTCOME_UNKNOWN.text} (the reply was lost)")
-        assert here.engine.calls["start"] == 1
-
-
 @pytest.mark.parametrize("kind", [MemoryAdapter, FindableMemoryAdapter])
 async def test_nothing_is_started_for_what_is_left_of_a_task_that_has_expired(
     tmp_path: Path, clock: Clock, kind: type[MemoryAdapter]
@@ -507,15 +375,3 @@ async def test_nothing_is_started_for_what_is_left_of_a_task_that_has_expired(
         with pytest.raises(EngineUnavailable, match="expired"):
             await here.ensure_started(task)
         assert not here.engine.handles
-
-
-async def test_a_row_of_an_older_version_has_settled_since_it_was_created(tmp_path: Path, clock: Clock) -> None:
-    async with replica(tmp_path, clock) as here:
-        task = await died(here, clock, started=False)
-    with closing(sqlite3.connect(tmp_path / "tasks.db")) as file, file:
-        file.execute("UPDATE tasks SET task = json_remove(task, '$.attempted')")
-    async with replica(tmp_path, clock) as here:
-        assert (await here.row(task)).attempted is None
-        assert NOT_KNOWN in await here.unknown(task)
-        clock.time += SETTLING
-        assert [await here.handle(task)] == here.engine.handles

@@ -93,19 +93,3 @@ async def test_when_the_disk_fails_the_error_says_that_it_may_run(
             await here.create(task)
         assert (await here.create(new_task(idempotency_key="k"))).id == task.id
         assert len(here.engine.handles) == 1
-
-
-class BrokenStore(SQLiteStore):
-    """Of somebody else."""
-
-    async def change(
-        self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
-    ) -> Task | None:
-        """Break."""
-        raise RuntimeError("broken")
-
-
-async def test_an_error_that_nobody_expects_arrives_as_it_is(tmp_path: Path) -> None:
-    async with creation(tmp_path, BrokenStore) as here:
-        with pytest.raises(RuntimeError, match="broken"):
-            await here.create(new_task())

@@ -8,13 +8,11 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import anyio
 import pytest
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, Status
-from mcp_workflows.adapter.memory import MemoryTooling
+from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.testing import (
     FindableMemoryAdapter,
@@ -23,7 +21,6 @@ from mcp_workflows.testing import (
     MemorySettings,
     Role,
     Subject,
-    adapter_contract,
     laws,
 )
 
@@ -94,23 +91,6 @@ async def test_a_describe_that_waits_for_what_runs_is_caught(kind: type[MemoryAd
     assert found.startswith("describe() took more than 0.2 s: it is one look, and waits for nothing")
 
 
-class OneAtATime(MemoryAdapter):
-    """What is started while another runs has to wait: it never ends before `patience` is over."""
-
-    endless = False
-
-    async def start(self, start: Start) -> str:
-        started = await super().start(replace(start, workflow="forever") if self.endless else start)
-        self.endless = start.workflow == "forever"
-        return started
-
-
-async def test_an_engine_that_runs_one_at_a_time_can_be_looked_at() -> None:
-    subject = subject_of(OneAtATime)
-    async with subject.new_adapter() as adapter:
-        await laws.a_look_at_a_running_execution_never_waits(subject, adapter)
-
-
 class SilentAnswer(MemoryAdapter):
     """Ignores answers to what it does not know."""
 
@@ -149,22 +129,6 @@ async def test_a_verb_that_says_nothing_of_an_execution_that_is_not_there_is_cau
     found = await said(laws.an_execution_nobody_started_is_not_found, kind)
     assert found.startswith(told)
     assert ("it raised EngineUnavailable: the engine in memory" if kind is UnsureLook else "it returned None") in found
-
-
-class RefusingMemory(MemoryAdapter):
-    """Says no instead, as an HTTP system does with a 404."""
-
-    async def cancel(self, ref: Ref) -> None:
-        try:
-            await super().cancel(ref)
-        except ExecutionNotFound as error:
-            raise EngineRefused(str(error)) from None
-
-
-async def test_a_definite_no_to_a_cancellation_of_what_is_not_there_will_do() -> None:
-    subject = subject_of(RefusingMemory)
-    async with subject.new_adapter() as adapter:
-        await laws.an_execution_nobody_started_is_not_found(subject, adapter)
 
 
 class LettingThrough(MemoryAdapter):
@@ -263,35 +227,6 @@ class Promising(MemoryAdapter):
 async def test_a_false_promise_that_nothing_was_started_is_told() -> None:
     found = await said(laws.a_start_whose_reply_was_lost_is_found_again, Promising)
     assert "EngineUnavailable(sent=False) is a promise that nothing was started" in found
-
-
-class UnsureTooling(MemoryTooling):
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        return Finding(ok=None, text="the engine does not list its workflows")
-
-
-class Unsure(MemoryAdapter):
-    """Cannot say which workflows there are, and says so."""
-
-    tooling: Any = UnsureTooling
-
-
-class WrongTooling(MemoryTooling):
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        return Finding(ok=False, text="no such workflow")
-
-
-class Wrong(MemoryAdapter):
-    """Says that what is there is not."""
-
-    tooling: Any = WrongTooling
-
-
-async def test_a_check_may_say_that_it_is_unknown_but_not_that_there_is_none() -> None:
-    subject = subject_of(Unsure)
-    async with subject.new_adapter() as adapter:
-        await adapter_contract.checks_find_out_what_is_there(subject, adapter)
-    assert "no such workflow" in await said(adapter_contract.checks_find_out_what_is_there, Wrong)
 
 
 class BlockingForLong(MemoryAdapter):

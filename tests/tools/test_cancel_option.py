@@ -109,10 +109,3 @@ AT_ONCE = "a cancellation ends executions of this engine at once: leave `cancel`
 def test_a_grace_needs_an_engine_that_can_be_gentle_and_then_terminate(kind: type[Adapter], said: str | None) -> None:
     tool = Tool.model_validate({"name": "t", "engine": "e", "workflow": "w", "cancel": {"grace": "1s"}})
     assert dict(find_incompatibilities(tool, kind)).get("cancel") == said
-
-
-def test_a_default_says_nothing_of_a_tool_whose_engine_has_no_use_for_it(tmp_path: Path) -> None:
-    default = "defaults:\n  cancel: {grace: 30s, then: terminate}\n"
-    tools = "tools:\n  ship: {engine: orders, workflow: Ship}\n  pack: {engine: machines, workflow: pack}\n"
-    ship, pack = load(tmp_path, f"{ENGINES}{default}{tools}").tools
-    assert (ship.grace, pack.grace) == (30, None)

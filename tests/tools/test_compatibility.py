@@ -11,7 +11,6 @@ import pytest
 from mcp_workflows import Tool
 from mcp_workflows.adapter import JSON, StartGuarantee
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
-from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.tool import TaskSupport
 from tests.support.config_files import problems
@@ -104,23 +103,4 @@ def test_a_fleeting_task_in_a_configuration_is_a_problem_with_its_line(
         f"4: tools.a.tasks: {text} a task: leave `tasks` out, it is `forbidden` here",
         f"8: tools.b.tasks: {text} a task: leave `tasks` out, it is `forbidden` here",
         f"11: tools.d.kind: {text} watched, the engine keeps nothing to look up",
-    ]
-
-
-def test_a_fleeting_workflow_in_a_configuration_makes_no_tasks_whatever_the_defaults_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed(tmp_path, monkeypatch, {"brief": BriefAdapter})
-    text = (
-        "engines:\n  here: {adapter: brief}\n"
-        "defaults: {tasks: optional, wait: 10s, adaptive: 1s}\n"
-        "tools:\n  a: {engine: here, workflow: echo, brief: true}\n  b: {engine: here, workflow: echo}\n"
-    )
-    (tmp_path / "workflows.yaml").write_text(text)
-    brief, other = load_config(tmp_path / "workflows.yaml", {}).tools
-    assert (brief.tasks, brief.adaptive) == (TaskSupport.FORBIDDEN, None)
-    assert other.wait is not None
-    assert (other.tasks, other.wait.total_seconds()) == (TaskSupport.OPTIONAL, 10)
-    assert problems(tmp_path, text.replace("brief: true", "brief: true, wait: 5s")) == [
-        "5: tools.a: wait: only with tasks: optional; leave it out"
     ]

@@ -10,11 +10,9 @@ import mcp_types as types
 import pytest
 from pydantic import ValidationError
 
-from mcp_workflows import Question, Tool, WatchTool
+from mcp_workflows import Tool
 from mcp_workflows.access import LOCAL, Principal
-from mcp_workflows.adapter import Start
 from mcp_workflows.errors import RequestError
-from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire import v2026_07_28
 from mcp_workflows.wire.commands import Finished, Questions
 from tests.support.in_memory import MODERN, entered, line
@@ -126,24 +124,6 @@ async def test_one_yes_starts_one_execution_whatever_key_it_is_sent_with(tmp_pat
         assert len(here.engine.handles) == 2
 
 
-async def test_the_key_of_the_first_round_holds_for_a_whole_new_dialogue(tmp_path: Path) -> None:
-    async with scenery.replica(tmp_path, tools=TOOLS) as here:
-        first = await confirmed(here, await asked(here, idempotency_key="k"))
-        assert await confirmed(here, await asked(here, idempotency_key="k")) == first
-        assert await confirmed(here, await asked(here)) != first
-
-
-async def test_with_dedupe_one_yes_starts_once_even_after_the_window(tmp_path: Path) -> None:
-    async with scenery.replica(tmp_path, tools=TOOLS) as here:
-        question = await asked(here, "deduped")
-        first = await confirmed(here, question, "deduped")
-        assert await confirmed(here, await asked(here, "deduped"), "deduped") == first
-        here.clock.now += 2 * scenery.WINDOW
-        assert await confirmed(here, question, "deduped", idempotency_key="another") == first
-        assert len(here.engine.handles) == 1
-        assert await confirmed(here, await asked(here, "deduped"), "deduped") != first
-
-
 async def test_it_comes_after_all_other_questions_with_their_answers(tmp_path: Path) -> None:
     async with scenery.replica(tmp_path, tools=TOOLS) as here:
         question = await asked(here, "asking", arguments={"amount": 5}, responses=YES)
@@ -214,27 +194,6 @@ async def test_a_server_asks_in_both_eras(tmp_path: Path, version: str, answer: 
         assert bool(reply.get("isError")) is (answer is False)
 
 
-@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-async def test_a_server_refuses_clients_that_cannot_ask(tmp_path: Path, version: str) -> None:
-    async with entered(TOOLS[:1], store=f"sqlite:///{tmp_path}/tasks.db") as (server, workflows):
-        async with line(server, version) as client:
-            reply = await client.call("charge", ORDER)
-            assert "confirmation" in str(reply)
-        assert isinstance(workflows.service, TaskService)
-
-
-async def test_a_tool_that_watches_asks_first_too(tmp_path: Path) -> None:
-    asked_first = {"confirm": Question(message="Show {{execution_id}}?")}
-    watch = WatchTool(name="watch", engine="memory", workflow="forever", questions=asked_first)
-    async with scenery.replica(tmp_path, tools=[watch]) as here:
-        order = Start(workflow="forever", arguments=[], key="k", created=scenery.NOON)
-        arguments = {"execution_id": await here.engine.start(order)}
-        question = await asked(here, "watch", arguments=arguments)
-        assert question.requests["confirm"].params["message"] == f"Show «{arguments['execution_id']}»?"
-        first = await confirmed(here, question, "watch", arguments=arguments)
-        assert await confirmed(here, question, "watch", arguments=arguments) == first
-
-
 async def test_a_function_of_yours_cannot_hand_over_to_it(tmp_path: Path) -> None:
     async with entered([tool(listed=False)], store=f"sqlite:///{tmp_path}/tasks.db") as (server, workflows):
 
@@ -267,11 +226,3 @@ WRONG: Sequence[tuple[Mapping[str, Any], str]] = [
 def test_a_mistake_is_found_when_it_is_loaded(settings: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         tool(**settings)
-
-
-def test_an_argument_that_is_not_there_is_found_when_it_is_loaded() -> None:
-    found = tool(confirm="Charge {{ammount}}?", labels={"who": "{{whom}}"}).problems()
-    assert list(found) == [
-        ("questions.confirm.message", "there is no argument 'ammount'; did you mean 'amount'?"),
-        ("labels.who", "there is no argument 'whom'"),
-    ]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_workflows import Tool
-from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.host_rules import refusals
 from mcp_workflows.tools.hosts import CALL_LIMITS, LONGEST_WAIT, UNKNOWN_WAIT, call_wait
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
@@ -88,26 +83,3 @@ def test_a_tool_that_a_host_refuses_is_named_with_the_host_and_a_remedy(
     assert (rule.host, words in text) == (host, True), text
     assert rule.hint
     assert rule.source
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        with_input(),
-        with_input(items={"type": ["string", "null"]}, type={"const": "array"}, properties=TEXT, anyOf=TEXT),
-        with_input(a={"type": "array", "items": TEXT}, b={"anyOf": [TEXT, {"type": "null"}]}),
-        with_input(a={"enum": ["when it is", {"type": "array"}]}),
-    ],
-)
-def test_a_tool_that_every_host_takes_is_not_named(schema: dict[str, Any]) -> None:
-    assert list(refusals(Tool(name="a" * 60, engine="memory", workflow="echo", input=schema))) == []
-
-
-def test_the_page_of_agent_frameworks_sets_a_wait_below_the_limit_that_it_raises(tmp_path: Path) -> None:
-    page = (DOCS / "agent-frameworks.md").read_text()
-    found = re.search(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert found
-    (tmp_path / "workflows.yaml").write_text(found[1])
-    (tool,) = load_config(tmp_path / "workflows.yaml", {}).tools
-    assert tool.wait == timedelta(seconds=90)
-    assert "the line that raises its limit to two minutes" in page

@@ -17,7 +17,6 @@ from mcp_workflows.tools.json_schema import (
     ENDLESS,
     LIMIT,
     LONGEST,
-    MAX_COMPLAINTS,
     MAX_STEPS,
     Checker,
     check_schema,
@@ -27,9 +26,7 @@ from mcp_workflows.tools.json_schema import (
     is_object,
     is_quick,
     violations,
-    without_formats,
 )
-from tests.support.fuzzing import VALUES
 
 SLOW_MACHINE = 3  # seconds on top of what it should take: for machines that do several things at once
 
@@ -122,13 +119,6 @@ def test_what_programs_write_in_a_format_is_taken(name: str, value: str) -> None
     assert not complaints({"type": "string", "format": name}, value)
 
 
-def test_a_complaint_is_short_whatever_was_sent() -> None:
-    schema = {"type": "object", "additionalProperties": {"enum": ["a" * 10_000]}}
-    wrong = violations(schema, {"b" * 10_000: "c" * 10_000, **{f"n{i}": 1 for i in range(50)}})
-    assert len(wrong) == MAX_COMPLAINTS
-    assert all(len(text) < 500 for text in wrong)
-
-
 def test_a_reference_is_followed_to_what_is_wrong() -> None:
     schema = {
         "$id": "https://example.com/order",
@@ -208,7 +198,7 @@ _DATA = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_SCHEMAS, _DATA)
 def test_a_value_is_right_exactly_when_another_implementation_says_so(word: Any, value: Any) -> None:
     schema = {"allOf": [word], "$defs": {"leaf": {"type": "string"}}}
@@ -220,13 +210,6 @@ def test_a_value_is_right_exactly_when_another_implementation_says_so(word: Any,
     assert (not Checker(schema).violations(value)) is expected
 
 
-@settings(max_examples=200, deadline=None)
-@given(VALUES, VALUES)
-def test_no_schema_and_no_value_makes_a_check_fail(schema: Any, value: Any) -> None:
-    if is_object(schema):
-        assert isinstance(violations(schema, value), list)
-
-
 # --- in bounded time and memory: what a request of a megabyte can hold
 
 _TEXT_OR_TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
@@ -235,9 +218,6 @@ _TREE = {
     "$defs": {"tree": {"anyOf": [{"type": "string"}, {"items": {"$ref": "#/$defs/tree"}, "type": "array"}]}},
 }
 _KINDS = {"items": {"oneOf": [{"type": "object", "required": [each]} for each in "ab"] + [{"type": "null"}]}}
-
-
-_NOTHING: dict[str, Any] = {}
 
 
 def _escaped(times: int) -> str:
@@ -260,42 +240,20 @@ def _deep(depth: int, inner: Any) -> Any:
     ("word", "value"),
     [
         (_TEXT_OR_TEXTS, lambda: [1] * 450_000),
-        (_TREE, lambda: [[1] * 1000 for _ in range(450)]),
         (_TREE, lambda: _deep(95, [1] * 400_000)),
-        (_KINDS, lambda: [None] * 95_000),
         (_KINDS, lambda: [None] * 95_000 + [1]),
-        ({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, lambda: [None] * 190_000),
-        ({"items": {"type": "string"}}, lambda: [1] * 450_000),
-        ({"items": {"required": [f"r{i}" for i in range(1000)]}}, lambda: [_NOTHING] * 300_000),
         (
             {"required": [f"r{i}" for i in range(1000)], "minProperties": 10**6},
             lambda: {f"n{i}": i for i in range(90_000)},
         ),
         ({"uniqueItems": True}, lambda: [{"a": i} for i in range(90_000)] + [{"a": 7.0}]),
-        ({"items": {"enum": [*map(str, range(1000)), 1]}}, lambda: ["999"] * 140_000),
         ({"items": {"anyOf": [{"const": i} for i in range(1000)]}}, lambda: [999] * 240_000),
         (
             {"additionalProperties": False, "patternProperties": {"^(a+)+$": {}}},
             lambda: {f"{'a' * 9}{i}": 1 for i in range(60_000)},
         ),
-        ({"type": "null"}, lambda: ["x" * 30] * 30_000),
     ],
-    ids=[
-        "any of",
-        "tree",
-        "deep",
-        "kinds",
-        "one wrong",
-        "nulls",
-        "texts",
-        "required",
-        "names missing",
-        "unique",
-        "mixed",
-        "consts",
-        "names",
-        "type",
-    ],
+    ids=["any of", "deep", "one wrong", "names missing", "unique", "consts", "names"],
 )
 def test_a_large_value_is_checked_in_little_time_and_memory(word: dict[str, Any], value: Callable[[], Any]) -> None:
     defs = {"$defs": word.get("$defs", {})}
@@ -451,16 +409,7 @@ def test_members_that_hosts_add_are_dropped_where_the_schema_refuses_them() -> N
     assert normalized(_ITEM, {"sku": "a", "action": 1}) == {"sku": "a", "action": 1}, "hosts add them at the top"
 
 
-def test_a_misspelt_name_is_told_with_the_one_that_may_be_meant() -> None:
-    assert violations(_ITEM, {"sku": "a", "cuont": 1}) == [
-        "additional properties are not allowed, such as 'cuont'; did you mean 'count'?"
-    ]
-    assert violations(_ITEM, {"sku": "a", "\u202ezzz": 1}) == [
-        r"additional properties are not allowed, such as '\u202ezzz'"
-    ]
-
-
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_SCHEMAS, _DATA)
 def test_a_valid_value_is_not_touched_and_a_normalized_one_not_again(word: Any, value: Any) -> None:
     schema = {"allOf": [word], "$defs": {"leaf": {"type": "string"}}}
@@ -475,15 +424,12 @@ def test_a_valid_value_is_not_touched_and_a_normalized_one_not_again(word: Any, 
 @pytest.mark.parametrize(
     ("word", "value"),
     [
-        ({"type": "array", "items": {"type": "string"}}, lambda: f"[{'1,' * 5_000_000}1]"),
         ({"type": "array", "items": {"type": "string"}}, lambda: f"[{'1,' * 400_000}1]"),
         ({"type": "array", "items": {"type": "array"}}, lambda: ["["] * 60_000),
-        ({"type": "array", "items": {"type": "array"}}, lambda: ["[]"] * 60_000),
         ({"type": "array", "items": _ITEM}, lambda: [{"sku": "a", "count": None}] * 20_000),
-        (_TREE, lambda: _deep(95, 1)),
         ({"type": "array"}, lambda: f"[{_ESCAPED}]"),
     ],
-    ids=["10 MB", "1 MB", "no JSON", "texts", "nulls", "tree", "texts in texts"],
+    ids=["1 MB", "no JSON", "nulls", "texts in texts"],
 )
 def test_a_large_value_is_normalized_in_little_time(word: dict[str, Any], value: Callable[[], Any]) -> None:
     checker = Checker({"type": "object", "properties": {"it": word}, "$defs": word.get("$defs", {})})
@@ -579,17 +525,3 @@ def test_a_wrong_schema_is_told(schema: Mapping[str, Any], wrong: str) -> None:
     with pytest.raises(ValueError) as raised:  # noqa: PT011  # its text is looked at
         check_schema({"type": "object", **schema})
     assert str(raised.value).startswith(wrong)
-
-
-@pytest.mark.parametrize("number", [10**400, 1e308], ids=["long", "float"])
-def test_a_large_number_is_checked_like_any_other(number: float) -> None:
-    assert not complaints({"type": "number"}, number)
-    assert complaints({"type": "number", "maximum": 5}, number)
-
-
-def test_formats_are_left_out_also_below_properties_named_as_keywords() -> None:
-    dated = {"type": "string", "format": "date"}
-    schema = {"properties": {"default": dated, "format": dated}, "default": {"format": "kept"}}
-    bare = {"type": "string"}
-    expected = {"properties": {"default": bare, "format": bare}, "default": {"format": "kept"}}
-    assert without_formats(schema) == expected

@@ -20,15 +20,7 @@ from tests.tasks import test_idempotency as scenery
 pytestmark = pytest.mark.anyio
 
 CLAIMS: Mapping[str, Any] = {"email": "ada@example.com", "team": "shop", "private": "never kept", "n": 7, "none": None}
-KEYCLOAK: Mapping[str, Any] = {
-    "realm_access": {"roles": ["lead", "staff"]},
-    "resource_access": {"shop.eu": {"roles": ["clerk"]}},
-    "https://acme.example/desk": "north",
-}
 ADA = Principal(id='["web","https://login","ada"]', issuer="https://login", subject="ada", client="web", claims=CLAIMS)
-BEA = Principal(
-    id='["web","https://login","bea"]', issuer="https://login", subject="bea", client="web", claims=KEYCLOAK
-)
 NOBODY = Principal(id="local")
 TELL = {"email": "{{principal.claims.email}}", "desk": "{{principal.claims.desk}}", "order": "{{a}}"}
 TOOLS = [
@@ -88,16 +80,6 @@ async def test_claims_are_arguments_where_a_template_names_them(tmp_path: Path, 
         await here.task("named", ADA)
     assert started[0].arguments == [{"by": "ada@example.com", "n": 7, "scopes": []}]
     assert started[1].options == {"id": "shop-1"}
-
-
-async def test_what_is_inside_a_claim_is_told_by_its_path_too(tmp_path: Path, started: list[Start]) -> None:
-    async with scenery.replica(tmp_path, tools=TOOLS) as here:
-        await here.task("nested", BEA)
-    [order] = started
-    assert order.arguments == [{"roles": ["lead", "staff"], "none": None}]
-    assert order.options == {"id": "staff-1"}
-    told = {name: order.context[name] for name in ("role", "clerk", "desk")}
-    assert told == {"role": "lead", "clerk": "clerk", "desk": "north"}
 
 
 @pytest.mark.parametrize(

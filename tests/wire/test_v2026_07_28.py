@@ -222,11 +222,6 @@ def test_what_could_not_be_kept_is_refused(arguments: dict[str, Any], complaint:
         assert raised.value.code == -32602
 
 
-def test_what_can_be_kept_is_kept() -> None:
-    arguments = {"deep": _nested(90), "text": "\U0001f600 ä", "wide": list(range(10_000)), "int": 10**400}
-    assert wire.parse_call({"name": "t", "arguments": arguments}, DECLARED).arguments == arguments
-
-
 def test_a_subscription_to_too_many_tasks_is_refused() -> None:
     with pytest.raises(RequestError, match="at most 1000"):
         wire.parse_listen({"notifications": {"taskIds": [str(number) for number in range(1001)]}}, DECLARED)
@@ -278,15 +273,6 @@ def test_a_notification_is_the_task_under_its_subscription() -> None:
     expected = wire.detailed(TASK)
     del expected["_meta"]
     assert params == expected
-
-
-@pytest.mark.parametrize(("ids", "wanted"), [(["a", "b", "a"], ("a", "b")), ([], ())])
-def test_a_subscription_names_each_task_once(ids: list[str], wanted: tuple[str, ...]) -> None:
-    assert wire.parse_listen({"notifications": {"taskIds": ids}}, DECLARED) == wanted
-
-
-def test_a_subscription_without_tasks_is_not_ours() -> None:
-    assert wire.parse_listen({"notifications": {"toolsListChanged": True}}, UNDECLARED) is None
 
 
 @pytest.mark.parametrize("ids", ["t1", [1], {"a": 1}])

@@ -112,14 +112,6 @@ async def test_one_address_leaves_room_for_the_new_tokens_of_others(busy: Busy) 
     assert found == ["alice"]
 
 
-async def test_an_address_has_its_room_again_when_its_questions_are_answered(busy: Busy) -> None:
-    busy.desk.answers["new"] = ALICE
-    asked = asked_from(busy, ["192.0.2.1"])
-    async with flood(busy, asked, OF_ONE):
-        pass
-    assert (await asked.verify("new")).subject == "alice"
-
-
 async def test_a_token_stays_known_while_its_issuer_cannot_be_asked(busy: Busy) -> None:
     busy.desk.answers["good"] = ALICE
     clock = Clock()

@@ -10,7 +10,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Adapter, Allowance, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.policy import PollingPolicy
@@ -20,9 +19,7 @@ from mcp_workflows.testing.adapter_contract import (
     an_allowance_leaves_something,
     an_execution_that_ends_is_hinted_at_by_its_handle,
 )
-from mcp_workflows.tools.tool import WatchTool
-from mcp_workflows.wire.commands import Call, Created
-from tests.support.places import Counting, Place, Slow, place, quiet
+from tests.support.places import Counting, Place, Slow, place
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -206,24 +203,6 @@ async def test_a_hint_that_comes_while_a_look_is_under_way_is_worth_another(tmp_
         assert engine.calls["describe"] == looks
 
 
-async def test_a_hint_is_for_all_tasks_of_the_execution(tmp_path: Path) -> None:
-    engine = Told(settings(tmp_path))
-    watch = WatchTool(name="watch", engine="memory", workflow="forever")
-
-    async with place(tmp_path, engine, PollingPolicy(), watch) as here:
-        await here.start("forever", 1)
-        (handle,) = engine.handles
-        for owner in (Principal(id="ann"), Principal(id="ben")):
-            call = Call(tool="watch", arguments={"execution_id": handle}, takes_tasks=True, takes_questions=True)
-            outcome = await here.service.call(call, owner, quiet)
-            assert isinstance(outcome, Created)
-            task = await here.service.owned(outcome.task.task_id, owner)
-            await here.executions.observe(task)
-        looks = engine.looked_at[handle]
-        engine.tell(handle)
-        await until(lambda: engine.looked_at[handle] == looks + 2)
-
-
 async def test_what_was_hinted_at_before_its_handle_was_known_is_looked_at_once_more(tmp_path: Path) -> None:
     engine = Held(settings(tmp_path))
     async with place(tmp_path, engine, PollingPolicy()) as here:
@@ -259,32 +238,3 @@ async def test_an_engine_that_cannot_tell_is_asked_again_and_the_log_says_so_onc
         assert "the queue does not answer" in said[0]
         engine.tell("anything")
         assert "reports changes again" in caplog.text
-
-
-async def test_an_engine_whose_hints_are_not_configured_is_asked_again_when_its_adapter_is_another(
-    tmp_path: Path,
-) -> None:
-    first, second = Told(settings(tmp_path)), Told(settings(tmp_path))
-    first.configured = False
-    async with place(tmp_path, first, PollingPolicy()) as here:
-        ids = await here.start("forever", 1)
-        await known(here, ids)
-        assert first.asked == 1
-        here.engines.use(await here.engines.opened({"memory": second}))
-        await second.listened_to()
-        second.tell(second.handles[0])
-        await until(lambda: sum(second.looked_at.values()) == 1)
-        assert first.asked == 1
-
-
-async def test_the_hints_of_an_adapter_that_is_replaced_end_with_it(tmp_path: Path) -> None:
-    first, second = Told(settings(tmp_path)), Told(settings(tmp_path))
-    async with place(tmp_path, first, PollingPolicy()) as here:
-        await first.listened_to()
-        here.engines.use(await here.engines.opened({"memory": second, "other": Told(settings(tmp_path / "other"))}))
-        await second.listened_to()
-        assert first.changed is None
-        here.engines.use(await here.engines.opened({"memory": second}))
-        await anyio.sleep(0.05)
-        assert (second.asked, first.asked) == (1, 1)
-    assert second.changed is None

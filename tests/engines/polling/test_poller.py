@@ -130,17 +130,6 @@ async def test_what_sweeps_never_show_does_not_keep_the_others_waiting(tmp_path:
             await until(lambda: here.ended([brief]) == 1)
 
 
-async def test_a_sweep_that_fails_fails_nothing(tmp_path: Path) -> None:
-    engine = Swept(MemorySettings(name=str(tmp_path)))
-    engine.faults.unavailable = frozenset({"describe_many"})
-    async with place(tmp_path, engine, PollingPolicy(looks_per_second=1000)) as here:
-        ids = await here.start("sleep", MANY, seconds=2)
-        async with here.listening(ids):
-            await until(lambda: here.ended(ids) == MANY)
-        assert 1 <= engine.calls["describe_many"] <= 3  # it backs off
-        assert not engine.batches
-
-
 async def test_an_end_that_was_seen_while_something_was_done_to_the_task_is_told(tmp_path: Path) -> None:
     engine = Slow(MemorySettings(name=str(tmp_path)))
     async with place(tmp_path, engine, PollingPolicy()) as here:
@@ -178,14 +167,6 @@ def asked(here: Place, task_id: str) -> set[str]:
 # --- waits
 
 
-async def test_an_execution_that_is_waited_for_is_told_to_have_ended_at_once(tmp_path: Path) -> None:
-    engine = Waited(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy(looks_per_second=0.05)) as here:  # looks alone would take 20 s
-        (task_id,) = await here.start("sleep", 1, seconds=0.5)
-        async with here.listening([task_id]):
-            await until(lambda: here.ended([task_id]) == 1, within=10)
-
-
 async def test_slots_are_bounded_and_go_to_others_when_they_are_free(tmp_path: Path) -> None:
     engine = Waited(MemorySettings(name=str(tmp_path)))
     async with place(tmp_path, engine, PollingPolicy(open_waits=3)) as here:
@@ -201,13 +182,3 @@ async def test_slots_are_bounded_and_go_to_others_when_they_are_free(tmp_path: P
             async with here.listening(longer[2:]):
                 await until(lambda: len(engine.waiting) == 3)
         assert engine.most == 3
-
-
-async def test_an_engine_that_cannot_be_waited_for_fails_nothing(tmp_path: Path) -> None:
-    engine = Waited(MemorySettings(name=str(tmp_path)))
-    engine.broken = True
-    async with place(tmp_path, engine, PollingPolicy()) as here:
-        ids = await here.start("sleep", 5, seconds=1.5)
-        async with here.listening(ids):
-            await until(lambda: here.ended(ids) == 5)
-        assert 5 <= engine.calls["wait"] <= 15  # it backs off

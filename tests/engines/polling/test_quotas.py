@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 import anyio
@@ -89,14 +87,6 @@ async def test_the_configured_cap_counts_if_it_is_lower_and_nothing_stops_all_lo
         assert (found.looks_per_second, found.batch) == (PollingPolicy().fewest_polls, 1)
 
 
-def test_looks_at_workflows_in_this_process_are_unlimited_unless_there_is_a_setting() -> None:
-    without = Allowance(looks_per_second=inf, sweep_every=1, batch=1)
-    here = replace(without, runs_here=True)
-    assert PollingPolicy().limits(without).looks_per_second == PollingPolicy().limits(None).looks_per_second == 50
-    assert PollingPolicy().limits(here).looks_per_second == inf
-    assert PollingPolicy(looks_per_second=5).limits(here).looks_per_second == 5
-
-
 async def test_quotas_are_read_again_they_shrink_and_grow_back(tmp_path: Path) -> None:
     engine = engine_of(Limited, tmp_path)
     async with place(tmp_path, engine, PollingPolicy(allowance_every=0.05)) as here:
@@ -107,17 +97,6 @@ async def test_quotas_are_read_again_they_shrink_and_grow_back(tmp_path: Path) -
             for looks, seconds in ((0.01, 300), (2.0, 30), (100.0, MANY / 50)):
                 engine.allowance = Allowance(looks_per_second=looks, sweep_every=0.5, batch=1000)
                 await told_to_ask_every(here, task, seconds)
-
-
-async def test_an_adapter_that_breaks_telling_its_quotas_is_asked_as_one_without(tmp_path: Path) -> None:
-    class Broken(Counting):
-        @property
-        def allowance(self) -> Allowance:
-            raise ValueError("no")
-
-    async with place(tmp_path, Broken(MemorySettings(name=str(tmp_path))), PollingPolicy()) as here:
-        (task_id,) = await here.start("echo", 1)
-        assert (await here.get(task_id)).status is Status.SUCCEEDED
 
 
 # --- sweeps
@@ -222,12 +201,3 @@ async def test_after_a_burst_the_engine_is_left_alone_until_the_rate_is_kept(tmp
             looks, began = engine.looked_at.total(), time.monotonic()
             await until(lambda: engine.looked_at.total() >= looks + 5)
             assert time.monotonic() - began > 1  # 20 looks before their time: it is owed up to 2 s
-
-
-async def test_a_burst_stays_below_the_configured_cap() -> None:
-    generous = Allowance(looks_per_second=8, sweep_every=10, batch=1000, burst=100)
-    assert PollingPolicy(looks_per_second=50).limits(generous).burst == 42
-    assert PollingPolicy(looks_per_second=8).limits(generous).burst == 0
-    assert PollingPolicy(looks_per_second=float("inf")).limits(generous).burst == 100
-    unlimited = Allowance(looks_per_second=float("inf"), sweep_every=1, batch=1, burst=100)
-    assert PollingPolicy(looks_per_second=50).limits(unlimited).burst == 0

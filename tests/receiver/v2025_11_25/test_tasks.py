@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import timedelta
 from functools import partial
@@ -170,45 +169,6 @@ async def test_who_only_polls_and_takes_time_to_answer_is_asked_once(served: Sit
         assert sum(map(_is("elicitation/create"), client.inbox)) == 1
 
 
-async def test_who_only_polls_is_told_why_an_answer_does_not_fit(served: Site) -> None:
-    answers = iter([{"action": "accept", "content": {"answer": 7}}])
-    async with session(served.url, answer=lambda message: next(answers, None) or accept(message)) as client:
-        await _until(client, await _start(client, "ask"), "completed")
-        asked = [message.params["message"] for message in client.inbox if message.method == "elicitation/create"]
-        assert len(asked) == 2
-        assert 'is not of type "string"' in asked[1]
-
-
-async def test_who_stops_listening_with_a_question_open_is_asked_on_a_poll(served: Site) -> None:
-    async with session(served.url) as client, anyio.create_task_group() as group:
-        group.start_soon(_listen_until_asked, client)
-        await _until(client, await _start(client, "ask"), "completed")
-        asked = [message for message in client.inbox if message.method == "elicitation/create"]
-        assert [message.channel for message in asked] == ["tasks/get"]
-
-
-async def test_many_polls_at_once_find_out_once_whether_anybody_listens(served: Site) -> None:
-    async with session(served.url, answer=hold) as client:
-        await client.listen()
-        task_id = await _start(client, "ask")
-        polls = [client.start_request("tasks/get", {"taskId": task_id}) for _ in range(10)]
-        for poll in polls:
-            await poll.reply()
-        await _until_asked(client, task_id)
-        assert sum(map(_is("ping"), client.inbox)) == 1
-
-
-async def _listen_until_asked(client: Session) -> None:
-    headers = {**client.headers, "accept": "text/event-stream"}
-    async with client.http.stream("GET", client.url, headers=headers) as response:
-        async for line in response.aiter_lines():
-            body: Mapping[str, Any] = json.loads(line.removeprefix("data:")) if line.startswith("data: {") else {}
-            if body.get("method") == "ping":
-                await client.respond(Message(body=body, channel="GET"), {"result": {}})
-            if body.get("method") == "elicitation/create":
-                return
-
-
 async def test_what_is_answered_while_a_dropped_stream_is_found_out_is_not_asked_again(served: Site) -> None:
     async with session(served.url, answer=hold) as client:
         task_id = await _start(client, "ask_in_turn")
@@ -238,18 +198,6 @@ async def test_a_client_that_cannot_ask_after_all_is_not_asked_at_every_poll(ser
         for _ in range(10):
             await client.request("tasks/get", {"taskId": task_id})
         assert asked() == 1
-
-
-async def test_an_answer_counts_though_its_request_was_given_up(served: Site) -> None:
-    async with session(served.url, answer=hold) as client:
-        task_id = await _start(client, "ask")
-        waiting = client.start_request("tasks/result", {"taskId": task_id})
-        asked = await _heard(client, _is("elicitation/create", "tasks/result"))
-        await client.notify("notifications/cancelled", {"requestId": client.last_id})
-        await waiting.reply()
-        again = client.start_request("tasks/result", {"taskId": task_id})
-        await client.respond(asked, {"result": YES})
-        assert (await again.reply()).result["structuredContent"] == {"answer": "yes"}
 
 
 @pytest.mark.parametrize(("tool", "field", "said"), [("ask", "answer", "yes"), ("asks_first", "reason", "I know why")])
@@ -290,13 +238,6 @@ async def test_a_question_that_is_refused_before_the_start_starts_nothing(served
         assert reply.code == -32602
         assert "nothing was started" in reply.error["message"]
         assert (await client.request("tasks/list", {})).result == {"tasks": []}
-
-
-async def test_a_plain_call_whose_question_nobody_answers_ends_with_a_handle(served: Site) -> None:
-    async with session(served.url, answer=hold) as client:
-        reply = await client.request("tools/call", {"name": "hasty", "arguments": {}})
-        assert reply.result["structuredContent"]["status"] == "input_required"
-        await _heard(client, _is("notifications/cancelled", "tools/call"))
 
 
 async def test_changes_and_progress_are_told_outside_of_requests(served: Site) -> None:
@@ -401,17 +342,6 @@ async def test_a_server_that_stops_lets_go_of_who_waits(served: Site) -> None:
         waiting = client.start_request("tasks/result", {"taskId": await _start(client, "forever")})
         served.workflows.stop()
         assert "stopping" in (await waiting.reply()).error["message"]
-
-
-async def test_a_call_that_was_sent_again_tells_of_its_task_once(served: Site) -> None:
-    async with session(served.url) as client:
-        await client.listen()
-        key = {"mcp-workflows/idempotencyKey": "k" * 32}
-        task_id, *_ = [await _start(client, "sleep", {"seconds": 0.5}, meta=key) for _ in range(3)]
-        await _heard(client, lambda message: message.params.get("status") == "completed")
-        await client.request("tasks/result", {"taskId": task_id})
-        ended = [message for message in client.inbox if message.params.get("status") == "completed"]
-        assert len(ended) == 1
 
 
 async def test_who_waits_for_a_task_hears_that_its_time_is_over(tmp_path: Path) -> None:

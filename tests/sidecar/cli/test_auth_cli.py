@@ -12,11 +12,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from mcp.client import Client
-from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.access.authn.verifier import sha256_of
-from mcp_workflows.client import reconnecting_http
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.address import Address
 from mcp_workflows.sidecar.app import build, http_app
@@ -35,7 +32,6 @@ from tests.support.tokens import ISSUER, KeyServer
 WORLD, HERE = Address(host="0.0.0.0", port=8931), Address(host="127.0.0.1", port=8931)
 BY_HAND: Mapping[str, Any] = {"auth": {"tokens": [{"name": "ci", "sha256": sha256_of("secret")}]}}
 BY_ISSUER: Mapping[str, Any] = {"auth": {"issuers": [{"issuer": ISSUER}]}}
-STRANGER = {"Authorization": "Bearer stranger"}
 PUBLIC = {"public_url": "https://workflows.example.com"}
 
 
@@ -124,15 +120,6 @@ def test_each_recipe_in_the_documents_can_be_used(tmp_path: Path, recipe: str) -
     assert auth is not None
 
 
-def test_the_recipe_for_pages_in_a_browser_can_be_used(tmp_path: Path) -> None:
-    [recipe] = [block for block in BLOCKS if block not in RECIPES]
-    path = tmp_path / "workflows.yaml"
-    path.write_text(
-        f"{recipe}engines: {{memory: {{adapter: memory}}}}\ntools: {{it: {{engine: memory, workflow: echo}}}}\n"
-    )
-    assert load_config(path, {}).server.cors == ["http://localhost:6274"]
-
-
 @pytest.mark.anyio
 async def test_check_says_whether_tokens_could_be_verified_now(tmp_path: Path, key_server: KeyServer) -> None:
     key_server.asked["check"] = lambda form, _: {"active": False}
@@ -157,17 +144,6 @@ async def test_check_says_whether_tokens_could_be_verified_now(tmp_path: Path, k
     assert told is not None
     assert "/.well-known/oauth-authorization-server/nobody: it answers 500" in told.text
     assert len(found.as_json()["issuers"]) == 4
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(("headers", "reason"), [({}, "it wants a token"), (STRANGER, "the token is not good there")])
-async def test_a_program_hears_why_it_is_not_let_in(tmp_path: Path, headers: Mapping[str, str], reason: str) -> None:
-    config = config_of(tmp_path, BY_HAND)
-    async with serving(http_app(build(config), config, "127.0.0.1", 0)) as url:
-        with pytest.raises(ExceptionGroup) as refused:
-            async with Client(reconnecting_http(url, headers=headers)):
-                pass
-    assert refused.group_contains(MCPError, match=f"not let in: {reason}")
 
 
 @pytest.mark.anyio

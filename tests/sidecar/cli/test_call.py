@@ -7,11 +7,10 @@ import os
 import pty
 import re
 import select
-import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +26,10 @@ from mcp_workflows.sidecar.cli.call import Outcome
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion
 from tests.sidecar.cli.terminal import Ended, Terminal
-from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run, start
 from tests.support.dev_server import DevServer
 from tests.support.local_engines import SAMPLES
-from tests.support.sidecars import Process, sidecar
-from tests.system.test_docs import blocks, lines
-
-CALLING = Path(__file__).parents[3] / "docs" / "calling.md"
+from tests.support.sidecars import sidecar
 
 CONFIG = """
 server: {name: calls}
@@ -157,12 +152,6 @@ def test_the_result_goes_to_standard_output_and_everything_else_to_standard_erro
     assert re.search(r"^task [0-9a-f]{40}$", ended.err, re.MULTILINE)
 
 
-def test_each_state_is_shown_once(shell: Shell) -> None:
-    lines = shell.call("sleep", "seconds=1.2").err.splitlines()
-    assert len(lines) == len(set(lines))
-    assert "working         sleeping (1 of 1.2)" in lines
-
-
 @pytest.mark.parametrize(
     ("words", "code", "status"),
     [(["echo", "a=1"], 0, "completed"), (["fail"], 1, "completed"), (["refused"], 1, "failed"), (["lost"], 1, None)],
@@ -174,11 +163,6 @@ def test_programs_get_one_json_object_and_a_code(
     assert ended.code == code
     assert ended.json["status"] == (status or "completed")
     assert ("taskId" in ended.json) == (status is not None)
-
-
-def test_arguments_come_from_a_file_too_and_the_line_wins(here: Terminal) -> None:
-    (here.folder / "arguments.json").write_text('{"a": 1, "size": "small"}')
-    assert here.run("call", "echo", "--args-json", "arguments.json", "a=2").json == {"a": 2, "size": "small"}
 
 
 def test_arguments_of_a_file_are_read_as_a_server_reads_them(here: Terminal) -> None:
@@ -202,15 +186,6 @@ def test_a_slip_in_the_name_of_a_question_is_told_before_anything_is_started(
     ended = here.run("call", "gated", "order=A1", "--answer", "aprove.ok=true", *more)
     assert (ended.code, ended.out, "task " in ended.err) == (2, "", False)
     assert "did you mean 'approve.ok'?" in ended.err
-
-
-def test_a_flag_may_be_for_what_the_workflow_asks_beside_its_gates(here: Terminal) -> None:
-    ended = here.run(
-        "call", "gated", "order=A1", "--answer", "ok=true", "--answer", "okay=true", "--answer", "answer=x"
-    )
-    assert ended.code == 0
-    assert "note: nothing asked for okay" in ended.err
-    assert "note: nothing asked for answer" in ended.err
 
 
 def test_the_beginning_of_an_id_is_enough_to_come_back(here: Terminal) -> None:
@@ -240,58 +215,11 @@ def test_the_person_at_the_terminal_is_asked(shell: Shell) -> None:
     assert '"approve": true' in ended.out
 
 
-def test_the_person_at_the_terminal_reads_which_flag_was_a_slip(shell: Shell) -> None:
-    ended = shell.typing("ask", "--answer", "anser=x", types=[("answer [text]", "y\n"), ("answer [text]", "z\n")])
-    assert ended.code == 0, ended.out
-    assert "not asked here: anser; did you mean 'answer'?" in ended.out.partition("answer [text]")[0]
-
-
 def test_the_person_may_refuse_with_a_word_or_the_end_of_input(shell: Shell) -> None:
     ended = shell.typing("ask", types=[("answer [text]", "!decline\n"), ("answer [text]", "\x04")])
     assert ended.code == 0
     assert '"action": "decline"' in ended.out
     assert '"action": "cancel"' in ended.out
-
-
-PROMPT = """
-import anyio
-from mcp_workflows.sidecar.cli.progress import Screen
-from mcp_workflows.client import TaskState
-
-async def main():
-    screen = Screen()
-    with screen.running(), screen.still():
-        async with anyio.create_task_group() as group:
-            async def meanwhile():
-                for step in range(30):
-                    await screen.progress(step, 30, f"step {step}")
-                screen.lost()
-                print("BUSY", flush=True)
-            group.start_soon(meanwhile)
-            print("GOT", await screen.line("name: "), flush=True)
-    with anyio.move_on_after(0.1):
-        with screen.still():
-            await screen.line("and: ")
-    screen.note("END")
-anyio.run(main)
-"""
-
-
-@pytest.mark.usefixtures("processes")
-def test_no_status_line_is_printed_into_a_prompt_and_the_last_ones_follow_it() -> None:
-    terminal, other = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", PROMPT], stdin=other, stdout=other, stderr=other) as process:
-        os.close(other)
-        shown = converse(terminal, [("BUSY\r\n", "Ada\n")]).replace("\r", "")
-        assert process.wait(60) == 0
-    os.close(terminal)
-    before, _, after = shown.partition("GOT Ada\n")
-    assert re.search(r"name: BUSY\nAda\n$", before), shown
-    assert "step" not in before.partition("name: ")[2]
-    assert "step 29" in after
-    assert "connection lost" in after
-    assert "step 5" not in after  # what is long past
-    assert "and: \nEND\n" in after  # a prompt that is taken back ends its line
 
 
 def test_ctrl_c_at_a_question_leaves_with_130_and_says_how_to_come_back(shell: Shell) -> None:
@@ -301,30 +229,6 @@ def test_ctrl_c_at_a_question_leaves_with_130_and_says_how_to_come_back(shell: S
 
 
 # --- eras, and what is only shown
-
-
-def test_every_era_gets_the_result(here: Terminal) -> None:
-    for era in ("2026-07-28", "2025-11-25", "none"):
-        ended = here.run("call", "sleep", "seconds=0.3", "--era", era)
-        assert ended.json == {"slept": 0.3}
-        assert ("task " in ended.err) == (era != "none")
-        assert "sleeping" in ended.err
-
-
-def test_a_client_without_tasks_is_asked_in_rounds_of_the_call(here: Terminal) -> None:
-    ended = here.run("call", "ask", "--era", "none", "--answer", "answer=x")
-    assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
-
-
-def test_a_client_of_the_older_tasks_is_asked_too(here: Terminal) -> None:
-    ended = here.run("call", "ask", "--era", "2025-11-25", "--answer", "answer=x")
-    assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
-    assert (
-        here.run("call", "required", "--era", "2025-11-25").code,
-        here.run("call", "fail", "--era", "2025-11-25").code,
-    ) == (0, 1)
-    refused = here.run("call", "refused", "--era", "2025-11-25", "--json")
-    assert (refused.code, refused.json["status"], refused.json["error"]["code"]) == (1, "failed", -32602)
 
 
 def test_a_client_without_tasks_that_is_handed_one_says_how_to_come_back_and_can_follow_it(here: Terminal) -> None:
@@ -387,16 +291,6 @@ def test_a_server_that_asks_who_calls_is_shown_a_token_from_a_file(here: Termina
     assert "secret" not in nobody.err + stranger.err + begun.err + known.err
 
 
-def test_a_server_that_is_not_there_is_one_clear_line(here: Terminal) -> None:
-    url = f"http://127.0.0.1:{free_port()}/mcp"
-    ended = here.run("call", "echo", "a=1", "--url", url)
-    assert ended.code == 1
-    assert ended.err.startswith(f"{url}: no answer")
-    port = url.removesuffix("/mcp").rpartition(":")[2]
-    started = f"Start it: mcp-workflows serve workflows.yaml --http 127.0.0.1:{port}"
-    assert f"is `mcp-workflows serve` running there? {started}\n" in ended.err
-
-
 # --- the real engine
 
 
@@ -439,66 +333,6 @@ def test_ctrl_c_leaves_the_workflow_running_and_resume_brings_its_result(orders:
     assert ended.json["result"]["structuredContent"]["status"] == "shipped"
 
 
-@contextmanager
-def _sidecar_of(orders: Shell, port: int) -> Generator[Process]:
-    command = [COMMAND, "serve", "workflows.yaml", "--http", f"127.0.0.1:{port}"]
-    environment = {**os.environ, **orders.env}
-    process = Process(command, port, orders.folder / "serve.log", cwd=orders.folder, env=environment)
-    try:
-        process.wait_until_ready()
-        yield process
-    finally:
-        process.process.kill()
-        process.process.wait(60)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("era", ["2026-07-28", "2025-11-25"])
-def test_a_server_that_is_killed_and_started_again_is_found_again(orders: Shell, era: str) -> None:
-    port = free_port()
-    words = ["fulfil_order", "order_id=A-1001", "reason=x", "--url", f"http://127.0.0.1:{port}/mcp", "--era", era]
-    log = orders.folder / "call.log"
-    with log.open("wb") as shown, _sidecar_of(orders, port) as first:
-        calling = subprocess.Popen([COMMAND, "call", *words], stdout=shown, stderr=shown)
-        _until(lambda: "reserving" in log.read_text())
-        first.process.kill()
-        _until(lambda: "connection lost" in log.read_text())
-    with _sidecar_of(orders, port):
-        assert calling.wait(60) == 0, log.read_text()
-    assert '"shipped"' in log.read_text()
-
-
-def _until(condition: Callable[[], bool], within: float = 60) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.slow
-def test_every_command_of_the_page_does_what_it_says(orders: Shell) -> None:
-    port = free_port()
-    with _sidecar_of(orders, port):
-        calls = [shlex.split(line.replace("8931", str(port)))[2:] for line in lines(CALLING) if " call " in line]
-        quoted, shipped, approved, over_http, planned = [orders.call(*words) for words in calls]
-        waited, came_back, _ = [_run(script.replace("8931", str(port)), orders) for script in blocks(CALLING, "python")]
-    assert quoted.json == over_http.json
-    assert "packing (3 of 4)" in waited
-    assert ("'note': 'fine'" in waited, "'note': 'fine'" in came_back) == (True, True)
-    assert shipped.json["status"] == "shipped"
-    assert (approved.json["status"], approved.json["note"]) == ("shipped", "fine")
-    assert "packing (3 of 4)" in approved.err
-    assert planned.json["arguments"] == ["A-1002", False, "urgent"]
-    assert planned.json["request"]["workflowType"]["name"] == "FulfilOrder"
-
-
-def _run(script: str, shell: Shell) -> str:
-    command = [sys.executable, "-W", "error", "-c", script]
-    done = subprocess.run(command, cwd=shell.folder, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 # --- matching and typing, without a process
 
 
@@ -514,11 +348,6 @@ def test_a_result_steers_no_terminal_not_even_through_a_pipe(
         monkeypatch.setattr(stream, "isatty", lambda: True)
     outcome.tell(None, as_json=False)
     assert "".join(capsys.readouterr()) == "a [2J ]0;b \nc\n"
-
-
-def test_what_a_server_says_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    Screen().note("one\x1b[2Jtwo\x07")
-    assert capsys.readouterr().err == "one [2Jtwo \n"
 
 
 FORM: Mapping[str, Any] = {
@@ -601,8 +430,3 @@ def test_words_become_arguments_by_the_schema(
     whole = {"type": "object", "properties": schema, "$defs": defs}
     found = read_arguments(map(read_pair, words), whole, {})
     assert json.dumps(found) == json.dumps(arguments), "12 and 12.0 are equal, and read differently"
-
-
-def test_a_value_cannot_have_parts() -> None:
-    with pytest.raises(WrongUsage, match="has a value already"):
-        read_arguments(map(read_pair, ["a=1", "a.b=2"]), {}, {})

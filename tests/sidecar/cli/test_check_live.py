@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from mcp_workflows.adapter import JSON, Fixtures, Ref, Start
-from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings, MemoryTooling
+from mcp_workflows.adapter import JSON, Ref, Start
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import EngineRefused, StartConflict
 from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.live_checks import LiveCheck, Promise, Verdict
-from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings
 from tests.sidecar.cli.terminal import Ended, Terminal
 
 TEXT: Mapping[str, Any] = {"type": "object", "properties": {"text": {}}}
@@ -89,27 +87,6 @@ class Deaf(MemoryAdapter):
         await self.describe(ref)
 
 
-class StickyTooling(MemoryTooling):
-    @asynccontextmanager
-    async def fixtures(self, settings: BaseModel) -> AsyncGenerator[Fixtures]:
-        async with super().fixtures(settings) as fixtures:
-            yield fixtures
-        raise EngineRefused("could not be removed: echo")
-
-
-class Sticky(MemoryAdapter):
-    """Cannot remove what it has created."""
-
-    tooling: Any = StickyTooling
-
-
-class Broken(MemoryAdapter):
-    """Cancels nothing, with an error of its own."""
-
-    async def cancel(self, ref: Ref) -> None:
-        raise ZeroDivisionError
-
-
 class HiddenSettings(MemorySettings):
     api_key: str = Field(repr=False)
 
@@ -168,31 +145,11 @@ async def test_an_execution_that_does_not_end_is_told() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_findings_are_kept_when_an_execution_cannot_be_cancelled_for_a_defect() -> None:
-    found = await checked(Broken, MemorySettings(name=uuid.uuid4().hex), within=0.3)
-    assert {each.rpartition(": ")[2] for each in found.left} == {"ZeroDivisionError"}
-
-
-@pytest.mark.anyio
 async def test_a_setting_that_repr_leaves_out_is_masked() -> None:
     found = await checked(Talkative, HiddenSettings(name=uuid.uuid4().hex, api_key="sup3r-s3cret"))
     broken = verdicts(found, Verdict.BROKEN)
     assert broken["An answer to an unknown question is ignored."].endswith("the engine takes no ***")
     assert " with a secret of the settings" in broken["No secret and no stack trace crosses with an error."]
-
-
-@pytest.mark.anyio
-async def test_what_cannot_be_removed_is_told_and_the_findings_are_kept() -> None:
-    found = await checked(Sticky, MemorySettings(name=uuid.uuid4().hex))
-    assert found.left == ["could not be removed: echo"]
-    assert found.count(Verdict.HELD) == 24
-
-
-@pytest.mark.anyio
-async def test_an_engine_that_is_searched_keeps_all_promises() -> None:
-    found = await checked(FindableMemoryAdapter, FindableMemorySettings(name=uuid.uuid4().hex, settling_seconds=11))
-    assert not verdicts(found, Verdict.BROKEN)
-    assert not found.left
 
 
 @pytest.mark.anyio

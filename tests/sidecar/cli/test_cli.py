@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -14,34 +13,25 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any
 
-import anyio
 import pytest
 import typer
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel
-from typer.core import TyperArgument
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.memory import MemoryTooling
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Use
 from mcp_workflows.sidecar.address import Address
-from mcp_workflows.sidecar.checks import ItemState, check
 from mcp_workflows.sidecar.cli.options import read_address
-from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.testing import MemoryAdapter
 from tests.sidecar.cli.terminal import Terminal
 from tests.support.child_processes import free_port
-from tests.support.environments import INSPECTOR
 from tests.support.strangers import installed
 
-DOCS = Path(__file__).parents[3] / "docs"
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "mcp-workflows")
 
 FINE = """\
@@ -52,7 +42,6 @@ tools:
   wait: {engine: orders, workflow: sleep, input: {type: object, properties: {}}}
   say: {engine: orders, workflow: echo, input: {type: object, properties: {}}}
 """
-WRONG = "engines:\n  orders: {adapter: memory}\ntools:\n  wait: {engine: order, workflow: sleep}\n  say: {}\n"
 
 
 @pytest.fixture
@@ -60,11 +49,6 @@ def config_file(tmp_path: Path) -> Path:
     path = tmp_path / "workflows.yaml"
     path.write_text(FINE, encoding="utf-8")
     return path
-
-
-def test_the_version_is_that_of_the_package(terminal: Terminal) -> None:
-    ended = terminal.run("--version")
-    assert (ended.code, ended.out) == (0, "mcp-workflows 0.2.0.dev0\n")
 
 
 def test_the_schema_is_json_on_standard_output(terminal: Terminal) -> None:
@@ -78,64 +62,6 @@ def test_wrong_usage_ends_with_2(terminal: Terminal, arguments: list[str]) -> No
     ended = terminal.run(*arguments)
     assert (ended.code, ended.out) == (2, "")
     assert "Usage: mcp-workflows" in ended.err
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Help:
-    """What `--help` of a command prints."""
-
-    words: Sequence[str]
-    text: str
-
-    def names(self, what: str) -> bool:
-        return re.search(rf"(?<![\w-]){re.escape(what)}(?![\w-])", self.text) is not None
-
-
-@pytest.fixture
-def helps(terminal: Terminal) -> Sequence[Help]:
-    """Of every command, found from the help of those around it."""
-    found: list[Help] = []
-    groups: list[list[str]] = [[]]
-    for words in groups:
-        ended = terminal.run(*words, "--help")
-        assert ended.code == 0
-        found.append(Help(words=words, text=ended.out))
-        listed = ended.out.partition("Commands ")[2]
-        groups.extend([*words, name] for name in re.findall(r"^. ([a-z-]+) ", listed, re.MULTILINE))
-    return found
-
-
-NOTHING_ELSE = {"init", "serve", "dev", "check", "print iam", "print config", "store rekey"}
-READING = NOTHING_ELSE | {"call"}
-
-
-def test_every_command_that_reads_a_configuration_takes_it_in_the_same_way(helps: Sequence[Help]) -> None:
-    shown = {" ".join(each.words): each for each in helps}
-    assert shown.keys() >= READING
-    for name in (each for each in shown if each in READING or each.startswith("tasks ")):
-        assert shown[name].names("-c"), name
-        assert "The configuration. Default: workflows.yaml, or else app.py." in shown[name].text, name
-    positional = {name for name, each in shown.items() if each.text.splitlines()[1].rstrip().endswith("[CONFIG]")}
-    assert positional - {"connect"} == NOTHING_ELSE
-
-
-@pytest.mark.skipif(not hasattr(TyperArgument, "display_type_rich"), reason="a Typer that shows no types")
-def test_the_helps_of_all_commands_have_one_style(helps: Sequence[Help]) -> None:
-    for each in helps:
-        types = [found for found in re.findall(r"<([^>]*)>", each.text) if "|" not in found]
-        assert types == [], f"{each.words}: a type of Python, or of a flag"
-        usage = each.text.splitlines()[1].partition("[OPTIONS]")[2].split()
-        assert all(word.strip("[].") == word.strip("[].").upper() for word in usage), each.words
-        assert not any(found in each.text for found in ("{", "[[", "......")), each.words
-
-
-@pytest.mark.parametrize("line", ["check", "print config", "print iam", "tasks list", "init --add x", "call x"])
-def test_without_a_configuration_here_it_is_said_how_to_get_one(terminal: Terminal, line: str) -> None:
-    ended = terminal.run(*line.split())
-    assert (ended.code, ended.out) == (1, "")
-    assert "workflows.yaml: no such file in this folder" in ended.err
-    assert "mcp-workflows init" in ended.err
-    assert "-c CONFIG" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -249,87 +175,6 @@ def test_check_of_an_engine_that_is_down_blames_the_engine(terminal: Terminal, c
     assert {tool["text"] for tool in found["tools"]} == {"not without engine orders"}
 
 
-def test_check_of_a_store_that_cannot_be_used_is_a_row(terminal: Terminal, config_file: Path) -> None:
-    config_file.write_text(f"store: sqlite:///none/tasks.db\n{FINE}", encoding="utf-8")
-    found = json.loads(terminal.run("check", str(config_file), "--json").out)
-    assert found["store"]["ok"] is False
-    assert found["engines"][0]["ok"] is True
-
-
-class Nothing(BaseModel):
-    """No settings, no options."""
-
-
-class PlainAdapter(Adapter):
-    """The smallest adapter there can be: it cannot check anything."""
-
-    Settings: ClassVar[type[BaseModel]] = Nothing
-    Options: ClassVar[type[BaseModel]] = Nothing
-    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE
-
-    def __init__(self, settings: Any) -> None:  # Any: as the boundary has it
-        self._settings = settings
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing to close."""
-
-    async def start(self, start: Start) -> str:
-        return start.key
-
-    async def describe(self, ref: Ref) -> Execution:
-        return Execution(status=Status.SUCCEEDED)
-
-    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """There are no questions."""
-
-    async def cancel(self, ref: Ref) -> None:
-        """All has ended."""
-
-
-class SilentTooling(MemoryTooling):
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        await anyio.sleep_forever()
-        raise AssertionError("unreachable")
-
-
-class SilentAdapter(MemoryAdapter):
-    """Whose engine answers, and whose workflows are never found out about."""
-
-    tooling: Any = SilentTooling
-
-
-def _with_adapter(config_file: Path, kind: type[Adapter]) -> Config:
-    config = load_config(config_file, {})
-    engine = replace(config.engines["orders"], kind=kind, settings=kind.Settings())
-    return replace(config, engines={"orders": engine})
-
-
-async def test_what_an_adapter_cannot_check_is_not_a_problem(config_file: Path) -> None:
-    report = await check(_with_adapter(config_file, PlainAdapter))
-    assert [row.state for row in report.rows] == [ItemState.OK, *[ItemState.NOT_CHECKED] * 3]
-    assert report.summary == "no problem found, 3 not checked"
-    assert report.as_json()["ok"] is True
-
-
-async def test_a_check_that_takes_too_long_is_a_problem(config_file: Path) -> None:
-    with anyio.fail_after(60):
-        report = await check(_with_adapter(config_file, SilentAdapter), patience=0.2)
-    assert [row.state for row in report.rows] == [ItemState.OK, ItemState.OK, ItemState.PROBLEM, ItemState.PROBLEM]
-    assert report.rows[2].finding == Finding(ok=False, text="no answer within 0.2 s")
-
-
-VARIABLES = """
-server: {name: outside}
-engines: {here: {adapter: memory, name: "${ENGINE_NAME}-${REGION:-e \\"$u}"}}
-tools: {echo: {engine: here, workflow: echo}}
-"""
-
-
 def test_what_connect_prints_is_json_or_toml_and_starts_the_command_that_is_installed(
     terminal: Terminal, config_file: Path
 ) -> None:
@@ -337,32 +182,6 @@ def test_what_connect_prints_is_json_or_toml_and_starts_the_command_that_is_inst
     assert started == tomllib.loads(terminal.run("connect", "codex").out)["mcp_servers"]["Acme-orders"]
     assert started == {"command": COMMAND, "args": ["serve", str(config_file)]}
     assert os.access(COMMAND, os.X_OK)
-
-
-def test_the_inspector_is_the_one_of_the_tests(terminal: Terminal) -> None:
-    [(package, version)] = json.loads(INSPECTOR.read_text())["devDependencies"].items()
-    assert terminal.run("connect", "inspector", "--url", "http://x").out.startswith(f"npx {package}@{version} ")
-
-
-def test_connect_cursor_names_a_variable_that_is_set(terminal: Terminal, config_file: Path) -> None:
-    config_file.write_text(VARIABLES)
-    terminal.monkeypatch.setenv("REGION", "us")
-    [entry] = json.loads(terminal.run("connect", "cursor").out)["mcpServers"].values()
-    assert entry["env"]["REGION"] == "${env:REGION}"
-
-
-@pytest.mark.usefixtures("processes")
-def test_a_shell_fills_in_the_variables_of_the_inspectors_command_line(terminal: Terminal, config_file: Path) -> None:
-    config_file.write_text(VARIABLES)
-    line = terminal.run("connect", "inspector").out
-    shown = subprocess.run(
-        ["sh", "-c", f"npx() {{ printf '%s\\n' \"$@\"; }}; {line}"],
-        env={"ENGINE_NAME": "x y"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert shown.stdout.splitlines()[1:5] == ["-e", "ENGINE_NAME=x y", "-e", 'REGION=e "$u']
 
 
 class PermittingTooling(MemoryTooling):
@@ -420,15 +239,6 @@ def test_iam_prints_what_the_tools_of_an_engine_need_and_nothing_else(terminal: 
     assert (chosen.out, chosen.err) == (ended.out, "")
 
 
-def test_iam_of_several_engines_is_one_policy_each(terminal: Terminal, permits: Path) -> None:
-    permits.write_text(PERMITS.replace("{adapter: memory}", "{adapter: permitting}"))
-    ended = terminal.run("print", "iam", str(permits))
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err.endswith("each is printed by itself: say --engine orders or other\n")
-    policy = json.loads(terminal.run("print", "iam", str(permits), "--engine", "other").out)
-    assert [use["tool"] for use in policy["Statement"]] == ["far"]
-
-
 def test_iam_of_an_engine_that_gives_no_answer_says_so(terminal: Terminal, permits: Path) -> None:
     permits.write_text(PERMITS.replace("{adapter: permitting}", "{adapter: permitting, unreachable: true}"))
     ended = terminal.run("print", "iam", str(permits), "--engine", "orders")
@@ -447,12 +257,6 @@ def test_the_helper_for_a_language_is_printed_as_it_is(terminal: Terminal, langu
     assert calls in printed
     assert printed.endswith("}\n")
     assert printed == terminal.run("print", "helper", language, "--adapter", "temporal").out
-
-
-def test_presets_are_listed_and_printed_as_they_are(terminal: Terminal) -> None:
-    assert re.search(r"^wes +http +real +GA4GH", terminal.run("print", "presets").out, re.MULTILINE)
-    assert terminal.run("print", "presets", "wes").out.startswith("about:")
-    Draft202012Validator.check_schema(terminal.run("print", "schema", "--preset").json)
 
 
 COMPLETED = """\

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import re
-import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
-from mcp.server.lowlevel import Server
 
-from mcp_workflows import Workflows, attach
-from mcp_workflows.errors import StoreUnusable
 from mcp_workflows.sidecar.cli.app import main
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.store.encryption import new_key
 from mcp_workflows.task import Task
-from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.testing import make_task
 from tests.support.config_files import FINE, load, problems
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "data-at-rest.md"
 KEY, OLD = new_key(), new_key()
 FROM_ENVIRONMENT = 'store: {url: "sqlite:///tasks.db", encryption: {keys: ["${KEY}"]}}\n'
 ROTATED = 'store: {url: "sqlite:///tasks.db", encryption: {keys: ["${KEY}", "${OLD}"]}}\n'
@@ -63,15 +54,6 @@ async def create(config: Config, task: Task) -> Task:
 async def get(config: Config, task: Task) -> Task | None:
     async with config.store.open() as store:
         return await store.get(task.id, task.owner)
-
-
-async def test_keys_come_from_the_environment(tmp_path: Path) -> None:
-    task = make_task(input="canary")
-    assert await create(load(tmp_path, FROM_ENVIRONMENT + FINE, KEY=KEY), task) == task
-    assert b"canary" not in (tmp_path / "tasks.db").read_bytes()
-    assert await get(load(tmp_path, FROM_ENVIRONMENT + FINE, KEY=f" {KEY}\n"), task) == task
-    with pytest.raises(StoreUnusable, match="is encrypted"):
-        await get(load(tmp_path, PLAIN + FINE), task)
 
 
 async def test_keys_come_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
@@ -131,17 +113,6 @@ def test_keys_come_from_one_place(tmp_path: Path, written: str) -> None:
     assert KEY not in said
 
 
-def test_a_variable_that_is_not_set_is_said(tmp_path: Path) -> None:
-    (said,) = problems(tmp_path, FROM_ENVIRONMENT + FINE)
-    assert said.startswith("1: store.encryption.keys[0]: ${KEY}: KEY is not set in the environment")
-
-
-def test_a_key_is_printed_each_time_another(command: Command) -> None:
-    code, out, err = command("store", "key")
-    assert (code, len(out.strip()), err) == (0, 44, "")
-    assert command("store", "key")[1] != out
-
-
 def test_keys_are_changed_on_the_command_line(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,14 +138,6 @@ def test_keys_are_changed_on_the_command_line(
     assert KEY not in out + err
 
 
-def test_a_store_without_keys_is_not_rekeyed(tmp_path: Path, command: Command) -> None:
-    config = tmp_path / "workflows.yaml"
-    config.write_text(PLAIN + FINE, encoding="utf-8")
-    code, out, err = command("store", "rekey", str(config))
-    assert (code, out) == (1, "")
-    assert "encryption: {keys: [...]}" in err
-
-
 def test_check_says_which_key_is_missing(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     anyio.run(create, load(tmp_path, FROM_ENVIRONMENT + FINE, KEY=OLD), make_task())
     monkeypatch.setenv("KEY", KEY)
@@ -182,36 +145,3 @@ def test_check_says_which_key_is_missing(tmp_path: Path, command: Command, monke
     assert code == 1
     assert "the store is encrypted with key" in out + err
     assert KEY not in out + err
-
-
-def test_what_is_said_of_data_at_rest_can_be_configured(tmp_path: Path) -> None:
-    """Each YAML block of the document, as it is there but for the place of the file."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    key_file(tmp_path, KEY)
-    assert len(blocks) == 2
-    for block in blocks:
-        text = block.replace("/run/secrets/store-keys", "keys.txt")
-        assert load(tmp_path, text + FINE, STORE_KEY=KEY).store.encryption
-
-
-def test_a_server_of_ones_own_can_encrypt_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python block of the document, with a server, a tool and an engine around it."""
-    (block,) = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    monkeypatch.setenv("STORE_KEY", KEY)
-    tool = Tool(name="wait", engine="orders", workflow="sleep")
-    engines = {"orders": MemoryAdapter(MemorySettings())}
-    around: dict[str, object] = {"os": os, "attach": attach, "tools": [tool], "engines": engines}
-    around["server"] = Server("own")
-    exec(block, around)
-    assert isinstance(around["workflows"], Workflows)
-
-
-async def test_every_column_of_the_store_is_in_the_document(tmp_path: Path) -> None:
-    async with load(tmp_path, PLAIN + FINE).store.open():
-        pass
-    said = DOCUMENT.read_text(encoding="utf-8")
-    with closing(sqlite3.connect(tmp_path / "tasks.db")) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        columns = {name for table in tables for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
-    assert tables
-    assert [name for name in (*tables, *sorted(columns)) if f"`{name}`" not in said] == []

@@ -35,8 +35,6 @@ from tests.support.sidecars import sidecar, write_config
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 60.0  # seconds
-
 
 @pytest.fixture
 async def client(dev_server: DevServer) -> Client:
@@ -176,22 +174,6 @@ def begun(here: Terminal, *words: str) -> str:
     return here.run("call", *words, "--no-wait").out.strip()
 
 
-def test_a_gate_is_answered_by_its_name_with_any_json_and_declined(here: Terminal) -> None:
-    task = begun(here, "gated")
-    done = here.run("tasks", "answer", task[:10], "approve.ok=yes", 'approve.sizes:=["S", "M"]')
-    assert (done.code, done.out) == (0, f"{task}: answered; it is completed\n")
-    assert json.loads(here.run("tasks", "show", task, "--json").out)["result"] == {
-        "approve": {"ok": True, "sizes": ["S", "M"]}
-    }
-    task = begun(here, "gated")
-    done = here.run("tasks", "answer", task, "--decline")
-    assert (done.code, done.out) == (0, f"{task}: declined; it is completed\n")
-    events = [json.loads(line) for line in (here.folder / "audit.jsonl").read_text().splitlines()]
-    answers = [(each["principal"], each["tool"]) for each in events if each["event"] == "answer"]
-    assert answers == [("operator", "gated")] * 2
-    assert [each["principal"] for each in events if each["event"] == "retrieve"] == ["operator"]
-
-
 def test_each_question_has_a_name_of_its_own_and_a_command_that_a_shell_takes() -> None:
     def question(gate: str | None = None, **params: Any) -> InputRequest:
         return InputRequest(method="elicitation/create", params={"message": "?", **params}, gate=gate)
@@ -229,38 +211,3 @@ def test_the_list_fits_the_terminal_unless_it_is_to_be_wide(here: Terminal, monk
     assert "input_required" in cut[1]
     assert whole[1].endswith("first?; second?")
     assert len(whole[1]) > 60
-
-
-def test_the_list_shows_the_question_and_is_not_cut_in_a_pipe(here: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun(here, "two")
-    monkeypatch.setenv("COLUMNS", "40")
-    for words in ([], ["--wide"]):
-        assert re.search(r" two +input_required .* first\?; second\?\n$", here.run("tasks", "list", *words).out)
-
-
-@pytest.mark.slow  # the same is shown in this process, by tests/sidecar/test_operator.py
-async def test_without_an_engine_the_operator_reads_what_the_store_knows(
-    own_dev_server: DevServer, tmp_path: Path
-) -> None:
-    config = write_config(tmp_path, own_dev_server.address, "nobodys-queue")
-    with sidecar(config) as served:
-        async with peer(served.url) as host:
-            task = (await host.call("slow", {"seconds": 1})).result["taskId"]
-            while "nobody polls" not in (await host.get(task)).get("statusMessage", ""):  # no event tells us
-                await anyio.sleep(0.1)
-    why = await out(config, "why", task)  # without the sidecar, too
-    assert re.search(r"why: +nobody polls task queue nobodys-queue\n", why)
-    assert re.search(r"what to do: +start a worker on task queue nobodys-queue in namespace default\n", why)
-    own_dev_server.kill()
-    listed = await run(config, "list")
-    assert "nobody polls task queue nobodys-queue" in listed.stdout
-    assert "as last known: engine temporal: Temporal at" in listed.stderr
-    cancelled = await run(config, "cancel", task)
-    assert (cancelled.returncode, "noted, and delivered with the next look" in cancelled.stderr) == (1, True)
-    own_dev_server.start()
-    with sidecar(config) as served:
-        async with peer(served.url) as host:
-            await host.get(task)
-            with anyio.fail_after(PATIENCE):
-                while "cancellation requested" not in (await host.get(task)).get("statusMessage", ""):
-                    await anyio.sleep(0.1)

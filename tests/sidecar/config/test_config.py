@@ -42,10 +42,6 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     assert config.tools[0].input == {"type": "object"}
 
 
-def test_a_section_left_empty_is_a_section_left_out(tmp_path: Path) -> None:
-    assert load(tmp_path, f"server:\nstore:\n{FINE}").server.name == "mcp-workflows"
-
-
 def test_a_key_that_is_not_of_the_tool_is_an_option_for_its_adapter(tmp_path: Path) -> None:
     text = SAMPLE.replace("    ttl: 7d\n", "    task_queue: express\n")
     assert load(tmp_path, text).tools[0].options == {"task_queue": "express"}
@@ -72,11 +68,6 @@ def test_a_relative_sqlite_path_starts_at_the_folder_of_the_file(tmp_path: Path,
     assert url == f"sqlite:///{(folder / file).as_posix()}".replace(" ", "%20")
 
 
-@pytest.mark.parametrize("url", ["sqlite:////var/lib/tasks.db", "sqlite:///:memory:"])
-def test_any_other_store_url_stays_as_it_is(tmp_path: Path, url: str) -> None:
-    assert load(tmp_path, f"store: '{url}'\n{FINE}").store.url == url
-
-
 def test_values_come_from_the_environment_and_from_files(tmp_path: Path) -> None:
     (tmp_path / "title").write_text("From a file\n\n", encoding="utf-8")
     text = """\
@@ -95,12 +86,6 @@ def test_values_come_from_the_environment_and_from_files(tmp_path: Path) -> None
 def _indented(text: str) -> str:
     """As keys of the tool at the end of FINE."""
     return "".join(f"    {line}\n" for line in dedent(text).splitlines())
-
-
-def test_anchors_and_merge_keys_work(tmp_path: Path) -> None:
-    text = f"{ENGINES}tools:\n  a: &a {{engine: orders, workflow: sleep, title: A}}\n  b: {{<<: *a, title: B}}\n"
-    first, second = load(tmp_path, text).tools
-    assert (first.title, second.title, second.workflow) == ("A", "B", "sleep")
 
 
 def test_what_is_merged_brings_along_what_was_merged_into_it(tmp_path: Path) -> None:
@@ -168,20 +153,8 @@ def test_what_is_written_out_wins_over_what_the_code_says(tmp_path: Path, code: 
     assert (tool.output, tool.args) == ({"type": "object", "title": "Mine"}, ["x"])
 
 
-def test_code_that_returns_no_object_gives_no_output_schema(tmp_path: Path, code: str) -> None:
-    assert load(tmp_path, _with_input(f"input: {code}:CountOrders")).tools[0].output is None
-    (problem,) = problems(tmp_path, _with_input(f"output: {code}:CountOrders"))
-    assert problem.startswith("15: tools.fulfil_order.output: ")
-    assert "is not an object" in problem
-
-
 @pytest.mark.parametrize("missing", ["nowhere:FulfilOrder", "shop_of_test_config:Nothing"])
 def test_code_that_is_not_there_is_named_with_its_line(tmp_path: Path, code: str, missing: str) -> None:
     (problem,) = problems(tmp_path, _with_input(f"input: {missing}"))
     assert problem.startswith("15: tools.fulfil_order.input: ")
     assert missing.rpartition(":")[0 if missing.startswith("nowhere") else 2] in problem
-
-
-def test_engine_settings_do_not_show_in_a_repr(tmp_path: Path) -> None:
-    text = SAMPLE.replace("    namespace: default\n", "    ui_url: ${SECRET}\n")
-    assert "hunter2" not in repr(load(tmp_path, text, SECRET="hunter2"))

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -119,19 +118,6 @@ def test_what_is_shown_can_be_used_and_means_the_same(tmp_path: Path) -> None:
     path.write_text(redact_config(path, environ).as_yaml())
     after = load_config(path, environ)
     assert (after.tools, after.engines, after.server) == (before.tools, before.engines, before.server)
-
-
-def test_the_schemas_of_arguments_are_shown_whatever_their_properties_are_called(tmp_path: Path) -> None:
-    schema: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"token": {"type": "string", "description": "A token."}},
-    }
-    text = ENGINE.format("tls: true") + TOOLS.replace(
-        "Pay}", f"Pay, input: {json.dumps(schema)}, args: ['{{{{token}}}}']}}"
-    )
-    shown = redact_config(written(tmp_path, {"workflows.yaml": text}), {})
-    assert shown.config["tools"]["pay"]["input"] == schema
-    assert shown.config["tools"]["pay"]["args"] == ["{{token}}"]
 
 
 def test_each_tool_says_where_it_and_its_settings_are_from(

@@ -13,7 +13,7 @@ from mcp_workflows.access import Allow
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
-from mcp_workflows.sidecar.config.yaml import MAX_VALUES, variables_in
+from mcp_workflows.sidecar.config.yaml import variables_in
 from mcp_workflows.sidecar.reload import files_of
 from mcp_workflows.tools.tool import AnyTool, TaskSupport
 
@@ -71,12 +71,6 @@ def test_tools_of_teams_come_after_the_platforms_own_in_the_order_of_their_files
         },
     )
     assert list(found) == ["own", "orders_y", "orders_x", "orders_z"]
-
-
-def test_a_glob_alone_is_for_files_of_ones_own_and_may_use_every_engine(tmp_path: Path) -> None:
-    platform = PLATFORM.replace("{files: teams/*.yaml, namespace: orders, engines: [here]}", '"**/*.yaml"')
-    text = "tools:\n  pay: {engine: vault, workflow: echo}\n"
-    assert list(tools(tmp_path, {"workflows.yaml": platform, "deep/down/a.yaml": text})) == ["pay"]
 
 
 def test_a_setting_is_taken_whole_from_the_uppermost_place_that_has_it(tmp_path: Path) -> None:
@@ -173,17 +167,6 @@ def test_a_question_of_the_platform_joins_those_of_a_tool(tmp_path: Path, layer:
     assert list(tool.ask) == ["why"]
 
 
-def test_of_engines_that_are_not_for_a_team_nothing_is_said(tmp_path: Path) -> None:
-    """Neither whether there is one, nor what it is set to."""
-    platform = PLATFORM.replace("private-ledger", "${SECRET}")
-    said = [
-        problems(tmp_path, {"workflows.yaml": platform, "teams/a.yaml": TEAM.replace("here", name)}, SECRET=SECRET)[0]
-        for name in ("vault", "vaulx")
-    ]
-    assert said[0] == said[1].replace("vaulx", "vault")
-    assert not any(word in line for line in said for word in (SECRET, "ledger", "memory"))
-
-
 def test_a_symbolic_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "outside.yaml").write_text(TEAM)
     (tmp_path / "outside.json").write_text('{"type": "object"}')
@@ -197,21 +180,3 @@ def test_a_symbolic_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None
     (tmp_path / "in" / "teams" / "b.yaml").symlink_to(tmp_path / "outside.yaml")
     with pytest.raises(ConfigError, match=r"workflows.yaml:2: include\[0\].files: .*b.yaml leads out of the folder"):
         load_config(path, {})
-
-
-def test_a_link_within_the_folder_is_followed(tmp_path: Path) -> None:
-    """Kubernetes mounts files as links into a hidden folder beside them."""
-    files = {"workflows.yaml": PLATFORM, "teams/..data/a.yaml": TEAM}
-    path = written(tmp_path, files)
-    (tmp_path / "teams" / "a.yaml").symlink_to("..data/a.yaml")
-    assert [tool.name for tool in load_config(path, {}).tools] == ["orders_create"]
-
-
-# --- what is wrong with the platform's own
-
-
-def test_aliases_of_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
-    levels = "".join(f"  l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 12))
-    (problem,) = team(tmp_path, f"tools:\n  l0: &l0 [x]\n{levels}")
-    assert problem.startswith("teams/a.yaml:")
-    assert f"more than {MAX_VALUES} values; are there aliases of aliases?" in problem

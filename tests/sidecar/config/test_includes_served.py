@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -23,12 +22,10 @@ from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.json_schema import config_schema, team_schema
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
-from mcp_workflows.sidecar.config.redaction import redact_config
 from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
-from mcp_workflows.sidecar.reload import Reloader, files_of
+from mcp_workflows.sidecar.reload import Reloader
 from mcp_workflows.tools.json_schema import violations
 from tests.sidecar.cli.conftest import terminal
-from tests.sidecar.cli.terminal import Terminal
 from tests.sidecar.config.test_config_schema import SCHEMA, plain
 from tests.sidecar.config.test_includes import PLATFORM, TEAM, written
 from tests.support.served import Peer, peer, serving
@@ -100,12 +97,6 @@ def _errors(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
     return [record.getMessage() for record in found if record.levelno == logging.ERROR]
 
 
-def test_what_included_files_name_is_watched_too(tmp_path: Path) -> None:
-    files = {"workflows.yaml": PLATFORM, "teams/a.yaml": TEAM.replace("}", ", output: ./schemas/out.json}")}
-    found = {str(file.relative_to(tmp_path)) for file in files_of(written(tmp_path, files), {})}
-    assert found == {"workflows.yaml", "teams/a.yaml", "teams/schemas/out.json"}
-
-
 # --- tools that are found on engines
 
 
@@ -131,22 +122,6 @@ def _marked(config: Config, exposed: Sequence[Exposed], engines: Mapping[str, Ad
 
 
 # --- the commands
-
-
-def test_the_commands_know_the_tools_of_teams(tmp_path: Path, terminal: Terminal) -> None:
-    path = written(tmp_path, {"workflows.yaml": STORE + PLATFORM, "teams/a.yaml": TEAM})
-    checked = terminal.run("check", str(path))
-    assert (checked.code, "orders_create" in checked.out) == (0, True), checked.out + checked.err
-    called = terminal.run("call", "orders_create", "a=b", "--config", str(path))
-    assert (called.code, json.loads(called.out)) == (0, {"a": "b"}), called.out + called.err
-    previewed = terminal.run("call", "orders_create", "--config", str(path), "--dry-run")
-    assert (previewed.code, '"tool": "orders_create"' in previewed.out) == (0, True), previewed.out + previewed.err
-    listed = terminal.run("tasks", "list", "--all", "--config", str(path))
-    assert (listed.code, "orders_create" in listed.out) == (0, True), listed.out + listed.err
-    written(tmp_path, {"teams/a.yaml": BROKEN})
-    for command in (["check"], ["serve"], ["print", "iam"], ["print", "config"]):
-        ended = terminal.run(*command, str(path))
-        assert (ended.code, "teams/a.yaml:2: tools.create.engine" in ended.err) == (1, True), command
 
 
 # --- for editors
@@ -183,10 +158,6 @@ def test_the_published_schema_rejects_a_wrong_include(old: str, new: str) -> Non
     assert violations(SCHEMA(), plain(PLATFORM.replace(old, new)))
 
 
-def test_the_command_prints_the_schema_of_a_teams_file(terminal: Terminal) -> None:
-    assert json.loads(terminal.run("print", "schema", "--team").out) == team_schema()
-
-
 # --- the page
 
 
@@ -195,19 +166,3 @@ def _blocks() -> Mapping[str, str]:
     found = re.findall(r"^```(?:yaml|json)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     platform, team, schema = found
     return {"workflows.yaml": platform, "teams/orders/tools.yaml": team, "teams/orders/order.json": schema}
-
-
-def test_the_page_about_teams_shows_what_is_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, text in _blocks().items():
-        written(tmp_path, {name: text})
-    path, environ = Path("workflows.yaml"), {"TEMPORAL_KEY": "k", "ORDERS_QUEUE": "orders"}
-    create, refund = load_config(path, environ).tools
-    assert (create.name, refund.name) == ("orders_create", "orders_refund")
-    assert create.options == refund.options == {"task_queue": "orders"}
-    assert create.input["required"] == ["order_id"]
-    [told] = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert redact_config(path, environ).as_yaml() == told.replace(
-        "${TEMPORAL_ADDRESS:-localhost:7233}", "localhost:7233"
-    )
-    assert redact_config(path, {**environ, "TEMPORAL_ADDRESS": "far:1"}).as_yaml() == told

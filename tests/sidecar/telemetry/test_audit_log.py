@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,9 +23,8 @@ from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.app import build, http_app, run_stdio
-from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.telemetry.exporters import WAITING, AuditEvent, AuditLog, Exporters, to_file
+from mcp_workflows.sidecar.telemetry.exporters import WAITING, AuditLog, to_file
 from mcp_workflows.telemetry import Telemetry
 from tests.support.served import Peer, peer, serving, site
 from tests.support.waiting import until
@@ -137,11 +135,6 @@ async def test_every_line_fits_the_published_schema(tmp_path: Path) -> None:
         validator.validate(event)  # pyright: ignore[reportUnknownMemberType]  # untyped there
 
 
-def test_the_published_schema_is_that_of_the_events() -> None:
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **AuditEvent.model_json_schema()}
-    assert json.loads(SCHEMA.read_text()) == schema, "write it anew: python -m scripts.config_reference"
-
-
 async def test_payloads_are_recorded_only_where_they_are_asked_for(tmp_path: Path) -> None:
     async with audited(tmp_path, "{to: audit.jsonl, include: [arguments, results]}") as client:
         await a_life(client)
@@ -150,14 +143,6 @@ async def test_payloads_are_recorded_only_where_they_are_asked_for(tmp_path: Pat
     assert ANSWER in json.dumps(events["retrieve"]["result"])
     assert events["answer"]["arguments"] is None
     assert TOKEN not in (tmp_path / "audit.jsonl").read_text()
-
-
-async def test_a_call_that_finds_its_task_again_says_so(tmp_path: Path) -> None:
-    async with audited(tmp_path) as client:
-        meta = {"mcp-workflows/idempotencyKey": "0123456789abcdef0123456789abcdef"}
-        for _ in range(2):
-            await client.call("ask", {"order": "A1"}, meta=meta)
-    assert short(lines(tmp_path / "audit.jsonl")) == [("create", "ok"), ("create", "again")]
 
 
 async def test_what_is_denied_is_recorded_without_the_id(tmp_path: Path) -> None:
@@ -190,19 +175,6 @@ async def test_a_full_disk_fails_no_request_and_is_counted(tmp_path: Path, caplo
     ]
 
 
-async def test_a_folder_that_is_gone_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    async with audited(tmp_path, "{to: logs/audit.jsonl}") as client:
-        (folder / "audit.jsonl").unlink()
-        folder.rmdir()
-        await client.call("echo", {"order": "1"})
-        await until(lambda: "audit events are lost" in caplog.text)
-        folder.mkdir()
-        await client.call("echo", {"order": "2"})
-        await until(lambda: (folder / "audit.jsonl").exists() and len(lines(folder / "audit.jsonl")) > 0)
-
-
 async def test_a_file_that_cannot_be_written_is_said_before_anything_is_served(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"audit.to: cannot be written: No such file or directory"):
         async with AuditLog(to_file(tmp_path / "none" / "audit"), telemetry=Telemetry(), server="s"):
@@ -212,19 +184,6 @@ async def test_a_file_that_cannot_be_written_is_said_before_anything_is_served(t
 async def test_strangers_on_the_machine_cannot_read_it(tmp_path: Path) -> None:
     async with AuditLog(to_file(tmp_path / "audit"), telemetry=Telemetry(), server="s"):
         assert not (tmp_path / "audit").stat().st_mode & 0o007
-
-
-async def test_check_says_whether_the_file_could_be_written_and_begins_none(tmp_path: Path) -> None:
-    (tmp_path / "workflows.yaml").write_text(
-        "store: sqlite:///tasks.db\nengines: {here: {adapter: memory}}\naudit: {to: logs/audit.jsonl}\n"
-        "tools: {echo: {engine: here, workflow: echo}}\n"
-    )
-    config = load_config(tmp_path / "workflows.yaml", {})
-    [told] = (await check(config)).as_json()["audit"]
-    assert (told["ok"], told["text"]) == (False, f"there is no folder {tmp_path / 'logs'}")
-    (tmp_path / "logs").mkdir()
-    assert (await check(config)).problems == 0
-    assert not (tmp_path / "logs" / "audit.jsonl").exists()
 
 
 async def test_a_queue_that_is_full_loses_events_and_never_waits(
@@ -246,22 +205,6 @@ async def test_on_stdio_standard_output_is_refused(tmp_path: Path) -> None:
     (tmp_path / "workflows.yaml").write_text(CONFIG.format(audit="{to: stdout}", more="", name="x"))
     with pytest.raises(ConfigError, match=r"audit.to: standard output is what the client reads"):
         await run_stdio(load_config(tmp_path / "workflows.yaml", {}))
-
-
-async def test_over_http_standard_output_has_the_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async with audited(tmp_path, "{to: stdout}") as client:
-        await client.call("echo", {"order": "1"})
-    assert ("create", "ok") in short([json.loads(line) for line in capsys.readouterr().out.splitlines()])
-
-
-def test_an_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "mcp_workflows.sidecar.telemetry.otlp", raising=False)
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk._logs", None)  # as if it were not installed
-    path = tmp_path / "workflows.yaml"
-    path.write_text(CONFIG.format(audit="{to: otlp}", more="", name="x"))
-    config = load_config(path, {})
-    with pytest.raises(ConfigError, match=r"pip install 'mcp-workflows\[otlp\]'"):
-        Exporters(config.audit, otlp=config.telemetry, name="x", version="1")
 
 
 async def test_a_collector_gets_the_events_as_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,21 +252,3 @@ async def test_of_two_replicas_one_records_a_change(tmp_path: Path) -> None:
     told = [record.task for record in records if record.event is Event.STATUS]
     assert sorted(told, key=str) == sorted(map(task_hash, tasks))
     assert {record.principal for record in records} == {"anonymous"}
-
-
-async def test_a_start_whose_reply_is_lost_is_one_life_all_the_same(tmp_path: Path) -> None:
-    records: list[Record] = []
-    engine = MemoryAdapter(MemorySettings(name=f"{tmp_path}"))
-    store = f"sqlite:///{tmp_path}/tasks.db"
-    async with (
-        site(store=store, adapters={"memory": engine}, audit=records.append) as found,
-        peer(found.url) as client,
-    ):
-        engine.faults.lost_start_replies = 1
-        task_id = str((await client.call("echo")).result["taskId"])
-        await client.until(task_id)
-    assert [(record.event, record.outcome) for record in records] == [
-        (Event.CREATE, "ok"),
-        (Event.STATUS, "succeeded"),
-        (Event.RETRIEVE, "ok"),
-    ]

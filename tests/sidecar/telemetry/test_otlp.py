@@ -90,17 +90,6 @@ async def test_a_collector_gets_traces_and_metrics(tmp_path: Path, monkeypatch: 
     assert collector.keys == {"k"}
 
 
-@pytest.mark.slow
-async def test_a_collector_that_is_gone_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tmp_path / "workflows.yaml"
-    config.write_text(CONFIG)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    with sidecar(config) as process:
-        async with peer(process.url) as client:
-            assert (await client.call("echo")).result["isError"] is False
-        assert await to_thread.run_sync(process.stop) == 0
-
-
 @pytest.mark.parametrize("signal", ["TRACES", "METRICS"])
 def test_one_of_the_two_can_be_left_out(signal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"OTEL_{signal}_EXPORTER", "none")
