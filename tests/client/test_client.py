@@ -105,13 +105,6 @@ async def test_a_call_that_becomes_a_task_returns_the_final_result(served: str) 
         assert (found.person.seen[0], found.person.seen[-1]) == ("working", "completed")
 
 
-async def test_questions_before_the_start_are_answered_too(served: str) -> None:
-    async with scene(served) as found:
-        result = await found.client.call_tool("asked_before", {"a": 1})
-        assert result.structured_content == {"a": 1, "first": "yes", "second": "yes"}
-        assert found.person.asked == ["first", "second"]
-
-
 async def test_a_cancelled_task_raises_and_names_itself(served: str) -> None:
     async with scene(served) as found:
         begun = await found.start("forever")

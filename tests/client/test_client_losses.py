@@ -103,13 +103,6 @@ ASKING = {"status": "input_required", "inputRequests": {"question": QUESTION}}
 DONE: Mapping[str, Any] = {"status": "completed", "result": {"content": [], "structuredContent": {"done": True}}}
 
 
-async def test_a_look_that_is_lost_is_looked_again() -> None:
-    server = Foreign([LOST, MCPError(types.INTERNAL_ERROR, "HTTP 502"), WORKING, LOST, DONE])
-    async with foreign(server) as (client, _):
-        assert (await client.call_tool("x")).structured_content == {"done": True}
-    assert server.heard.count("tasks/get") == 5
-
-
 async def test_a_server_that_stays_away_is_an_error_once_patience_is_over() -> None:
     async with foreign(Foreign([LOST]), timeout_seconds=0.4) as (client, tasks):
         with pytest.raises(ServerUnreachable, match=r"no answer to tasks/get \(lost on the way\)"):

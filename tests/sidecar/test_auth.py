@@ -19,7 +19,7 @@ from mcp.server.request_state import authenticated_principal
 from mcp_workflows.access import owner_id
 from mcp_workflows.access.authn.settings import AuthSettings, Owner
 from mcp_workflows.access.authn.verifier import make_token, sha256_of
-from mcp_workflows.receiver.context import Admitted, principal_of
+from mcp_workflows.receiver.context import principal_of
 from mcp_workflows.sidecar.auth import Authenticator
 from tests.access.authn.test_identity import ALICE, HERE, Desk
 from tests.access.authn.test_identity import desk as desk
@@ -239,32 +239,6 @@ async def test_headers_that_say_who_it_is_are_ignored_from_anybody_else(
         assert (await here.ping(headers={"x-forwarded-user": "alice", **more})).status_code == 401
         assert "headers that say who it is were ignored: 127.0.0.1 is none of" in caplog.text
         assert here.sidecar.authenticator is not None
-
-
-async def test_who_was_let_in_can_be_asked_about_again(tmp_path: Path, key_server: KeyServer) -> None:
-    answers: dict[str, Any] = {}
-    key_server.asked["again"] = lambda form, _: answers.get(form["token"], {"active": False})
-    asked = {"issuer": ISSUER, "endpoint": f"{key_server.address}/again", "client_id": "us", "client_secret": "s"}
-    async with house(tmp_path, {"introspection": [{**asked, "cache": "0s"}]}) as here:
-        authenticator = here.sidecar.authenticator
-        assert authenticator is not None
-        good: Mapping[str, Any] = {"active": True, "aud": here.url, "sub": "alice", "scope": "a b"}
-        now = datetime.now(UTC)
-        for then, stands in [
-            (good, True),
-            ({**good, "scope": "a b c"}, True),
-            ({**good, "scope": "a"}, False),
-            ({**good, "sub": "bob"}, False),
-            ({"active": False}, False),
-            (None, False),
-        ]:
-            answers["t"] = good
-            admitted = await authenticator.verify_token("t")
-            assert isinstance(admitted, Admitted)
-            answers["t"] = then
-            assert (await admitted.principal.revalidated(now) is not None) is stands
-            assert "recheck" not in repr(admitted.principal)
-            assert admitted.token == ""
 
 
 @pytest.mark.parametrize("subject", [None, "alice", 'ä"\\ \u2028'])

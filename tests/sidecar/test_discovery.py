@@ -270,14 +270,6 @@ async def test_an_engine_that_is_down_keeps_nobody_from_starting(
     assert "engine 'here': what is marked there can be seen again" in said(caplog, logging.INFO)
 
 
-async def test_the_file_has_the_last_word_on_a_workflow_it_names(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage.here.exposed = [marked("other", "ask"), marked("third", "ask:1"), marked("a")]
-    await stage.until_listed("file", "a")
-    assert said(caplog) == []
-
-
 async def test_of_two_with_one_name_none_is_offered(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.here.exposed = [marked("a", source="arn:1"), marked("b")]
     await stage.until_listed("file", "a", "b")

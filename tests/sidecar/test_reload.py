@@ -165,15 +165,6 @@ async def test_a_call_under_way_finishes_although_its_tool_is_removed(tmp_path: 
     assert replies[0].result["structuredContent"] == {"slept": 1}
 
 
-async def test_an_engine_that_is_as_it_was_keeps_its_adapter(tmp_path: Path) -> None:
-    async with edited(tmp_path, HEAD + BOTH + ECHO) as stage:
-        before = stage.sidecar.workflows.adapters
-        await stage.save(HEAD + BOTH.replace("elsewhere", "else") + ECHO)
-        after = stage.sidecar.workflows.adapters
-        assert after["here"] is before["here"]
-        assert after["there"] is not before["there"]
-
-
 class Door(MemoryAdapter):
     """Writes down when it is opened and closed; one that is `jammed` cannot be opened."""
 

@@ -64,7 +64,7 @@ async def judge(
     raise AssertionError(line)
 
 
-@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("sealed", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "encrypted"])
 async def test_the_store_takes_as_long_for_a_row_of_another_as_for_none(
     tmp_path: Path, request: pytest.FixtureRequest, *, sealed: bool
 ) -> None:

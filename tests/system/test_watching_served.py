@@ -52,6 +52,7 @@ async def billing(
         yield host, client
 
 
+@pytest.mark.slow
 async def test_a_billing_run_is_watched_to_its_end_and_released_by_who_may(
     dev_server: DevServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

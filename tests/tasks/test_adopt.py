@@ -239,17 +239,6 @@ async def test_nobody_unknown_watches_anything(here: House) -> None:
     assert here.engine.calls["adopt"] == before
 
 
-async def test_an_engine_that_gives_no_answer_is_said(here: House) -> None:
-    execution_id = await here.running("forever")
-    here.engine.faults.unavailable = frozenset({"adopt"})
-    assert "gives no answer, nothing is watched" in await here.refused("billing", execution_id)
-    here.engine.faults.unavailable = frozenset()
-    here.engine.faults.silent = frozenset({"adopt"})
-    assert "no answer within" in await here.refused("billing", execution_id)
-    here.engine.faults.silent = frozenset()
-    assert await here.watched("billing", execution_id)
-
-
 # --- what may be done with it
 
 

@@ -228,17 +228,6 @@ async def test_what_is_tried_in_vain_is_on_record_too(tmp_path: Path) -> None:
         assert [(each.tool, each.outcome) for each in here.recorded(Event.DENY)] == [("watch", "refused")]
 
 
-async def test_a_client_that_leaves_and_so_cancels_is_on_record(tmp_path: Path) -> None:
-    async with place(tmp_path, tool("left", "forever", cancel_on_disconnect=True, tasks="wait")) as here:
-        leaver = await here.peer(ALICE, capabilities={})
-        async with anyio.create_task_group() as group:
-            group.start_soon(leaver.call, "left")
-            await until(lambda: bool(here.recorded(Event.CREATE)))
-            group.cancel_scope.cancel()
-        await until(lambda: bool(here.recorded(Event.CANCEL)))
-        assert [each.outcome for each in here.recorded(Event.CANCEL)] == ["left"]
-
-
 async def test_a_tool_that_had_rules_and_is_gone_leaves_its_owner_nothing_but_to_see(tmp_path: Path) -> None:
     async with place(tmp_path, tool(allow=APPROVED), tool("free", "echo")) as here:
         alice, bob = await here.peer(ALICE), await here.peer(BOB)

@@ -200,17 +200,6 @@ async def test_a_window_begins_with_its_first_call_and_no_clock_divides_it(tmp_p
             assert await here.task("deduped", arguments=arguments) == first
 
 
-async def test_after_the_window_it_is_another_call_with_an_execution_of_its_own(tmp_path: Path) -> None:
-    async with replica(tmp_path) as here:
-        tasks: list[str] = []
-        for _ in range(3):
-            tasks.append(await here.task("deduped"))
-            assert await here.task("deduped") == tasks[-1]
-            here.clock.now += WINDOW
-        assert len(set(tasks)) == 3
-        assert len(here.engine.handles) == 3
-
-
 async def test_two_replicas_that_open_a_window_at_once_open_one(tmp_path: Path) -> None:
     clock = Clock()
     async with replica(tmp_path, clock) as one, replica(tmp_path, clock) as two:

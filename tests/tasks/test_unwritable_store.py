@@ -110,21 +110,6 @@ async def stored(disk: Disk, task_id: str) -> Task:
     return row
 
 
-async def test_what_was_just_seen_is_shown_with_the_reason_why_it_is_not_saved(disk: Disk) -> None:
-    async with on(disk) as (here, _):
-        (asks,) = await here.start("ask", 1)
-        disk.refuse()
-        seen = await here.get(asks)
-        assert (seen.status, set(seen.requests)) == (Status.INPUT_REQUIRED, {"question"})
-        assert str(seen.message).startswith(disk.said)
-        assert (await stored(disk, asks)).execution.status is Status.RUNNING
-        disk.recover()
-        with anyio.fail_after(60):
-            while (seen := await here.get(asks)).message != "waiting for an answer":
-                await anyio.sleep(0.05)
-        assert (await stored(disk, asks)).execution.status is Status.INPUT_REQUIRED
-
-
 async def test_an_end_that_could_not_be_saved_is_never_taken_back_and_is_saved_later_though_nobody_asks(
     disk: Disk,
 ) -> None:

@@ -337,13 +337,6 @@ async def test_a_server_that_cannot_send_requests_serves_everything_but_question
         assert (await waiting.reply()).result["structuredContent"] == {"answer": "yes"}
 
 
-async def test_a_server_that_stops_lets_go_of_who_waits(served: Site) -> None:
-    async with session(served.url) as client:
-        waiting = client.start_request("tasks/result", {"taskId": await _start(client, "forever")})
-        served.workflows.stop()
-        assert "stopping" in (await waiting.reply()).error["message"]
-
-
 async def test_who_waits_for_a_task_hears_that_its_time_is_over(tmp_path: Path) -> None:
     tools = [Tool(name="brief", engine="memory", workflow="forever", ttl=timedelta(seconds=0.5))]
     async with (

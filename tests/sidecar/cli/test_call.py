@@ -200,13 +200,6 @@ def test_the_beginning_of_an_id_is_enough_to_come_back(here: Terminal) -> None:
         assert ended.code != 0
 
 
-def test_a_gate_is_answered_by_its_name_although_its_keys_differ_from_round_to_round(here: Terminal) -> None:
-    for era in ("2026-07-28", "2025-11-25", "none"):
-        ended = here.run("call", "gated", "order=A1", "--answer", "approve.ok=true", "--era", era)
-        assert (ended.code, "? [approve] Ship «A1»?" in ended.err) == (0, True)
-        assert ended.json == {"approve": {"signal": "approve", "args": [True]}}
-
-
 def test_the_person_at_the_terminal_is_asked(shell: Shell) -> None:
     types = [("approve [y/n]", "perhaps\n"), ("is not true or false", "y\n")]
     ended = shell.typing("ship", "a=1", types=types)
@@ -229,15 +222,6 @@ def test_ctrl_c_at_a_question_leaves_with_130_and_says_how_to_come_back(shell: S
 
 
 # --- eras, and what is only shown
-
-
-def test_a_client_without_tasks_that_is_handed_one_says_how_to_come_back_and_can_follow_it(here: Terminal) -> None:
-    ended = here.run("call", "slow", "--era", "none", "--json")
-    task_id = ended.json["taskId"]
-    assert (ended.code, ended.json["status"]) == (0, "working"), "and not completed"
-    assert f"the task goes on; come back with: mcp-workflows call --resume {task_id}\n" in ended.err
-    waited = here.run("call", "task_wait", f"taskId={task_id}", "seconds=0", "--era", "none")
-    assert waited.json["status"] == "working"
 
 
 def test_a_dry_run_leaves_no_trace_and_checks_the_arguments(here: Terminal) -> None:

@@ -36,12 +36,6 @@ def test_every_promise_of_the_engine_is_tried(terminal: Terminal) -> None:
     assert "They run in memory, and nothing is created." in ended.err
 
 
-def test_programs_get_the_findings_as_json(terminal: Terminal) -> None:
-    found = live(terminal, "--json").json
-    assert found["adapter"] == "memory"
-    assert {each["verdict"] for each in found["promises"]} == {"held", "not tried"}
-
-
 def test_tools_of_the_user_play_the_parts_that_they_can(terminal: Terminal) -> None:
     parts = ["--finishes", "echo text='hi there'", "--other", "echo text=ho", "--fails", "decline", "--asks", "ask"]
     ended = live(terminal, *parts)

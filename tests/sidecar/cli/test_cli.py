@@ -144,23 +144,6 @@ def _wait_until_alive(url: str, sidecar: subprocess.Popen[str]) -> None:
     pytest.fail(f"{url} never answered; the process ended with {sidecar.poll()}")
 
 
-def test_check_as_json_is_for_programs(terminal: Terminal, config_file: Path) -> None:
-    config_file.write_text(FINE.replace("echo", "ecko"), encoding="utf-8")
-    ended = terminal.run("check", str(config_file), "--json")
-    found = json.loads(ended.out)
-    assert ended.code == 1
-    assert found["ok"] is False
-    assert (found["store"]["ok"], found["store"]["url"]) == (True, f"sqlite:///{config_file.parent}/mcp-workflows.db")
-    assert [(engine["name"], engine["adapter"], engine["ok"]) for engine in found["engines"]] == [
-        ("orders", "memory", True)
-    ]
-    assert [(tool["name"], tool["engine"], tool["workflow"], tool["ok"]) for tool in found["tools"]] == [
-        ("wait", "orders", "sleep", True),
-        ("say", "orders", "ecko", False),
-    ]
-    assert found["tools"][1]["hint"].startswith("there are: ")
-
-
 def test_check_of_an_engine_that_is_down_blames_the_engine(terminal: Terminal, config_file: Path) -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
@@ -237,13 +220,6 @@ def test_iam_prints_what_the_tools_of_an_engine_need_and_nothing_else(terminal: 
     assert ended.err == "note: engine other: nothing for it, the adapter 'memory' has no policies\n"
     chosen = terminal.run("print", "iam", str(permits), "--engine", "orders")
     assert (chosen.out, chosen.err) == (ended.out, "")
-
-
-def test_iam_of_an_engine_that_gives_no_answer_says_so(terminal: Terminal, permits: Path) -> None:
-    permits.write_text(PERMITS.replace("{adapter: permitting}", "{adapter: permitting, unreachable: true}"))
-    ended = terminal.run("print", "iam", str(permits), "--engine", "orders")
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err == "engine orders: the engine in memory does not answer\n"
 
 
 LANGUAGES = {"go": ("// Package mcpwf", "workflow.UpsertMemo"), "typescript": ("// mcpwf.ts", "upsertMemo")}
