@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
+from mcp_workflows import Tool
 from mcp_workflows.access.audit import Event, Record, counting
 from mcp_workflows.adapter import Allowance, Start
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
@@ -268,6 +269,26 @@ async def test_a_call_to_an_engine_is_counted_by_what_comes_of_it(
     assert (span.attributes or {})["error.type"] == outcome
     assert "secret" not in span.to_json()
     assert isinstance(error, EngineError) or outcome == "broke", AdapterBroke
+
+
+async def test_a_result_that_does_not_match_its_schema_is_counted_and_logged_once_without_its_value(
+    lab: Lab, engine: Keeping, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    number: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    tools = [Tool(name="count", engine="memory", workflow="echo", output=number)]
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with (
+        site(store=store, tools=tools, adapters={"memory": engine}, telemetry=lab.telemetry) as served,
+        peer(served.url) as client,
+    ):
+        task_id = await created(client, "count", arguments={"n": "hidden"})
+        for _ in range(2):
+            seen = await client.until(task_id)
+            assert (seen["status"], seen["result"]["isError"]) == ("completed", False)
+    assert lab.points("mcp_workflows.result_mismatches")[labels(engine="memory", tool="count")] == 1
+    [said] = [record.getMessage() for record in caplog.records if "output schema" in record.getMessage()]
+    assert "'count'" in said
+    assert "hidden" not in said
 
 
 async def test_the_census_shows_tasks_questions_and_quotas(lab: Lab, engine: Keeping, tmp_path: Path) -> None:

@@ -14,8 +14,11 @@ from mcp_workflows.access.authn.verifier import TrustedProxy
 from mcp_workflows.access.principal import claim_value
 from mcp_workflows.errors import TokenRefused
 from mcp_workflows.receiver.attach import swap
-from tests.support.configured import YES
-from tests.support.identified import house, jwks
+from mcp_workflows.sidecar.checks import check
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.redaction import redact_config
+from tests.support.configured import YES, written
+from tests.support.identified import MEMORY, house, jwks
 from tests.support.tokens import ISSUER, KeyServer
 from tests.tasks.test_authorization import tool
 
@@ -163,3 +166,44 @@ async def test_who_has_a_role_inside_a_claim_may_answer_and_who_has_not_may_not(
 
 
 # --- in the file
+
+SIGNED: Mapping[str, Any] = {"issuers": [{"issuer": ISSUER, "jwks_url": "https://issuer.example/keys"}]}
+CI: Mapping[str, Any] = {"tokens": [{"name": "ci", "sha256": "ab" * 32}]}
+PROXY: Mapping[str, Any] = {"proxy": {"peers": ["10.0.0.7"], "groups_header": "X-Groups"}}
+
+
+def config_of(folder: Path, claims: Mapping[str, Any], auth: Mapping[str, Any] | None = None) -> Path:
+    """The file with one tool whose callers must have these claims."""
+    call = {"claims": claims} if claims else {}
+    tools = {"echo": {"workflow": "echo", "allow": {"call": call, "see": {}}}}
+    return written(folder, "memory", MEMORY, tools, None if auth is None else {"auth": auth})
+
+
+@pytest.mark.parametrize(
+    ("auth", "claims", "told"),
+    [
+        (SIGNED, {"realm_access.roles": "x"}, None),
+        ({**SIGNED, **CI}, {"realm_access.roles": "x"}, None),
+        (PROXY, {"groups": "x"}, None),
+        (PROXY, {"realm_access.roles": "x", "groups": "y"}, "so that fits nobody: realm_access.roles"),
+        (CI, {"groups": "x"}, "so that fits nobody: groups"),
+        (None, {"realm_access.roles": "x"}, "so that fits nobody: realm_access.roles"),
+        (CI, {}, None),
+    ],
+    ids=["signed", "signed or by hand", "groups", "no groups", "by hand", "no login", "no claims"],
+)
+async def test_check_says_which_claims_nobody_can_have(
+    tmp_path: Path, auth: Mapping[str, Any] | None, claims: Mapping[str, Any], told: str | None
+) -> None:
+    found = await check(load_config(config_of(tmp_path, claims, auth), {}), patience=1)
+    [row] = [row for row in found.rows if row.kind == "tool"]
+    assert row.finding is not None
+    assert row.finding.ok
+    assert (row.finding.hint or "").endswith(told or "")
+    assert (row.finding.hint is None) == (told is None)
+
+
+def test_what_a_rule_asks_for_is_shown_whatever_the_claim_is_called(tmp_path: Path) -> None:
+    claims = {"token_use": "access", "resource_access.token-service.roles": ["x"], "realm_access.roles": ["y"]}
+    shown = redact_config(config_of(tmp_path, claims), {}).config
+    assert shown["tools"]["echo"]["allow"]["call"]["claims"] == claims

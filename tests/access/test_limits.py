@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits, ToolLimits
-from mcp_workflows.access.rate_limits import MOST_KNOWN, RateLimits
+from mcp_workflows.access.rate_limits import MOST_KNOWN, MOST_SHOWN, RateLimits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.errors import LIMIT_REACHED, LimitReached
 from mcp_workflows.tasks.results import keepable
@@ -65,6 +65,11 @@ WRONG: Sequence[dict[str, JSON]] = (
 def test_what_can_be_no_limit_is_refused(wrong: dict[str, JSON]) -> None:
     with pytest.raises(ValidationError):
         Limits.model_validate(wrong)
+
+
+def test_the_default_ttl_is_not_longer_than_any_may_be() -> None:
+    with pytest.raises(ValidationError, match=r"default_ttl: 2d is longer than limits.max_ttl, 1d"):
+        Limits(default_ttl=2 * DAY, max_ttl=DAY)
 
 
 def test_the_documented_defaults_are_those_of_the_models() -> None:
@@ -207,6 +212,17 @@ def test_calls_that_start_nothing_are_metered_by_caller_and_those_that_start_som
     assert here.check_start(ANNA) is here.check_start(ANNA) is None
     here.started_nothing(ANNA)
     assert here.check_start(ANNA)
+
+
+def test_memory_of_tasks_that_were_shown_is_bounded() -> None:
+    metered, _, _ = meters(failed_lookups_per_minute=1)
+    eve = stranger("192.0.2.1")
+    for number in range(MOST_SHOWN + 1):
+        metered.remember_shown(eve, f"t{number}")
+    metered.count_failed_lookup(eve)
+    with pytest.raises(LimitReached):
+        metered.check_lookup(eve, "t0")
+    metered.check_lookup(eve, "t1")
 
 
 # --- what stays open

@@ -7,9 +7,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from mcp_workflows.adapter import Adapter, Adopts, Ref, Start, StartGuarantee, Status, Terminates
+from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import (
     AdapterContract,
@@ -124,3 +127,28 @@ async def test_questions_in_turn_come_one_after_the_other(adapter: MemoryAdapter
     await adapter.answer(ref, {"second": {"action": "decline"}})
     seen = await adapter.describe(ref)
     assert seen.output == {"first": {"answer": "a"}, "second": {"action": "decline"}}
+
+
+async def test_a_stubborn_workflow_only_notes_that_it_should_cancel(adapter: MemoryAdapter) -> None:
+    ref = await begin(adapter, "stubborn", [LONG])
+    await adapter.cancel(ref)
+    seen = await adapter.describe(ref)
+    assert (seen.status, seen.cancel_requested) == (Status.RUNNING, True)
+
+
+async def test_a_silent_verb_never_answers(adapter: MemoryAdapter) -> None:
+    ref = await begin(adapter, "forever")
+    adapter.faults.silent = frozenset({"describe"})
+    with anyio.move_on_after(0.01) as scope:
+        await adapter.describe(ref)
+    assert scope.cancelled_caught
+
+
+async def test_a_refused_start_starts_nothing(adapter: MemoryAdapter) -> None:
+    adapter.faults.refused_starts = 1
+    start = Start(workflow="forever", arguments=[], key="k", created=datetime.now(UTC))
+    with pytest.raises(EngineRefused):
+        await adapter.start(start)
+    with pytest.raises(ExecutionNotFound):
+        await adapter.describe(Ref(workflow="forever", handle="memory-k"))
+    assert await adapter.start(start) == "memory-k"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import httpx2
 import mcp_types as types
 import pytest
 from mcp.client import Client, ClientRequestContext
@@ -132,6 +133,21 @@ async def test_a_server_that_goes_on_asking_what_was_answered_is_answered_once_a
     assert len(server.answers) == 1
 
 
+async def test_a_question_that_comes_back_unanswered_is_asked_again() -> None:
+    asked: list[str] = []
+
+    async def ask(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.append(str(context.request_id))
+        if len(asked) == 1:
+            await anyio.sleep_forever()
+        return YES
+
+    server = Foreign([ASKING, ASKING, WORKING, ASKING, ASKING, ASKING, DONE])
+    async with foreign(server, on_elicitation=ask) as (client, _):
+        assert (await client.call_tool("x")).structured_content == {"done": True}
+    assert (len(asked), len(server.answers)) == (2, 1)
+
+
 async def test_what_can_become_of_a_task_has_an_error_each() -> None:
     error = {"code": -32000, "message": "broken", "data": {"order": 1}}
     expired = MCPError(types.INVALID_PARAMS, "Task expired: its time to live is over")
@@ -157,6 +173,14 @@ async def test_many_tasks_of_one_client_keep_few_streams_open() -> None:
         for _ in range(MAX_STREAMS + 10):
             group.start_soon(client.call_tool, "x")
     assert server.heard.count("subscriptions/listen") == MAX_STREAMS
+
+
+async def test_a_client_of_another_version_says_that_it_has_no_such_tasks(tmp_path: Path) -> None:
+    async with site(store=f"sqlite:///{tmp_path}/tasks.db") as found:
+        tasks = TasksClient()
+        async with Client(found.url, mode="legacy", extensions=[tasks]) as client:
+            with pytest.raises(ClientError, match="this one speaks 2025-11-25"):
+                tasks.handle(client, "t-1")
 
 
 @pytest.mark.parametrize(
@@ -280,3 +304,10 @@ async def test_replies_lost_on_the_connection_are_asked_for_again(tmp_path: Path
             transport = reconnecting_http(f"http://127.0.0.1:{proxy.port}/mcp")
             async with Client(transport, extensions=[TasksClient(on_elicitation=ask, on_status=see)]) as client:
                 assert (await client.call_tool("ask")).structured_content == {"answer": "yes"}
+
+
+async def test_nobody_there_to_begin_with_is_no_server_of_another_version() -> None:
+    with pytest.raises(BaseExceptionGroup) as raised:
+        async with Client(reconnecting_http(f"http://127.0.0.1:{free_port()}/mcp")):
+            raise AssertionError("nobody is there")
+    assert raised.group_contains(httpx2.ConnectError)

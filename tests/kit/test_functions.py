@@ -384,6 +384,21 @@ async def test_a_server_that_is_not_there_is_unavailable_and_no_defect(ask: Ask)
         assert str(error).startswith("its adapter met a ")
 
 
+async def test_a_body_that_was_read_already_takes_only_the_reason_away(web: Web) -> None:
+    def start(_: Start) -> str:
+        try:
+            of_urllib(web.url)
+        except urllib.error.HTTPError as error:
+            error.read()
+            error.close()
+            raise
+        return "never"
+
+    async with from_functions(start=start, describe=running, cancel=nothing) as adapter:
+        with pytest.raises(EngineRefused, match="it answered 422 Unprocessable"):
+            await adapter.start(START)
+
+
 @dataclass
 class ClientError(Exception):
     """As in aiohttp.client_exceptions, which is not installed here: the names and attributes are."""
@@ -521,6 +536,14 @@ async def test_a_start_that_found_no_free_thread_was_certainly_not_sent(monkeypa
             await adapter.start(START)
         assert not error.value.sent
         slow.let_go.set()
+
+
+async def test_a_start_that_never_returns_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_workflows.kit.functions, "KEPT", 0.05)
+    async with slow_adapter(Slow(), StartGuarantee.ONCE) as adapter:
+        with pytest.raises(EngineUnavailable, match="nobody knows") as error:
+            await adapter.start(START)
+    assert error.value.sent
 
 
 class Bounds(BaseModel):

@@ -233,6 +233,23 @@ async def test_a_comparison_that_fails_does_not_say_that_nothing_was_started(err
 @pytest.mark.parametrize(
     ("functions", "told"),
     [
+        ({"same": gives(None)}, "same returned nothing: it must return True or False"),
+        ({"same": gives("yes")}, "same returned a str"),
+        (
+            {"same": gives(True), "taken": gives(None), "start": raising(KeyError())},
+            "taken returned nothing: it must return the handle",
+        ),
+    ],
+)
+async def test_a_comparison_without_a_result_says_so(functions: dict[str, Any], told: str) -> None:
+    async with of(**functions, errors={KeyError: StartConflict}) as adapter:
+        with pytest.raises(EngineUnavailable, match=told):
+            await adapter.start(START)
+
+
+@pytest.mark.parametrize(
+    ("functions", "told"),
+    [
         ({"same": same, "starts": StartGuarantee.ONCE}, "are about keys: give starts=StartGuarantee.KEYED"),
         ({"taken": taken}, "`taken` needs `same`"),
     ],

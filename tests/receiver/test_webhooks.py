@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.reload import Reloader
 from tests.access.authn.test_issuers import BAD
 from tests.receiver.called import install
+from tests.support.commands import COMMAND
 from tests.support.served import serving
 from tests.support.tokens import AUDIENCE, KeyServer, signer
 
@@ -264,7 +267,43 @@ async def test_a_reload_changes_who_is_let_in_and_where(stage: Stage) -> None:
     assert (answer.status_code, answer.json()) == (404, {"error": "there is nothing here"})
 
 
+async def test_an_adapter_whose_routes_break_has_none(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    await stage.save(text_of("http://unused.example", routes="[broken]"))
+    for _ in range(2):
+        assert (await stage.post()).status_code == 404
+    assert [record.getMessage() for record in caplog.records if record.name == "mcp_workflows.engines.registry"] == [
+        "the adapter of engine 'here' broke the contract: it has no routes"
+    ]
+
+
+# --- the law of the contract
+
+
 # --- the commands
+
+
+def environment(folder: Path) -> Mapping[str, str]:
+    path = os.pathsep.join([str(folder / "site"), str(Path(__file__).parents[2])])
+    return {**os.environ, "PYTHONPATH": path}
+
+
+@pytest.mark.usefixtures("processes")
+def test_on_stdio_the_log_says_that_nobody_can_call_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch)
+    config = tmp_path / "workflows.yaml"
+    config.write_text(text_of("http://unused.example"))
+    done = subprocess.run(
+        [COMMAND, "serve", str(config)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path),
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    warning = "the workflows of engine here cannot call it on stdio, only over HTTP (--http HOST:PORT): "
+    assert f"{warning}/engines/here/input, /engines/here/claim" in done.stderr
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,6 +188,11 @@ def test_a_url_that_names_no_file_is_a_config_error(url: str) -> None:
         SQLiteStore(url)
 
 
+def test_a_url_of_no_installed_store_says_what_is_installed() -> None:
+    with pytest.raises(ConfigError, match=r"installed: .*sqlite"):
+        open_store("nosuch:///tasks")
+
+
 async def test_a_store_that_was_not_entered_is_unavailable(url: str) -> None:
     store = SQLiteStore(url)
     with pytest.raises(StoreUnavailable):
@@ -334,6 +339,22 @@ async def test_while_another_reads_the_log_nothing_is_written_behind_a_gap(
             with pytest.raises(StoreUnavailable, match="other processes are using its log"):
                 await store.create(make_task(), durable=False)
         await store.create(make_task(), durable=False)
+
+
+async def test_it_is_closed_after_a_sync_that_is_under_way(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = LogFile.sync
+
+    def slow(log: LogFile) -> float:
+        time.sleep(0.1)
+        return sync(log)
+
+    monkeypatch.setattr(LogFile, "sync", slow)
+    async with anyio.create_task_group() as group, SQLiteStore(url) as store:
+        await store.create(make_task(), durable=False)
+        group.start_soon(store.sync)
+        await anyio.sleep(0.02)
+    with pytest.raises(StoreUnavailable, match="not open"):
+        await store.sync()
 
 
 async def test_a_row_of_another_process_is_synced_before_it_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

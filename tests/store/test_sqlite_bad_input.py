@@ -82,6 +82,16 @@ async def test_a_file_that_cannot_be_written_is_named(folder: Path) -> None:
     assert "permissions" in said
 
 
+async def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
+    assert f"{tmp_path} cannot be written" in await complaint(tmp_path)
+
+
+async def test_a_missing_folder_is_named_and_not_created(tmp_path: Path) -> None:
+    said = await complaint(tmp_path / "not" / "there" / "tasks.db")
+    assert f"there is no folder {tmp_path}/not/there, create it first" in said
+    assert os.listdir(tmp_path) == []
+
+
 async def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     text = "Not a database at all, whoever says so.\n" * 200
@@ -217,3 +227,11 @@ async def test_the_loop_turns_while_a_lock_is_waited_for(tmp_path: Path) -> None
             with anyio.fail_after(60):
                 while await store.get(created.id, created.owner) is None:
                     await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.usefixtures("processes")
+async def test_a_new_file_locked_by_another_process_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.db"
+    with locked(path, "exclusive"), pytest.raises(StoreUnavailable, match=f"{path} is locked"):
+        async with SQLiteStore(f"sqlite:///{path}", busy_timeout_ms=50):
+            pass

@@ -235,6 +235,20 @@ async def test_damage_that_nobody_has_met_is_found_by_a_look_at_the_whole_file(
         await store.check()
 
 
+async def test_a_look_at_the_whole_file_that_was_cancelled_is_done_again(store: SQLiteStore, file: Path) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(store.check_integrity)
+        await anyio.lowlevel.checkpoint()
+        assert await store.get("task-000", "anna")
+        group.cancel_scope.cancel()
+    assert await store.create(make_task())
+    await store.check()
+    overwritten(file, 20, 200)
+    await store.check_integrity()
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        await store.check()
+
+
 async def test_a_server_looks_at_its_file_in_the_background_and_is_not_ready_if_it_is_damaged(tmp_path: Path) -> None:
     async with served(place(tmp_path)) as client:
         await client.call("forever")

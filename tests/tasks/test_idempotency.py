@@ -24,7 +24,7 @@ from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.questions import Question
 from mcp_workflows.tools.tool import AnyTool
-from mcp_workflows.wire import v2026_07_28
+from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.commands import Call, CallOutcome, Created, Questions
 from mcp_workflows.wire.params import KEY_PATHS, OWN_KEY, KeyPath
 from tests.support.in_memory import MODERN, entered, line
@@ -153,6 +153,20 @@ async def test_the_first_key_of_the_list_counts_and_ours_always_does(tmp_path: P
         for paths in ((), (("claudecode/toolUseId",),)):
             assert await here.meant(both, paths=paths) == ours
         assert await here.meant({"taskId": "t"}, paths=()) != await here.meant({"taskId": "t"}, paths=())
+
+
+BAD: Sequence[Any] = ["", "x" * 257, 7, True, ["toolu_1"], {"id": "toolu_1"}, "\ud800"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+async def test_what_can_be_no_key_of_a_host_is_passed_over(tmp_path: Path, bad: Any) -> None:
+    for meta in ({"claudecode/toolUseId": bad}, {SEP: {"taskId": bad}}, {SEP: bad}):
+        params = {"name": "forever", "_meta": {**meta, "taskId": "t-1"}}
+        for call in (
+            v2026_07_28.parse_call(params, MODERN_CLIENT),
+            v2025_11_25.parse_call(params, in_core=True, takes_questions=True),
+        ):
+            assert call.host_key == ("taskId", "t-1")
 
 
 async def test_the_list_of_places_is_read_by_both_eras_through_a_server(tmp_path: Path) -> None:

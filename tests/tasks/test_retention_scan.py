@@ -207,3 +207,9 @@ async def test_a_silent_engine_is_left_alone_and_its_round_goes_on_once_it_answe
         here.looks.clear()
         await scan.round()
         assert here.looks == ALL[:3]
+
+
+async def test_a_note_of_another_version_begins_a_new_round(here: Place) -> None:
+    assert await here.seen() == ALL
+    await here.store.put_note("(retention)", "api", {"page": 7}, until=NOON + DAY)
+    assert await here.seen() == ALL

@@ -316,6 +316,22 @@ async def test_an_engine_that_cannot_be_searched_starts_and_closes_nothing(
         assert [await here.handle(task)] == here.engine.handles
 
 
+class Denied(FindableMemoryAdapter):
+    """May not list executions."""
+
+    async def find(self, start: Start) -> str | None:
+        """Never."""
+        raise EngineRefused("no permission to list executions", final=True)
+
+
+async def test_who_may_not_search_starts_nothing_again(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock, Denied(settings(tmp_path))) as here:
+        task = await died(here, clock, started=False)
+        clock.time += SETTLING
+        assert "no permission to list executions" in await here.unknown(task)
+        assert not here.engine.handles
+
+
 async def test_a_key_with_another_input_is_told(tmp_path: Path, clock: Clock) -> None:
     async with replica(tmp_path, clock) as here:
         task = await died(here, clock, started=False)

@@ -79,6 +79,12 @@ async def test_a_token_nobody_can_read_is_asked_about(desk: Desk) -> None:
     assert (kind, base64.b64decode(known)) == ("Basic", b"us:s3cret%3A%2F%26")
 
 
+async def test_the_secret_can_go_with_the_form(desk: Desk) -> None:
+    desk.answers["opaque"] = ALICE
+    await desk.verifier(client_auth="post").verify("opaque")
+    assert (desk.forms[0]["client_id"], desk.forms[0]["client_secret"], desk.known) == ("us", SECRET, [""])
+
+
 REFUSED: Mapping[str, tuple[Any, str]] = {
     "not active": ({"active": False}, "not active"),
     "for another": ({**ALICE, "aud": "https://other.example"}, "its audience is"),

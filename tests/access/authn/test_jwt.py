@@ -160,6 +160,15 @@ async def test_a_key_that_names_no_algorithm_is_good_for_all_of_its_kind(key_ser
     assert (await door.read(token())).subject == (await door.read(token(pss))).subject == "alice"
 
 
+async def test_a_token_that_names_no_key_needs_an_issuer_with_one(key_server: KeyServer) -> None:
+    unnamed: Mapping[str, Any] = {"header": {"kid": None}}
+    door = door_of(key_server, "tokens-one-key", GOOD)
+    assert (await door.read(token(**unnamed))).subject == "alice"
+    door = door_of(key_server, "tokens-two-keys", GOOD, signer("other"))
+    with pytest.raises(TokenRefused, match="not just one"):
+        await door.read(token(**unnamed))
+
+
 @pytest.mark.parametrize(
     ("claims", "settings", "scopes"),
     [

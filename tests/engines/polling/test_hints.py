@@ -238,3 +238,16 @@ async def test_an_engine_that_cannot_tell_is_asked_again_and_the_log_says_so_onc
         assert "the queue does not answer" in said[0]
         engine.tell("anything")
         assert "reports changes again" in caplog.text
+
+
+async def test_the_hints_of_an_adapter_that_is_replaced_end_with_it(tmp_path: Path) -> None:
+    first, second = Told(settings(tmp_path)), Told(settings(tmp_path))
+    async with place(tmp_path, first, PollingPolicy()) as here:
+        await first.listened_to()
+        here.engines.use(await here.engines.opened({"memory": second, "other": Told(settings(tmp_path / "other"))}))
+        await second.listened_to()
+        assert first.changed is None
+        here.engines.use(await here.engines.opened({"memory": second}))
+        await anyio.sleep(0.05)
+        assert (second.asked, first.asked) == (1, 1)
+    assert second.changed is None

@@ -99,6 +99,17 @@ async def test_quotas_are_read_again_they_shrink_and_grow_back(tmp_path: Path) -
                 await told_to_ask_every(here, task, seconds)
 
 
+async def test_an_adapter_that_breaks_telling_its_quotas_is_asked_as_one_without(tmp_path: Path) -> None:
+    class Broken(Counting):
+        @property
+        def allowance(self) -> Allowance:
+            raise ValueError("no")
+
+    async with place(tmp_path, Broken(MemorySettings(name=str(tmp_path))), PollingPolicy()) as here:
+        (task_id,) = await here.start("echo", 1)
+        assert (await here.get(task_id)).status is Status.SUCCEEDED
+
+
 # --- sweeps
 
 

@@ -13,20 +13,24 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import typer
 from jsonschema import Draft202012Validator
 
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, Adapter, Finding
 from mcp_workflows.adapter.memory import MemoryTooling
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Use
 from mcp_workflows.sidecar.address import Address
+from mcp_workflows.sidecar.checks import ItemState, check
 from mcp_workflows.sidecar.cli.options import read_address
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.testing import MemoryAdapter
 from tests.sidecar.cli.terminal import Terminal
 from tests.support.child_processes import free_port
@@ -156,6 +160,38 @@ def test_check_of_an_engine_that_is_down_blames_the_engine(terminal: Terminal, c
     assert found["engines"][0]["ok"] is False
     assert address in found["engines"][0]["text"]
     assert {tool["text"] for tool in found["tools"]} == {"not without engine orders"}
+
+
+def test_check_of_a_store_that_cannot_be_used_is_a_row(terminal: Terminal, config_file: Path) -> None:
+    config_file.write_text(f"store: sqlite:///none/tasks.db\n{FINE}", encoding="utf-8")
+    found = json.loads(terminal.run("check", str(config_file), "--json").out)
+    assert found["store"]["ok"] is False
+    assert found["engines"][0]["ok"] is True
+
+
+class SilentTooling(MemoryTooling):
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        await anyio.sleep_forever()
+        raise AssertionError("unreachable")
+
+
+class SilentAdapter(MemoryAdapter):
+    """Whose engine answers, and whose workflows are never found out about."""
+
+    tooling: Any = SilentTooling
+
+
+def _with_adapter(config_file: Path, kind: type[Adapter]) -> Config:
+    config = load_config(config_file, {})
+    engine = replace(config.engines["orders"], kind=kind, settings=kind.Settings())
+    return replace(config, engines={"orders": engine})
+
+
+async def test_a_check_that_takes_too_long_is_a_problem(config_file: Path) -> None:
+    with anyio.fail_after(60):
+        report = await check(_with_adapter(config_file, SilentAdapter), patience=0.2)
+    assert [row.state for row in report.rows] == [ItemState.OK, ItemState.OK, ItemState.PROBLEM, ItemState.PROBLEM]
+    assert report.rows[2].finding == Finding(ok=False, text="no answer within 0.2 s")
 
 
 def test_what_connect_prints_is_json_or_toml_and_starts_the_command_that_is_installed(

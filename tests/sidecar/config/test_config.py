@@ -153,6 +153,13 @@ def test_what_is_written_out_wins_over_what_the_code_says(tmp_path: Path, code: 
     assert (tool.output, tool.args) == ({"type": "object", "title": "Mine"}, ["x"])
 
 
+def test_code_that_returns_no_object_gives_no_output_schema(tmp_path: Path, code: str) -> None:
+    assert load(tmp_path, _with_input(f"input: {code}:CountOrders")).tools[0].output is None
+    (problem,) = problems(tmp_path, _with_input(f"output: {code}:CountOrders"))
+    assert problem.startswith("15: tools.fulfil_order.output: ")
+    assert "is not an object" in problem
+
+
 @pytest.mark.parametrize("missing", ["nowhere:FulfilOrder", "shop_of_test_config:Nothing"])
 def test_code_that_is_not_there_is_named_with_its_line(tmp_path: Path, code: str, missing: str) -> None:
     (problem,) = problems(tmp_path, _with_input(f"input: {missing}"))

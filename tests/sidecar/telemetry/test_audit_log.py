@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,8 +24,9 @@ from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.app import build, http_app, run_stdio
+from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.telemetry.exporters import WAITING, AuditLog, to_file
+from mcp_workflows.sidecar.telemetry.exporters import WAITING, AuditLog, Exporters, to_file
 from mcp_workflows.telemetry import Telemetry
 from tests.support.served import Peer, peer, serving, site
 from tests.support.waiting import until
@@ -186,6 +188,19 @@ async def test_strangers_on_the_machine_cannot_read_it(tmp_path: Path) -> None:
         assert not (tmp_path / "audit").stat().st_mode & 0o007
 
 
+async def test_check_says_whether_the_file_could_be_written_and_begins_none(tmp_path: Path) -> None:
+    (tmp_path / "workflows.yaml").write_text(
+        "store: sqlite:///tasks.db\nengines: {here: {adapter: memory}}\naudit: {to: logs/audit.jsonl}\n"
+        "tools: {echo: {engine: here, workflow: echo}}\n"
+    )
+    config = load_config(tmp_path / "workflows.yaml", {})
+    [told] = (await check(config)).as_json()["audit"]
+    assert (told["ok"], told["text"]) == (False, f"there is no folder {tmp_path / 'logs'}")
+    (tmp_path / "logs").mkdir()
+    assert (await check(config)).problems == 0
+    assert not (tmp_path / "logs" / "audit.jsonl").exists()
+
+
 async def test_a_queue_that_is_full_loses_events_and_never_waits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,6 +220,16 @@ async def test_on_stdio_standard_output_is_refused(tmp_path: Path) -> None:
     (tmp_path / "workflows.yaml").write_text(CONFIG.format(audit="{to: stdout}", more="", name="x"))
     with pytest.raises(ConfigError, match=r"audit.to: standard output is what the client reads"):
         await run_stdio(load_config(tmp_path / "workflows.yaml", {}))
+
+
+def test_an_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "mcp_workflows.sidecar.telemetry.otlp", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk._logs", None)  # as if it were not installed
+    path = tmp_path / "workflows.yaml"
+    path.write_text(CONFIG.format(audit="{to: otlp}", more="", name="x"))
+    config = load_config(path, {})
+    with pytest.raises(ConfigError, match=r"pip install 'mcp-workflows\[otlp\]'"):
+        Exporters(config.audit, otlp=config.telemetry, name="x", version="1")
 
 
 async def test_a_collector_gets_the_events_as_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
