@@ -88,7 +88,7 @@ async def insert_and_end(given_caps: dict[str, int], steps: list[Step]) -> None:
                 assert reached is None or reached.value.cap in full
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(CAPS, st.lists(STEPS, min_size=10, max_size=60))
 def test_caps_hold_exactly(caps: dict[str, int], steps: list[Step]) -> None:
     anyio.run(insert_and_end, caps, steps)

@@ -21,9 +21,8 @@ def _conformance(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_suite
-@pytest.mark.parametrize(
-    "engine", ["temporal", *(pytest.param(each, marks=pytest.mark.slow) for each in ("stepfunctions", "google"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["temporal", "stepfunctions", "google"])
 def test_all_44_checks_of_the_tasks_scenarios_pass(engine: str) -> None:
     done = _conformance("--engine", engine)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -92,6 +92,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 # --- the sample
 
 
+@pytest.mark.slow
 def test_the_sample_passes_the_contract_where_it_is_installed(installed: Mapping[str, str]) -> None:
     done = pytest_in(SAMPLE, installed)
     assert done.returncode == 0, done.stdout + done.stderr

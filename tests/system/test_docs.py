@@ -155,7 +155,7 @@ def test_the_library_page_works_as_written(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(app)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_server.py"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = commands.run(command, cwd=tmp_path, env=environment)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -16,6 +14,7 @@ from ruamel.yaml import YAML
 
 from mcp_workflows.sidecar.config.json_schema import config_schema
 from mcp_workflows.tools.json_schema import violations
+from scripts import config_reference
 from tests.support.config_files import FINE, SAMPLE
 
 ROOT = Path(__file__).parents[3]
@@ -72,8 +71,5 @@ def test_the_published_schema_accepts_what_the_pages_show() -> None:
     assert [(block, found) for block in shown if (found := complaints(block))] == []
 
 
-@pytest.mark.usefixtures("processes")
 def test_the_reference_is_made_from_the_models() -> None:
-    command = [sys.executable, "-m", "scripts.config_reference", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert config_reference.main(["--check"]) == 0
