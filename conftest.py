@@ -7,6 +7,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from tests.support.entry_points import remember_entry_points  # the path comes first
+
+remember_entry_points()
 pytest_plugins = [
     "tests.support.dev_server",
     "tests.support.event_loop",

@@ -22,6 +22,7 @@ from typing import Final
 from mcp_workflows.adapter import installed_adapters, load_adapter
 from mcp_workflows.sidecar import cli
 from tests.support.commands import COMMAND, INHERITED, MESSAGE_BYTES, STANDARD_FILES, Request, take_terminal
+from tests.support.entry_points import remember_entry_points
 
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2), Linux only
 _LOCAL_ENGINES: Final = frozenset({"mcp_workflows_google_local", "mcp_workflows_stepfunctions_local"})
@@ -123,6 +124,7 @@ def _preload() -> None:
     for module in iter_modules(cli.__path__, f"{cli.__name__}."):
         if not module.ispkg:
             import_module(module.name)
+    remember_entry_points()
     for name in installed_adapters():
         load_adapter(name)
     gc.collect()
