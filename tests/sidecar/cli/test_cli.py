@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sysconfig
-import time
 import tomllib
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,7 +29,6 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.testing import MemoryAdapter
 from tests.sidecar.cli.terminal import Terminal
-from tests.support.child_processes import free_port
 from tests.support.strangers import installed
 
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "mcp-workflows")
@@ -119,33 +114,8 @@ def test_anything_else_is_no_address(text: str) -> None:
 @pytest.mark.usefixtures("processes")
 def test_serving_on_stdio_ends_with_its_client_and_prints_nothing_else(config_file: Path) -> None:
     command = [COMMAND, "serve", str(config_file)]
-    ended = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, input="", capture_output=True, text=True, timeout=180, check=False)
     assert (ended.returncode, ended.stdout) == (0, "")
-
-
-@pytest.mark.usefixtures("processes")
-def test_serving_over_http_ends_quietly_when_interrupted(config_file: Path) -> None:
-    port = free_port()
-    arguments = ["serve", str(config_file), "--http", f":{port}", "--log-level", "warning"]
-    with subprocess.Popen([COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sidecar:
-        try:
-            _wait_until_alive(f"http://127.0.0.1:{port}/healthz", sidecar)
-            sidecar.send_signal(signal.SIGINT)
-            out, err = sidecar.communicate(timeout=60)
-        finally:
-            sidecar.kill()
-    assert (sidecar.returncode, out, err) == (0, "", "")
-
-
-def _wait_until_alive(url: str, sidecar: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and sidecar.poll() is None:
-        try:
-            urllib.request.urlopen(url, timeout=1).close()
-        except (urllib.error.URLError, ConnectionError):
-            continue
-        return
-    pytest.fail(f"{url} never answered; the process ended with {sidecar.poll()}")
 
 
 def test_check_of_an_engine_that_is_down_blames_the_engine(terminal: Terminal, config_file: Path) -> None:
