@@ -67,12 +67,6 @@ async def identity(adapter: str, settings: Mapping[str, Any]) -> str:
     return found
 
 
-@pytest.mark.parametrize("name", ENGINES)
-async def test_it_names_the_adapter_and_where_its_executions_are(name: str) -> None:
-    adapter, settings, expected = ENGINES[name]
-    assert await identity(adapter, settings) == expected
-
-
 @pytest.mark.parametrize(
     ("name", "changed"),
     [

@@ -98,22 +98,6 @@ async def served(tmp_path: Path) -> AsyncGenerator[str]:
         yield found.url
 
 
-async def test_a_call_that_becomes_a_task_returns_the_final_result(served: str) -> None:
-    async with scene(served) as found:
-        result = await found.client.call_tool("sleep", {"seconds": 0.3})
-        assert result.structured_content == {"slept": 0.3}
-        assert (found.person.seen[0], found.person.seen[-1]) == ("working", "completed")
-
-
-async def test_a_cancelled_task_raises_and_names_itself(served: str) -> None:
-    async with scene(served) as found:
-        begun = await found.start("forever")
-        await begun.cancel()
-        with pytest.raises(TaskCancelled) as raised:
-            await begun.result()
-        assert raised.value.task_id == begun.id
-
-
 async def test_a_task_nobody_knows_is_an_error_at_once(served: str) -> None:
     async with scene(served) as found:
         handle = found.tasks.handle(found.client, "nonsense")

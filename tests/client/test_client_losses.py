@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_workflows import TasksClient
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
-from mcp_workflows.client.follower import LISTENING_SECONDS, LONGEST_POLL_SECONDS, MAX_STREAMS, TaskChanges
+from mcp_workflows.client.follower import LISTENING_SECONDS, LONGEST_POLL_SECONDS, TaskChanges
 from mcp_workflows.client.requests import SHORTEST_PAUSE_SECONDS, TaskExpired, TaskFailed
 from mcp_workflows.errors import ClientError, ServerUnreachable, TaskCancelled
 from mcp_workflows.testing import lossy_proxy
@@ -165,14 +165,6 @@ async def test_what_can_become_of_a_task_has_an_error_each() -> None:
     async with foreign(Foreign([{"status": "lost"}])) as (client, tasks):
         with pytest.raises(ClientError, match="does not keep to the protocol"):
             await tasks.handle(client, "t-1").status()
-
-
-async def test_many_tasks_of_one_client_keep_few_streams_open() -> None:
-    server = Foreign([WORKING] * 100 + [DONE], listens=[None])
-    async with foreign(server) as (client, _), anyio.create_task_group() as group:
-        for _ in range(MAX_STREAMS + 10):
-            group.start_soon(client.call_tool, "x")
-    assert server.heard.count("subscriptions/listen") == MAX_STREAMS
 
 
 async def test_a_client_of_another_version_says_that_it_has_no_such_tasks(tmp_path: Path) -> None:

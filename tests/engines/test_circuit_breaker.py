@@ -68,20 +68,6 @@ def test_only_looks_without_any_answer_open_the_circuit(
     assert (engine.circuit.silence is not None) is opens
 
 
-def test_an_answer_in_between_starts_the_count_anew() -> None:
-    engine = Engine()
-    for outcome in (SILENT, SILENT, None, SILENT, SILENT):
-        engine.look(outcome)
-    assert engine.circuit.silence is None
-
-
-def test_one_long_look_in_vain_is_enough_and_says_since_when() -> None:
-    engine = Engine()
-    engine.look(SILENT, lasting=8)
-    assert engine.circuit.silence == "no answer since 12:03:04 UTC (no answer within 10 s)"
-    assert engine.changes == [engine.circuit.silence]
-
-
 def test_a_look_that_began_before_the_last_answer_says_nothing() -> None:
     engine = Engine()
     began = engine.circuit.time()

@@ -17,7 +17,6 @@ from mcp_workflows.adapter import JSON, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import CALL_TIMEOUT, Engines
-from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import Executions
@@ -55,14 +54,6 @@ class Swept(Counting):
         super().__init__(settings)
         self.batches: list[int] = []
         self.hidden: set[str] = set()
-        self.failing: set[str] = set()  # once
-
-    async def describe(self, ref: Ref) -> Execution:
-        """One look."""
-        if ref.handle in self.failing:
-            self.failing.discard(ref.handle)
-            raise EngineUnavailable("not now")
-        return await super().describe(ref)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """A sweep."""

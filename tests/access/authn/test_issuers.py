@@ -152,14 +152,6 @@ async def test_a_new_key_is_found_and_one_taken_back_is_refused_soon(bench: Benc
         await bench.read(GOOD.token())
 
 
-async def test_a_key_taken_back_is_refused_though_nobody_brings_a_new_one(bench: Bench) -> None:
-    await bench.read(GOOD.token())
-    bench.server.publish(bench.path, signer("new"))
-    bench.clock.now += FRESH
-    with pytest.raises(TokenRefused, match="no such key"):
-        await bench.read(GOOD.token())
-
-
 async def test_forged_tokens_make_us_fetch_once_in_a_while(bench: Bench) -> None:
     for number in range(50):
         with pytest.raises((TokenRefused, KeysUnavailable)):

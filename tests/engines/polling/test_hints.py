@@ -186,23 +186,6 @@ async def test_who_never_stops_hinting_at_some_keeps_no_others_from_being_looked
         group.cancel_scope.cancel()
 
 
-async def test_a_hint_that_comes_while_a_look_is_under_way_is_worth_another(tmp_path: Path) -> None:
-    engine = Held(settings(tmp_path))
-    async with place(tmp_path, engine, PollingPolicy()) as here:
-        (task_id,) = await here.start("ask", 1)
-        async with anyio.create_task_group() as group:
-            group.start_soon(here.get, task_id)
-            await engine.looking.wait()  # it has seen the question
-            (handle,) = engine.handles
-            await engine.answer(Ref(workflow="ask", handle=handle), YES)
-            engine.tell(handle)
-            engine.go_on.set()
-        await until(lambda: engine.calls["describe"] == 2)  # though nobody asks any more
-        looks = engine.calls["describe"]
-        assert (await here.get(task_id)).status is Status.SUCCEEDED
-        assert engine.calls["describe"] == looks
-
-
 async def test_what_was_hinted_at_before_its_handle_was_known_is_looked_at_once_more(tmp_path: Path) -> None:
     engine = Held(settings(tmp_path))
     async with place(tmp_path, engine, PollingPolicy()) as here:

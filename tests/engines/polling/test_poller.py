@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import anyio
@@ -11,7 +10,7 @@ import pytest
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.adapter.memory import MemorySettings
-from mcp_workflows.engines.polling.policy import CallRateLimiter, PollingPolicy
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import EngineUnavailable
 from tests.support.places import Counting, Place, Slow, Swept, place
 from tests.support.waiting import until
@@ -45,30 +44,6 @@ class Waited(Counting):
 
 
 # --- the cap
-
-
-async def test_calls_that_a_stall_has_held_up_are_not_joined_by_those_of_the_next_second() -> None:
-    call_rate = CallRateLimiter(5)
-    for name in range(5):
-        call_rate.reserve(name)  # decided now
-    await anyio.sleep(0.5)  # the event loop stalls, or the store is slow
-    held_up = time.monotonic()
-    for name in range(5):
-        call_rate.made(name)
-    assert not call_rate.has_capacity
-    with anyio.fail_after(60):
-        await call_rate.wait_for_slot()
-    assert time.monotonic() - held_up >= 0.99
-
-
-async def test_clients_are_told_to_poll_less_when_there_are_many(tmp_path: Path) -> None:
-    engine = Counting(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy(looks_per_second=20)) as here:
-        first, *others = await here.start("forever", MANY)
-        assert (await here.get(first)).poll_interval_ms == 250
-        async with here.listening(others):
-            await until(lambda: len(here.told) == MANY - 1)
-            assert (await here.get(first)).poll_interval_ms == 1000 * MANY / 20
 
 
 async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_keep_up(
@@ -116,18 +91,6 @@ async def test_executions_that_a_sweep_leaves_out_are_looked_at(tmp_path: Path) 
             await until(lambda: all(engine.looked_at[handle] >= 3 for handle in engine.hidden))
             seen = [count for handle, count in engine.looked_at.items() if handle not in engine.hidden]
             assert max(seen) == 1
-
-
-async def test_what_sweeps_never_show_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
-    engine = Swept(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy(looks_per_second=20)) as here:
-        gated = await here.start("forever", 4 * MANY)
-        engine.hidden = set(engine.handles)
-        (brief,) = await here.start("sleep", 1, seconds=1)
-        engine.failing = set(engine.handles) - engine.hidden
-        async with here.listening([brief, *gated]):
-            await until(lambda: not engine.failing)  # it was looked at, in vain: only another look can tell
-            await until(lambda: here.ended([brief]) == 1)
 
 
 async def test_an_end_that_was_seen_while_something_was_done_to_the_task_is_told(tmp_path: Path) -> None:

@@ -121,18 +121,6 @@ async def test_what_the_very_first_sweep_shows_to_ask_is_looked_at_before_its_tu
             await until(lambda: all(here.asks(name) for name in asking), within=8)
 
 
-async def test_with_sweeps_clients_are_told_the_time_of_looks_up_to_a_minute(tmp_path: Path) -> None:
-    engine = engine_of(Listed, tmp_path)
-    async with place(tmp_path, engine, PollingPolicy(allowance_every=0.05)) as here:
-        ids = await here.start("forever", 100)
-        async with here.listening(ids):
-            await until(lambda: len(here.told) == 100)
-            (task, *_) = await here.tasks(ids[:1])
-            for looks, every, batch, seconds in ((5, 10, 1000, 20), (1, 10, 1000, 60), (1, 10, 10, 100)):
-                engine.allowance = Allowance(looks_per_second=looks, sweep_every=every, batch=batch)
-                await told_to_ask_every(here, task, seconds)
-
-
 async def test_a_sweep_that_tells_only_who_runs_makes_no_look_younger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,16 +187,3 @@ async def test_what_a_sweep_finds_ended_is_looked_at_in_a_burst_if_the_engine_ta
         brief = await here.start("sleep", 30, seconds=1)
         async with here.listening(brief):  # 30 s of looks in turn
             await until(lambda: here.ended(brief) == 30, within=8)
-
-
-async def test_after_a_burst_the_engine_is_left_alone_until_the_rate_is_kept(tmp_path: Path) -> None:
-    engine = engine_of(Listed, tmp_path, looks=10)
-    engine.allowance = Allowance(looks_per_second=10, sweep_every=0.5, batch=1000, burst=40)
-    async with place(tmp_path, engine, PollingPolicy()) as here:
-        many = await here.start("forever", MANY)
-        brief = await here.start("sleep", 20, seconds=1)
-        async with here.listening([*many, *brief]):
-            await until(lambda: here.ended(brief) == 20, within=8)
-            looks, began = engine.looked_at.total(), time.monotonic()
-            await until(lambda: engine.looked_at.total() >= looks + 5)
-            assert time.monotonic() - began > 1  # 20 looks before their time: it is owed up to 2 s
