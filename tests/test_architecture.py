@@ -51,7 +51,7 @@ def modules(pattern: str) -> Iterator[tuple[str, ast.Module]]:
         for path in sorted(package.rglob("*.py")):
             name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
             text = path.read_text()
-            if re.search(pattern, f"{name}\n{text}", re.IGNORECASE):
+            if re.search(pattern, f"{name}\n{text}", re.MULTILINE):
                 yield name, ast.parse(text)
 
 
@@ -62,7 +62,7 @@ def within(name: str, places: Sequence[str]) -> bool:
 
 def test_only_the_edges_import_the_mcp_sdk() -> None:
     wrong: list[str] = []
-    for name, tree in modules(r"\bmcp\b"):
+    for name, tree in modules(r"^ *(from|import) mcp\b"):
         allowed = [each for package, places in MCP_SDK.items() if within(name, [package]) for each in places]
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom | ast.Import):
@@ -94,9 +94,9 @@ def words(name: str) -> frozenset[str]:
 
 
 def test_names_say_something() -> None:
-    found = {
-        (module, name) for module, tree in modules("|".join(FORBIDDEN_WORDS)) for name in defined_names(module, tree)
-    }
+    spellings = "|".join(spelling for word in FORBIDDEN_WORDS for spelling in (word, word.title(), word.upper()))
+    suspects = modules(rf"({spellings})(?![a-z])")
+    found = {(module, name) for module, tree in suspects for name in defined_names(module, tree)}
     wrong = [
         f"{module}: {name}" for module, name in found if words(name) & FORBIDDEN_WORDS and name not in OTHERS_WORDS
     ]

@@ -242,10 +242,6 @@ def _deep(depth: int, inner: Any) -> Any:
         (_TEXT_OR_TEXTS, lambda: [1] * 450_000),
         (_TREE, lambda: _deep(95, [1] * 400_000)),
         (_KINDS, lambda: [None] * 95_000 + [1]),
-        (
-            {"required": [f"r{i}" for i in range(1000)], "minProperties": 10**6},
-            lambda: {f"n{i}": i for i in range(90_000)},
-        ),
         ({"uniqueItems": True}, lambda: [{"a": i} for i in range(90_000)] + [{"a": 7.0}]),
         ({"items": {"anyOf": [{"const": i} for i in range(1000)]}}, lambda: [999] * 240_000),
         (
@@ -253,7 +249,7 @@ def _deep(depth: int, inner: Any) -> Any:
             lambda: {f"{'a' * 9}{i}": 1 for i in range(60_000)},
         ),
     ],
-    ids=["any of", "deep", "one wrong", "names missing", "unique", "consts", "names"],
+    ids=["any of", "deep", "one wrong", "unique", "consts", "names"],
 )
 def test_a_large_value_is_checked_in_little_time_and_memory(word: dict[str, Any], value: Callable[[], Any]) -> None:
     defs = {"$defs": word.get("$defs", {})}
