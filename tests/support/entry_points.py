@@ -34,5 +34,5 @@ def remembered(**params: Any) -> EntryPoints:
 def remember_entry_points() -> None:
     """Have all modules of this process ask here."""
     for module in (importlib.metadata, *sys.modules.values()):
-        if vars(module).get(_NAME) is _READ and module.__name__ != __name__:
+        if getattr(module, "__dict__", {}).get(_NAME) is _READ:
             setattr(module, _NAME, remembered)
