@@ -493,12 +493,20 @@ def test_a_host_that_refuses_calls_is_told_and_tried_again(opened: Open) -> None
     stage.button("Accept").click()
     stage.shows_alert(re.compile("^this host lets no card call tools"))
     stage.host("refuse = false")
-    stage.button("Try again").click()
-    expect(stage.button("Try again")).to_be_hidden()
-    stage.polls()
     stage.button("Accept").click()
     stage.shows_status("completed")
     expect(stage.card.get_by_role("definition")).to_have_text(["true"])
+
+
+def test_a_card_that_lost_contact_goes_on_by_itself_and_by_its_button(opened: Open) -> None:
+    stage = opened("forever", refuse="1")
+    stage.shows_alert("No news: ")
+    expect(stage.button("Try again")).to_be_visible()
+    stage.host("refuse = false")
+    stage.button("Try again").click()
+    expect(stage.button("Try again")).to_be_hidden()
+    expect(stage.card.get_by_role("alert")).to_have_count(0)
+    stage.polls()
 
 
 def test_a_card_without_the_reply_finds_its_run_by_the_arguments(opened: Open) -> None:
