@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from mcp_workflows.adapter import Adapter, Adopts, Ref, Start, StartGuarantee, Status, Terminates

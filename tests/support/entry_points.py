@@ -22,13 +22,15 @@ def _has_packages(folder: str) -> bool:
 
 
 @cache
-def _found_in(_: tuple[str, ...]) -> EntryPoints:
-    return _READ()
+def _found_in(_: tuple[str, ...], group: str) -> EntryPoints:
+    return _READ(group=group)
 
 
-def remembered(**params: Any) -> EntryPoints:
-    """Return the entry points that `importlib.metadata` has found in these folders of `sys.path`."""
-    return _found_in(tuple(filter(_has_packages, sys.path))).select(**params)
+def remembered(*, group: str = "", **params: Any) -> Any:  # Any: without a group it is another type in Python 3.11
+    """Return the entry points of a group that `importlib.metadata` has found in these folders of `sys.path`."""
+    if not group:
+        return _READ(**params)
+    return _found_in(tuple(filter(_has_packages, sys.path)), group).select(**params)
 
 
 def remember_entry_points() -> None:
