@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _NAME: Final = "entry_points"
-_READ: Final = importlib.metadata.entry_points
+_READ: Final[Any] = importlib.metadata.entry_points  # Any: what it returns differs by version
 
 
 @cache
@@ -26,7 +26,7 @@ def _found_in(_: tuple[str, ...], group: str) -> EntryPoints:
     return _READ(group=group)
 
 
-def remembered(*, group: str = "", **params: Any) -> Any:  # Any: without a group it is another type in Python 3.11
+def remembered(*, group: str = "", **params: Any) -> Any:
     """Return the entry points of a group that `importlib.metadata` has found in these folders of `sys.path`."""
     if not group:
         return _READ(**params)
