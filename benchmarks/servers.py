@@ -37,8 +37,8 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 
 QUEUE = "conformance"  # the sample whose worker serves the workflows
-UNLIMITED = PollingPolicy(looks_per_second=float("inf"))  # an engine in memory needs no limit
-UNCACHED = PollingPolicy(looks_per_second=float("inf"), fresh_for=0)
+UNLIMITED = PollingPolicy(polls_per_second=float("inf"))  # an engine in memory needs no limit
+UNCACHED = PollingPolicy(polls_per_second=float("inf"), fresh_for=0)
 UNREACHED = {"tasks_per_principal": 1_000_000, "creates_per_minute": 1_000_000, "polls_per_minute": 1_000_000_000}
 """Limits of a configuration that are checked as shipped, and never reached."""
 _NAME = "memory-echo-0123456789abcdef0123456789abcdef"

@@ -149,7 +149,7 @@ class Telemetry:
         while looks[0] < now - _WINDOW:
             looks.popleft()
 
-    def looks_per_second(self, engine: str) -> float:
+    def polls_per_second(self, engine: str) -> float:
         """Return the rate of looks at executions over the last minute."""
         since = time.monotonic() - _WINDOW
         return sum(at >= since for at in self._looks.get(engine, ())) / _WINDOW

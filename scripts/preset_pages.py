@@ -62,7 +62,7 @@ def page(name: str) -> str:
             "",
             "## Statuses",
             "",
-            "| `look.status` | the task is |",
+            "| `describe.status` | the task is |",
             "|---|---|",
             *_statuses(found),
             "",
@@ -117,16 +117,16 @@ def _facts(found: HttpSettings) -> Iterator[str]:
     if found.starts is StartGuarantee.ONCE and found.check.advice:
         yield f"  `mcp-workflows check` says: *{found.check.advice}*."
     yield from (_question(name, ask) for name, ask in found.asks.items())
-    look = found.look
+    describe = found.describe
     parts = {
-        "its steps": look.steps,
-        "its progress": look.progress,
-        "the end of its log": look.log,
-        "its page": look.url,
+        "its steps": describe.steps,
+        "its progress": describe.progress,
+        "the end of its log": describe.log,
+        "its page": describe.url,
     }
     if told := [name for name, part in parts.items() if part is not None]:
         yield f"- **A task tells** {', '.join(told)}."
-    output: Any = look.output
+    output: Any = describe.output
     if isinstance(output, Mapping):
         keys = cast("Mapping[str, Any]", output)
         yield f"- **The result** has {', '.join(f'`{key}`' for key in keys)}."
@@ -135,8 +135,8 @@ def _facts(found: HttpSettings) -> Iterator[str]:
     yield f"- **Cancelling** {_cancellation(found.cancel)}."
     if found.workflows is not None:
         yield "- **`mcp-workflows init --add`** drafts a tool for each workflow, with its inputs."
-    if found.sweep is not None:
-        yield "- **Many tasks** are looked at by a list of what runs."
+    if found.batch_status is not None:
+        yield "- **Many tasks** are polled by a list of what runs."
     if found.webhook is not None:
         signed = _SIGNED[found.webhook.signature]
         yield (
@@ -168,10 +168,10 @@ def _question(name: str, ask: Ask) -> str:
 
 
 def _statuses(found: HttpSettings) -> Iterator[str]:
-    for code, meaning in found.look.codes.items():
+    for code, meaning in found.describe.codes.items():
         if "{{" not in meaning:
             yield f"| HTTP {code} | {meaning} |"
-    words = found.look.map
+    words = found.describe.map
     for status in ("running", "succeeded", "failed", "cancelled"):
         if said := getattr(words, status):
             yield f"| {', '.join(f'`{word}`' for word in said)} | {status} |"

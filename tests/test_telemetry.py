@@ -52,7 +52,7 @@ class Keeping(MemoryAdapter):
 
     @property
     def allowance(self) -> Allowance:
-        return Allowance(looks_per_second=10, sweep_every=5, batch=100)
+        return Allowance(polls_per_second=10, sweep_every=5, batch=100)
 
 
 class Lab:

@@ -161,7 +161,7 @@ class Sweeps(Protocol):
 class Allowance:
     """The rate at which an engine may be asked, by its own quotas."""
 
-    looks_per_second: float
+    polls_per_second: float
     sweep_every: float  # seconds between two sweeps
     batch: int  # executions of one sweep
     burst: int = 0  # looks that it takes now beyond that rate; for executions that have surely changed

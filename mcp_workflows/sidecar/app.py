@@ -166,7 +166,7 @@ def _attach_workflows(server: Server[Workflows], config: Config, exports: Export
         authorizer=config.authorizer,
         audit=exports.audit,
         telemetry=exports.telemetry,
-        polling=PollingPolicy(looks_per_second=config.server.max_looks_per_second),
+        polling=PollingPolicy(polls_per_second=config.server.max_polls_per_second),
     )
 
 

@@ -96,8 +96,8 @@ class TaskGauges:
 
     def _quotas(self) -> Iterable[tuple[str, float]]:
         for name in self._engines.names:
-            if (allowance := self._engines.allowance(name)) and math.isfinite(allowance.looks_per_second):
-                yield name, self._telemetry.looks_per_second(name) / max(allowance.looks_per_second, 1e-9)
+            if (allowance := self._engines.allowance(name)) and math.isfinite(allowance.polls_per_second):
+                yield name, self._telemetry.polls_per_second(name) / max(allowance.polls_per_second, 1e-9)
 
     # --- what is collected, in whatever thread
 

@@ -372,7 +372,7 @@ async def an_allowance_leaves_something(subject: Subject, adapter: Adapter) -> N
     assert isinstance(adapter, Limited)
     allowance = adapter.allowance
     assert isinstance(allowance, Allowance)
-    assert min(allowance.looks_per_second, allowance.sweep_every, allowance.batch) > 0
+    assert min(allowance.polls_per_second, allowance.sweep_every, allowance.batch) > 0
     assert allowance.burst >= 0
 
 

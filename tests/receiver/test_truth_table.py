@@ -188,7 +188,7 @@ def test_settings_that_do_not_go_together_are_refused(tasks: str, adaptive: str)
 @asynccontextmanager
 async def clients(folder: Path, tools: Sequence[Tool]) -> AsyncGenerator[Mapping[tuple[str, str], Line]]:
     """One client of each kind, by its era and whether it asks for tasks, of one server with these tools."""
-    polling = PollingPolicy(looks_per_second=float("inf"))
+    polling = PollingPolicy(polls_per_second=float("inf"))
     store = f"sqlite:///{folder}/tasks.db"
     async with AsyncExitStack() as stack:
         server, _ = await stack.enter_async_context(entered(tools, store=store, engine=str(folder), polling=polling))

@@ -211,7 +211,7 @@ class DbosAdapter(Adapter):
     def allowance(self) -> Allowance:
         """Return an allowance without a quota; see `Limited.allowance`."""
         runs = None if self._application is None else self._executor is None or self._executor.outage is None
-        return Allowance(looks_per_second=inf, sweep_every=_SWEEP_EVERY, batch=_BATCH, runs_here=runs)
+        return Allowance(polls_per_second=inf, sweep_every=_SWEEP_EVERY, batch=_BATCH, runs_here=runs)
 
     async def adopt(self, execution_id: str) -> Ref:
         """Return the reference of an execution by its workflow id; see `Adopts.adopt`."""

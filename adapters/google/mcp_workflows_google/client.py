@@ -291,7 +291,7 @@ class Client:
         """The rate of reads that this process may make now."""
         sweep = _SWEEP_EVERY if self._caller.quota is None else max(_SWEEP_EVERY, 1 / self.refill("list_executions"))
         return Allowance(
-            looks_per_second=min(self.refill("get_execution"), _UNLIMITED_LOOKS),
+            polls_per_second=min(self.refill("get_execution"), _UNLIMITED_LOOKS),
             sweep_every=sweep,
             batch=_BATCH,
             burst=int(min(self._caller.bucket("get_execution").spare, _UNLIMITED_LOOKS)),

@@ -34,7 +34,7 @@ from mcp_workflows.kit.definition import AnsweredAt
 from mcp_workflows.kit.expressions import Scope, as_object, lenient
 from mcp_workflows.kit.http_errors import MAX_BODY, reason_in
 from mcp_workflows.kit.kept_definitions import KeptDefinitions
-from mcp_workflows.kit.kept_looks import KeptLooks
+from mcp_workflows.kit.kept_states import KeptStates
 from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition, Ask, Search, Webhook
@@ -46,12 +46,12 @@ from mcp_workflows_http.start import find_executions, start_execution
 from mcp_workflows_http.tooling import HttpTooling
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
-_SWEEP_EVERY: Final = 5.0  # seconds at least between two sweeps
-_BATCH: Final = 1000  # executions of one sweep
-_CANCEL_AGAIN: Final = 0.1  # seconds between two looks at an execution that cannot be cancelled yet
+_SWEEP_EVERY: Final = 5.0  # seconds at least between two batches
+_BATCH: Final = 1000  # executions of one list
+_CANCEL_AGAIN: Final = 0.1  # seconds between two polls of an execution that cannot be cancelled yet
 _LISTS_SHARE: Final = 0.4  # of the rate limit, where the API has lists; starts, answers and searches get the rest
-_LOOKS_SHARE: Final = 0.8  # of the rate limit
-_LOOKS_SHARE_BESIDE_LISTS: Final = 0.5
+_POLLS_SHARE: Final = 0.8  # of the rate limit
+_POLLS_SHARE_BESIDE_LISTS: Final = 0.5
 
 
 class HttpAdapter(Adapter):
@@ -66,7 +66,7 @@ class HttpAdapter(Adapter):
         self._settings = settings
         self._definitions = KeptDefinitions[ApiDefinition](settings, settings.definition, ApiDefinition)
         self._client = ApiClient(settings)
-        self._waits = KeptLooks()
+        self._waits = KeptStates()
         self._listings: Listings | None = None
         self.changes = ChangeHints()
         self.tooling = HttpTooling(settings, self._client, self._definitions)
@@ -74,13 +74,13 @@ class HttpAdapter(Adapter):
         # An instance has the methods of a capability only if its definition makes that possible.
         if settings.find is not None:
             self.find, self.settling = partial(self._find, settings.find), _LONGEST_CALL + settings.settling
-        if settings.look.log is not None:
+        if settings.describe.log is not None:
             self.log = self._log
         if settings.webhook_secret is not None:
             self.routes, self.hints = self._routes, self._hints
-        if settings.can_sweep and settings.sweep is not None:
+        if settings.has_batch_status and settings.batch_status is not None:
             self._listings = listings(
-                self._client, settings, settings.sweep, lambda: self._client.refill * _LISTS_SHARE
+                self._client, settings, settings.batch_status, lambda: self._client.refill * _LISTS_SHARE
             )
             self.describe_many = self._listings.describe_many
 
@@ -120,7 +120,7 @@ class HttpAdapter(Adapter):
         return handle.text()
 
     async def describe(self, ref: Ref) -> Execution:
-        """Look once, as the definition of its start says; see `Adapter.describe`."""
+        """Poll once, as the definition of its start says; see `Adapter.describe`."""
         handle = Handle.parse(ref.handle)
         self.changes.register(handle.name, ref.handle)
         if kept := self._waits.get(ref.handle):
@@ -160,7 +160,7 @@ class HttpAdapter(Adapter):
         """
         how = question.how
         if how.at is AnsweredAt.ENGINE:
-            return  # the person went to the page, or did not; a look tells
+            return  # the person went to the page, or did not; a poll tells
         request = how.send if response.get("action") == "accept" else how.decline
         if request is None:
             raise EngineRefused("this question cannot be declined: cancel the task in its place")
@@ -207,12 +207,12 @@ class HttpAdapter(Adapter):
     def allowance(self) -> Allowance:
         """This process's share of the API's rate limit; see `Limited.allowance`.
 
-        A sweep for each list is enough, since clients are told how old that is.
+        One list in that time is enough, since clients are told how old that is.
         """
-        requests = 1 + sum(more.when is None and more.each is None for more in self._settings.look.more.values())
-        share = _LOOKS_SHARE if self._listings is None else _LOOKS_SHARE_BESIDE_LISTS
+        requests = 1 + sum(more.when is None and more.each is None for more in self._settings.describe.more.values())
+        share = _POLLS_SHARE if self._listings is None else _POLLS_SHARE_BESIDE_LISTS
         return Allowance(
-            looks_per_second=self._client.refill * share / requests,
+            polls_per_second=self._client.refill * share / requests,
             sweep_every=_SWEEP_EVERY if self._listings is None else max(_SWEEP_EVERY, self._listings.every),
             batch=_BATCH,
             burst=int(min(self._client.spare / requests, _BATCH)),
@@ -245,7 +245,7 @@ class HttpAdapter(Adapter):
         async with self._in_time():
             definition = await self._definitions.get(handle.definition)
             seen = await describe(self._client, definition, handle, ref.options, with_log=False)
-            how = definition.look.log
+            how = definition.describe.log
             return "" if how is None else await log_end(self._client, how, seen.scope)
 
     def _routes(self) -> Sequence[Route]:

@@ -30,7 +30,7 @@ from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, BucketLimits, QuotaKey
 from mcp_workflows_http.auth import Credentials
 from mcp_workflows_http.definition import Method, Pages, Request
-from mcp_workflows_http.errors import ReplyUndecodable, connection_error, look_error
+from mcp_workflows_http.errors import ReplyUndecodable, connection_error, describe_error
 from mcp_workflows_http.reply import Reply, retry_after
 from mcp_workflows_http.settings import HttpSettings, Tls
 
@@ -198,7 +198,7 @@ class ApiClient:
         except (httpx2.InvalidURL, ValueError):
             raise EngineRefused("it redirects to something that is no URL") from None
         if not follows:
-            raise EngineRefused(f"it redirects to {there}, which look.log.follow does not name")
+            raise EngineRefused(f"it redirects to {there}, which describe.log.follow does not name")
         return await self._replied(client, built, end_only=True, is_theirs=False)
 
     async def send(self, request: Request, scope: Scope, *, end_only: bool = False, changes: bool = False) -> Reply:
@@ -240,7 +240,7 @@ class ApiClient:
         for _ in range(how.pages):
             reply = await self.read(request, scope)
             if not reply.ok:
-                raise look_error(reply)
+                raise describe_error(reply)
             page = scope | {"reply": reply.as_json()}
             found = as_list(lenient(partial(page.value, how.each)))
             if found is None:
@@ -336,7 +336,7 @@ class ApiClient:
 
 
 async def _end(response: httpx2.Response) -> bytes:
-    """Return the last bytes of a body, of whatever length: the time-out of the look bounds it."""
+    """Return the last bytes of a body, of whatever length: the time-out of the poll bounds it."""
     content, is_cut = bytearray(), False
     async for chunk in response.aiter_bytes():
         content += chunk

@@ -1,4 +1,4 @@
-"""The definition of a job API: which requests start, look at, answer and cancel an execution, and how replies are read.
+"""The definition of a job API: the requests that start, poll, answer and cancel an execution, and how to read replies.
 
 A preset is such a definition in a file. The settings of an engine are one, too, and override those of its preset.
 """
@@ -99,12 +99,12 @@ class StartRequest(BaseModel):
     request: Requested = Field(description="The request that starts it. It is sent once.")
     handle: Value = Field(description="The handle of the execution: a text, or an object of several parts.")
     finished: Text | None = Field(
-        default=None, description="True if the execution has ended already, and the reply is what a look would get."
+        default=None, description="True if the execution has ended already, and the reply is what a poll would get."
     )
     taken: Taken | None = Field(default=None, description="KEYED: how the API says that the key is taken.")
     same: Text | None = Field(
         default=None,
-        description="True if the execution of a key, in the reply of `look`, is the same order; else it is refused.",
+        description="True if the execution of a key, by the reply of `describe`, is the same order; else: refused.",
     )
     known: Text | None = Field(
         default=None,
@@ -156,7 +156,7 @@ class Search(Listing):
     where: Text = Field(description="True if the `item` is the execution of the key.")
 
 
-class Sweep(Listing):
+class BatchStatus(Listing):
     """A list that shows at once which executions still run."""
 
     values: tuple[str, ...] = Field(
@@ -167,13 +167,13 @@ class Sweep(Listing):
     )
     asking: Text | None = Field(
         default=None,
-        description="True if an `item` may ask a person: it is looked at by itself. A text: it is looked at when that "
+        description="True if an `item` may ask a person: it is polled by itself. A text: it is polled when that "
         "text changes.",
     )
 
 
 class More(BaseModel):
-    """A further request of a look."""
+    """A further request of a poll."""
 
     model_config = MODEL
 
@@ -202,8 +202,8 @@ class Log(BaseModel):
     lines: int = Field(default=50, ge=1, le=500, description="Lines at its end that are shown.")
 
 
-class _LookRequests(BaseModel):
-    """The requests of a look."""
+class _DescribeRequests(BaseModel):
+    """The requests of a poll."""
 
     model_config = MODEL
 
@@ -211,8 +211,8 @@ class _LookRequests(BaseModel):
     more: Mapping[str, More] = Field(default={}, description="Further requests; their replies are more.NAME.")
 
 
-class Look(Reading, _LookRequests):
-    """A look at an execution."""
+class DescribeRequest(Reading, _DescribeRequests):
+    """A poll of an execution."""
 
     status: Text | None = Field(
         default=None,
@@ -246,7 +246,7 @@ class Look(Reading, _LookRequests):
         return "more" in names_in(self.output)
 
     @model_validator(mode="after")
-    def _has_an_order(self) -> Look:
+    def _has_an_order(self) -> DescribeRequest:
         used = names_in([each.when for each in self.more.values()])
         if self.needs_more_for_status and "status" in used:
             raise ValueError("more.NAME.when cannot use status, as status uses more")
@@ -267,13 +267,13 @@ class Ask(EngineQuestion):
 
 
 class Cancel(BaseModel):
-    """The cancellation of an execution. It is looked at first, and nothing is sent to one that has ended."""
+    """The cancellation of an execution. It is polled first, and nothing is sent to one that has ended."""
 
     model_config = MODEL
 
     request: Requested = Field(description="The request.")
     when: Text | None = Field(
-        default=None, description="True once it can be cancelled; until then it is looked at again, several times."
+        default=None, description="True once it can be cancelled; until then it is polled again, several times."
     )
     late: Codes = Field(
         default=(404, 409, 410), description="HTTP status: too late, it was answered already or has ended."
@@ -291,7 +291,7 @@ class Throttled(BaseModel):
 
 
 class Webhook(BaseModel):
-    """The calls of the API about its executions. A call only makes us look."""
+    """The calls of the API about its executions. A call only makes us poll."""
 
     model_config = MODEL
 
@@ -348,15 +348,15 @@ class ApiDefinition(BaseModel):
         default=None,
         description="FINDABLE: how the execution of a key is found, in a list that has the youngest first.",
     )
-    look: Look = Field(description="How an execution is looked at.")
+    describe: DescribeRequest = Field(description="How an execution is polled.")
     asks: Mapping[str, Ask] = Field(default={}, description="The questions that its executions ask people, by name.")
     cancel: Cancel | None = Field(default=None, description="How it is cancelled; default: it cannot be.")
-    sweep: Sweep | None = Field(
+    batch_status: BatchStatus | None = Field(
         default=None,
-        description="A list of those that run, in place of a look at each; only with `asking` if there are `asks`.",
+        description="A list of those that run, in place of a poll of each; only with `asking` if there are `asks`.",
     )
     settling: Duration = Field(
-        default=timedelta(seconds=30), description="The longest time until a look or a list shows a new execution."
+        default=timedelta(seconds=30), description="The longest time until a poll or a list shows a new execution."
     )
     workflows: Workflows | None = Field(default=None, description="The workflows there are, for `init --add`.")
     webhook: Webhook | None = Field(
@@ -366,14 +366,14 @@ class ApiDefinition(BaseModel):
     throttled: Throttled = Field(default=Throttled(), description="How the API says that we call too often.")
 
     @property
-    def can_sweep(self) -> bool:
+    def has_batch_status(self) -> bool:
         """True if the list tells enough: without `asking` it would hide questions."""
-        return self.sweep is not None and (not self.asks or self.sweep.asking is not None)
+        return self.batch_status is not None and (not self.asks or self.batch_status.asking is not None)
 
     @model_validator(mode="after")
     def _keeps_its_promise(self) -> ApiDefinition:
         if self.starts is StartGuarantee.FINDABLE and self.find is None:
             raise ValueError("starts: findable needs find, which searches for the execution of a key")
-        if self.look.status is None and not self.look.codes:
-            raise ValueError("look needs status (and map), or codes")
+        if self.describe.status is None and not self.describe.codes:
+            raise ValueError("describe needs status (and map), or codes")
         return self

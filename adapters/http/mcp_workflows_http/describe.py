@@ -36,8 +36,8 @@ from mcp_workflows.kit.reply_reader import (
     with_questions,
 )
 from mcp_workflows_http.client import ApiClient
-from mcp_workflows_http.definition import ApiDefinition, Ask, Log, Look, More, Sweep
-from mcp_workflows_http.errors import look_error, said
+from mcp_workflows_http.definition import ApiDefinition, Ask, BatchStatus, DescribeRequest, Log, More
+from mcp_workflows_http.errors import describe_error, said
 from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.reply import Reply, retry_after
 from mcp_workflows_http.settings import HttpSettings
@@ -46,7 +46,7 @@ _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|(^|\s)F
 _LONGEST_LINE: Final = 2000  # characters of a line of a log
 _MOST_ITEMS: Final = 100  # further requests for the items of one list
 _LONGEST_TAIL: Final = 4000  # characters of a log in a failure
-_LONGEST_WAIT: Final = 60.0  # seconds of a `Retry-After` that is heeded before the next look
+_LONGEST_WAIT: Final = 60.0  # seconds of a `Retry-After` that is heeded before the next poll
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ async def describe(
         ExecutionNotFound: there is none, and it is not too young to be seen.
         EngineUnavailable: no answer.
     """
-    how, scope = definition.look, handle.scope(options)
+    how, scope = definition.describe, handle.scope(options)
     kept = as_object(handle.reply)
     if kept is None:
         reply = await client.read(how.request, scope)
@@ -95,7 +95,7 @@ async def describe(
         seen = Execution(status=Status.RUNNING, message="the API does not show it yet", execution_id=handle.name)
         return Observation(execution=seen, scope=scope, reply=reply)
     if not reply.ok and reply.status not in how.codes:
-        raise look_error(reply)
+        raise describe_error(reply)
     status, strange = _status(how, reply, scope)
     scope |= {"status": status.value}
     failed: list[Reply] = []
@@ -104,7 +104,7 @@ async def describe(
             scope = await _with_more(client, how, scope, failed)
     execution = execution_of(how, status, strange, scope, name=handle.name, has_log=how.log is not None)
     if failed and execution.status is Status.SUCCEEDED and is_empty(execution.output):
-        raise ResultUnavailable(str(look_error(failed[0])))
+        raise ResultUnavailable(str(describe_error(failed[0])))
     if execution.failure is not None and how.log is not None and with_log:
         lines = (await log_end(client, how.log, scope)).splitlines()[-how.log.lines :]
         tail = "\n".join(lines)[-_LONGEST_TAIL:]
@@ -115,7 +115,7 @@ async def describe(
     return Observation(execution=execution, scope=scope, reply=reply, questions=questions, unmapped=strange, wait=wait)
 
 
-def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
+def _status(how: DescribeRequest, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
     """Return the status, and the word for it if the map does not name it: then it runs, as far as one can tell.
 
     Raises:
@@ -123,7 +123,7 @@ def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
     """
     written = how.codes.get(reply.status, how.status)
     if written is None:
-        raise look_error(reply)
+        raise describe_error(reply)
     if "{{" not in written:
         return Status(written), None
     try:
@@ -135,7 +135,7 @@ def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
         raise EngineUnavailable(text, silent=False) from None
 
 
-async def _with_more(client: ApiClient, how: Look, scope: Scope, failed: list[Reply] | None = None) -> Scope:
+async def _with_more(client: ApiClient, how: DescribeRequest, scope: Scope, failed: list[Reply] | None = None) -> Scope:
     """Send the further requests that are due; a refusal of one tells nothing about the execution.
 
     Replies that are refusals or no JSON are added to `failed`.
@@ -153,7 +153,7 @@ async def _with_more(client: ApiClient, how: Look, scope: Scope, failed: list[Re
     return scope
 
 
-async def _one_more(client: ApiClient, how: Look, further: More, scope: Scope, failed: list[Reply]) -> JSON:
+async def _one_more(client: ApiClient, how: DescribeRequest, further: More, scope: Scope, failed: list[Reply]) -> JSON:
     """Send a further request if it is due; return its reply, None without one."""
     if further.when is not None and not lenient(partial(scope.is_true, further.when)):
         return None
@@ -161,7 +161,7 @@ async def _one_more(client: ApiClient, how: Look, further: More, scope: Scope, f
     has_result = how.needs_more_for_output and scope.names.get("status") == Status.SUCCEEDED
     unknown = how.needs_more_for_status or (has_result and (reply.is_unauthorized or reply.is_server_error))
     if reply.is_throttled or (unknown and not reply.ok and reply.status not in how.gone):
-        raise look_error(reply)
+        raise describe_error(reply)
     if not reply.ok or not reply.is_json:
         failed.append(reply)
     return reply.as_json() if reply.ok else None
@@ -203,7 +203,7 @@ def _without_stack_traces(lines: Iterable[str]) -> Sequence[str]:
 
 
 def listings(
-    client: ApiClient, settings: HttpSettings, sweep: Sweep, calls_per_second: Callable[[], float]
+    client: ApiClient, settings: HttpSettings, batch_status: BatchStatus, calls_per_second: Callable[[], float]
 ) -> Listings:
     """Return the lists of running executions, by workflow; `calls_per_second` is their share of the rate limit."""
 
@@ -211,15 +211,15 @@ def listings(
         scope = Scope(names={"workflow": workflow, "vars": settings.vars, "options": {}})
         names, asking, calls = set[str](), dict[str, str](), 0
         try:
-            for value in sweep.values or (None,):
-                async for page in client.pages(sweep, scope | {"value": value}):
+            for value in batch_status.values or (None,):
+                async for page in client.pages(batch_status, scope | {"value": value}):
                     calls += 1
                     for each in (scope | {"item": item} for item in page):
-                        asks = None if sweep.asking is None else each.value(sweep.asking)
-                        name = Handle.name_of(run_of(each.value(sweep.handle)))
+                        asks = None if batch_status.asking is None else each.value(batch_status.asking)
+                        name = Handle.name_of(run_of(each.value(batch_status.handle)))
                         if isinstance(asks, str) and asks:
                             asking[name] = asks
-                        if not asks and _runs(settings, sweep, each):
+                        if not asks and _runs(settings, batch_status, each):
                             names.add(name)
         except MappingError as error:
             raise EngineRefused(f"its list cannot be read: {error}") from None
@@ -240,8 +240,8 @@ def _entry(handle: str) -> ListEntry | None:
     return ListEntry(workflow=found.workflow, name=found.name)
 
 
-def _runs(settings: HttpSettings, sweep: Sweep, scope: Scope) -> bool:
+def _runs(settings: HttpSettings, batch_status: BatchStatus, scope: Scope) -> bool:
     """Return True if an item of the list still runs; a word that no map names counts as running."""
-    if sweep.status is None:
+    if batch_status.status is None:
         return True
-    return settings.look.map.status(word_of(scope.value(sweep.status))) in {None, Status.RUNNING}
+    return settings.describe.map.status(word_of(scope.value(batch_status.status))) in {None, Status.RUNNING}

@@ -96,8 +96,8 @@ def start_error(reply: Reply, starts: StartGuarantee) -> EngineError:
     return EngineRefused(said(reply))
 
 
-def look_error(reply: Reply) -> EngineUnavailable:
-    """Return what a reply to a look means that is no success."""
+def describe_error(reply: Reply) -> EngineUnavailable:
+    """Return what a reply to a poll means that is no success."""
     if reply.is_throttled:
         return throttled(reply)
     return EngineUnavailable(said(reply), silent=reply.is_server_error)

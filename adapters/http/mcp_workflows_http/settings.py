@@ -222,7 +222,7 @@ class HttpSettings(ApiDefinition):
     )
     vars: Mapping[str, str] = Field(default={}, description="Values for expressions: {{vars.owner}}.")
     headers: Mapping[str, str] = Field(default={}, description="Headers of all requests; no secrets.")
-    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one look or start, with all its calls.")
+    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one poll or start, with all its calls.")
     max_reply: ByteSize = Field(default=ByteSize(5_000_000), description="Bytes of a reply that are read.")
     proxy: SecretStr | None = Field(
         default=None, description="An HTTP(S) proxy, http://USER:PASSWORD@HOST:PORT. Default: HTTPS_PROXY and NO_PROXY."

@@ -1,4 +1,4 @@
-"""A job API as companies have them: start, look, answer, cancel and list, over HTTP, in memory."""
+"""A job API as companies have them: start, describe, answer, cancel and list, over HTTP, in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFINITION: Mapping[str, Any] = {
         "handle": "{{reply.body.id}}",
         "same": "{{reply.body.input == arguments && reply.body.kind == workflow}}",
     },
-    "look": {
+    "describe": {
         "request": "/jobs/{{handle}}",
         "status": "{{reply.body.state}}",
         "map": {"running": ["queued", "active"], "succeeded": "done", "failed": "error", "cancelled": "stopped"},
@@ -117,7 +117,7 @@ class JobsApi:
             routes=[
                 Route("/jobs/{kind}", self._faulty(self.start), methods=["POST"]),
                 Route("/jobs", self._faulty(self.listed), methods=["GET"]),
-                Route("/jobs/{id}", self._faulty(self.look), methods=["GET"]),
+                Route("/jobs/{id}", self._faulty(self.describe), methods=["GET"]),
                 Route("/jobs/{id}", self._faulty(self.stop), methods=["DELETE"]),
                 Route("/jobs/{id}/answers/{question}", self._faulty(self.answer), methods=["POST"]),
             ]
@@ -147,7 +147,7 @@ class JobsApi:
         self.jobs[job.id] = job
         return JSONResponse(job.shown(), status_code=201, headers={"location": f"/jobs/{job.id}"})
 
-    async def look(self, request: Request) -> Response:
+    async def describe(self, request: Request) -> Response:
         """Tell one."""
         job = self.jobs.get(request.path_params["id"])
         return JSONResponse({"error": "no such job"}, status_code=404) if job is None else JSONResponse(job.shown())

@@ -1,4 +1,4 @@
-"""The contract of a job API whose sweep lists those that run."""
+"""The contract of a job API whose `batch_status` lists those that run."""
 
 from __future__ import annotations
 

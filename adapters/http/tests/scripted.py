@@ -100,7 +100,7 @@ class Scene:
     adapter: HttpAdapter
     workflow: str
 
-    async def look(self, handle: str, **options: Any) -> Execution:
+    async def describe(self, handle: str, **options: Any) -> Execution:
         """What is told of it."""
         return await self.adapter.describe(Ref(workflow=self.workflow, handle=handle, options={"options": options}))
 

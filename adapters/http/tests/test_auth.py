@@ -80,7 +80,7 @@ async def test_a_token_that_expires_between_two_requests_of_a_look_is_renewed_on
     async with scene("respond-async", "reports") as there:
         there.vendor.replies["POST /token"] = {"access_token": "token-1", "expires_in": 3600}
         more = {"parts": {"request": "/parts/{{handle}}"}}
-        look = {
+        describe = {
             "request": "/jobs/{{handle}}",
             "more": more,
             "output": "{{more.parts.body}}",
@@ -88,17 +88,17 @@ async def test_a_token_that_expires_between_two_requests_of_a_look_is_renewed_on
         }
         start = {"request": "POST /reports", "handle": "{{reply.body.id}}", "finished": None}
         oauth = {"oauth": {**auth, "token_url": f"{there.vendor.url}/token"}}
-        async with scene("respond-async", "reports", auth=oauth, start=start, look=look) as found:
+        async with scene("respond-async", "reports", auth=oauth, start=start, describe=describe) as found:
             vendor = found.vendor
             vendor.replies |= {"POST /reports": {"id": "7"}, "GET /jobs/7": {}, "GET /parts/7": {"done": 3}}
             handle = await found.start(order())
             vendor.needed["/parts/7"] = "Bearer token-2"
             there.vendor.replies["POST /token"] = {"access_token": "token-2", "expires_in": 3600}
-            assert (await found.look(handle)).output == {"done": 3}
+            assert (await found.describe(handle)).output == {"done": 3}
             assert headers_of(vendor, "/jobs/7") == ["Bearer token-1"]
             assert headers_of(vendor, "/parts/7") == ["Bearer token-1", "Bearer token-2"]
             vendor.needed["/parts/7"] = "Bearer token-3"
-            seen = await found.look(handle)
+            seen = await found.describe(handle)
             assert (seen.status, "it does not accept our credentials" in str(seen.message)) == (Status.RUNNING, True)
             assert len(there.vendor.asked) == 3
 

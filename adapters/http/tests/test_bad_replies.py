@@ -43,7 +43,7 @@ class Here:
         """The handle."""
         return await self.adapter.start(start(workflow, key, arguments))
 
-    async def look(self, handle: str) -> Execution:
+    async def describe(self, handle: str) -> Execution:
         """What is told of it."""
         return await self.adapter.describe(Ref(workflow="echo", handle=handle))
 
@@ -72,7 +72,7 @@ HTML = HTMLResponse("<html><body>Sign in</body></html>")
 
 async def test_a_word_that_no_map_names_is_running_and_said() -> None:
     async with here() as found:
-        seen = await found.look(await found.start("odd"))
+        seen = await found.describe(await found.start("odd"))
     assert seen.status is Status.RUNNING
     assert seen.message == "the engine says 'sleeping', which the map of statuses does not name"
 
@@ -82,7 +82,7 @@ async def test_a_word_that_no_map_names_is_a_finding_after_a_day(
 ) -> None:
     async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store, here() as found:
         found.adapter.remember(notes_in(store)("jobs"))
-        await found.look(await found.start("odd"))
+        await found.describe(await found.start("odd"))
         assert (await found.adapter.tooling.check_engine()).ok
         monkeypatch.setattr("mcp_workflows.kit.kept_definitions._TELL_AFTER", timedelta(0))
         finding = await found.adapter.tooling.check_engine()
@@ -132,7 +132,7 @@ async def test_no_verb_follows_a_redirect(to: str) -> None:
         adapter = found.adapter
         handle = await found.start("forever")
         cancelled = partial(adapter.cancel, Ref(workflow="echo", handle=handle))
-        for call in (partial(found.look, handle), cancelled, partial(adapter.find, start())):
+        for call in (partial(found.describe, handle), cancelled, partial(adapter.find, start())):
             asked = found.api.calls.total()
             found.api.next_replies.append(answering(RedirectResponse(to, status_code=302)))
             with pytest.raises(EngineError, match="it answered 302"):
@@ -142,7 +142,7 @@ async def test_no_verb_follows_a_redirect(to: str) -> None:
 
 async def test_a_wrong_token_is_told_without_it() -> None:
     async with here(auth={"bearer": "another-s3cret"}) as found:
-        for call in (found.start(), found.look(handle_of("job-0"))):
+        for call in (found.start(), found.describe(handle_of("job-0"))):
             with pytest.raises(EngineError, match="it does not accept our credentials") as raised:
                 await call
             assert "s3cret" not in str(raised.value)
@@ -155,9 +155,9 @@ def handle_of(run: str, *, seconds_ago: float = 1000) -> str:
 
 async def test_what_is_not_found_is_gone_only_once_it_has_settled() -> None:
     async with here(settling="1m") as found:
-        assert (await found.look(handle_of("none", seconds_ago=30))).status is Status.RUNNING
+        assert (await found.describe(handle_of("none", seconds_ago=30))).status is Status.RUNNING
         with pytest.raises(ExecutionNotFound, match="it answered 404: no such job"):
-            await found.look(handle_of("none", seconds_ago=90))
+            await found.describe(handle_of("none", seconds_ago=90))
 
 
 async def test_what_is_no_handle_of_ours_is_not_found() -> None:
@@ -181,10 +181,10 @@ async def test_a_look_whose_reply_cannot_be_decoded_is_repeated_once() -> None:
     async with here() as found:
         handle = await found.start()
         found.api.next_replies.append(broken)
-        assert (await found.look(handle)).status is Status.SUCCEEDED
+        assert (await found.describe(handle)).status is Status.SUCCEEDED
         found.api.next_replies += [broken, broken]
         with pytest.raises(EngineUnavailable, match=re.escape("its reply cannot be decoded")):
-            await found.look(handle)
+            await found.describe(handle)
         assert not found.api.next_replies
 
 
@@ -205,7 +205,7 @@ async def test_what_has_ended_is_not_cancelled() -> None:
         handle = await found.start()
         await found.adapter.cancel(Ref(workflow="echo", handle=handle))
         assert found.api.calls["stop"] == 0
-        assert (await found.look(handle)).status is Status.SUCCEEDED
+        assert (await found.describe(handle)).status is Status.SUCCEEDED
 
 
 async def test_a_value_cannot_leave_its_segment_of_a_path() -> None:
@@ -231,7 +231,7 @@ async def test_only_what_is_split_fills_several_segments_of_a_path() -> None:
 
 
 async def test_a_url_of_another_origin_is_not_asked() -> None:
-    async with here(look={**DEFINITION["look"], "request": {"url": "{{handle}}"}}) as found:
+    async with here(describe={**DEFINITION["describe"], "request": {"url": "{{handle}}"}}) as found:
         for url in (
             "http://169.254.169.254/latest",
             "//evil.example.com/x",
@@ -239,7 +239,7 @@ async def test_a_url_of_another_origin_is_not_asked() -> None:
             "http://u@127.0.0.1/",
         ):
             with pytest.raises(EngineUnavailable, match="of another origin"):
-                await found.look(handle_of(url))
+                await found.describe(handle_of(url))
 
 
 async def test_a_header_cannot_be_broken() -> None:
@@ -254,11 +254,11 @@ async def test_while_it_throttles_us_nothing_is_sent() -> None:
         handle = await found.start()
         found.api.next_replies.append(answering(Response(status_code=429, headers={"retry-after": "60"})))
         with pytest.raises(EngineUnavailable, match="it throttles us") as raised:
-            await found.look(handle)
+            await found.describe(handle)
         assert raised.value.throttled
         asked = found.api.calls.total()
         with pytest.raises(EngineUnavailable, match=r"held back: it throttles us for [1-6]?\d s more") as raised:
-            await found.look(handle)
+            await found.describe(handle)
         assert (raised.value.sent, raised.value.throttled) == (False, True)
         assert found.api.calls.total() == asked
 
@@ -319,8 +319,8 @@ async def test_the_definition_of_its_start_is_the_one_that_counts() -> None:
         before.remember(Kept())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         async with before:
             handle = await before.start(start())
-        look = {"request": "/elsewhere/{{handle}}", "codes": {404: "failed"}}
-        after = HttpAdapter(HttpSettings.model_validate({**DEFINITION, "url": url, "look": look}))
+        describe = {"request": "/elsewhere/{{handle}}", "codes": {404: "failed"}}
+        after = HttpAdapter(HttpSettings.model_validate({**DEFINITION, "url": url, "describe": describe}))
         after.remember(Kept())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         async with after:
             assert (await after.describe(Ref(workflow="echo", handle=handle))).status is Status.SUCCEEDED
@@ -345,15 +345,15 @@ async def test_check_tells_whether_it_answers_and_lets_us_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("look", "text"),
+    ("describe", "text"),
     [
         ("/jobs/{{handle}}", "workflow echo its executions can be searched"),  # 404: nobody started it
-        ("/pages/{{handle}}", "workflow echo: a look at 0 gets a page that is no JSON (404)"),
-        ({"path": "/pages", "query": {"id": "{{handle}}"}}, "workflow echo: a look at 0 gets a page that is no JSON"),
+        ("/pages/{{handle}}", "workflow echo: a poll of 0 gets a page that is no JSON (404)"),
+        ({"path": "/pages", "query": {"id": "{{handle}}"}}, "workflow echo: a poll of 0 gets a page that is no JSON"),
     ],
 )
-async def test_check_looks_at_an_execution_that_nobody_started(look: Any, text: str) -> None:
-    async with here(starts="findable", find=FIND, look={"request": look, "codes": {200: "running"}}) as found:
+async def test_check_polls_an_execution_that_nobody_started(describe: Any, text: str) -> None:
+    async with here(starts="findable", find=FIND, describe={"request": describe, "codes": {200: "running"}}) as found:
         assert (await found.adapter.tooling.check("echo", {})).text.startswith(text)
 
 
@@ -362,24 +362,27 @@ async def test_check_looks_at_an_execution_that_nobody_started(look: Any, text: 
     [
         (JSONResponse({"error": "no id 0"}, status_code=422), None),
         (Response(status_code=429), None),
-        (JSONResponse({}, status_code=401), "a look at 0 fails: it answered 401: it does not accept our credentials"),
-        (JSONResponse({}, status_code=500), "a look at 0 fails: it answered 500"),
-        (RedirectResponse("/login", status_code=302), "a look at 0 fails: it answered 302"),
-        (HTML, "a look at 0 gets a page that is no JSON (200)"),
+        (JSONResponse({}, status_code=401), "a poll of 0 fails: it answered 401: it does not accept our credentials"),
+        (JSONResponse({}, status_code=500), "a poll of 0 fails: it answered 500"),
+        (RedirectResponse("/login", status_code=302), "a poll of 0 fails: it answered 302"),
+        (HTML, "a poll of 0 gets a page that is no JSON (200)"),
     ],
     ids=["422", "429", "401", "500", "login", "html"],
 )
 async def test_check_tells_a_look_that_fails_from_an_id_that_is_none(reply: Response, text: str | None) -> None:
     handle = {"job": "{{reply.body.id}}", "kind": "{{reply.body.kind}}"}
-    start, look = {**DEFINITION["start"], "handle": handle}, {**DEFINITION["look"], "request": "/jobs/{{handle.job}}"}
-    async with here(start=start, look=look) as found:
+    start, describe = (
+        {**DEFINITION["start"], "handle": handle},
+        {**DEFINITION["describe"], "request": "/jobs/{{handle.job}}"},
+    )
+    async with here(start=start, describe=describe) as found:
         found.api.next_replies.append(answering(reply))
         finding = await found.adapter.tooling.check("echo", {})
-        assert found.api.calls["look"] == 1
+        assert found.api.calls["describe"] == 1
     if text is None:
         assert (finding.ok, finding.text) == (None, "workflow echo: this API cannot tell without a start")
     else:
-        assert (finding.ok, finding.text, finding.hint) == (False, f"workflow echo: {text}", "check look")
+        assert (finding.ok, finding.text, finding.hint) == (False, f"workflow echo: {text}", "check describe")
 
 
 async def test_check_tells_a_page_in_place_of_the_api() -> None:
@@ -399,25 +402,25 @@ async def test_a_result_that_cannot_be_read_is_no_empty_success_and_is_asked_for
     reply: Response, output: Any
 ) -> None:
     """A task that has ended is never looked at again: its result would be lost for ever."""
-    async with here(look={**DEFINITION["look"], "more": MORE, "output": output}) as found:
+    async with here(describe={**DEFINITION["describe"], "more": MORE, "output": output}) as found:
         handle = await found.start()
-        found.api.next_replies += [found.api.look, answering(reply)]
-        seen = await found.look(handle)
+        found.api.next_replies += [found.api.describe, answering(reply)]
+        seen = await found.describe(handle)
         assert seen.status is Status.RUNNING
         assert str(seen.message).startswith(
             f"it has succeeded, but its result cannot be read: it answered {reply.status_code}"
         )
-        found.api.next_replies += [found.api.look, answering(JSONResponse({"rows": 3}))]
-        seen = await found.look(handle)
+        found.api.next_replies += [found.api.describe, answering(JSONResponse({"rows": 3}))]
+        seen = await found.describe(handle)
         assert (seen.status, seen.output) == (Status.SUCCEEDED, {"rows": 3})
 
 
 async def test_a_part_of_a_result_that_is_not_there_leaves_the_rest() -> None:
     output = {"job": "{{handle}}", "report": "{{more.result.body}}"}
-    async with here(look={**DEFINITION["look"], "more": MORE, "output": output}) as found:
+    async with here(describe={**DEFINITION["describe"], "more": MORE, "output": output}) as found:
         handle = await found.start()
-        found.api.next_replies += [found.api.look, answering(JSONResponse({}, status_code=404))]
-        seen = await found.look(handle)
+        found.api.next_replies += [found.api.describe, answering(JSONResponse({}, status_code=404))]
+        seen = await found.describe(handle)
         assert (seen.status, seen.output) == (Status.SUCCEEDED, {"job": "job-0"})
 
 
@@ -425,14 +428,14 @@ async def test_a_part_of_a_result_that_is_not_there_leaves_the_rest() -> None:
 async def test_a_result_that_stays_unreadable_ends_its_task_as_failed_with_the_reason(
     keeps_notes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with here(look={**DEFINITION["look"], "more": MORE, "output": "{{more.result.body}}"}) as found:
+    async with here(describe={**DEFINITION["describe"], "more": MORE, "output": "{{more.result.body}}"}) as found:
         if keeps_notes:
             found.adapter.remember(MemoryNotes())
         handle = await found.start()
-        found.api.next_replies += [found.api.look, answering(UNREAD[4])] * 2
-        assert (await found.look(handle)).status is Status.RUNNING
+        found.api.next_replies += [found.api.describe, answering(UNREAD[4])] * 2
+        assert (await found.describe(handle)).status is Status.RUNNING
         monkeypatch.setattr("mcp_workflows.kit.kept_definitions.READ_FOR", timedelta())
-        seen = await found.look(handle)
+        seen = await found.describe(handle)
         assert (seen.status, seen.failure and seen.failure.kind) == (Status.FAILED, "ResultUnavailable")
         assert "its result cannot be read: it answered 500" in str(seen.failure)
 
@@ -470,7 +473,7 @@ async def test_a_credential_that_the_api_repeats_reaches_nobody(auth: dict[str, 
             "auth": json.loads(json.dumps(auth).replace("URL", url)),
             "starts": "once",
             "start": {"request": "POST /s", "handle": "{{reply.body.id}}"},
-            "look": {
+            "describe": {
                 "request": "/l/{{handle}}",
                 "status": "{{reply.body.s}}",
                 "map": {"succeeded": "done"},

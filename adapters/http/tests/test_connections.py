@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 DEFINITION: dict[str, Any] = {
     "start": {"request": "POST /jobs", "handle": "{{reply.body.id}}"},
-    "look": {"request": "/jobs/{{handle}}", "status": "{{reply.body.id}}", "map": {"running": "7"}},
+    "describe": {"request": "/jobs/{{handle}}", "status": "{{reply.body.id}}", "map": {"running": "7"}},
 }
 REPLY = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n{"id": "7"}'
 

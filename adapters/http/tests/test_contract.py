@@ -63,8 +63,8 @@ class TestKeyed(ListingContract):
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
-        sweep = {**LIST, "status": "{{item.state}}", "asking": "{{item.questions}}"}
-        async with subject_of(starts="keyed", sweep=sweep) as subject:
+        batch_status = {**LIST, "status": "{{item.state}}", "asking": "{{item.questions}}"}
+        async with subject_of(starts="keyed", batch_status=batch_status) as subject:
             yield subject
 
 

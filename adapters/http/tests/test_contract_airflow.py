@@ -69,7 +69,7 @@ class TestAirflow(AdapterContract):
             "unknown_handle": '{"v":1,"run":"mcp-none","workflow":"echo","at":0,"vars":{},"definition":"x"}',
         }
         output = {"output": "{{more.result.body.value}}"}
-        async with subject_of(airflow.url, roles, preset="airflow", look=output) as subject:
+        async with subject_of(airflow.url, roles, preset="airflow", describe=output) as subject:
             yield subject
 
     async def test_another_workflow_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:

@@ -66,7 +66,7 @@ class TestPrefect(ListingContract):
             '"vars":{},"definition":"x"}',
         }
         output = {"output": {"text": "{{more.result.body[0].data}}"}}
-        async with subject_of(prefect.url, roles, preset="prefect", look=output) as subject:
+        async with subject_of(prefect.url, roles, preset="prefect", describe=output) as subject:
             yield subject
 
     async def test_another_workflow_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:

@@ -43,7 +43,7 @@ class TestBuildbot(ListingContract):
             "refused": Role(workflow="nobody-wrote-this"),
             "unknown_handle": '{"v":1,"run":"999","workflow":"echo","at":0,"vars":{},"definition":"x"}',
         }
-        async with subject_of(buildbot.url, roles, preset="buildbot", look=output) as subject:
+        async with subject_of(buildbot.url, roles, preset="buildbot", describe=output) as subject:
             yield subject
 
     async def test_a_build_that_is_cancelled_as_it_begins_ends(self, subject: Subject, adapter: Adapter) -> None:

@@ -78,7 +78,7 @@ async def started(found: Scene) -> str:
 async def test_a_run_from_dispatch_to_approval_and_end() -> None:
     async with (
         serving_log("compile: no such file\n") as (logs, host),
-        scene("github-actions", "deploy.yml", look={"log": {"follow": [host]}}, **HERE) as found,
+        scene("github-actions", "deploy.yml", describe={"log": {"follow": [host]}}, **HERE) as found,
     ):
         replies = found.vendor.replies
         handle = await started(found)
@@ -87,7 +87,7 @@ async def test_a_run_from_dispatch_to_approval_and_end() -> None:
         replies[f"GET {RUN}"] = run(status="in_progress")
         running = {"name": "build", "status": "in_progress", "conclusion": None, "completed_at": None}
         replies[f"GET {RUN}/jobs"] = jobs({"name": "test"}, running)
-        seen = await found.look(handle)
+        seen = await found.describe(handle)
         assert (seen.status, seen.message) == (Status.RUNNING, "stage 2 of 2: build")
         assert [(step.name, step.status) for step in seen.steps] == [
             ("test", Status.SUCCEEDED),
@@ -97,7 +97,7 @@ async def test_a_run_from_dispatch_to_approval_and_end() -> None:
         assert (seen.progress.value, seen.progress.total) == (1, 2)
         replies[f"GET {RUN}"] = run(status="waiting")
         replies[f"GET {RUN}/pending_deployments"] = pending()
-        seen = await found.look(handle)
+        seen = await found.describe(handle)
         [(key, question)] = seen.requests.items()
         assert key == "approve.7.1"
         assert question.params["message"] == "Deploy to production?"
@@ -106,7 +106,7 @@ async def test_a_run_from_dispatch_to_approval_and_end() -> None:
         step = {"name": "compile", "status": "completed", "conclusion": "failure", "number": 1}
         replies[f"GET {RUN}/jobs"] = jobs({"id": 5, "name": "build", "conclusion": "failure", "steps": [step]})
         replies[f"GET {REPO}/jobs/5/logs"] = RedirectResponse(logs, status_code=302)
-        seen = await found.look(handle)
+        seen = await found.describe(handle)
         assert seen.failure is not None
         assert seen.failure.text == "build: compile\ncompile: no such file"
 
@@ -118,9 +118,9 @@ async def test_a_job_that_waits_beside_others_is_a_question_although_the_run_goe
         waiting = {"name": "deploy", "status": "waiting", "conclusion": None, "completed_at": None}
         found.vendor.replies[f"GET {RUN}/jobs"] = jobs({"name": "test", "status": "in_progress"}, waiting)
         found.vendor.replies[f"GET {RUN}/pending_deployments"] = pending()
-        assert list((await found.look(handle)).requests) == ["approve.7.1"]
+        assert list((await found.describe(handle)).requests) == ["approve.7.1"]
         found.vendor.replies[f"GET {RUN}/pending_deployments"] = pending(approvable=False)
-        assert (await found.look(handle)).status is Status.RUNNING
+        assert (await found.describe(handle)).status is Status.RUNNING
 
 
 @pytest.mark.parametrize(("action", "state"), [("accept", "approved"), ("decline", "rejected")])
@@ -167,9 +167,9 @@ async def test_a_secondary_limit_is_a_403_with_retry_after() -> None:
         secondary = {"retry-after": "60", "x-ratelimit-remaining": "4711"}
         found.vendor.replies[f"GET {RUN}"] = JSONResponse({"message": "slow"}, status_code=403, headers=secondary)
         with pytest.raises(EngineUnavailable, match="throttles"):
-            await found.look(handle)
+            await found.describe(handle)
         with pytest.raises(EngineUnavailable, match=r"for [1-6]?\d s more"):
-            await found.look(handle)
+            await found.describe(handle)
 
 
 async def test_runs_are_found_by_their_name() -> None:
@@ -239,5 +239,5 @@ async def test_a_run_that_a_list_lacks_and_a_look_saw_is_not_missed_until_the_ne
         assert await found.adapter.describe_many(refs) == {}
         found.vendor.replies[f"GET {REPO}/runs/8"] = run(id=8, status="queued")
         found.vendor.replies[f"GET {REPO}/runs/8/jobs"] = jobs()
-        await found.look(handle)
+        await found.describe(handle)
         assert list(await found.adapter.describe_many(refs)) == [handle]

@@ -60,13 +60,13 @@ async def test_a_pipeline_from_start_to_manual_job_and_failure() -> None:
             "inputs": {"version": "1.2"},
         }
         replies[f"GET {PIPELINE}/jobs"] = [job(), job(id=8, name="tidy up", allow_failure=True)]
-        [(key, question)] = (await found.look(handle)).requests.items()
+        [(key, question)] = (await found.describe(handle)).requests.items()
         assert (key, question.params["message"]) == ("play.7", "Start deploy?"), "only this one blocks the pipeline"
         assert question.params["url"] == "https://gitlab.example.com/acme/shop/-/jobs/7"
         replies[f"GET {PIPELINE}"] = pipeline("failed")
         replies[f"GET {PIPELINE}/jobs"] = [job(status="failed", failure_reason="script_failure")]
         replies[f"GET {PROJECT}/jobs/7/trace"] = "$ deploy\npassword=hunter2222\nERROR: no route\n"
-        seen = await found.look(handle)
+        seen = await found.describe(handle)
         assert seen.failure is not None
         assert seen.failure.text == "deploy: script_failure\n$ deploy\npassword=***\nERROR: no route"
 
@@ -75,16 +75,16 @@ async def test_a_blocked_deployment_is_a_question_until_it_has_its_approvals_and
     async with scene("gitlab-ci", "main", **HERE) as found:
         elsewhere = deployment(id=43, deployable=job(id=9, pipeline={**job()["pipeline"], "id": 45}))
         handle = await blocked(found, elsewhere, deployment(pending_approval_count=2))
-        [(key, question)] = (await found.look(handle)).requests.items()
+        [(key, question)] = (await found.describe(handle)).requests.items()
         assert (key, question.params["message"]) == ("approve.42.2", "Approve the deployment to production?")
         assert (question.params["mode"], question.params["url"]) == (
             "url",
             "https://gitlab.example.com/acme/shop/-/jobs/7",
         )
         found.vendor.replies[f"GET {PROJECT}/deployments/42"] = deployment(pending_approval_count=1)
-        assert list((await found.look(handle)).requests) == ["approve.42.1"]
+        assert list((await found.describe(handle)).requests) == ["approve.42.1"]
         found.vendor.replies[f"GET {PROJECT}/deployments/42"] = deployment(pending_approval_count=0)
-        assert list((await found.look(handle)).requests) == ["play.7"]
+        assert list((await found.describe(handle)).requests) == ["play.7"]
         assert all(each.path != f"{PROJECT}/deployments/43" for each in found.vendor.asked)
 
 
@@ -92,7 +92,7 @@ async def test_a_deployment_without_approvals_on_the_free_tier_is_a_manual_job()
     async with scene("gitlab-ci", "main", **HERE) as found:
         free = {name: value for name, value in deployment().items() if name != "pending_approval_count"}
         handle = await blocked(found, free)
-        assert list((await found.look(handle)).requests) == ["play.7"]
+        assert list((await found.describe(handle)).requests) == ["play.7"]
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ async def test_a_cancellation_is_sent_while_it_runs() -> None:
         await found.adapter.cancel(Ref(workflow="main", handle=handle))
         assert found.vendor.last("POST").path == f"{PIPELINE}/cancel"
         found.vendor.replies[f"GET {PIPELINE}"] = pipeline("canceling")
-        assert (await found.look(handle)).status is Status.RUNNING
+        assert (await found.describe(handle)).status is Status.RUNNING
         found.vendor.replies[f"GET {PIPELINE}"] = pipeline("canceled")
-        assert (await found.look(handle)).status is Status.CANCELLED
+        assert (await found.describe(handle)).status is Status.CANCELLED
 
 
 async def test_pipelines_are_found_by_their_name() -> None:

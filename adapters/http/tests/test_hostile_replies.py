@@ -1,4 +1,4 @@
-"""What a hostile API, or a job on it, may answer: no look stops the server, raises, or shows a secret."""
+"""What a hostile API, or a job on it, may answer: no poll stops the server, raises, or shows a secret."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mcp_workflows.errors import EngineRefused
 pytestmark = pytest.mark.anyio
 
 
-async def seen(reply: Any, **look: Any) -> Execution:
+async def seen(reply: Any, **describe: Any) -> Execution:
     """What is told of an execution that the API answers so about."""
-    async with here(look={**DEFINITION["look"], **look}) as found:
+    async with here(describe={**DEFINITION["describe"], **describe}) as found:
         handle = await found.start()
         found.api.next_replies.append(answering(JSONResponse(reply)))
-        return await found.look(handle)
+        return await found.describe(handle)
 
 
 def test_a_line_of_a_log_takes_no_time_however_it_is_made() -> None:
@@ -65,11 +65,11 @@ async def test_a_definite_no_stays_one_though_an_expression_does_not_work_on_it(
 
 async def test_further_requests_for_items_are_bounded() -> None:
     more = {"each": {"each": "{{reply.body.items}}", "request": "/jobs/{{item}}"}}
-    async with here(look={**DEFINITION["look"], "more": more}) as found:
+    async with here(describe={**DEFINITION["describe"], "more": more}) as found:
         handle = await found.start()
         found.api.next_replies.append(answering(JSONResponse({"state": "active", "items": list(range(1, 1000))})))
-        await found.look(handle)
-        assert found.api.calls["look"] == 101
+        await found.describe(handle)
+        assert found.api.calls["describe"] == 101
 
 
 async def test_cookies_are_not_kept() -> None:
@@ -77,7 +77,7 @@ async def test_cookies_are_not_kept() -> None:
         reply = JSONResponse({}, status_code=202, headers={"location": "/jobs/1", "set-cookie": "sess=1; Path=/"})
         found.vendor.replies["POST /reports"] = reply
         found.vendor.replies["GET /jobs/1"] = Response(status_code=202)
-        await found.look(await found.start(order("reports")))
+        await found.describe(await found.start(order("reports")))
         assert "cookie" not in found.vendor.last("GET").headers
 
 
@@ -87,4 +87,4 @@ async def test_a_relative_location_is_one_beside_the_request() -> None:
         found.vendor.replies["POST /exports/big"] = reply
         found.vendor.replies["GET /exports/42"] = Response(status_code=202)
         found.vendor.replies["GET /42"] = JSONResponse({"status": "failed"})
-        assert (await found.look(await found.start(order("big")))).status is Status.RUNNING
+        assert (await found.describe(await found.start(order("big")))).status is Status.RUNNING

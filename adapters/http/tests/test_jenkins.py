@@ -41,17 +41,17 @@ async def test_a_build_from_the_queue_to_its_input_step_and_its_failure() -> Non
         replies, handle = found.vendor.replies, await started(found)
         assert found.vendor.last("POST").body == "version=1.2&MCP_KEY=key-1"
         replies[ITEM] = WAITING
-        seen = await found.look(handle)
+        seen = await found.describe(handle)
         assert (seen.status, seen.message) == (Status.RUNNING, "Waiting for next available executor")
         replies[f"GET {JOB}/api/json"] = builds(BUILD, OTHER)
         pending: Any = {"id": "Go", "proceedText": "Proceed", "message": "Ship it?", "inputs": []}
         replies[f"GET {JOB}/13/wfapi/pendingInputActions"] = [pending]
-        [question] = (await found.look(handle)).requests.values()
+        [question] = (await found.describe(handle)).requests.values()
         assert question.params["message"] == "Ship it?"
         assert question.params["url"] == "https://jenkins/job/release/13/input/"
         replies[f"GET {JOB}/api/json"] = builds({**BUILD, "building": False, "result": "FAILURE"})
         replies[f"GET {JOB}/13/consoleText"] = "make: *** [all] Error 1\n"
-        seen = await found.look(handle)
+        seen = await found.describe(handle)
         assert seen.failure is not None
         assert seen.failure.text == "build 13 failed\nmake: *** [all] Error 1"
 
@@ -60,16 +60,16 @@ async def test_a_build_is_followed_after_its_queue_item_has_vanished() -> None:
     async with scene("jenkins", "release") as found:
         handle = await started(found)
         found.vendor.replies[f"GET {JOB}/api/json"] = builds(BUILD, OTHER)
-        assert (await found.look(handle)).status is Status.RUNNING
+        assert (await found.describe(handle)).status is Status.RUNNING
         assert "/queue/item/7/api/json" not in {each.path for each in found.vendor.asked}
 
 
 async def test_an_item_that_vanished_without_a_build_is_not_found_but_not_at_once() -> None:
     async with scene("jenkins", "release") as found:
         handle = await started(found)
-        assert (await found.look(handle)).message == "the API does not show it yet"
+        assert (await found.describe(handle)).message == "the API does not show it yet"
         with pytest.raises(ExecutionNotFound):
-            await found.look(json.dumps({**json.loads(handle), "at": 0}))
+            await found.describe(json.dumps({**json.loads(handle), "at": 0}))
 
 
 async def test_an_item_that_cannot_be_read_now_says_nothing_about_the_build() -> None:
@@ -77,14 +77,14 @@ async def test_an_item_that_cannot_be_read_now_says_nothing_about_the_build() ->
         handle = await started(found)
         found.vendor.replies[ITEM] = JSONResponse({}, status_code=502)
         with pytest.raises(EngineUnavailable, match="502"):
-            await found.look(json.dumps({**json.loads(handle), "at": 0}))
+            await found.describe(json.dumps({**json.loads(handle), "at": 0}))
 
 
 async def test_an_item_that_was_cancelled_in_the_queue_has_ended() -> None:
     async with scene("jenkins", "release") as found:
         handle = await started(found)
         found.vendor.replies[ITEM] = CANCELLED
-        assert (await found.look(handle)).status is Status.CANCELLED
+        assert (await found.describe(handle)).status is Status.CANCELLED
 
 
 async def test_a_build_is_stopped_and_an_item_of_the_queue_is_cancelled() -> None:
@@ -99,7 +99,7 @@ async def test_a_build_is_stopped_and_an_item_of_the_queue_is_cancelled() -> Non
         await found.adapter.cancel(ref)
         assert found.vendor.last("POST").path == f"{JOB}/13/stop"
         replies[f"GET {JOB}/api/json"] = builds({**BUILD, "building": False, "result": "ABORTED"})
-        assert (await found.look(handle)).status is Status.CANCELLED
+        assert (await found.describe(handle)).status is Status.CANCELLED
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_a_job_in_a_folder_is_started_watched_and_stopped(workflow: str, j
         replies[f"GET {job}/13/wfapi/pendingInputActions"] = []
         replies[f"POST {job}/13/stop"] = RedirectResponse(".", status_code=302)
         handle = await found.start(order(workflow))
-        assert (await found.look(handle)).status is Status.RUNNING
+        assert (await found.describe(handle)).status is Status.RUNNING
         await found.adapter.cancel(Ref(workflow=workflow, handle=handle))
         assert found.vendor.last("POST").path == f"{job}/13/stop"
 
@@ -126,7 +126,7 @@ async def test_an_input_that_is_declined_aborts_the_build() -> None:
         replies[f"GET {JOB}/api/json"] = builds(BUILD)
         replies[f"GET {JOB}/13/wfapi/pendingInputActions"] = [{"id": "Go", "message": "Ship it?", "inputs": []}]
         replies[f"POST {JOB}/13/input/Go/abort"] = Response(status_code=200)
-        [question] = (await found.look(handle)).requests.values()
+        [question] = (await found.describe(handle)).requests.values()
         assert question.declinable, "so a question that is only put aside stays open"
         ref, answer = Ref(workflow="release", handle=handle), {"input.Go": {"action": "decline"}}
         await found.adapter.answer(ref, answer)
@@ -134,7 +134,7 @@ async def test_an_input_that_is_declined_aborts_the_build() -> None:
         await found.adapter.answer(ref, answer)
         assert len([each for each in found.vendor.asked if each.path.endswith("/abort")]) == 2
         replies[f"GET {JOB}/api/json"] = builds({**BUILD, "building": False, "result": "ABORTED"})
-        assert (await found.look(handle)).status is Status.CANCELLED
+        assert (await found.describe(handle)).status is Status.CANCELLED
 
 
 async def test_a_build_is_found_by_its_key_and_followed_by_the_number_of_its_item() -> None:
@@ -143,5 +143,5 @@ async def test_a_build_is_found_by_its_key_and_followed_by_the_number_of_its_ite
         found.vendor.replies[f"GET {JOB}/api/json"] = builds({**BUILD, **key}, OTHER)
         handle = await found.adapter.find(order("release"))
         assert handle is not None
-        assert (await found.look(handle)).execution_id == "queue/item/7/"
-        assert (await found.look(handle)).url == "https://jenkins/job/release/13/"
+        assert (await found.describe(handle)).execution_id == "queue/item/7/"
+        assert (await found.describe(handle)).url == "https://jenkins/job/release/13/"

@@ -46,7 +46,7 @@ async def elsewhere() -> AsyncGenerator[tuple[Elsewhere, str]]:
 async def failure(redirect: str | Response, follow: list[str]) -> str:
     """What is told of a run that has failed."""
     more: dict[str, Any] = {"vars": {"owner": "acme", "repo": "shop"}, "auth": {"bearer": TOKEN}}
-    async with scene("github-actions", "deploy.yml", look={"log": {"follow": follow}}, **more) as found:
+    async with scene("github-actions", "deploy.yml", describe={"log": {"follow": follow}}, **more) as found:
         replies = found.vendor.replies
         replies["POST /repos/acme/shop/actions/workflows/deploy.yml/dispatches"] = {"workflow_run_id": 42}
         replies[f"GET {RUNS}/42"] = {"status": "completed", "conclusion": "failure"}
@@ -55,7 +55,7 @@ async def failure(redirect: str | Response, follow: list[str]) -> str:
         is_url = isinstance(redirect, str)
         replies["GET /repos/acme/shop/actions/jobs/7/logs"] = RedirectResponse(redirect) if is_url else redirect
         order = Start(workflow="deploy.yml", arguments={}, key="k", created=datetime.now(UTC))
-        seen = await found.look(await found.start(order))
+        seen = await found.describe(await found.start(order))
     assert seen.status is Status.FAILED
     assert seen.failure is not None
     return seen.failure.text
@@ -132,7 +132,7 @@ async def test_a_host_behind_an_asterisk_is_no_private_one(
 
 async def test_the_text_is_read_of_a_log_whose_lines_are_json() -> None:
     line = "{{item.level != 'debug' && item.event || ''}}"
-    async with scene("airflow", "release", look={"log": {"line": line}}) as found:
+    async with scene("airflow", "release", describe={"log": {"line": line}}) as found:
         replies, runs = found.vendor.replies, "/api/v2/dags/release/dagRuns"
         run: dict[str, Any] = {"dag_run_id": "mcp-k", "dag_id": "release", "conf": {}, "state": "failed", "note": None}
         replies[f"POST {runs}"] = replies[f"GET {runs}/mcp-k"] = run
@@ -147,7 +147,7 @@ async def test_the_text_is_read_of_a_log_whose_lines_are_json() -> None:
         ]
         replies[f"GET {runs}/mcp-k/taskInstances/test/logs/2"] = "\n".join(lines)
         order = Start(workflow="release", arguments={}, key="k", created=datetime.now(UTC))
-        seen = await found.look(await found.start(order))
+        seen = await found.describe(await found.start(order))
     assert seen.failure is not None
     assert seen.failure.text == "tests\nfirst\nsecond\n5"
     assert found.vendor.last("GET").headers["accept"] == "application/x-ndjson"

@@ -38,16 +38,16 @@ def test_a_definition_read_again_is_the_same(name: str) -> None:
 
 
 def test_what_is_set_overrides_a_preset_key_by_key() -> None:
-    found = settings(preset="buildbot", look={"message": "{{reply.status}}"}, vars={"scheduler": "mine"})
-    assert found.look.message == "{{reply.status}}"
-    assert found.look.map == settings(preset="buildbot").look.map
+    found = settings(preset="buildbot", describe={"message": "{{reply.status}}"}, vars={"scheduler": "mine"})
+    assert found.describe.message == "{{reply.status}}"
+    assert found.describe.map == settings(preset="buildbot").describe.map
     assert found.vars == {"scheduler": "mine"}
 
 
 def test_a_file_of_ones_own_is_a_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(READABLE)
-    assert settings(preset=str(file)).look.codes == {200: "running"}
+    assert settings(preset=str(file)).describe.codes == {200: "running"}
 
 
 @pytest.mark.parametrize(
@@ -66,21 +66,29 @@ def test_an_unknown_preset_is_told(preset: str, text: str) -> None:
     ("written", "place", "text"),
     [
         (
-            {"look": {"status": "{{repyl.body}}"}},
-            ("look", "status"),
+            {"describe": {"status": "{{repyl.body}}"}},
+            ("describe", "status"),
             "no expression has 'repyl'; did you mean",
         ),
-        ({"look": {"status": "{{!reply.body}}"}}, ("look", "status"), "! binds tighter than a dot; write !(...)"),
-        ({"look": {"status": "{{reply.body"}}, ("look", "status"), "braces that are not closed"),
-        ({"look": {"map": {"failed": ["a"], "running": "a"}}}, ("look", "map"), "a: a word can mean one thing only"),
+        (
+            {"describe": {"status": "{{!reply.body}}"}},
+            ("describe", "status"),
+            "! binds tighter than a dot; write !(...)",
+        ),
+        ({"describe": {"status": "{{reply.body"}}, ("describe", "status"), "braces that are not closed"),
+        (
+            {"describe": {"map": {"failed": ["a"], "running": "a"}}},
+            ("describe", "map"),
+            "a: a word can mean one thing only",
+        ),
         (
             {
-                "look": {
+                "describe": {
                     "status": "{{more.a.body}}",
                     "more": {"a": {"request": "/a", "when": "{{status == 'running'}}"}},
                 }
             },
-            ("look",),
+            ("describe",),
             "more.NAME.when cannot use status, as status uses more",
         ),
         ({"start": {"request": "jobs"}}, ("start", "request"), "a path begins with /"),
@@ -92,8 +100,8 @@ def test_an_unknown_preset_is_told(preset: str, text: str) -> None:
         ({"proxy": "proxy:3128"}, ("proxy",), "write the URL of a proxy"),
         ({"lok": {}}, ("lok",), "Extra inputs are not permitted"),
         (
-            {"look": {"request": "/x", "codes": {200: "done"}}},
-            ("look", "codes"),
+            {"describe": {"request": "/x", "codes": {200: "done"}}},
+            ("describe", "codes"),
             "200: write one of running, succeeded",
         ),
         ({"start": {"request": "/x", "handle": "{{reply.body.id}}"}}, ("start",), "write the method of a start"),
@@ -155,7 +163,7 @@ def test_a_preset_has_no_credentials() -> None:
 def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "start: {request: POST /jobs, handle: '{{reply.body.id}}'}\n"
-        "look:\n  request: /jobs\n  status: '{{reply.body.state'\n  mapp: {}\n  message: '{{replyy.body}}'\n"
+        "describe:\n  request: /jobs\n  status: '{{reply.body.state'\n  mapp: {}\n  message: '{{replyy.body}}'\n"
     )
     file = tmp_path / "workflows.yaml"
     file.write_text(f"engines: {{jobs: {{adapter: http, preset: ./mine.yaml, url: '{URL}'}}}}\n")
@@ -163,9 +171,9 @@ def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_line(tmp_path: Path) -
         load_config(file, {})
     told = str(raised.value).splitlines()
     for line, text in (
-        (4, "look.status: "),
-        (5, "look.mapp: unknown key"),
-        (6, "look.message: no expression has 'replyy'"),
+        (4, "describe.status: "),
+        (5, "describe.mapp: unknown key"),
+        (6, "describe.message: no expression has 'replyy'"),
     ):
         assert any(f"workflows.yaml:1: engines.jobs.preset: ./mine.yaml:{line}: {text}" in each for each in told), told
 
@@ -173,7 +181,7 @@ def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_line(tmp_path: Path) -
 def test_mistakes_in_a_file_of_ones_own_are_told_beside_those_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(f"{READABLE}settling: never\nfind:\n  request: /jobs\n")
     file = tmp_path / "workflows.yaml"
-    own = "preset: ./mine.yaml\n    look:\n      url: '{{hande}}'\n    lok: {}\n"
+    own = "preset: ./mine.yaml\n    describe:\n      url: '{{hande}}'\n    descibe: {}\n"
     file.write_text(f"engines:\n  jobs:\n    adapter: http\n    url: {URL}\n    {own}")
     with pytest.raises(ConfigError) as raised:
         load_config(file, {})
@@ -181,8 +189,8 @@ def test_mistakes_in_a_file_of_ones_own_are_told_beside_those_of_the_configurati
     for text in (
         "5: engines.jobs.preset: ./mine.yaml:3: settling: a duration is a number and a unit",
         "5: engines.jobs.preset: ./mine.yaml:4: find.each: is missing",
-        "7: engines.jobs.look.url: no expression has 'hande'; did you mean 'handle'?",
-        "8: engines.jobs.lok: unknown key; did you mean 'look'?",
+        "7: engines.jobs.describe.url: no expression has 'hande'; did you mean 'handle'?",
+        "8: engines.jobs.descibe: unknown key; did you mean 'describe'?",
     ):
         assert f"workflows.yaml:{text}" in told
 
@@ -190,11 +198,11 @@ def test_mistakes_in_a_file_of_ones_own_are_told_beside_those_of_the_configurati
 @pytest.mark.parametrize(
     ("written", "text"),
     [
-        ("look: [a\nstart: b\n", "./mine.yaml:2: not YAML: while parsing a flow sequence, expected"),
-        ("look: {}\nlook: {a: s3cret}\n", "./mine.yaml:2: not YAML: a key is there twice"),
-        ("- look\n", "./mine.yaml is no mapping"),
+        ("describe: [a\nstart: b\n", "./mine.yaml:2: not YAML: while parsing a flow sequence, expected"),
+        ("describe: {}\ndescribe: {a: s3cret}\n", "./mine.yaml:2: not YAML: a key is there twice"),
+        ("- describe\n", "./mine.yaml is no mapping"),
         (f"{READABLE}starts: findable\n", "./mine.yaml:3: starts: findable needs find"),
-        (f"{READABLE}".replace("codes: {200: running}", "gone: []"), "./mine.yaml:2: look needs status"),
+        (f"{READABLE}".replace("codes: {200: running}", "gone: []"), "./mine.yaml:2: describe needs status"),
     ],
 )
 def test_a_file_of_ones_own_that_is_no_preset_is_told_with_its_line(tmp_path: Path, written: str, text: str) -> None:

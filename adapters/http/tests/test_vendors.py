@@ -40,11 +40,11 @@ async def test_airflow_from_start_to_a_person_and_a_cancellation() -> None:
         detail = {**detail, "params": {"reason": reason, "count": {"value": 1, "description": None, "schema": {}}}}
         asked_now = {**detail, "created_at": datetime.now(UTC).isoformat()}
         replies[f"GET {runs}/mcp-key-1/hitlDetails"] = {"hitl_details": [asked_now]}
-        assert not (await found.look(handle)).requests, "an answer at once would fail the task"
+        assert not (await found.describe(handle)).requests, "an answer at once would fail the task"
         replies[f"GET {runs}/mcp-key-1/hitlDetails"] = {
             "hitl_details": [{**detail, "created_at": "2026-01-02T06:12:02.575250Z"}]
         }
-        seen = await found.look(handle)
+        seen = await found.describe(handle)
         [(key, question)] = seen.requests.items()
         assert question.params["requestedSchema"]["properties"] == {
             "option": {"title": "Answer", "type": "string", "enum": ["Approve", "Reject"]},
@@ -59,7 +59,7 @@ async def test_airflow_from_start_to_a_person_and_a_cancellation() -> None:
         replies[f"PATCH {runs}/mcp-key-1"] = {}
         await found.adapter.cancel(Ref(workflow="release", handle=handle))
         replies[f"GET {runs}/mcp-key-1"] = {**run, "state": "failed", "note": "cancelled by mcp-workflows"}
-        assert (await found.look(handle)).status is Status.CANCELLED
+        assert (await found.describe(handle)).status is Status.CANCELLED
 
 
 async def test_prefect_from_a_known_key_to_a_pause() -> None:
@@ -77,9 +77,9 @@ async def test_prefect_from_a_known_key_to_a_pause() -> None:
         with pytest.raises(StartConflict):
             await found.start(order("d-1", {"a": 2}))
         assert await found.start(order("d-1", {"a": 1})) != ""
-        assert not (await found.look(handle)).requests, "it has not saved its schema yet"
+        assert not (await found.describe(handle)).requests, "it has not saved its schema yet"
         replies["GET /api/flow_runs/r-1/input/paused-1-schema"] = JSONResponse(schema)
-        [(key, question)] = (await found.look(handle)).requests.items()
+        [(key, question)] = (await found.describe(handle)).requests.items()
         assert question.params["requestedSchema"]["properties"] == {"ok": {"type": "boolean"}}
         replies["POST /api/flow_runs/r-1/resume"] = {"status": "REJECT", "details": {"reason": "not ok"}}
         with pytest.raises(EngineRefused, match="the API refused the answer: not ok"):
@@ -93,18 +93,18 @@ async def test_respond_async_at_once_and_later() -> None:
     async with scene("respond-async", "reports") as found:
         replies = found.vendor.replies
         replies["POST /reports"] = JSONResponse({"result": {"total": 3}})
-        seen = await found.look(await found.start(order("reports")))
+        seen = await found.describe(await found.start(order("reports")))
         assert (seen.status, seen.output) == (Status.SUCCEEDED, {"total": 3})
         replies["POST /reports"] = Response(status_code=202, headers={"location": "/monitor/1"})
         handle = await found.start(order("reports"))
         replies["GET /monitor/1"] = Response(status_code=202, headers={"retry-after": "1"})
-        assert (await found.look(handle)).status is Status.RUNNING
+        assert (await found.describe(handle)).status is Status.RUNNING
         asked = len(found.vendor.asked)
-        assert (await found.look(handle)).status is Status.RUNNING
+        assert (await found.describe(handle)).status is Status.RUNNING
         assert len(found.vendor.asked) == asked, "it wants to be asked in a second"
         await anyio.sleep(1.05)
         replies["GET /monitor/1"] = {"status": "Failed", "error": {"message": "no data"}}
-        seen = await found.look(handle)
+        seen = await found.describe(handle)
         assert seen.failure is not None
         assert seen.failure.text == "no data"
 
@@ -115,13 +115,13 @@ async def test_operations_of_google_and_azure() -> None:
         replies["POST /v1/projects/p/jobs:run"] = {"name": "operations/9"}
         handle = await found.start(order("v1/projects/p/jobs:run", {"a": 1}))
         replies["GET /v1/operations/9"] = {"name": "operations/9", "metadata": {"progressPercent": 40}}
-        seen = await found.look(handle)
+        seen = await found.describe(handle)
         assert seen.progress is not None
         assert (seen.status, seen.progress.value) == (Status.RUNNING, 40)
         replies["POST /v1/operations/9:cancel"] = {}
         await found.adapter.cancel(Ref(workflow="v1/projects/p/jobs:run", handle=handle))
         replies["GET /v1/operations/9"] = {"done": True, "error": {"code": 1, "message": "cancelled"}}
-        assert (await found.look(handle)).status is Status.CANCELLED
+        assert (await found.describe(handle)).status is Status.CANCELLED
     async with scene("azure-lro", "deployments", vars={"api_version": "2024-01-01"}) as found:
         replies = found.vendor.replies
         there = {"operation-location": f"{found.vendor.url}/operations/3?api-version=2024-01-01"}
@@ -129,7 +129,7 @@ async def test_operations_of_google_and_azure() -> None:
         handle = await found.start(order("deployments"))
         assert found.vendor.last("POST").query == {"api-version": "2024-01-01"}
         replies["GET /operations/3"] = {"status": "Running", "percentComplete": 10}
-        assert (await found.look(handle)).status is Status.RUNNING
+        assert (await found.describe(handle)).status is Status.RUNNING
         replies["GET /operations/3"] = {"status": "Succeeded", "result": {"id": 1}}
-        assert (await found.look(handle)).output == {"id": 1}
+        assert (await found.describe(handle)).output == {"id": 1}
         assert found.vendor.last("GET").query == {"api-version": "2024-01-01"}

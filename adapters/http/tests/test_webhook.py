@@ -1,4 +1,4 @@
-"""Webhooks of the API: a signed call about an execution makes the sidecar look at once, and nothing else."""
+"""Webhooks of the API: a signed call about an execution makes the sidecar poll at once, and nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ engines:
     webhook_secret: {secret}
     webhook: {{signature: {signature}, handle: "{{{{event.run}}}}"}}
     start: {{request: POST /jobs, handle: "{{{{reply.body.id}}}}"}}
-    look: {{request: "/jobs/{{{{handle}}}}", status: "{{{{reply.body.state}}}}"}}
+    describe: {{request: "/jobs/{{{{handle}}}}", status: "{{{{reply.body.state}}}}"}}
 tools:
   deploy: {{engine: ci, workflow: deploy}}
 """

@@ -1,4 +1,4 @@
-"""Adapter for MCP servers whose tools start, look at, answer and cancel one execution."""
+"""Adapter for MCP servers whose tools start, describe, answer and cancel one execution."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mcp_workflows.errors import EngineRefused, EngineUnavailable, ResultUnavail
 from mcp_workflows.kit.definition import AnsweredAt
 from mcp_workflows.kit.expressions import as_object
 from mcp_workflows.kit.kept_definitions import KeptDefinitions
-from mcp_workflows.kit.kept_looks import KeptLooks
+from mcp_workflows.kit.kept_states import KeptStates
 from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows_mcp.client import Connection, Upstream
 from mcp_workflows_mcp.definition import Ask, Search, ToolsDefinition
@@ -48,7 +48,7 @@ from mcp_workflows_mcp.tooling import McpTooling
 from mcp_workflows_mcp.upstream_tasks import UpstreamTasks, task_of
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
-_LONGEST_PAUSE: Final = 60.0  # seconds between two looks that a server can ask for
+_LONGEST_PAUSE: Final = 60.0  # seconds between two polls that a server can ask for
 
 _CREDENTIAL: Final = re.compile(r"secret|passw|passphrase|token|key|credential|auth|cookie", re.IGNORECASE)
 
@@ -69,7 +69,7 @@ class McpAdapter(Adapter):
         self._upstream = Upstream(settings, self._calls, self._answer_elicitation)
         self._tasks = UpstreamTasks(self._upstream, self._calls.elicitations)
         self._starts = StartCalls(self._upstream, settings, self._calls)
-        self._looks = KeptLooks()
+        self._kept = KeptStates()
         self._exit = AsyncExitStack()
         self._group: TaskGroup | None = None
         self.tooling = McpTooling(settings, self._upstream, self._definitions)
@@ -127,8 +127,8 @@ class McpAdapter(Adapter):
         return Handle.of(HandleKind.CALL, call.id, start, self._definitions.current_digest).text()
 
     async def describe(self, ref: Ref) -> Execution:
-        """Look once, as the definition of its start says; see `Adapter.describe`."""
-        if kept := self._looks.get(ref.handle):
+        """Poll once, as the definition of its start says; see `Adapter.describe`."""
+        if kept := self._kept.get(ref.handle):
             return kept
         try:
             async with self._in_time():
@@ -139,19 +139,19 @@ class McpAdapter(Adapter):
         except EngineRefused as error:
             raise EngineUnavailable(str(error), silent=False) from None
         if wait > 0 and not execution.terminal:
-            self._looks.keep(ref.handle, execution, min(wait, _LONGEST_PAUSE))
+            self._kept.keep(ref.handle, execution, min(wait, _LONGEST_PAUSE))
         return execution
 
     async def _describe(self, ref: Ref) -> tuple[Execution, float]:
         """Return the execution, and the seconds until the server wants to be asked again."""
         handle = Handle.parse(ref.handle)
         if handle.kind is HandleKind.CALL:
-            found = await self._calls.look(handle.name)
+            found = await self._calls.describe(handle.name)
             if isinstance(found, Execution):
                 return found, 0.0
             handle = Handle.parse(found)
         if handle.kind is HandleKind.TASK:
-            return await self._tasks.look(handle.name, self._running)
+            return await self._tasks.describe(handle.name, self._running)
         definition = await self._definitions.get(handle.definition)
         seen = await describe(self._upstream, definition, handle, ref.options)
         if seen.unmapped is not None:
@@ -160,7 +160,7 @@ class McpAdapter(Adapter):
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Send answers to the questions that are open; see `Adapter.answer`."""
-        self._looks.drop(ref.handle)
+        self._kept.drop(ref.handle)
         async with self._in_time():
             handle = await self._resolved(ref)
             if handle.kind is HandleKind.CALL:
@@ -182,7 +182,7 @@ class McpAdapter(Adapter):
         """
         how = question.how
         if how.at is AnsweredAt.ENGINE:
-            return  # the person went to the page, or did not; a look tells
+            return  # the person went to the page, or did not; a poll tells
         call = how.send if response.get("action") == "accept" else how.decline
         if call is None:
             raise EngineRefused("this question cannot be declined: cancel the task in its place")
@@ -193,7 +193,7 @@ class McpAdapter(Adapter):
 
     async def cancel(self, ref: Ref) -> None:
         """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""
-        self._looks.drop(ref.handle)
+        self._kept.drop(ref.handle)
         async with self._in_time():
             handle = await self._resolved(ref)
             if handle.kind is HandleKind.CALL:
@@ -225,7 +225,7 @@ class McpAdapter(Adapter):
         handle = Handle.parse(ref.handle)
         if handle.kind is not HandleKind.CALL:
             return handle
-        found = await self._calls.look(handle.name)
+        found = await self._calls.describe(handle.name)
         return handle if isinstance(found, Execution) else Handle.parse(found)
 
     # --- questions of the server
@@ -247,8 +247,8 @@ class McpAdapter(Adapter):
 
     @property
     def allowance(self) -> Allowance:
-        """The looks in a second; see `Limited.allowance`."""
-        return Allowance(looks_per_second=self._settings.looks_per_second, sweep_every=_LONGEST_PAUSE, batch=1)
+        """The polls in a second; see `Limited.allowance`."""
+        return Allowance(polls_per_second=self._settings.polls_per_second, sweep_every=_LONGEST_PAUSE, batch=1)
 
     async def _find(self, how: Search, start: Start) -> str | None:
         """Return the oldest execution of a key, and cancel the later ones; see `Finds.find`."""

@@ -131,7 +131,7 @@ codecs.register(_find_codec)
 
 
 async def _ignore(_: TaskState) -> None:
-    """Hear of a task's state: the poller looks by itself."""
+    """Hear of a task's state: the poller polls by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Connection:
 
     @property
     def task_requests(self) -> TaskRequests:
-        """The requests about tasks of the extension; none is sent again, as the poller looks again."""
+        """The requests about tasks of the extension; none is sent again, as the poller polls again."""
         return TaskRequests(session=self.client.session, timeout=0.0)
 
     async def tools(self) -> Mapping[str, types.Tool]:

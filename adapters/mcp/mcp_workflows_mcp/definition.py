@@ -1,4 +1,4 @@
-"""The definition of split tools: which tools of a server start, look at, answer and cancel an execution.
+"""The definition of split tools: which tools of a server start, describe, answer and cancel an execution.
 
 Expressions see `reply` (the structured content of a result, else the JSON or the named parts of its text) and `error`
 (the text of a result with `isError`). See `mcp_workflows.kit.definition` for how a reply is read.
@@ -43,11 +43,11 @@ class StartCall(ToolCall):
         default=None, description="The handle of the execution in the reply: a text, or an object of several parts."
     )
     finished: Text | None = Field(
-        default=None, description="True if the execution has ended already, and the reply is what a look would get."
+        default=None, description="True if the execution has ended already, and the reply is what a poll would get."
     )
     same: Text | None = Field(
         default=None,
-        description="True if the execution of a key, in the reply of `look`, is the same order; else it is refused.",
+        description="True if the execution of a key, by the reply of `describe`, is the same order; else: refused.",
     )
     conflict_if: Text | None = Field(default=None, description="True if the key belongs to another order.")
     refused_if: Text | None = Field(
@@ -64,13 +64,13 @@ class StartCall(ToolCall):
 
 
 class FurtherCall(ToolCall):
-    """A further call of a look."""
+    """A further call of a poll."""
 
     when: Text | None = Field(default=None, description="Only if this is true; `status` is what the map says.")
 
 
-class Look(Reading, ToolCall):
-    """A look at an execution."""
+class DescribeCall(Reading, ToolCall):
+    """A poll of an execution."""
 
     output: Value = Field(default="{{reply}}", description="Its result, once it has succeeded; default: all of it.")
     more: Mapping[str, FurtherCall] = Field(default={}, description="Further calls; their replies are more.NAME.")
@@ -84,7 +84,7 @@ class Look(Reading, ToolCall):
 
 
 class Cancel(ToolCall):
-    """The cancellation of an execution. It is looked at first, and nothing is called for one that has ended."""
+    """The cancellation of an execution. It is polled first, and nothing is called for one that has ended."""
 
     late_if: Text | None = Field(
         default=None,
@@ -117,7 +117,7 @@ class Search(ToolCall):
 
 
 class ToolsDefinition(BaseModel):
-    """The tools of a server that belong to one execution; without `look`, tools that are tasks by themselves."""
+    """The tools of a server that belong to one execution; without `describe`, tools that are tasks by themselves."""
 
     model_config = MODEL
 
@@ -130,26 +130,26 @@ class ToolsDefinition(BaseModel):
         default=None,
         description="FINDABLE: how the execution of a key is found, in a list that has the youngest first.",
     )
-    look: Look | None = Field(
+    describe: DescribeCall | None = Field(
         default=None,
-        description="How an execution is looked at. Default: calls of its tools are tasks, or end by themselves.",
+        description="How an execution is polled. Default: calls of its tools are tasks, or end by themselves.",
     )
     asks: Mapping[str, Ask] = Field(default={}, description="The questions that its executions ask people, by name.")
     cancel: Cancel | None = Field(
         default=None, description="How it is cancelled; default: it cannot be, if it is no task of the server's own."
     )
     settling: Duration = Field(
-        default=timedelta(seconds=30), description="The longest time until a look or a list shows a new execution."
+        default=timedelta(seconds=30), description="The longest time until a poll or a list shows a new execution."
     )
 
     @model_validator(mode="after")
     def _is_whole(self) -> ToolsDefinition:
         if self.starts is StartGuarantee.FINDABLE and self.find is None:
             raise ValueError("starts: findable needs find, which searches for the execution of a key")
-        if (self.look is None) != (self.start.handle is None):
-            raise ValueError("start.handle and look belong together: set both, or neither")
-        if self.look is not None and self.look.status is None:
-            raise ValueError("look needs status, and map")
-        if self.look is None and (self.asks or self.find or self.cancel):
-            raise ValueError("asks, find and cancel need look")
+        if (self.describe is None) != (self.start.handle is None):
+            raise ValueError("start.handle and describe belong together: set both, or neither")
+        if self.describe is not None and self.describe.status is None:
+            raise ValueError("describe needs status, and map")
+        if self.describe is None and (self.asks or self.find or self.cancel):
+            raise ValueError("asks, find and cancel need describe")
         return self

@@ -20,8 +20,8 @@ from mcp_workflows.kit.reply_reader import (
     with_questions,
 )
 from mcp_workflows_mcp.client import Upstream
-from mcp_workflows_mcp.definition import Ask, Look, ToolsDefinition
-from mcp_workflows_mcp.errors import look_error
+from mcp_workflows_mcp.definition import Ask, DescribeCall, ToolsDefinition
+from mcp_workflows_mcp.errors import describe_error
 from mcp_workflows_mcp.handle import Handle
 from mcp_workflows_mcp.reply import Reply
 
@@ -39,19 +39,19 @@ class Observation:
 async def describe(
     upstream: Upstream, definition: ToolsDefinition, handle: Handle, options: Mapping[str, JSON]
 ) -> Observation:
-    """Look once, with all calls that the definition asks for.
+    """Poll once, with all calls that the definition asks for.
 
     Raises:
         ExecutionNotFound: there is none, and it is not too young to be seen.
         EngineUnavailable: no answer, or none that tells the status.
     """
-    how, scope = definition.look, handle.scope(options)
+    how, scope = definition.describe, handle.scope(options)
     if how is None:
-        raise EngineUnavailable("the engine's settings have no look any more", silent=False)
+        raise EngineUnavailable("the engine's settings have no `describe` any more", silent=False)
     if handle.reply is None:
         reply = await upstream.read(how, scope)
         if reply.is_error and not names_in([how.status, how.gone_if]) & {"error"}:
-            raise look_error(reply)
+            raise describe_error(reply)
     else:
         reply = Reply(data=handle.reply, text="", is_error=False)
     scope = reply.within(scope) | {"more": {}}
@@ -65,7 +65,7 @@ async def describe(
         seen = Execution(status=Status.RUNNING, message="the server does not show it yet", execution_id=handle.shown)
         return Observation(execution=seen, scope=scope)
     if reply.is_error and "error" not in names_in(how.status):
-        raise look_error(reply)
+        raise describe_error(reply)
     _check_id(how, handle, scope)
     status, unmapped = _status(how, reply, scope)
     scope |= {"status": status.value}
@@ -85,13 +85,13 @@ async def describe(
     return Observation(execution=execution, scope=scope, questions=questions, unmapped=unmapped)
 
 
-def _is_gone(how: Look, scope: Scope) -> bool:
+def _is_gone(how: DescribeCall, scope: Scope) -> bool:
     if how.gone_if is not None:
         return bool(lenient(partial(scope.is_true, how.gone_if)))
     return how.entry is not None and scope.names["error"] is None and scope.names["entry"] is None
 
 
-def _check_id(how: Look, handle: Handle, scope: Scope) -> None:
+def _check_id(how: DescribeCall, handle: Handle, scope: Scope) -> None:
     """Check that the reply is about this execution, where the definition says how.
 
     Raises:
@@ -101,17 +101,19 @@ def _check_id(how: Look, handle: Handle, scope: Scope) -> None:
         raise EngineUnavailable(f"its tool was asked about {handle.shown}, and told of another one", silent=False)
 
 
-def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
+def _status(how: DescribeCall, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
     try:
         return status_of(how, how.status or "", scope)
     except EngineUnavailable:
         if not reply.is_prose:
             raise
-        text = f"{reply.prose}: its status is not known (look.extract finds parts of a text)"
+        text = f"{reply.prose}: its status is not known (describe.extract finds parts of a text)"
         raise EngineUnavailable(text, silent=False) from None
 
 
-async def _with_more(upstream: Upstream, how: Look, scope: Scope, replies: list[Reply], *, required: bool) -> Scope:
+async def _with_more(
+    upstream: Upstream, how: DescribeCall, scope: Scope, replies: list[Reply], *, required: bool
+) -> Scope:
     """Make the further calls that are due; `required`: an error of one leaves the status or the result unknown.
 
     The replies are added to `replies`.
@@ -126,7 +128,7 @@ async def _with_more(upstream: Upstream, how: Look, scope: Scope, replies: list[
             continue
         reply = await upstream.read(each, scope)
         if reply.is_error and required:
-            raise look_error(reply)
+            raise describe_error(reply)
         replies.append(reply)
         more = {**more, name: None if reply.is_error else reply.data}
         scope |= {"more": more}

@@ -166,8 +166,8 @@ def change_error(reply: Reply) -> EngineError:
     return EngineRefused(text) if _IS_REFUSAL.search(reply.text) else EngineUnavailable(text, silent=False)
 
 
-def look_error(reply: Reply) -> EngineUnavailable:
-    """Return what a look means whose result is an error."""
+def describe_error(reply: Reply) -> EngineUnavailable:
+    """Return what a poll means whose result is an error."""
     return EngineUnavailable(f"its tool answered with an error: {reply.reason}", silent=False)
 
 

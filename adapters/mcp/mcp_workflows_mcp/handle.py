@@ -1,4 +1,4 @@
-"""The handle of an execution: its id in the server's words, and what is needed to look at it later on."""
+"""The handle of an execution: its id in the server's words, and what is needed to poll it later on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Handle:
     workflow: str
     at: float  # when it was ordered, in seconds since 1970
     definition: str  # the digest of the definition of that time
-    reply: JSON = None  # of a start that was finished at once: in place of a look
+    reply: JSON = None  # of a start that was finished at once: in place of a poll
 
     @classmethod
     def of(cls, kind: HandleKind, run: JSON, start: Start, definition: str, reply: JSON = None) -> Self:

@@ -211,7 +211,7 @@ class OpenCalls:
 
     @contextmanager
     def request(self) -> Generator[None]:
-        """Count a request of another kind, such as a look: it may lead to a question, too."""
+        """Count a request of another kind, such as a poll: it may lead to a question, too."""
         name, is_answered = uuid.uuid4().hex, False
         self._others.add(name)
         try:
@@ -322,7 +322,7 @@ class OpenCalls:
 
     # --- the verbs
 
-    async def look(self, call_id: str) -> Execution | str:
+    async def describe(self, call_id: str) -> Execution | str:
         """Return the execution of a call, or the handle that the call has led to.
 
         Raises:

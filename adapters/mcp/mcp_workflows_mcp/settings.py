@@ -101,8 +101,8 @@ class McpSettings(ToolsDefinition):
         default=True,
         description="Offer an exposed tool as it was first seen: `mcp-workflows check --accept` takes over a change.",
     )
-    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one look or start, with all its calls.")
-    looks_per_second: float = Field(default=10.0, gt=0, description="Looks at executions in a second, at most.")
+    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one poll or start, with all its calls.")
+    polls_per_second: float = Field(default=10.0, gt=0, description="Polls of executions in a second, at most.")
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:

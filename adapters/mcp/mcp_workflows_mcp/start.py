@@ -20,7 +20,7 @@ from mcp_workflows.kit.expressions import REPLY, Scope, as_list, as_object, leni
 from mcp_workflows_mcp.client import Connection, ElicitationHandler, Upstream, render_call
 from mcp_workflows_mcp.definition import Search, ToolCall, ToolsDefinition
 from mcp_workflows_mcp.describe import describe
-from mcp_workflows_mcp.errors import change_error, holds, is_reply, look_error
+from mcp_workflows_mcp.errors import change_error, describe_error, holds, is_reply
 from mcp_workflows_mcp.handle import Handle, HandleKind, run_of
 from mcp_workflows_mcp.open_calls import OpenCall, OpenCalls, Outcome
 from mcp_workflows_mcp.reply import Reply
@@ -124,7 +124,7 @@ async def _items(upstream: Upstream, how: Search, scope: Scope) -> AsyncGenerato
     for _ in range(_MOST_PAGES):
         reply = await upstream.read(call, scope)
         if reply.is_error:
-            raise look_error(reply)
+            raise describe_error(reply)
         page = reply.within(scope)
         found = as_list(lenient(partial(page.value, how.each)))
         if found is None:
@@ -167,7 +167,7 @@ class StartCalls:
         if isinstance(begun, str):
             return {"handle": Handle.of(HandleKind.TASK, begun, start, definition_digest).text()}
         if isinstance(begun, types.CallToolResult):
-            if self._settings.look is None:
+            if self._settings.describe is None:
                 return {"result": begun.model_dump(by_alias=True, mode="json", exclude_none=True)}
             begun = upstream.reply(begun, tool, how)
         return {"handle": (await read_handle(upstream, self._settings, definition_digest, start, begun)).text()}

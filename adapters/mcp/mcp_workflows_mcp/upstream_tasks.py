@@ -47,7 +47,7 @@ class UpstreamTasks:
         self._elicitations = elicitations
         self._listening = set[str]()  # tasks whose questions are waited for
 
-    async def look(self, task_id: str, group: TaskGroup) -> tuple[Execution, float]:
+    async def describe(self, task_id: str, group: TaskGroup) -> tuple[Execution, float]:
         """Return the execution, and the seconds until the server wants to be asked again.
 
         Raises:
@@ -98,7 +98,7 @@ class UpstreamTasks:
             async with self._upstream.translated():
                 await connection.in_core.payload(task_id)
         except EngineError:
-            return  # the next look says what there is, and waits again if it must
+            return  # the next poll says what there is, and waits again if it must
         finally:
             self._listening.discard(task_id)
 
@@ -138,7 +138,7 @@ class UpstreamTasks:
 
         Raises:
             EngineRefused: an answer does not fit.
-            ExecutionNotFound, EngineUnavailable: see `look`.
+            ExecutionNotFound, EngineUnavailable: see `describe`.
         """
         connection = await self._upstream.connection()
         if connection.in_core is not None:
@@ -152,7 +152,7 @@ class UpstreamTasks:
         """Ask to cancel it; nothing happens if it has ended.
 
         Raises:
-            ExecutionNotFound, EngineUnavailable: see `look`.
+            ExecutionNotFound, EngineUnavailable: see `describe`.
         """
         connection = await self._upstream.connection()
         async with self._upstream.translated():

@@ -22,7 +22,7 @@ from mcp_workflows.errors import EngineUnavailable
 
 SPLIT: Final[Mapping[str, Any]] = {
     "start": {"tool": "start_job", "args": {"key": "{{key}}"}, "handle": "{{reply.id}}"},
-    "look": {
+    "describe": {
         "tool": "get_job",
         "args": {"job_id": "{{handle}}"},
         "status": "{{reply.state}}",
@@ -113,7 +113,7 @@ async def started_when_up(adapter: McpAdapter, *, within: float = 60) -> Ref:
 async def seen_when(
     adapter: McpAdapter, ref: Ref, holds: Callable[[Execution], bool], *, within: float = 60
 ) -> Execution:
-    """Look until this holds; looks without an answer are made again."""
+    """Poll until this holds; polls without an answer are made again."""
     with anyio.fail_after(within):
         while True:
             try:

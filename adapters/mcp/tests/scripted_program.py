@@ -81,7 +81,7 @@ def start_job(key: str, **_: Any) -> Any:
 
 def get_job(job_id: str, **_: Any) -> Any:
     if "frozen-looks" in FLAGS:
-        until_there("look.go")
+        until_there("describe.go")
     if not (FOLDER / "jobs" / job_id).exists():
         raise RefusedError(-32602, f"404: there is no job {job_id}")
     return {"id": job_id, "state": "done" if (FOLDER / f"{job_id}.done").exists() else "busy", "pid": os.getpid()}

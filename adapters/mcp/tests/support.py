@@ -21,7 +21,7 @@ DEFINITION: Final[Mapping[str, Any]] = {
         "handle": "{{reply.id}}",
         "same": "{{reply.workflow == workflow && reply.payload == arguments}}",
     },
-    "look": {
+    "describe": {
         "tool": "get_job",
         "args": {"job_id": "{{handle}}"},
         "status": "{{reply.state}}",

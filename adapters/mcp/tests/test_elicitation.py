@@ -26,7 +26,7 @@ from tests.support.served import serving
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
 
 YES: Final = {"action": "accept", "content": {"approved": True}}
-CALL: Final[Mapping[str, Any]] = {"starts": "once"}  # calls that end by themselves: no look
+CALL: Final[Mapping[str, Any]] = {"starts": "once"}  # calls that end by themselves: no poll
 
 
 @pytest.fixture

@@ -198,7 +198,7 @@ async def test_an_open_call_is_not_lost_when_looks_get_no_answer(program: Progra
             with pytest.raises(EngineUnavailable):
                 await adapter.describe(ref)
         assert len(program.pids) == 1
-        program.touch("look.go")
+        program.touch("describe.go")
         program.touch("reply.go")
         assert (await seen_when(adapter, call, lambda seen: seen.execution_id is not None)).status is Status.RUNNING
         assert program.count("started key-1") == 1

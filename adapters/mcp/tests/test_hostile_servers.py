@@ -1,4 +1,4 @@
-"""What a hostile MCP server may answer: no look stops the adapter, raises another error, or shows a secret."""
+"""What a hostile MCP server may answer: no poll stops the adapter, raises another error, or shows a secret."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Scene:
         """Start, and return the reference."""
         return await started(self.adapter, "echo", key=key)
 
-    async def look(self, reply: Any) -> Execution:
-        """Start, and look once at what is told so."""
+    async def describe(self, reply: Any) -> Execution:
+        """Start, and poll once what is told so."""
         ref = await self.started()
         self.server.replies["get_job"] = reply
         return await self.adapter.describe(ref)
@@ -67,13 +67,13 @@ async def scene(server: ScriptedServer | None = None, **settings: Any) -> AsyncG
 # --- ids
 
 
-LOOK = {**DEFINITION["look"], "id": "{{reply.id}}"}
+DESCRIBE = {**DEFINITION["describe"], "id": "{{reply.id}}"}
 
 
 async def test_a_look_about_another_execution_is_not_believed() -> None:
-    async with scene(look=LOOK) as found:
+    async with scene(describe=DESCRIBE) as found:
         with pytest.raises(EngineUnavailable, match=r"was asked about job-1, and told of another one$"):
-            await found.look(structured({"id": "job-2", "state": "done", "result": "of somebody else"}))
+            await found.describe(structured({"id": "job-2", "state": "done", "result": "of somebody else"}))
 
 
 NO_HANDLES: list[Any] = [None, True, [], ["a"], {}, {"a": None}, "", 1.5, {"a": {"b": []}}]  # Any: JSON of any shape
@@ -94,7 +94,7 @@ async def test_a_start_whose_id_is_none_is_neither_a_handle_nor_a_refusal(revisi
 
 
 async def test_an_id_with_line_breaks_goes_back_as_it_came_and_stays_on_its_line_in_errors() -> None:
-    async with scene(look=LOOK) as found:
+    async with scene(describe=DESCRIBE) as found:
         found.server.replies["start_job"] = structured({"id": "a\nERROR: b\x1b[2J"})
         ref = await found.started()
         with pytest.raises(EngineUnavailable) as raised:
@@ -110,7 +110,7 @@ async def test_an_id_with_line_breaks_goes_back_as_it_came_and_stays_on_its_line
 async def test_a_text_that_is_no_json_leaves_the_status_open() -> None:
     async with scene() as found:
         with pytest.raises(EngineUnavailable, match="a text that is no JSON"):
-            await found.look(text("Your job is going very well!"))
+            await found.describe(text("Your job is going very well!"))
 
 
 @pytest.mark.parametrize("depth", [150, 100_000])
@@ -132,7 +132,7 @@ async def test_structured_content_that_does_not_fit_the_output_schema_of_its_own
     schema = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id", "more"]}
     tools = [tool("start_job", outputSchema=schema), tool("get_job", outputSchema=schema)]
     async with scene(ScriptedServer(tools=tools)) as found:
-        seen = await found.look(structured({"id": "job-1", "state": "done", "result": 1}))
+        seen = await found.describe(structured({"id": "job-1", "state": "done", "result": 1}))
         assert (seen.status, seen.output) == (Status.SUCCEEDED, 1)
         assert len(found.server.calls("start_job")) == 1
 
@@ -157,8 +157,8 @@ async def test_an_output_schema_that_is_none_stops_nothing() -> None:
     ("named", "ok", "said"),
     [
         ({"id": {}, "state": {}}, True, "is a tool"),
-        ({"id": {}}, None, "look.status"),
-        ({}, None, "start.handle and look"),
+        ({"id": {}}, None, "describe.status"),
+        ({}, None, "start.handle and describe"),
     ],
 )
 async def test_check_says_which_fields_no_output_schema_names(named: Any, ok: bool | None, said: str) -> None:
@@ -188,10 +188,10 @@ async def test_a_result_that_is_none_is_no_answer() -> None:
 
 async def test_a_reply_of_ten_megabytes_is_read_or_refused_and_others_go_on() -> None:
     async with scene() as found:
-        seen = await found.look(structured({"state": "done", "result": "x" * 10 * MIB}))
+        seen = await found.describe(structured({"state": "done", "result": "x" * 10 * MIB}))
         assert len(seen.output) == 10 * MIB
         with pytest.raises(EngineUnavailable, match="more than"):
-            await found.look(text("x" * 10 * MIB))
+            await found.describe(text("x" * 10 * MIB))
 
 
 async def test_a_reply_without_end_is_cut_off() -> None:
@@ -349,7 +349,7 @@ async def test_another_input_of_a_tool_is_told_once_and_found_by_check(caplog: p
         ]
         for _ in range(2):
             finding = await found.adapter.tooling.check_engine()
-            assert (finding.ok, finding.text) == (False, "look: the tool get_job needs uuid")
+            assert (finding.ok, finding.text) == (False, "describe: the tool get_job needs uuid")
         told = [record.getMessage() for record in caplog.records if "have changed" in record.getMessage()]
         assert told == ["the tools of an MCP server have changed: with another input: get_job"]
 
@@ -544,9 +544,9 @@ async def test_a_result_has_all_the_content_of_the_reply(output: str, structure:
     status = {"status": "{{reply.state || 'done'}}"}
     server = ScriptedServer(tools=[tool(name) for name in ("start_job", "get_job", "result")])
     server.replies["result"] = {"content": CONTENTS, **structure}
-    async with scene(server, look={**DEFINITION["look"], **status, **asks_more, "output": output}) as found:
+    async with scene(server, describe={**DEFINITION["describe"], **status, **asks_more, "output": output}) as found:
         reply = structured({"id": "job-1", "state": "done"}) if asks_more else server.replies["result"]
-        seen = await found.look(reply)
+        seen = await found.describe(reply)
     assert seen.status is Status.SUCCEEDED
     assert seen.output["content"] == CONTENTS
     assert seen.output.get("structuredContent") == structure.get("structuredContent")
@@ -557,7 +557,7 @@ async def test_a_result_that_cannot_be_read_is_asked_for_again_and_ends_as_faile
     reply: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = {"result": {"tool": "stop_job", "when": "{{status == 'succeeded'}}"}}
-    async with scene(look={**DEFINITION["look"], "more": more, "output": "{{more.result.rows}}"}) as found:
+    async with scene(describe={**DEFINITION["describe"], "more": more, "output": "{{more.result.rows}}"}) as found:
         found.server.replies["stop_job"] = reply
         ref = await found.started()
         found.server.replies["get_job"] = structured({"id": "job-1", "state": "done"})

@@ -41,27 +41,31 @@ def test_tools_that_belong_together_are_found_by_their_names(
     tools: Sequence[types.Tool], expected: tuple[str, str, str | None]
 ) -> None:
     [split] = splits(tools)
-    assert (split.start.name, split.look.name, split.cancel and split.cancel.name) == expected
+    assert (split.start.name, split.describe.name, split.cancel and split.cancel.name) == expected
 
 
 def test_the_id_of_a_look_is_the_argument_that_is_called_like_it() -> None:
     [split] = splits(PAIRS[2][0])
     drafted = definition_of(split)
     assert drafted["start"]["handle"] == {"dag_run_id": "{{reply.dag_run_id}}", "dag_id": "{{arguments.dag_id}}"}
-    assert drafted["look"]["args"] == {"dag_id": "{{handle.dag_id}}", "dag_run_id": "{{handle.dag_run_id}}"}
+    assert drafted["describe"]["args"] == {"dag_id": "{{handle.dag_id}}", "dag_run_id": "{{handle.dag_run_id}}"}
 
 
 def test_an_argument_of_the_look_that_nobody_gives_is_an_option() -> None:
     [split] = splits([tool("start_export", "table"), tool("export_status", "export_id", "region")])
-    assert definition_of(split)["look"]["args"] == {"export_id": "{{handle}}", "region": "{{options.region}}"}
+    assert definition_of(split)["describe"]["args"] == {"export_id": "{{handle}}", "region": "{{options.region}}"}
 
 
 def test_a_tool_that_returns_the_result_is_called_once_the_status_says_so() -> None:
     names = ("start_export", "get_export_result", "get_export_status", "cancel_export", "get_order_result")
     [split] = splits([tool(name, *(["id"] if name != "start_export" else ["table"])) for name in names])
-    look = definition_of(split)["look"]
+    describe = definition_of(split)["describe"]
     call = {"tool": "get_export_result", "args": {"id": "{{handle}}"}, "when": "{{status == 'succeeded'}}"}
-    assert (look["tool"], look["more"], look["output"]) == ("get_export_status", {"result": call}, "{{more.result}}")
+    assert (describe["tool"], describe["more"], describe["output"]) == (
+        "get_export_status",
+        {"result": call},
+        "{{more.result}}",
+    )
 
 
 def test_what_is_made_and_read_is_no_draft_unless_it_is_named() -> None:
@@ -95,7 +99,7 @@ async def test_a_draft_names_what_belongs_together(tmp_path: Path) -> None:
         drafted = await McpAdapter.tooling.draft(url, None)
         assert drafted.name == "jobs"
         assert drafted.settings["url"] == url
-        assert drafted.settings["look"]["tool"] == "get_job"
+        assert drafted.settings["describe"]["tool"] == "get_job"
         assert drafted.settings["cancel"]["tool"] == "stop_job"
         assert drafted.settings["expose"] == ["start_job"]
         with pytest.raises(ConfigError, match="no tool 'nothing'"):

@@ -66,7 +66,7 @@ SPLIT_TOOLS: Final[Mapping[str, Any]] = {
     **SPLIT,
     "starts": "keyed",
     "start": {**SPLIT["start"], "args": {"key": "{{key}}", "arguments": "{{arguments}}"}},
-    "look": {**SPLIT["look"], "id": "{{reply.id}}"},
+    "describe": {**SPLIT["describe"], "id": "{{reply.id}}"},
     "asks": {
         "question": {
             "each": "{{reply.questions}}",
@@ -130,10 +130,13 @@ async def test_a_call_of_a_person_is_not_the_start_of_another_though_the_server_
 
 @asynccontextmanager
 async def two_sidecars(
-    folder: Path, server: ScriptedServer, outer: Mapping[str, Any] | None = None, look: Mapping[str, Any] | None = None
+    folder: Path,
+    server: ScriptedServer,
+    outer: Mapping[str, Any] | None = None,
+    describe: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[Peer]:
-    """A client of a sidecar whose upstream is another sidecar, which adds this to its look."""
-    how = {**SPLIT_TOOLS, "look": {**SPLIT_TOOLS["look"], **(look or {})}}
+    """A client of a sidecar whose upstream is another sidecar, which adds this to its poll."""
+    how = {**SPLIT_TOOLS, "describe": {**SPLIT_TOOLS["describe"], **(describe or {})}}
     async with (
         server.served() as upstream,
         sidecar_of(folder / "inner", {**how, "url": upstream}, {"inner": TOOL}) as inner,

@@ -120,7 +120,7 @@ class Client:
         sweep = _LISTING_INTERVAL if self._quota is None else max(_LISTING_INTERVAL, 1 / self.refill("list_executions"))
         spare = min(self._bucket(operation).spare for operation in _DESCRIBE_OPERATIONS)
         return Allowance(
-            looks_per_second=min(looks, _UNLIMITED_DESCRIBES),
+            polls_per_second=min(looks, _UNLIMITED_DESCRIBES),
             sweep_every=sweep,
             batch=_BATCH,
             burst=int(min(spare, _UNLIMITED_DESCRIBES)),

@@ -91,12 +91,12 @@ async def test_throttling_is_no_answer_and_makes_us_ask_less(server: Injecting) 
     quota = {"share": 1, "describe_execution": rate, "get_execution_history": rate}
     async with opened(server.url, timeout_seconds=1, quota=quota) as calls:  # no time for more attempts
         server.tell("DescribeExecution", error("ThrottlingException", "Rate exceeded"))
-        before = calls.allowance.looks_per_second
+        before = calls.allowance.polls_per_second
         said = "AWS throttles states:DescribeExecution: the quota of the account"
         with pytest.raises(EngineUnavailable, match=said) as caught:
             await calls.call(*DESCRIBE[:1], **DESCRIBE[1])
         assert caught.value.throttled
-        assert calls.allowance.looks_per_second == pytest.approx(before / 2, rel=0.1)
+        assert calls.allowance.polls_per_second == pytest.approx(before / 2, rel=0.1)
 
 
 async def test_a_bucket_that_is_empty_holds_reads_back_here_and_nothing_was_sent(server: Injecting) -> None:

@@ -22,7 +22,7 @@ class PollingPolicy:
     The first three are settings of the server; the others fit every engine that was measured.
     """
 
-    looks_per_second: float | None = None  # infinite: no limit; None: see `limits`
+    polls_per_second: float | None = None  # infinite: no limit; None: see `limits`
     open_waits: int = 200  # long polls of this process; Temporal allows a namespace 1,200
     fresh_for: float = 4.0  # at most for which a poll is shared by all requests; 0: each request polls anew
 
@@ -79,13 +79,13 @@ class PollingPolicy:
         Without a setting, nothing limits polls of workflows that run in this process.
         """
         usual = math.inf if allowance is not None and allowance.runs_here is not None else USUAL_POLLS
-        most = usual if self.looks_per_second is None else self.looks_per_second
+        most = usual if self.polls_per_second is None else self.polls_per_second
         if allowance is None:
-            return PollLimits(looks_per_second=most, sweep_every=self.sweep_every, batch=self.batch)
-        allowed = allowance.looks_per_second
+            return PollLimits(polls_per_second=most, sweep_every=self.sweep_every, batch=self.batch)
+        allowed = allowance.polls_per_second
         allowed = allowed if allowed > self.fewest_polls else self.fewest_polls  # also if it is NaN
         return PollLimits(
-            looks_per_second=min(most, allowed),
+            polls_per_second=min(most, allowed),
             sweep_every=max(allowance.sweep_every, self.sweep_every),
             batch=max(allowance.batch, 1),
             burst=int(max(0.0, min(allowance.burst, most - allowed))),
@@ -101,7 +101,7 @@ DEFAULT_POLICY: Final = PollingPolicy()
 class PollLimits:
     """The rates for one engine now."""
 
-    looks_per_second: float
+    polls_per_second: float
     sweep_every: float
     batch: int
     burst: int = 0  # polls beyond that rate, until the quotas are read again

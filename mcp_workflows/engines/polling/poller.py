@@ -446,7 +446,7 @@ class PollLoop:
         most = polls = self._policy.polls_per_round
         others = polls // 2
         if self._schedule.limits.by_quota:
-            of_quota = int(self._schedule.limits.looks_per_second * self._policy.round_seconds)
+            of_quota = int(self._schedule.limits.polls_per_second * self._policy.round_seconds)
             polls = min(max(2, of_quota), most)
             others = max(1, polls // 4)
         suspects = self._schedule.suspects.idle[: max(polls - others, polls - len(due))]

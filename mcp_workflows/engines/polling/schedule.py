@@ -179,7 +179,7 @@ class PollSchedule:
         self._index = HandleIndex()
         self._limits = policy.limits(engines.allowance(engine))
         self._limits_read = anyio.current_time()
-        self._call_rate = CallRateLimiter(self._limits.looks_per_second)
+        self._call_rate = CallRateLimiter(self._limits.polls_per_second)
         self._burst = self._limits.burst
         self._forgot = NEVER
 
@@ -201,7 +201,7 @@ class PollSchedule:
         if anyio.current_time() - self._limits_read >= self.policy.allowance_every:
             self._limits_read = anyio.current_time()
             self._limits = self.policy.limits(self._engines.allowance(self.engine))
-            self._call_rate.limit(self._limits.looks_per_second)
+            self._call_rate.limit(self._limits.polls_per_second)
             self._burst = self._limits.burst
 
     def take_from_burst(self) -> bool:
@@ -220,7 +220,7 @@ class PollSchedule:
             or not self._engines.has(self.engine, Sweeps)
         ):
             return False
-        return not allowed.by_quota or many / allowed.looks_per_second > allowed.sweep_every
+        return not allowed.by_quota or many / allowed.polls_per_second > allowed.sweep_every
 
     # --- intervals
 
@@ -240,7 +240,7 @@ class PollSchedule:
         if not many:  # only ended tasks, which clients may still poll
             return 0.0
         allowed = self.limits
-        polls, sweeps = many / allowed.looks_per_second, many * allowed.sweep_every / allowed.batch
+        polls, sweeps = many / allowed.polls_per_second, many * allowed.sweep_every / allowed.batch
         if not allowed.by_quota:
             return sweeps if self.sweeping else polls
         if not self.sweeping:
@@ -270,7 +270,7 @@ class PollSchedule:
 
     def good_enough(self, entry: CacheEntry) -> bool:
         """Return True if the known state is recent enough to be returned when no further poll is allowed."""
-        trip = len(self.entries) / self.limits.looks_per_second if self.limits.by_quota else 0.0
+        trip = len(self.entries) / self.limits.polls_per_second if self.limits.by_quota else 0.0
         longest = self.policy.stale_intervals * max(self.interval(entry.task), trip)
         return not entry.stale and anyio.current_time() - entry.at <= longest
 

@@ -173,7 +173,7 @@ class ServerSettings(BaseModel):
         description="How long it goes on serving after SIGTERM or SIGHUP while `/readyz` says no, so that load "
         "balancers notice. At most 1h; `0s`: not at all.",
     )
-    max_looks_per_second: float | None = Field(
+    max_polls_per_second: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,

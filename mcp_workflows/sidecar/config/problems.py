@@ -65,7 +65,10 @@ OLD_KEYS: Final[Mapping[Where, str]] = {
     ("server", "strict_headers"): "is gone: such requests are taken, as their body says what is meant",
     ("server", "max_open_waits"): "is gone: it is 200",
     ("server", "session_idle"): "is gone: it is 30m; how many there are is bounded by `max_sessions`",
-    ("engines", _ANY, "look", "wait_at_most"): "is gone: it is 1m",
+    ("server", "max_looks_per_second"): "is now `max_polls_per_second`",
+    ("engines", _ANY, "look"): "is now `describe`",
+    ("engines", _ANY, "sweep"): "is now `batch_status`",
+    ("engines", _ANY, "looks_per_second"): "is now `polls_per_second`",
     ("limits", "max_json_values"): "is gone: it is 60,000, in bodies over HTTP as well",
     ("telemetry", "otlp"): "is now `telemetry: otlp`; the rest are OpenTelemetry's own variables of the environment, "
     "such as OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER",

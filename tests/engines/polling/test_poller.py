@@ -51,7 +51,7 @@ async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_k
 ) -> None:
     monkeypatch.setattr("mcp_workflows.tasks.executions.LATE", 0.05)
     engine = Counting(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy(looks_per_second=0.5)) as here:
+    async with place(tmp_path, engine, PollingPolicy(polls_per_second=0.5)) as here:
         (task_id,) = await here.start("forever", 1)
         await here.get(task_id)
         with anyio.fail_after(60):
@@ -64,7 +64,7 @@ async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_k
 
 async def test_what_a_sweep_shows_as_ended_is_confirmed_by_one_look_and_told(tmp_path: Path) -> None:
     engine = Swept(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy(looks_per_second=1000)) as here:
+    async with place(tmp_path, engine, PollingPolicy(polls_per_second=1000)) as here:
         resting = await here.start("forever", MANY)
         async with here.listening(resting):
             await until(lambda: len(engine.looked_at) == MANY)  # all are known
@@ -84,7 +84,7 @@ async def test_what_a_sweep_shows_as_ended_is_confirmed_by_one_look_and_told(tmp
 
 async def test_executions_that_a_sweep_leaves_out_are_looked_at(tmp_path: Path) -> None:
     engine = Swept(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, PollingPolicy(looks_per_second=1000)) as here:
+    async with place(tmp_path, engine, PollingPolicy(polls_per_second=1000)) as here:
         ids = await here.start("forever", MANY)
         engine.hidden = set(engine.handles[:2])
         async with here.listening(ids):

@@ -61,13 +61,13 @@ class Load:
     asked: int  # of them, from the last
     ask_every: float | None  # seconds; None: at the pace that clients are told
     latency: float  # seconds of each call
-    looks_per_second: float
+    polls_per_second: float
     allowance: Allowance | None = None
 
     @property
     def allowed(self) -> float:
         """Looks per second."""
-        return min(self.looks_per_second, self.allowance.looks_per_second if self.allowance else math.inf)
+        return min(self.polls_per_second, self.allowance.polls_per_second if self.allowance else math.inf)
 
     @property
     def late(self) -> float:
@@ -136,7 +136,7 @@ def task_of(number: int) -> Task:
 
 @asynccontextmanager
 async def polling(world: World, **settings: Any) -> AsyncGenerator[Poller]:
-    policy = replace(DEFAULT, looks_per_second=world.load.looks_per_second)
+    policy = replace(DEFAULT, polls_per_second=world.load.polls_per_second)
     async with Engines({ENGINE: Listed(world)}) as engines, Poller(world.look, engines, policy, **settings) as found:
         yield found
 
@@ -194,14 +194,14 @@ def loads(draw: st.DrawFn, *, quotas: bool = False) -> Load:
     allowance = None
     if quotas:
         looks = draw(st.sampled_from([1.0, 4.0, 7.5]))
-        allowance = Allowance(looks_per_second=looks, sweep_every=draw(st.sampled_from([0.5, 3.0])), batch=1000)
+        allowance = Allowance(polls_per_second=looks, sweep_every=draw(st.sampled_from([0.5, 3.0])), batch=1000)
     return Load(
         ends=draw(st.lists(st.floats(0, HORIZON), min_size=many, max_size=many)),
         followed=draw(st.integers(0, many)),
         asked=draw(st.integers(0, many)),
         ask_every=draw(st.sampled_from([None, 0.2, 3.0])),
         latency=latency,
-        looks_per_second=draw(st.sampled_from([5.0, 20.0, 50.0])),
+        polls_per_second=draw(st.sampled_from([5.0, 20.0, 50.0])),
         allowance=allowance,
     )
 
@@ -216,7 +216,7 @@ SETTINGS = settings(
 def test_an_engine_without_quotas(load: Load) -> None:
     world = world_of(load)
     assert not world.overlaps, "one look at a time for each execution"
-    assert busiest(sorted([*world.looks, *world.sweeps]), 1) <= load.looks_per_second
+    assert busiest(sorted([*world.looks, *world.sweeps]), 1) <= load.polls_per_second
     assert not world.late, "no client that polls hears of an end later than after two rounds"
     assert len(world.told) == load.followed, "every follower hears of the end"
     assert max(world.told.values(), default=0) <= load.late
@@ -228,7 +228,7 @@ def test_an_engine_with_quotas(load: Load) -> None:
     world = world_of(load)
     assert load.allowance is not None
     assert not world.overlaps, "one look at a time for each execution"
-    assert busiest(world.looks, 1) <= load.looks_per_second
+    assert busiest(world.looks, 1) <= load.polls_per_second
     assert busiest(world.looks, 10) <= 10 * load.allowed + 1
     pauses = [later - earlier for earlier, later in pairwise(world.sweeps)]
     assert min(pauses, default=math.inf) >= load.allowance.sweep_every - SLOP
@@ -240,7 +240,7 @@ def test_an_engine_with_quotas(load: Load) -> None:
 @SETTINGS
 @given(many=st.integers(1, 60), ours=st.integers(0, 60))
 def test_only_ones_own_executions_are_looked_at_in_the_background(many: int, ours: int) -> None:
-    load = Load(ends=[HORIZON] * many, followed=many, asked=0, ask_every=None, latency=0.01, looks_per_second=50)
+    load = Load(ends=[HORIZON] * many, followed=many, asked=0, ask_every=None, latency=0.01, polls_per_second=50)
     world = World(load=load)
 
     def is_mine(task: Task) -> bool:
@@ -261,7 +261,7 @@ def test_only_ones_own_executions_are_looked_at_in_the_background(many: int, our
 @SETTINGS
 @given(latency=st.sampled_from([0.0, 0.01, 0.3, 1.5]))
 def test_a_client_that_polls_at_the_pace_it_was_told_gets_a_new_look_each_time(latency: float) -> None:
-    load = Load(ends=[2 * HORIZON], followed=0, asked=1, ask_every=None, latency=latency, looks_per_second=50)
+    load = Load(ends=[2 * HORIZON], followed=0, asked=1, ask_every=None, latency=latency, polls_per_second=50)
     asks = 0
     world = World(load=load)
 

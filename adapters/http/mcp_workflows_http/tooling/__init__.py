@@ -35,7 +35,7 @@ class HttpTooling:
     async def check_engine(self) -> Finding:
         """Check that the API answers; see `Checks.check_engine`."""
         finding = await check_engine(self._client, self._settings)
-        unmapped = await self._definitions.unmapped_finding(self._settings.look.map) if finding.ok else None
+        unmapped = await self._definitions.unmapped_finding(self._settings.describe.map) if finding.ok else None
         return unmapped or finding
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:

@@ -66,7 +66,7 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
                 break
             texts.append("its executions can be searched")
         if (told := await _look_at_nobodys(client, settings, start)) is not None:
-            return Finding(ok=False, text=f"workflow {start.workflow}: {told}", hint="check look")
+            return Finding(ok=False, text=f"workflow {start.workflow}: {told}", hint="check describe")
     except (EngineUnavailable, MappingError) as error:
         return Finding(ok=False, text=f"workflow {start.workflow}: {error}")
     except EngineError as error:  # a value that only a call has
@@ -77,17 +77,17 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
 
 
 async def _look_at_nobodys(client: ApiClient, settings: HttpSettings, start: Start) -> str | None:
-    """Look at an execution that nobody started, which only reads; return what is wrong with the answer."""
-    request = settings.look.request
+    """Poll an execution that nobody started, which only reads; return what is wrong with the answer."""
+    request = settings.describe.request
     if request.method is not Method.GET or "handle" not in names_in([request.path, request.query]):
         return None  # a URL of the API's own cannot be made up
     parts = as_object(settings.start.handle)
     run = _NOBODYS if parts is None else dict.fromkeys(parts, _NOBODYS)
     reply = await client.send(request, Handle.of(run, start, settings, "").scope(start.options))
     refuses_the_id = reply.is_client_error and reply.status not in _NOT_LET_IN
-    if not (reply.ok or refuses_the_id or reply.status in settings.look.codes):
-        return f"a look at {_NOBODYS} fails: {said(reply)}"
-    return None if reply.is_json else f"a look at {_NOBODYS} gets a page that is no JSON ({reply.status})"
+    if not (reply.ok or refuses_the_id or reply.status in settings.describe.codes):
+        return f"a poll of {_NOBODYS} fails: {said(reply)}"
+    return None if reply.is_json else f"a poll of {_NOBODYS} gets a page that is no JSON ({reply.status})"
 
 
 def made_up(workflow: str, options: dict[str, object]) -> Start:

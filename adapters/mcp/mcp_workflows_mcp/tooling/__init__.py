@@ -22,7 +22,7 @@ from mcp_workflows_mcp.tooling.check import check_engine, check_workflow
 from mcp_workflows_mcp.tooling.discover import address_of, draft_engine, exposed
 from mcp_workflows_mcp.tooling.discover import discover as discover_workflows
 
-_EXPOSE_EVERY: Final = 60.0  # seconds between two looks at the list of tools
+_EXPOSE_EVERY: Final = 60.0  # seconds between two polls at the list of tools
 
 
 class McpTooling:
@@ -40,8 +40,10 @@ class McpTooling:
     async def check_engine(self) -> Finding:
         """Check that the server answers and has the tools; see `Checks.check_engine`."""
         finding = await check_engine(self._upstream, self._settings)
-        look = self._settings.look
-        unmapped = await self._definitions.unmapped_finding(look.map) if finding.ok and look is not None else None
+        describe = self._settings.describe
+        unmapped = (
+            await self._definitions.unmapped_finding(describe.map) if finding.ok and describe is not None else None
+        )
         return unmapped or finding
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:

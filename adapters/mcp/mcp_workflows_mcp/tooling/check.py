@@ -13,7 +13,7 @@ from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows.kit.definition import promise_of
 from mcp_workflows.kit.expressions import as_object
 from mcp_workflows_mcp.client import Upstream, hint_for
-from mcp_workflows_mcp.definition import Look, StartCall, ToolCall, ToolsDefinition
+from mcp_workflows_mcp.definition import DescribeCall, StartCall, ToolCall, ToolsDefinition
 from mcp_workflows_mcp.settings import McpSettings
 
 _OPTION = re.compile(r"options\.([A-Za-z_]\w*)")
@@ -60,9 +60,9 @@ def _identity(settings: McpSettings) -> str:
 
 def _calls(definition: ToolsDefinition) -> Iterator[tuple[str, ToolCall]]:
     yield "start", definition.start
-    if definition.look is not None:
-        yield "look", definition.look
-        yield from ((f"look.more.{name}", call) for name, call in definition.look.more.items())
+    if definition.describe is not None:
+        yield "describe", definition.describe
+        yield from ((f"describe.more.{name}", call) for name, call in definition.describe.more.items())
     if definition.find is not None:
         yield "find", definition.find
     if definition.cancel is not None:
@@ -108,22 +108,24 @@ async def check_workflow(
     in_core = connection.in_core
     if in_core is not None and in_core.offered(tool):
         return Finding(ok=True, text=f"workflow {workflow} is a tool whose calls are tasks of the server's own")
-    if settings.look is not None:
-        return _check_replies(settings.start, settings.look, tool, tools)
+    if settings.describe is not None:
+        return _check_replies(settings.start, settings.describe, tool, tools)
     if connection.offers_tasks:
         return Finding(ok=True, text=f"workflow {workflow} is a tool of a server that makes tasks")
     text = f"workflow {workflow}: its calls are no tasks: each is waited for, and is lost when this process ends"
-    return Finding(ok=None, text=text, hint="if another tool tells how it stands, say so in start.handle and look")
+    return Finding(ok=None, text=text, hint="if another tool tells how it stands, say so in start.handle and describe")
 
 
-def _check_replies(start: StartCall, look: Look, starts: types.Tool, tools: Mapping[str, types.Tool]) -> Finding:
+def _check_replies(
+    start: StartCall, describe: DescribeCall, starts: types.Tool, tools: Mapping[str, types.Tool]
+) -> Finding:
     """Check that the tools' output schemas name the fields in which the id and the status are."""
     text = f"workflow {starts.name} is a tool of the server"
-    if "{{" in look.tool:
+    if "{{" in describe.tool:
         return Finding(ok=True, text=text)
     read = {
         "start.handle": (start.handle, start.extract, starts),
-        "look.status": (look.status, look.extract, tools.get(look.tool)),
+        "describe.status": (describe.status, describe.extract, tools.get(describe.tool)),
     }
     unknown = [place for place, (value, extract, tool) in read.items() if _unnamed(value, tool) - extract.keys()]
     if not unknown:

@@ -23,7 +23,7 @@ _WORDS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _RUNS: Final = frozenset({"run", "trigger", "launch", "submit", "execute", "build", "start", "dispatch"})
 _STARTS: Final = _RUNS | {"create", "add", "begin", "call"}
 _STATES: Final = frozenset({"status", "poll", "progress", "state", "tail"})
-_LOOKS: Final = _STATES | {"get", "check", "describe", "list"}
+_READS: Final = _STATES | {"get", "check", "describe", "list"}
 _SAME: Final = 10  # the likeness of tools that are about just the same
 _CANCELS: Final = frozenset({"cancel", "stop", "abort", "kill", "terminate"})
 _RESULTS: Final = frozenset({"result", "results", "output", "outputs"})
@@ -38,8 +38,8 @@ _WORDS_OF_STATUSES: Final[Mapping[str, Sequence[str]]] = {
 _WHICH_TASKS: Final = "The server makes tasks of some tools, and does not say of which: take out the others."
 _MOST_OTHERS: Final = 3  # tools that are named beside the draft
 _GUESSED: Final = (
-    "A guess by the names of the tools: say where the id and the status are, what the words mean, and in look.gone_if "
-    "how the server says that it does not know the id."
+    "A guess by the names of the tools: say where the id and the status are, what the words mean, and in "
+    "describe.gone_if how the server says that it does not know the id."
 )
 _FEW: Final = 4  # tools, of which most may well speak of one thing
 _SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH|PRIVATE", re.IGNORECASE)
@@ -52,7 +52,7 @@ class Split:
     """Tools that belong together, by their names and arguments."""
 
     start: types.Tool
-    look: types.Tool
+    describe: types.Tool
     cancel: types.Tool | None
     result: types.Tool | None
 
@@ -67,7 +67,7 @@ async def discover(upstream: Upstream, settings: McpSettings) -> Sequence[Discov
     connection = await upstream.connection()
     starts = [tool for tool in tools if connection.offers_tasks or makes_tasks(tool)]
     starts += [split.start for split in splits(tools) if split.start not in starts]
-    if settings.look is not None and "{{" not in settings.start.tool:
+    if settings.describe is not None and "{{" not in settings.start.tool:
         starts = [tool for tool in tools if tool.name == settings.start.tool]
     return [
         Discovered(workflow=tool.name, title=tool.title, description=tool.description, input=tool.input_schema)
@@ -108,29 +108,29 @@ def splits(tools: Sequence[types.Tool], named: str | None = None) -> Sequence[Sp
     something counts if the other one reports a state, or if it is `named`: most things that are made do not run.
     """
     subjects = _Subjects(tools)
-    looks = [tool for tool in tools if _words(tool) & _LOOKS and not _words(tool) & _CANCELS and _ids(tool)]
-    looks.sort(key=_returns_results)  # of two about the same, the first is taken
+    reads = [tool for tool in tools if _words(tool) & _READS and not _words(tool) & _CANCELS and _ids(tool)]
+    reads.sort(key=_returns_results)  # of two about the same, the first is taken
     found: list[tuple[int, Split]] = []
     for start in tools:
         words = _words(start)
-        if words & (_LOOKS | _CANCELS | _CHANGES):
+        if words & (_READS | _CANCELS | _CHANGES):
             continue
         runs = words & _RUNS or start.name == named
-        reports = [look for look in looks if runs or _words(look) & _STATES]
-        if not (runs or words & _STARTS or any(words < _words(look) for look in reports)):
+        reports = [report for report in reads if runs or _words(report) & _STATES]
+        if not (runs or words & _STARTS or any(words < _words(report) for report in reports)):
             continue
-        likeness, look = max(
-            ((subjects.likeness(start, look), look) for look in reports), key=_first, default=(0, start)
+        likeness, report = max(
+            ((subjects.likeness(start, report), report) for report in reports), key=_first, default=(0, start)
         )
         if likeness > 0:
-            others = [tool for tool in tools if tool not in (start, look) and subjects.likeness(look, tool) > 0]
+            others = [tool for tool in tools if tool not in (start, report) and subjects.likeness(report, tool) > 0]
             cancels = [tool for tool in others if _words(tool) & _CANCELS]
-            cancel = max(cancels, key=lambda tool: subjects.likeness(look, tool), default=None)
+            cancel = max(cancels, key=lambda tool: subjects.likeness(report, tool), default=None)
             begins_so = _WORDS.findall(start.name)[0].lower() in _RUNS
             certainty = likeness + (cancel is not None) + begins_so
             results = [tool for tool in others if _returns_results(tool) and _ids(tool)]
-            result = max(results, key=lambda tool: subjects.likeness(look, tool), default=None)
-            found.append((certainty, Split(start=start, look=look, cancel=cancel, result=result)))
+            result = max(results, key=lambda tool: subjects.likeness(report, tool), default=None)
+            found.append((certainty, Split(start=start, describe=report, cancel=cancel, result=result)))
     return [split for _, split in sorted(found, key=lambda each: -each[0])]
 
 
@@ -157,7 +157,7 @@ class _Subjects:
         return 2 * len(ours & theirs) - len(ours ^ theirs)
 
     def _of(self, tool: types.Tool) -> frozenset[str]:
-        found = _words(tool) - _STARTS - _LOOKS - _CANCELS - _RESULTS
+        found = _words(tool) - _STARTS - _READS - _CANCELS - _RESULTS
         return found - self._common or found  # the common ones say nothing of one tool: often they name the product
 
 
@@ -246,10 +246,10 @@ def draft_engine(
 def definition_of(split: Split) -> Mapping[str, JSON]:
     """Return a draft of the definition: where the id and the status stand in replies is a guess.
 
-    Other arguments that the look needs are kept in the handle, if the start has them, too.
+    Other arguments that the tool `describe` needs are kept in the handle, if the start has them, too.
     """
-    own_id = _ids(split.look)[0]
-    others = (tool for tool in (split.look, split.cancel, split.result) if tool is not None)
+    own_id = _ids(split.describe)[0]
+    others = (tool for tool in (split.describe, split.cancel, split.result) if tool is not None)
     needed = list(dict.fromkeys([own_id, *(name for tool in others for name in _needed(tool))]))
     of_start = as_object(split.start.input_schema.get("properties")) or {}
     handle: dict[str, JSON] = {own_id: f"{{{{reply.{own_id}}}}}"}
@@ -260,17 +260,20 @@ def definition_of(split: Split) -> Mapping[str, JSON]:
         names = _needed(tool) or ids[:1]
         return {name: _place(own_id if ids and name == ids[0] else name, handle) for name in names}
 
-    look: dict[str, JSON] = {
-        "tool": split.look.name,
-        "args": arguments(split.look),
+    describe: dict[str, JSON] = {
+        "tool": split.describe.name,
+        "args": arguments(split.describe),
         "status": "{{reply.status}}",
         "map": _WORDS_OF_STATUSES,
     }
-    drafted: dict[str, JSON] = {"start": {"handle": handle if len(handle) > 1 else handle[own_id]}, "look": look}
+    drafted: dict[str, JSON] = {
+        "start": {"handle": handle if len(handle) > 1 else handle[own_id]},
+        "describe": describe,
+    }
     if split.result is not None:
         call: dict[str, JSON] = {"tool": split.result.name, "args": arguments(split.result)}
         more: dict[str, JSON] = {"result": {**call, "when": "{{status == 'succeeded'}}"}}
-        look |= {"more": more, "output": "{{more.result}}"}
+        describe |= {"more": more, "output": "{{more.result}}"}
     if split.cancel is not None:
         drafted["cancel"] = {"tool": split.cancel.name, "args": arguments(split.cancel)}
     return drafted

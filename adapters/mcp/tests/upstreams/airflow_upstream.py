@@ -60,7 +60,7 @@ class Airflow(StandIn):
                 Route(dag, self.endpoint(self.unpause), methods=["PATCH"]),
                 Route(f"{dag}/dagRuns", self.endpoint(self.listed), methods=["GET"]),
                 Route(f"{dag}/dagRuns", self.endpoint(self.start), methods=["POST"]),
-                Route(f"{dag}/dagRuns/{{run}}", self.endpoint(self.look), methods=["GET"]),
+                Route(f"{dag}/dagRuns/{{run}}", self.endpoint(self.describe), methods=["GET"]),
                 Route("/{path:path}", self.endpoint(self.nothing)),
             ]
         )
@@ -87,7 +87,7 @@ class Airflow(StandIn):
         self.runs[run] = {**told, **times, "state": "queued", "conf": conf, "note": None}
         return JSONResponse(self.runs[run])
 
-    async def look(self, request: Request) -> Response:
+    async def describe(self, request: Request) -> Response:
         """Tell about a run."""
         run = request.path_params["run"]
         if run in self.runs:

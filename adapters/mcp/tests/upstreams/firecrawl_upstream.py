@@ -56,7 +56,7 @@ class Firecrawl(StandIn):
         return Starlette(
             routes=[
                 Route("/v2/agent", self.endpoint(self.start), methods=["POST"]),
-                Route("/v2/agent/{agent}", self.endpoint(self.look), methods=["GET"]),
+                Route("/v2/agent/{agent}", self.endpoint(self.describe), methods=["GET"]),
             ]
         )
 
@@ -67,7 +67,7 @@ class Firecrawl(StandIn):
         self._end(agent, status="processing")
         return JSONResponse({"success": True, "id": agent})
 
-    async def look(self, request: Request) -> Response:
+    async def describe(self, request: Request) -> Response:
         """Tell about an agent."""
         found = self._replies_by_id.get(request.path_params["agent"])
         if found is None:

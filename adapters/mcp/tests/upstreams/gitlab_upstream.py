@@ -77,7 +77,7 @@ class GitLab(StandIn):
             routes=[
                 Route(f"{pipeline}/jobs", self.endpoint(self.jobs)),
                 Route(f"{pipeline}/cancel", self.endpoint(self.cancel), methods=["POST"]),
-                Route(pipeline, self.endpoint(self.look)),
+                Route(pipeline, self.endpoint(self.describe)),
                 Route(f"{project}/pipelines", self.endpoint(self.listed)),
                 Route(f"{project}/pipeline", self.endpoint(self.start), methods=["POST"]),
                 Route(f"{project}/jobs/{{job:int}}/play", self.endpoint(self.play), methods=["POST"]),
@@ -93,7 +93,7 @@ class GitLab(StandIn):
         self.pipelines[pipeline.id] = pipeline
         return JSONResponse(self._told(pipeline), status_code=201)
 
-    async def look(self, request: Request) -> Response:
+    async def describe(self, request: Request) -> Response:
         """Tell about a pipeline."""
         pipeline = self.pipelines.get(request.path_params["pipeline"])
         return _not_found() if pipeline is None else JSONResponse(self._told(pipeline))

@@ -1,7 +1,7 @@
 """mcp-jenkins (PyPI): builds of Jenkins, with a stand-in for Jenkins, which has one pipeline, `release`.
 
 The replies are structured content, wrapped by FastMCP. `build_item` starts and returns an item of the queue. No tool
-tells which build became of it, so the key goes along as a parameter, and the look is at the last build of the job.
+tells which build became of it, so the key goes along as a parameter, and the poll is at the last build of the job.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Jenkins(StandIn):
                 Route("/computer/api/json", self.endpoint(self.nodes)),
                 Route(f"/job/{JOB}/buildWithParameters", self.endpoint(self.start), methods=["POST"]),
                 Route(f"/job/{JOB}/api/json", self.endpoint(self.job)),
-                Route(f"{build}/api/json", self.endpoint(self.look)),
+                Route(f"{build}/api/json", self.endpoint(self.describe)),
                 Route(f"{build}/stop", self.endpoint(self.stop), methods=["POST"]),
                 Route(f"{build}/wfapi/pendingInputActions", self.endpoint(self.pending_inputs)),
                 Route(f"{build}/input/{{name}}/{{action}}", self.endpoint(self.submit), methods=["POST"]),
@@ -112,7 +112,7 @@ class Jenkins(StandIn):
         told = {"_class": PIPELINE, "name": JOB, "fullName": JOB, "url": f"{self.url}/job/{JOB}/", "color": "blue"}
         return JSONResponse({**told, "buildable": True, "builds": builds, "lastBuild": builds[0] if builds else None})
 
-    async def look(self, request: Request) -> Response:
+    async def describe(self, request: Request) -> Response:
         """Tell about a build."""
         build = self.builds.get(request.path_params["number"])
         return _not_found() if build is None else JSONResponse(self._told(build))
