@@ -12,7 +12,7 @@ WorkflowsError
 │   │   └── StartConflict        the key is taken by an execution with another workflow or input
 │   └── ExecutionNotFound        the engine has no such execution (any more)
 ├── StoreError
-│   ├── StoreUnavailable         locked beyond patience, unwritable, full
+│   ├── StoreUnavailable         locked for too long,    unwritable, full
 │   └── StoreUnusable            a newer version, a network file system, not a store at all
 ├── AccessError                  the caller is not let in; the messages are for the log, not for the caller
 │   ├── TokenRefused             the token is not good

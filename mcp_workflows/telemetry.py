@@ -29,14 +29,16 @@ from mcp_workflows.errors import (
 NAME: Final = "mcp_workflows"  # of the meter and the tracer
 DISTRIBUTION: Final = "mcp-workflows"
 TOOL: Final = "gen_ai.tool.name"
-_WINDOW: Final = 60.0  # seconds over which looks are counted
+_WINDOW: Final = 60.0  # seconds over which polls are counted
 _TRACE: Final = ("traceparent", "tracestate")  # SEP-414
 
 SECONDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """The buckets of the semantic conventions for MCP."""
 
 Api: TypeAlias = (
-    Literal["start", "find", "describe", "sweep", "wait", "hints", "answer", "cancel", "terminate", "check", "adopt"]
+    Literal[
+        "start", "find", "describe", "describe_many", "wait", "hints", "answer", "cancel", "terminate", "check", "adopt"
+    ]
     | Literal["exposed", "receive", "other"]
 )
 """The kinds of calls to an engine."""
@@ -89,11 +91,13 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=SECONDS,
         )
         self._calls = count(f"{NAME}.engine_calls", description="Calls to workflow engines.")
-        self._healed = count(f"{NAME}.start_healed", description="Starts that were interrupted, and are known now.")
+        self._recovered = count(
+            f"{NAME}.start_recovered", description="Starts that were interrupted, and are known now."
+        )
         self._unknown = count(
             f"{NAME}.start_unknown", description="Starts that may have been accepted, and are never repeated."
         )
-        self._unmapped = count(f"{NAME}.unmapped_statuses", description="Looks that saw a status nobody has mapped.")
+        self._unmapped = count(f"{NAME}.unmapped_statuses", description="Polls that saw a status nobody has mapped.")
         self._mismatched = count(
             f"{NAME}.result_mismatches", description="Results that do not match the output schema of their tool."
         )
@@ -110,7 +114,7 @@ class Telemetry:
         self._failed_lookups.add(0, {"method": ""})
         self._limits.add(0, {"tool": ""})
         self._lost.add(0)
-        self._looks: dict[str, deque[float]] = {}
+        self._polls: dict[str, deque[float]] = {}
 
     @property
     def heard(self) -> bool:
@@ -123,7 +127,7 @@ class Telemetry:
     def engine_call(self, engine: str, api: Api, *, timed: bool) -> EngineCallRecord:
         """Begin to record one call to an engine; `timed` if it is short."""
         if api == "describe":
-            self._looked(engine)
+            self._polled(engine)
         labels, span = {"engine": engine, "api": api}, None
         if timed and trace.get_current_span().is_recording():  # calls in the background belong to no request
             attributes = {f"{NAME}.{name}": value for name, value in labels.items()}
@@ -142,17 +146,17 @@ class Telemetry:
         if seconds is not None:
             self._durations.record(seconds, labels)
 
-    def _looked(self, engine: str) -> None:
+    def _polled(self, engine: str) -> None:
         now = time.monotonic()
-        looks = self._looks.setdefault(engine, deque())
-        looks.append(now)
-        while looks[0] < now - _WINDOW:
-            looks.popleft()
+        polls = self._polls.setdefault(engine, deque())
+        polls.append(now)
+        while polls[0] < now - _WINDOW:
+            polls.popleft()
 
     def polls_per_second(self, engine: str) -> float:
-        """Return the rate of looks at executions over the last minute."""
+        """Return the rate of polls of executions over the last minute."""
         since = time.monotonic() - _WINDOW
-        return sum(at >= since for at in self._looks.get(engine, ())) / _WINDOW
+        return sum(at >= since for at in self._polls.get(engine, ())) / _WINDOW
 
     # --- what happens
 
@@ -160,16 +164,16 @@ class Telemetry:
         """Record a request or a notification that was served."""
         self._operations.record(seconds, attributes)
 
-    def healed(self, engine: str) -> None:
+    def recovered(self, engine: str) -> None:
         """Count a start whose outcome was unknown and is known now."""
-        self._healed.add(1, {"engine": engine})
+        self._recovered.add(1, {"engine": engine})
 
     def unknown(self, engine: str) -> None:
         """Count a start whose outcome stays unknown."""
         self._unknown.add(1, {"engine": engine})
 
     def unmapped(self, engine: str) -> None:
-        """Count a look that saw a status which the adapter does not know."""
+        """Count a poll that saw a status which the adapter does not know."""
         self._unmapped.add(1, {"engine": engine})
 
     def mismatched(self, engine: str, tool: str) -> None:

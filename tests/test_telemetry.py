@@ -52,7 +52,7 @@ class Keeping(MemoryAdapter):
 
     @property
     def allowance(self) -> Allowance:
-        return Allowance(polls_per_second=10, sweep_every=5, batch=100)
+        return Allowance(polls_per_second=10, batch_every=5, batch=100)
 
 
 class Lab:
@@ -235,11 +235,11 @@ async def test_what_is_not_found_and_what_is_prevented_and_healed_is_counted(
         await created(client, meta=KEY)
     prevented = lab.points("mcp_workflows.duplicate_start_prevented")
     assert prevented == {labels(engine="memory", tool="forever"): 2}
-    assert lab.points("mcp_workflows.start_healed") == {}
+    assert lab.points("mcp_workflows.start_recovered") == {}
     engine.faults.lost_start_replies = 1
     task_id = await created(client)
     await client.get(task_id)
-    assert lab.points("mcp_workflows.start_healed") == {labels(engine="memory"): 1}
+    assert lab.points("mcp_workflows.start_recovered") == {labels(engine="memory"): 1}
     calls = lab.points("mcp_workflows.engine_calls")
     assert calls[labels(engine="memory", api="start", outcome="unavailable")] == 1
     assert calls[labels(engine="memory", api="start", outcome="ok")] == 2

@@ -47,7 +47,7 @@ def digest(value: JSON) -> str:
 
 
 class Status(StrEnum):
-    """The state of an execution in the engine's words, not MCP's: the two eras contradict each other on `failed`."""
+    """The state of an execution in the engine's words, not MCP's: the protocol versions differ on `failed`."""
 
     RUNNING = "running"
     INPUT_REQUIRED = "input_required"
@@ -141,7 +141,7 @@ class Gate:
 class Ref:
     """One execution: workflow, handle (opaque, storable), the tool's options and gates as frozen at its start.
 
-    `asked` are the keys of the questions of the last look that the store kept, of whatever process that was. A question
+    `asked` are the keys of the questions of the last poll that the store kept, of whatever process that was. A question
     that cannot be decided now stays open if its key is among them. `principal` is who answers, for `answer` alone: what
     the templates of a gate know of it.
     """
@@ -182,7 +182,7 @@ MAX_STEPS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """The result of one look at an execution."""
+    """The result of one poll of an execution."""
 
     status: Status
     message: str | None = None  # for people: the step, the reason, "nobody polls task queue orders"
@@ -267,7 +267,7 @@ class Adapter(AbstractAsyncContextManager["Adapter"]):
 
     @abstractmethod
     async def describe(self, ref: Ref) -> Execution:
-        """Look once, without waiting. A terminal answer never changes.
+        """Poll once, without waiting. A terminal answer never changes.
 
         Raises:
             ExecutionNotFound: the engine has no such execution.

@@ -143,13 +143,13 @@ class Routes(Protocol):
 
 
 @runtime_checkable
-class Sweeps(Protocol):
-    """Optional: a cheap look at many executions at once, as the hint which of them to describe."""
+class DescribesMany(Protocol):
+    """Optional: a cheap poll of many executions at once, as the hint which of them to describe."""
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """Return executions by handle, as far as the engine can tell cheaply; the result may lag behind and be partial.
 
-        The core confirms with `describe` each that differs from the sweep before.
+        The core confirms with `describe` each that differs from the batch before.
 
         Raises:
             EngineUnavailable: no answer.
@@ -162,9 +162,9 @@ class Allowance:
     """The rate at which an engine may be asked, by its own quotas."""
 
     polls_per_second: float
-    sweep_every: float  # seconds between two sweeps
-    batch: int  # executions of one sweep
-    burst: int = 0  # looks that it takes now beyond that rate; for executions that have surely changed
+    batch_every: float  # seconds between two batches
+    batch: int  # executions of one batch
+    burst: int = 0  # polls that it takes now beyond that rate; for executions that have surely changed
     runs_here: bool | None = None  # whether this process runs its workflows now; None: they run elsewhere
 
 

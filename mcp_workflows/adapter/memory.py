@@ -1,6 +1,6 @@
 """A workflow engine in memory, for tests and for trying things out; its workflows are built in or scripted by a test.
 
-The clock and the answers drive it, without background work: `describe` only looks. All adapters with the same
+The clock and the answers drive it, without background work: `describe` only reads. All adapters with the same
 `Settings.name` in a process share one engine, as replicas do.
 """
 
@@ -289,27 +289,27 @@ class MemoryAdapter(Adapter):
         return handle
 
     async def describe(self, ref: Ref) -> Execution:
-        """Look once."""
+        """Poll once."""
         await self._call("describe")
-        return self._look(ref)
+        return self._describe(ref)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Take the responses to open questions; ignore the rest."""
         await self._call("answer")
-        asked = self._look(ref).requests
+        asked = self._describe(ref).requests
         taken = {key: response for key, response in responses.items() if key in asked}
         self._change(ref, answers={**self._engine.executions[ref.handle].answers, **taken})
 
     async def cancel(self, ref: Ref) -> None:
         """Cancel at once an execution that has not ended and heeds a cancellation."""
         await self._call("cancel")
-        if not self._look(ref).terminal:
+        if not self._describe(ref).terminal:
             self._change(ref, cancel_requested=True)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
         """End an execution at once, even one that ignores a cancellation."""
         await self._call("terminate")
-        if not self._look(ref).terminal:
+        if not self._describe(ref).terminal:
             self._change(ref, terminated=reason)
 
     async def adopt(self, execution_id: str) -> Ref:
@@ -362,7 +362,7 @@ class MemoryAdapter(Adapter):
             raise ExecutionNotFound("the engine in memory has no such execution")
         return self._engine.executions[handle]
 
-    def _look(self, ref: Ref) -> Execution:
+    def _describe(self, ref: Ref) -> Execution:
         return replace(self._run(self._found(ref.handle), ref), execution_id=ref.handle)
 
     def _run(self, execution: MemoryExecution, ref: Ref) -> Execution:

@@ -26,7 +26,7 @@ from mcp_workflows.wire import v2026_07_28 as wire
 _US = "mcp-workflows"
 
 
-class Era(StrEnum):
+class ClientKind(StrEnum):
     """The revision, and the kind of tasks, of a client."""
 
     TASKS = wire.PROTOCOL_VERSION  # of that version, with the tasks extension
@@ -138,7 +138,7 @@ class _ElicitationCallback:
 async def connect(
     server: Any,  # as mcp.client.Client takes it: a URL, a server in this process, a transport
     *,
-    era: Era,
+    kind: ClientKind,
     on_status: OnStatus,
     elicit: Elicit,
 ) -> AsyncGenerator[Connection]:
@@ -151,14 +151,14 @@ async def connect(
     asking = _ElicitationCallback(elicit)
     client = Client(
         server,
-        mode="legacy" if era is Era.LEGACY else "auto",
-        extensions=[tasks] if era is Era.TASKS else None,
+        mode="legacy" if kind is ClientKind.LEGACY else "auto",
+        extensions=[tasks] if kind is ClientKind.TASKS else None,
         elicitation_callback=asking,
         client_info=types.Implementation(name=_US, version=version(_US)),
     )
     try:
         async with client:
-            in_core = InCoreTaskRequests(client.session, on_status) if era is Era.LEGACY else None
+            in_core = InCoreTaskRequests(client.session, on_status) if kind is ClientKind.LEGACY else None
             with asking.scope:
                 yield Connection(client=client, tasks=tasks, in_core=in_core)
         if asking.unanswered:

@@ -20,6 +20,7 @@ from mcp_workflows.adapter import (
     DECLINE_META,
     Adapter,
     Allowance,
+    DescribesMany,
     Execution,
     Failure,
     Hints,
@@ -31,7 +32,6 @@ from mcp_workflows.adapter import (
     Route,
     Routes,
     Status,
-    Sweeps,
     Waits,
 )
 from mcp_workflows.adapter.boundary import MAX_STEPS
@@ -45,7 +45,7 @@ from mcp_workflows.telemetry import Api, EngineCallRecord, Telemetry, outcome_of
 logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT = 10.0  # seconds for one call to an engine, its own retries included
-_POLLS: Final = frozenset({"describe", "sweep"})  # not made while the engine is known to be silent
+_POLLS: Final = frozenset({"describe", "describe_many"})  # not made while the engine is known to be silent
 _COUNTED: Final = _POLLS | {"find", "start"}  # their outcome shows whether the engine answers
 _BROKEN: Final = "the adapter of engine %r broke the contract%s"
 REBIND: Final = "mcp-workflows engines rebind"
@@ -246,15 +246,15 @@ class Engines:
             if isinstance(adapter, Hints):
                 await adapter.hints(changed)
 
-    async def sweep(self, engine: str, tasks: Sequence[Task]) -> Mapping[str, ExecutionDigest]:
+    async def describe_many(self, engine: str, tasks: Sequence[Task]) -> Mapping[str, ExecutionDigest]:
         """Ask for many executions in one call; return digests by task id of those that the engine reported.
 
         Raises:
             EngineError: no answer.
         """
         refs = {task.id: ref_of(task, task.handle) for task in tasks if task.handle and not self.is_foreign(task)}
-        async with self.calling(engine, api="sweep") as adapter:
-            if not isinstance(adapter, Sweeps):
+        async with self.calling(engine, api="describe_many") as adapter:
+            if not isinstance(adapter, DescribesMany):
                 return {}
             found = await adapter.describe_many(list(refs.values()))
             different = {id(seen): seen for seen in found.values()}  # many may be the same object

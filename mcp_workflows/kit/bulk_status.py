@@ -1,4 +1,4 @@
-"""A cheap look at many executions, for engines that list running ones: few calls for all of a workflow.
+"""A cheap poll of many executions, for engines that list running ones: few calls for all of a workflow.
 
 Such a list lags behind and has neither questions nor steps; an execution that is not in it (any more) is described on
 its own. Where a list tells which executions may ask a person, each of these is described when that changes.
@@ -25,7 +25,7 @@ PAGE: Final = 1000  # executions
 LISTING_EVERY: Final = 2.0  # seconds at least between two lists of one workflow
 KEPT_FOR: Final = 60.0  # seconds since the list of a workflow that is no longer asked for
 _HEADROOM: Final = 0.8  # of what the quota allows
-_WITHIN: Final = 5.0  # seconds of one sweep; of the other workflows the last list counts
+_WITHIN: Final = 5.0  # seconds of one batch; of the other workflows the last list counts
 _AT_ONCE: Final = 500  # executions gone through without a pause
 _REMEMBERED: Final = 20_000  # executions that a list may not show yet
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class ListingRefusedError(Exception):
-    """Listing is not allowed: nothing is reported, and single looks find out."""
+    """Listing is not allowed: nothing is reported, and single polls find out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class Listings:
 
     def _say_once(self, workflow: str, why: str) -> None:
         if workflow not in self._refused:
-            logger.warning("%s cannot be listed, its executions are looked at one by one: %s", workflow, why)
+            logger.warning("%s cannot be listed, its executions are polled one by one: %s", workflow, why)
         self._refused.add(workflow)
 
     def _forget(self, wanted: Collection[str]) -> None:

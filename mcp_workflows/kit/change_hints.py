@@ -1,4 +1,4 @@
-"""Change hints: an engine calls us about an execution, which is then worth a look."""
+"""Change hints: an engine calls us about an execution, which is then worth a poll."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ChangeHints:
         self._listeners: list[Callable[[str], None]] = []
 
     def register(self, name: str, handle: str) -> None:
-        """Remember the handle of an execution that was started or looked at."""
+        """Remember the handle of an execution that was started or polled."""
         self._handles[name] = handle
         self._handles.move_to_end(name)
         if len(self._handles) > _REMEMBERED:

@@ -124,7 +124,7 @@ class Steps(BaseModel):
 
 
 class Entry(BaseModel):
-    """The execution in a list that the look's request returns."""
+    """The execution in a list that `describe` returns."""
 
     model_config = MODEL
 
@@ -133,7 +133,7 @@ class Entry(BaseModel):
 
 
 class Reading(BaseModel):
-    """Where the state of an execution stands in the replies of a look."""
+    """Where the state of an execution stands in the replies of a poll."""
 
     model_config = MODEL
 
@@ -194,9 +194,9 @@ class EngineQuestion(BaseModel):
     key: Text = Field(default="1", description="What tells this question from others of the same execution, for ever.")
     message: Text = Field(description="What people are asked.")
     at: AnsweredAt = Field(
-        default=AnsweredAt.CLIENT, description="engine: the question is a link to `url`, and a look notices the answer."
+        default=AnsweredAt.CLIENT, description="engine: the question is a link to `url`, and a poll notices the answer."
     )
-    url: Text | None = Field(default=None, description="The page where it is answered; default: look.url.")
+    url: Text | None = Field(default=None, description="The page where it is answered; default: describe.url.")
     form: Value = Field(
         default=None,
         description="The JSON Schema of the answer, an object; also as a JSON text. Default: yes or no (`approved`) if "

@@ -40,10 +40,10 @@ KEPT = 60.0  # seconds to wait for a start that must not be repeated, even if it
 
 S = TypeVar("S", bound=BaseModel)
 C = TypeVar("C")
-Look: TypeAlias = Execution | Status
+Snapshot: TypeAlias = Execution | Status
 Client: TypeAlias = AbstractContextManager[C] | AbstractAsyncContextManager[C]
 StartFunction: TypeAlias = Callable[[Start], str | Awaitable[str]]
-DescribeFunction: TypeAlias = Callable[[Ref], Look | Awaitable[Look]]
+DescribeFunction: TypeAlias = Callable[[Ref], Snapshot | Awaitable[Snapshot]]
 CancelFunction: TypeAlias = Callable[[Ref], object]  # its result is ignored
 AnswerFunction: TypeAlias = Callable[[Ref, Mapping[str, JSON]], object]
 SameFunction: TypeAlias = Callable[[Start, str], bool | Awaitable[bool]]
@@ -245,7 +245,7 @@ def from_functions(
     settings: type[S],
     connect: Callable[[S], Client[C]],
     start: Callable[[C, Start], str | Awaitable[str]],
-    describe: Callable[[C, Ref], Look | Awaitable[Look]],
+    describe: Callable[[C, Ref], Snapshot | Awaitable[Snapshot]],
     cancel: Callable[[C, Ref], object],
     answer: Callable[[C, Ref, Mapping[str, JSON]], object] | None = None,
     starts: StartGuarantee = StartGuarantee.ONCE,
@@ -262,7 +262,7 @@ def from_functions(
     *,
     settings: type[S],
     start: Callable[[S, Start], str | Awaitable[str]],
-    describe: Callable[[S, Ref], Look | Awaitable[Look]],
+    describe: Callable[[S, Ref], Snapshot | Awaitable[Snapshot]],
     cancel: Callable[[S, Ref], object],
     answer: Callable[[S, Ref, Mapping[str, JSON]], object] | None = None,
     starts: StartGuarantee = StartGuarantee.ONCE,

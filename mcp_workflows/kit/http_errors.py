@@ -161,9 +161,9 @@ def _reason_of(error: Exception, response: _Response, status: int) -> str:
     if status in _CREDENTIALS:
         return ": it does not accept our credentials"
     refused = 400 <= status < 500  # a failing server often sends a stack trace
-    told = reason_in(body[:MAX_BODY]) if refused and isinstance(body, bytes) else ""
+    reason = reason_in(body[:MAX_BODY]) if refused and isinstance(body, bytes) else ""
     phrase = HTTPStatus(status).phrase if status in _PHRASES else ""
-    return f": {told}" if told else f" {phrase}".rstrip()
+    return f": {reason}" if reason else f" {phrase}".rstrip()
 
 
 _PHRASES: Final = frozenset(HTTPStatus)
@@ -174,27 +174,28 @@ def reason_in(body: bytes) -> str:
     text = body.decode("utf-8", "replace").strip("\ufeff \r\n\t")
     if text.startswith(("{", "[", '"')):  # JSON: other fields may repeat the request, with its credentials
         try:
-            text = _told(json.loads(text))
+            text = _reason_of(json.loads(text))
         except (ValueError, RecursionError):
             return ""
     text = _CREDENTIAL.sub(r"\1 ...", text)
     return "" if text.startswith("<") or _STACK_TRACE.search(text) else " ".join(cleaned(text, MAX_REASON).split())
 
 
-def _told(found: object) -> str:
+def _reason_of(found: object) -> str:
     """Return the text in the fields that usually have one; empty if there are none."""
     if isinstance(found, str):
         return found
     if isinstance(found, list):
-        return "; ".join(filter(None, map(_told, cast("list[object]", found)[:_FIRST])))
+        return "; ".join(filter(None, map(_reason_of, cast("list[object]", found)[:_FIRST])))
     if not isinstance(found, dict):
         return ""
     fields = cast("dict[str, object]", found)
-    told = next(filter(None, (_told(fields.get(name)) for name in _REASONS)), "")
-    if not told and fields and all(_is_complaint(value) for value in fields.values()):  # the format of Django REST
-        return "; ".join(f"{name}: {_told(value)}" for name, value in list(fields.items())[:_FIRST])
+    reason = next(filter(None, (_reason_of(fields.get(name)) for name in _REASONS)), "")
+    if not reason and fields and all(_is_complaint(value) for value in fields.values()):  # the format of Django REST
+        return "; ".join(f"{name}: {_reason_of(value)}" for name, value in list(fields.items())[:_FIRST])
     place = fields.get("loc")  # the format of FastAPI and pydantic
-    return f"{'.'.join(map(str, cast('list[object]', place)))}: {told}" if told and isinstance(place, list) else told
+    at = ".".join(map(str, cast("list[object]", place))) + ": " if isinstance(place, list) else ""
+    return f"{at}{reason}" if reason else ""
 
 
 def _is_complaint(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Definitions as they were when tasks were started: each is looked at with that of its start."""
+"""Definitions as they were when tasks were started: each is polled with that of its start."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class KeptDefinitions(Generic[Definition]):
         if not unnamed:
             return None
         text = f"its status {unnamed} has been in no map for a day: a task with it goes on for ever"
-        return Finding(ok=False, text=text, hint="say in look.map what it means")
+        return Finding(ok=False, text=text, hint="say in describe.map what it means")
 
     async def _unmapped_words(self) -> Sequence[str]:
         found: Mapping[str, JSON] = {} if self._notes is None else await self._notes.under(_UNMAPPED)

@@ -30,7 +30,7 @@ from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient, mo
 
 LONGEST_WORD: Final = 100  # characters of a word for a status that are shown
 
-_OF_THE_TIME: Final = 0.8  # that is left for a look
+_OF_THE_TIME: Final = 0.8  # that is left for a poll
 _METHOD: Final = "elicitation/create"
 _NOTHING: Final[Mapping[str, JSON]] = {"type": "object", "properties": {}}
 _YES_OR_NO: Final[Mapping[str, JSON]] = {

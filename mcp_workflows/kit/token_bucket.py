@@ -68,20 +68,20 @@ class Bucket:
         self._settle()
         return float("inf") if self._limits == UNLIMITED else max(0.0, self._level - self._limits.bucket / 2)
 
-    def take(self, patience: float) -> float | None:
-        """Take a token; return the seconds until it may be used. If that exceeds `patience`, take none, return None."""
+    def take(self, time_limit: float) -> float | None:
+        """Take a token; return the seconds until it may be used. If that exceeds `time_limit`, take none: None."""
         if self._limits == UNLIMITED:
             return 0.0
         self._settle()
         wait = max(0.0, (1.0 - self._level) / self.refill)
-        if wait > patience:
+        if wait > time_limit:
             return None
         self._level -= 1.0
         return wait
 
-    async def turn(self, patience: float) -> bool:
-        """Take a token and wait until it may be used; False if that would exceed `patience`: none is taken."""
-        wait = self.take(patience)
+    async def turn(self, time_limit: float) -> bool:
+        """Take a token and wait until it may be used; False if that would exceed `time_limit`: none is taken."""
+        wait = self.take(time_limit)
         if wait is None:
             return False
         try:

@@ -153,7 +153,7 @@ class Explains(Protocol):
         """Explain the state for the operator: attempts, last errors, pollers, the time without a change.
 
         With gates, give the state of each: `open_gates`, and of the others why they are closed. For gates that are left
-        out, the last look counts.
+        out, the last poll counts.
 
         Raises:
             ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
@@ -182,7 +182,7 @@ class Exposes(Protocol):
 
     @property
     def expose_every(self) -> float | None:
-        """Seconds between two looks for them; None: it is off, and nothing is offered that is not named."""
+        """Seconds between two searches for them; None: it is off, and nothing is offered that is not named."""
         ...
 
     async def exposed(self) -> Sequence[Exposed]:
@@ -195,7 +195,7 @@ class Exposes(Protocol):
 
 
 def expose_every(adapter: Adapter) -> float | None:
-    """Return the seconds between two looks of an adapter for marked workflows; None: it does not look, or cannot."""
+    """Return the seconds between two searches of an adapter for marked workflows; None: it does not look, or cannot."""
     tooling = adapter.tooling
     return tooling.expose_every if isinstance(tooling, Exposes) else None
 
@@ -237,7 +237,7 @@ class Discovered:
     code: str | None = None  # `module:attribute`, for `Schemas`: the schemas stay those of the code
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the options that a tool for it needs
     last_seen: datetime | None = None
-    executions: int = 0  # of those looked at
+    executions: int = 0  # of those read
 
 
 @runtime_checkable

@@ -136,7 +136,7 @@ def build(
     )
     workflows: Workflows = _attach_workflows(server, config, exports, local)
     discovery = Discovery(workflows, changes, config.tools, config.tool_defaults)
-    if background or discovery.looks:
+    if background or discovery.discovers:
         server.middleware.append(changes.serve)
     sidecar: Sidecar = Sidecar(
         server=server,
@@ -175,7 +175,7 @@ async def _background_tasks(
     background: BackgroundTask | None, ops: BackgroundTask | None, sidecar: Sidecar, discovery_mode: DiscoveryMode
 ) -> AsyncGenerator[None]:
     if discovery_mode is DiscoveryMode.ONCE:
-        await sidecar.discovery.look()
+        await sidecar.discovery.discover()
     async with anyio.create_task_group() as group:
         if discovery_mode is DiscoveryMode.ON:
             group.start_soon(sidecar.discovery.run)

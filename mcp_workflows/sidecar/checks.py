@@ -29,16 +29,16 @@ from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import ACCEPT, MarkedWorkflow, as_accepted, compose
+from mcp_workflows.sidecar.engine_checks import check_engine, find_exposed
 from mcp_workflows.sidecar.host_rules import refusals
-from mcp_workflows.sidecar.tooling import check_engine, find_exposed
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.task import engine_key, split_engine_key
 from mcp_workflows.tools.hosts import UNKNOWN_WAIT
 from mcp_workflows.tools.tool import AnyTool, Kind
 
 _SHOWN = 300  # characters of a changed description
-_PATIENCE = 60.0  # seconds for each check: npx and uvx install a program before they start it
-_PAGES = 3  # times the patience for one call, because reading all pages takes several calls
+_TIMEOUT = 60.0  # seconds for each check: npx and uvx install a program before they start it
+_PAGES = 3  # times the time limit of one call, because reading all pages takes several calls
 
 
 class ItemKind(StrEnum):
@@ -170,11 +170,11 @@ def _sentence(row: Row) -> Text:
 
 
 async def check(
-    config: Config, *, tasks: bool = False, accept: bool = False, patience: float = _PATIENCE
+    config: Config, *, tasks: bool = False, accept: bool = False, time_limit: float = _TIMEOUT
 ) -> CheckReport:
     """Check everything concurrently, and the tasks in the store if wanted; `accept` changed definitions of tools.
 
-    `patience` is in seconds for each check.
+    `time_limit` is in seconds for each check.
     """
     rows: dict[tuple[ItemKind, str], Row] = {}
     discoveries = Discoveries(store=config.store, accept=accept)
@@ -192,12 +192,12 @@ async def check(
 
     async with AsyncExitStack() as stack, anyio.create_task_group() as group:
         notes = await _notes(config.store, stack) if tasks else None
-        group.start_soon(_check_store, config.store, patience, found)
-        group.start_soon(_check_issuers, config, patience, found)
+        group.start_soon(_check_store, config.store, time_limit, found)
+        group.start_soon(_check_issuers, config, time_limit, found)
         for engine in config.engines.values():
             its_tools = [tool for tool in config.tools if tool.engine == engine.name]
             group.start_soon(
-                _check_engine, engine, its_tools, patience, found, discoveries, config.place, notes, identities
+                _check_engine, engine, its_tools, time_limit, found, discoveries, config.place, notes, identities
             )
     store = rows[ItemKind.STORE, _scheme(config.store.url)]
     issuers = [row for (kind, _), row in rows.items() if kind is ItemKind.ISSUER]
@@ -205,7 +205,7 @@ async def check(
     others = [(ItemKind.ENGINE, name) for name in config.engines] + [
         (ItemKind.TOOL, tool.name) for tool in config.tools
     ]
-    live, live_rows = await _check_tasks(config, store, patience, identities)
+    live, live_rows = await _check_tasks(config, store, time_limit, identities)
     if not tasks:  # only the warning
         live_rows = [row for row in live_rows if row.finding and row.finding.ok is None]
         live = live if live_rows else None
@@ -228,34 +228,34 @@ def _scheme(url: str) -> str:
     return url.partition(":")[0]
 
 
-async def _check_store(settings: StoreSettings, patience: float, found: Callable[[Row], None]) -> None:
-    async def look() -> Finding:
+async def _check_store(settings: StoreSettings, time_limit: float, found: Callable[[Row], None]) -> None:
+    async def probe() -> Finding:
         async with settings.open() as store:
             await store.check()
         return Finding(ok=True, text="can be read and written")
 
     url = settings.url
     place = _CREDENTIALS.sub("//", url).partition("?")[0]
-    found(Row(kind=ItemKind.STORE, name=_scheme(url), details={"url": place}, finding=await _within(patience, look)))
+    found(Row(kind=ItemKind.STORE, name=_scheme(url), details={"url": place}, finding=await _within(time_limit, probe)))
 
 
-async def _check_issuers(config: Config, patience: float, found: Callable[[Row], None]) -> None:
+async def _check_issuers(config: Config, time_limit: float, found: Callable[[Row], None]) -> None:
     """Check for each issuer that its tokens can be verified now."""
 
-    async def check_issuer(name: str, look: Callable[[], Awaitable[str]]) -> None:
-        async def looked() -> Finding:
-            return Finding(ok=True, text=await look())
+    async def check_issuer(name: str, probe: Callable[[], Awaitable[str]]) -> None:
+        async def probed() -> Finding:
+            return Finding(ok=True, text=await probe())
 
-        found(Row(kind=ItemKind.ISSUER, name=name, finding=await _within(patience, looked)))
+        found(Row(kind=ItemKind.ISSUER, name=name, finding=await _within(time_limit, probed)))
 
     if config.server.auth is None:
         return
     asked = verifier(config.server.auth, "")
-    looks = {signed.issuer: signed.look for signed in asked.signed}
-    looks |= {introspected.endpoint: introspected.look for introspected in asked.introspected}
+    probes = {signed.issuer: signed.probe for signed in asked.signed}
+    probes |= {introspected.endpoint: introspected.probe for introspected in asked.introspected}
     async with anyio.create_task_group() as group:
-        for name, look in looks.items():
-            group.start_soon(check_issuer, name, look)
+        for name, probe in probes.items():
+            group.start_soon(check_issuer, name, probe)
 
 
 def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
@@ -272,18 +272,18 @@ def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
 
 
 async def _check_tasks(
-    config: Config, store: Row, patience: float, identities: Mapping[str, str]
+    config: Config, store: Row, time_limit: float, identities: Mapping[str, str]
 ) -> tuple[LiveTasks | None, Sequence[Row]]:
     live: LiveTasks | None = None
 
-    async def look() -> Finding:
+    async def probe() -> Finding:
         nonlocal live
         live = await count_live_tasks(config, identities)
         return live.findings()["live"]
 
     if store.state is ItemState.PROBLEM:
         return None, ()
-    finding = await _within(patience, look)
+    finding = await _within(time_limit, probe)
     findings = live.findings() if live else {"live": finding}
     return live, [Row(kind=ItemKind.TASKS, name=name, finding=found) for name, found in findings.items()]
 
@@ -291,7 +291,7 @@ async def _check_tasks(
 async def _check_engine(
     engine: Engine,
     tools: Sequence[AnyTool],
-    patience: float,
+    time_limit: float,
     found: Callable[[Row], None],
     discoveries: Discoveries,
     place: Place,
@@ -302,7 +302,7 @@ async def _check_engine(
     details = {"adapter": engine.adapter}
     try:
         adapter = engine.kind(engine.settings)
-        async with Engines({engine.name: adapter}, call_timeout=patience, notes=notes) as engines:
+        async with Engines({engine.name: adapter}, call_timeout=time_limit, notes=notes) as engines:
             identities[engine.name] = engines.identity(engine.name)
             if called_at := addresses(engine.name, engines.routes.get(engine.name, {})):
                 details["called_at"] = ", ".join(called_at)
@@ -310,9 +310,9 @@ async def _check_engine(
             found(Row(kind=ItemKind.ENGINE, name=engine.name, details=details, finding=finding))
             async with anyio.create_task_group() as group:
                 if expose_every(adapter) is not None:
-                    group.start_soon(discoveries.look, engine.name, adapter, engines, patience)
+                    group.start_soon(discoveries.probe, engine.name, adapter, engines, time_limit)
                 for tool in tools:
-                    group.start_soon(_check_tool, tool, adapter, finding, patience, found, place)
+                    group.start_soon(_check_tool, tool, adapter, finding, time_limit, found, place)
     except WorkflowsError as error:
         finding = Finding(ok=False, text=str(error))
         found(Row(kind=ItemKind.ENGINE, name=engine.name, details=details, finding=finding))
@@ -324,7 +324,7 @@ async def _check_tool(
     tool: AnyTool,
     adapter: Adapter,
     engine: Finding | None,
-    patience: float,
+    time_limit: float,
     found: Callable[[Row], None],
     place: Place,
 ) -> None:
@@ -342,9 +342,9 @@ async def _check_tool(
             return Finding(ok=True, text=f"watches executions of {tool.workflow}")
         return await tooling.check(tool.workflow, tool.options)
 
-    finding = await _within(patience, checked)
+    finding = await _within(time_limit, checked)
     if isinstance(tooling, Verifies) and finding.ok is not False:
-        finding = await _within(patience, lambda: _verified(tool, tooling, finding, place))
+        finding = await _within(time_limit, lambda: _verified(tool, tooling, finding, place))
     found(_tool_row(tool, finding))
 
 
@@ -402,12 +402,12 @@ def _blocked(tool: AnyTool) -> Finding:
     return Finding(ok=False, text=f"not without engine {tool.engine}")
 
 
-async def _within(patience: float, look: Callable[[], Awaitable[Finding]]) -> Finding:
+async def _within(time_limit: float, probe: Callable[[], Awaitable[Finding]]) -> Finding:
     try:
-        with anyio.fail_after(patience):
-            return await look()
+        with anyio.fail_after(time_limit):
+            return await probe()
     except TimeoutError:
-        return Finding(ok=False, text=f"no answer within {patience:g} s")
+        return Finding(ok=False, text=f"no answer within {time_limit:g} s")
     except WorkflowsError as error:
         return Finding(ok=False, text=str(error))
 
@@ -488,11 +488,11 @@ class Discoveries:
     trouble: dict[str, str] = field(default_factory=dict[str, str])
     changed: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
 
-    async def look(self, engine: str, adapter: Adapter, engines: Engines, patience: float) -> None:
+    async def probe(self, engine: str, adapter: Adapter, engines: Engines, time_limit: float) -> None:
         """Read the marked workflows of one engine, which is open."""
         self.adapters[engine] = adapter
         try:
-            self.exposed[engine] = await find_exposed(engines, engine, patience * _PAGES)
+            self.exposed[engine] = await find_exposed(engines, engine, time_limit * _PAGES)
         except EngineError as error:
             self.trouble[engine] = str(error)
         else:

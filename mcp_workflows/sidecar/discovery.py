@@ -1,6 +1,6 @@
 """The offered tools: those of the configuration, and the workflows that are marked as tools on its engines.
 
-A reload of the configuration keeps the marked workflows, and a look at the engines keeps the configuration.
+A reload of the configuration keeps the marked workflows, and a search of the engines keeps the configuration.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from mcp_workflows.kit.tooling import Exposed, expose_every
 from mcp_workflows.receiver.attach import Changes, Workflows, swap
 from mcp_workflows.receiver.task_tools.definitions import TASK_TOOL_NAMES, offered
 from mcp_workflows.sidecar.config.models import ToolDefaults, no_defaults
-from mcp_workflows.sidecar.tooling import find_exposed, one_workflow
+from mcp_workflows.sidecar.engine_checks import find_exposed, one_workflow
 from mcp_workflows.tools.compatibility import find_problems, first
 from mcp_workflows.tools.json_schema import excess
 from mcp_workflows.tools.tool import AnyTool, TaskSupport, Tool
 
 logger = logging.getLogger(__name__)
-RETRY_AFTER = 30.0  # seconds after a failed look, unless the next one is due before
+RETRY_AFTER = 30.0  # seconds after a failed search, unless the next one is due before
 
 _PINNED = timedelta(days=3650)  # how long an accepted definition is kept
 ACCEPT = "mcp-workflows check --accept"
@@ -187,12 +187,12 @@ class Discovery:
         self._exposed: Mapping[str, Sequence[Exposed]] = {}
         self._changed: dict[tuple[str, str], str | None] = {}  # parts of a definition, as last logged
         self._reported = frozenset[str]()
-        self._looking: dict[str, tuple[Adapter, anyio.CancelScope]] = {}
+        self._discovering: dict[str, tuple[Adapter, anyio.CancelScope]] = {}
         self._lock = anyio.Lock()
         self._renewed = anyio.Event()
 
     @property
-    def looks(self) -> bool:
+    def discovers(self) -> bool:
         """True if any engine is asked for marked workflows."""
         return any(expose_every(adapter) is not None for adapter in self._workflows.adapters.values())
 
@@ -212,42 +212,42 @@ class Discovery:
         if changed:
             await self._changes.tools_changed()
 
-    async def look(self) -> None:
+    async def discover(self) -> None:
         """Ask each engine once for its marked workflows."""
         async with anyio.create_task_group() as group:
             for name, adapter in self._workflows.adapters.items():
                 if expose_every(adapter) is not None:
-                    group.start_soon(self._look_and_tell, name, adapter)
+                    group.start_soon(self._discover_and_log, name, adapter)
 
     async def run(self) -> None:
         """Ask each engine for its marked workflows, at its own interval, for ever."""
         async with anyio.create_task_group() as group:
             while True:
                 self._renewed = anyio.Event()
-                self._look_at_all(group)
+                self._discover_all(group)
                 await self._renewed.wait()
 
-    def _look_at_all(self, group: TaskGroup) -> None:
+    def _discover_all(self, group: TaskGroup) -> None:
         adapters = self._workflows.adapters
-        for name, (adapter, scope) in list(self._looking.items()):
+        for name, (adapter, scope) in list(self._discovering.items()):
             if adapters.get(name) is not adapter:
                 scope.cancel()
-                del self._looking[name]
+                del self._discovering[name]
         for name, adapter in adapters.items():
-            if name not in self._looking and expose_every(adapter) is not None:
-                self._looking[name] = adapter, anyio.CancelScope()
-                group.start_soon(self._keep_looking, name, *self._looking[name])
+            if name not in self._discovering and expose_every(adapter) is not None:
+                self._discovering[name] = adapter, anyio.CancelScope()
+                group.start_soon(self._keep_discovering, name, *self._discovering[name])
 
-    async def _keep_looking(self, engine: str, adapter: Adapter, scope: anyio.CancelScope) -> None:
+    async def _keep_discovering(self, engine: str, adapter: Adapter, scope: anyio.CancelScope) -> None:
         down = False
         with scope:
             while (every := expose_every(adapter)) is not None:
-                down = await self._look_and_tell(engine, adapter, was_down=down)
+                down = await self._discover_and_log(engine, adapter, was_down=down)
                 await anyio.sleep(min(every, RETRY_AFTER) if down else every)
 
-    async def _look_and_tell(self, engine: str, adapter: Adapter, was_down: bool = False) -> bool:
-        """Look at one engine and return whether that failed; log an outage once, as an error if people must act."""
-        wrong = await self._look(engine, adapter)
+    async def _discover_and_log(self, engine: str, adapter: Adapter, was_down: bool = False) -> bool:
+        """Search one engine and return whether that failed; log an outage once, as an error if people must act."""
+        wrong = await self._discover(engine, adapter)
         if wrong and not was_down:
             level = logging.WARNING if isinstance(wrong, EngineUnavailable) else logging.ERROR
             logger.log(level, "engine %r: cannot see what is marked there, what was offered stays: %s", engine, wrong)
@@ -255,8 +255,8 @@ class Discovery:
             logger.info("engine %r: what is marked there can be seen again", engine)
         return wrong is not None
 
-    async def _look(self, engine: str, adapter: Adapter) -> WorkflowsError | None:
-        """Look at one engine once; return the error if that failed."""
+    async def _discover(self, engine: str, adapter: Adapter) -> WorkflowsError | None:
+        """Search one engine once; return the error if that failed."""
         try:
             found = [await self._accepted(engine, each) for each in await find_exposed(self._workflows.engines, engine)]
         except EngineError as error:

@@ -29,7 +29,7 @@ from mcp_workflows.testing.laws import (
 )
 
 _ONCE: Final = "an engine that starts 'once' promises nothing about this"
-_AGAIN: Final = 0.2  # seconds between two looks at an execution that was cancelled
+_AGAIN: Final = 0.2  # seconds between two polls of an execution that was cancelled
 
 
 class Verdict(StrEnum):
@@ -132,8 +132,8 @@ class LiveCheck:
         subject = Subject(
             new_adapter=new_adapter,
             losing_replies=self._ignoring_replies,
-            patience=self.timeout + late,
-            glance=CALL_TIMEOUT,
+            timeout=self.timeout + late,
+            call_timeout=CALL_TIMEOUT,
             **{each.name: getattr(fixtures, each.name) for each in fields(Fixtures) if each.name != "gaps"},
             gaps=gaps,
         )

@@ -86,7 +86,7 @@ class Operator:
         self._turns = anyio.Semaphore(MAX_CALLS)
 
     async def tasks(self, task_filter: TaskFilter) -> Sequence[ObservedTask]:
-        """Return the youngest tasks that fit the filter, after a look at each."""
+        """Return the youngest tasks that fit the filter, after a poll of each."""
         found: list[ObservedTask] = []
         before: datetime | None = None
         for _ in range(MAX_PAGES):
@@ -103,7 +103,7 @@ class Operator:
         return found[: task_filter.limit]
 
     async def find(self, name: str) -> ObservedTask:
-        """Return the task with this id, or the only one whose id begins so, after a look.
+        """Return the task with this id, or the only one whose id begins so, after a poll.
 
         Raises:
             OperatorError: there is none, or more than one.
@@ -116,10 +116,10 @@ class Operator:
         Raises:
             OperatorError: see `find`.
         """
-        look = await self.find(name)
-        if look.task.ended:
-            self._record(Event.RETRIEVE, look.task)
-        return look
+        observed = await self.find(name)
+        if observed.task.ended:
+            self._record(Event.RETRIEVE, observed.task)
+        return observed
 
     async def why(self, name: str) -> tuple[ObservedTask, Explanation]:
         """Return the engine's explanation of the task's state, with the state of every gate of its tool.
@@ -127,18 +127,18 @@ class Operator:
         Raises:
             OperatorError: see `find`.
         """
-        look = await self.find(name)
-        task, found = look.task, None
+        observed = await self.find(name)
+        task, found = observed.task, None
         adapter = self._engines.get(task.engine)
         tooling = None if adapter is None else adapter.tooling
-        if isinstance(tooling, Explains) and task.handle and not (task.ended or look.warning):
+        if isinstance(tooling, Explains) and task.handle and not (task.ended or observed.warning):
             try:
                 async with self._engines.calling(task):
                     found = await tooling.explain(ref_of(task, task.handle))
             except EngineError as error:
-                look = ObservedTask(task, f"engine {task.engine}: {error}")
-        found = found or _from_the_store(look)
-        return look, replace(found, gates=_gates(look, found.gates, self._gates.get(task.tool, ())))
+                observed = ObservedTask(task, f"engine {task.engine}: {error}")
+        found = found or _from_the_store(observed)
+        return observed, replace(found, gates=_gates(observed, found.gates, self._gates.get(task.tool, ())))
 
     async def answer(self, name: str, key: str, response: JSON) -> ObservedTask:
         """Answer an open question as a client would (`ElicitResult`), without the rules about who may answer it.
@@ -146,10 +146,10 @@ class Operator:
         Raises:
             OperatorError: see `find`; the question is not open, the response does not fit, or was not delivered.
         """
-        look = await self.find(name)
-        task = look.task
-        if look.warning or task.handle is None:
-            raise OperatorError(f"nothing was answered: {look.warning or NOT_STARTED}")
+        observed = await self.find(name)
+        task = observed.task
+        if observed.warning or task.handle is None:
+            raise OperatorError(f"nothing was answered: {observed.warning or NOT_STARTED}")
         if not task.may_answer:
             raise OperatorError(f"nothing was answered: tool {task.tool} only watches")
         if key not in task.seen.requests:
@@ -231,34 +231,34 @@ class Operator:
 
 
 def _gates(
-    look: ObservedTask, explained: Mapping[str, ExplainedGate], configured: Iterable[str]
+    observed: ObservedTask, explained: Mapping[str, ExplainedGate], configured: Iterable[str]
 ) -> Mapping[str, ExplainedGate]:
-    """Return the state of each gate of the task and of its tool, by the adapter or else by the look."""
-    task = look.task
+    """Return the state of each gate of the task and of its tool, by the adapter or else by the poll."""
+    task = observed.task
     if task.ended:  # the store does not keep the gates of ended tasks
         return dict.fromkeys(configured, ExplainedGate.closed("the execution has ended"))
     answered = {key: request for key, request in task.execution.requests.items() if key in task.answered}
     taken = {str(request.gate): ExplainedGate.closed(f"answered already ({key})") for key, request in answered.items()}
     found = {**open_gates(task.seen.requests), **explained, **taken}
     other = ExplainedGate.closed(f"it asks nothing now; the adapter of engine {task.engine} does not say why")
-    if look.warning:
-        other = ExplainedGate(state=GateState.UNKNOWN, why=look.warning)
+    if observed.warning:
+        other = ExplainedGate(state=GateState.UNKNOWN, why=observed.warning)
     later = ExplainedGate.closed(
         "the task was started without it: a task keeps the gates that its tool had at the start"
     )
     return dict.fromkeys(configured, later) | {name: found.get(name, other) for name in task.gates}
 
 
-def _from_the_store(look: ObservedTask) -> Explanation:
+def _from_the_store(observed: ObservedTask) -> Explanation:
     """Return the explanation for an engine that cannot explain or does not answer."""
-    task = look.task
+    task = observed.task
     if task.ended:
         why = task.execution.failure.text if task.execution.failure else task.execution.message
         said = "" if why in (None, "", task.execution.status) else f", {why}"
         return Explanation(reason=f"it has ended: {task.execution.status}{said}")
-    if look.warning:
+    if observed.warning:
         advice = "mcp-workflows check says what is wrong with the engine; the execution goes on without us"
-        return Explanation(reason=look.warning, advice=advice)
+        return Explanation(reason=observed.warning, advice=advice)
     if task.seen.status is Status.INPUT_REQUIRED:
         advice = "answer it in the MCP host, or with mcp-workflows tasks answer"
         return Explanation(reason=f"it waits for an answer: {asked(task.seen.requests)}", advice=advice)

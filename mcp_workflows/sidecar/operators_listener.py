@@ -28,10 +28,10 @@ from mcp_workflows.access import is_loopback
 from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
 from mcp_workflows.receiver.attach import Workflows
+from mcp_workflows.sidecar.engine_checks import check_engines
 from mcp_workflows.sidecar.request_headers import AllowedHosts, BoundedHeaders, hosts_of
 from mcp_workflows.sidecar.shutdown import ShutdownState
 from mcp_workflows.sidecar.telemetry.exporters import Scrape
-from mcp_workflows.sidecar.tooling import check_engines
 from mcp_workflows.tasks.maintenance import RetentionRound
 
 ASK_EVERY: Final = 1.0  # seconds: anybody may call the endpoint, and must not cause load on engines

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 Stamp: TypeAlias = tuple[int, int, int]  # differs after every save
 
-_LOOK_EVERY = 0.2  # seconds; a save must be over for as long
+_POLL_EVERY = 0.2  # seconds; a save must be over for as long
 _INCLUDED = re.compile(r"\$\{file:([^}]+)\}")
 _SCHEMA = re.compile(r"""[^\s"'{},\[\]]+\.json\b""")
 _CODE = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]\w*")
@@ -103,7 +103,7 @@ class Reloader:
         """
         stamps = self._current_stamps()
         while True:
-            await anyio.sleep(_LOOK_EVERY)
+            await anyio.sleep(_POLL_EVERY)
             before, stamps = stamps, self._current_stamps()
             if before == stamps != self._stamps:
                 return

@@ -48,7 +48,7 @@ SCANNED = 100  # rows at once
 STEPS_EVERY = 1.0  # seconds
 STEPS_BATCH = 100  # rows of one engine
 STEPS_AT_ONCE = 8  # calls to one engine
-_DELETE: Final = "sweep"  # names of leases
+_DELETE: Final = "delete_expired"  # names of leases
 _STEPS: Final = "attend "
 
 Observe: TypeAlias = Callable[[Task], Awaitable[Task]]

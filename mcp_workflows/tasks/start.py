@@ -309,7 +309,7 @@ class TaskCreation:
 
     def _count_recovered(self, row: Task) -> Task:
         if row.handle is not None:
-            self._engines.telemetry.healed(row.engine)
+            self._engines.telemetry.recovered(row.engine)
         return row
 
     def _attempt(self, row: Task) -> Task:

@@ -17,6 +17,7 @@ from mcp_workflows.adapter import (
     Adapter,
     Adopts,
     Allowance,
+    DescribesMany,
     Execution,
     Finds,
     HasLogs,
@@ -27,7 +28,6 @@ from mcp_workflows.adapter import (
     SharedSecret,
     StartGuarantee,
     Status,
-    Sweeps,
     Terminates,
     Waits,
 )
@@ -102,7 +102,7 @@ class AdapterContract:
 
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
     capabilities: ClassVar[frozenset[type]] = frozenset()
-    """The protocols with laws, of the adapter and of its tooling, that this adapter has: `Sweeps`, `Explains`."""
+    """The protocols with laws, of the adapter and its tooling, that this adapter has: `DescribesMany`, `Explains`."""
     untried: ClassVar[frozenset[type]] = frozenset()
     """Those of them that cannot be tried on this subject; the class says why beside it."""
     lacks: ClassVar[frozenset[str]] = frozenset({"has_stopped"})
@@ -168,7 +168,7 @@ def _has(adapter: Adapter, capability: type) -> bool:
 @Needs(starts=FINDABLE)
 async def a_call_under_way_is_over_before_it_has_settled(subject: Subject, adapter: Adapter) -> None:
     """After `settling` the key is started again, so no earlier start can be under way then."""
-    assert finder(adapter).settling.total_seconds() > subject.glance, "shorter than one call may take"
+    assert finder(adapter).settling.total_seconds() > subject.call_timeout, "shorter than one call may take"
 
 
 # --- Terminates
@@ -267,40 +267,40 @@ async def an_explanation_has_a_reason_in_a_sentence(subject: Subject, adapter: A
     await expect_not_found(tooling.explain(_nobodys(subject)), "explain")
 
 
-# --- Sweeps
+# --- DescribesMany
 
 
-@Needs(capability=Sweeps)
-async def a_sweep_sees_what_describe_sees_by_handle(subject: Subject, adapter: Adapter) -> None:
-    """A sweep is a hint by handle: it may lag behind, and leaves out unknown ones."""
-    assert isinstance(adapter, Sweeps)
+@Needs(capability=DescribesMany)
+async def describe_many_sees_what_describe_sees(subject: Subject, adapter: Adapter) -> None:
+    """A batch is a hint by handle: it may lag behind, and leaves out unknown ones."""
+    assert isinstance(adapter, DescribesMany)
     ending = new_start(subject.finishes)
     async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as running:
         ended = ref_of(ending, await adapter.start(ending))
         await until_ended(subject, adapter, ended)
         refs = [running, ended, _nobodys(subject)]
         wanted = {running.handle: Status.RUNNING, ended.handle: Status.SUCCEEDED}
-        seen = await _swept(subject, adapter, refs, wanted)
-        assert {handle: look.status for handle, look in seen.items()} == wanted
+        seen = await _described_many(subject, adapter, refs, wanted)
+        assert {handle: each.status for handle, each in seen.items()} == wanted
     assert await adapter.describe_many([]) == {}
 
 
-@Needs(capability=Sweeps, parts=("asks",))
-async def a_sweep_shows_questions(subject: Subject, adapter: Adapter) -> None:
-    """A difference from the sweep before is a reason to describe, so questions have to differ."""
-    assert isinstance(adapter, Sweeps)
+@Needs(capability=DescribesMany, parts=("asks",))
+async def describe_many_shows_questions(subject: Subject, adapter: Adapter) -> None:
+    """A difference from the batch before is a reason to describe, so questions have to differ."""
+    assert isinstance(adapter, DescribesMany)
     ref, seen = await see_questions(subject, adapter, subject.asks)
-    swept = await _swept(subject, adapter, [ref], {ref.handle: Status.INPUT_REQUIRED})
-    assert set(swept[ref.handle].requests) == set(seen.requests)
+    found = await _described_many(subject, adapter, [ref], {ref.handle: Status.INPUT_REQUIRED})
+    assert set(found[ref.handle].requests) == set(seen.requests)
     await adapter.cancel(ref)
 
 
-async def _swept(
-    subject: Subject, adapter: Sweeps, refs: Sequence[Ref], wanted: dict[str, Status]
+async def _described_many(
+    subject: Subject, adapter: DescribesMany, refs: Sequence[Ref], wanted: dict[str, Status]
 ) -> dict[str, Execution]:
-    """Return the sweep that shows these statuses, or the last one."""
+    """Return the batch that shows these statuses, or the last one."""
     seen: dict[str, Execution] = {}
-    with anyio.move_on_after(subject.patience):
+    with anyio.move_on_after(subject.timeout):
         while any(handle not in seen or seen[handle].status is not status for handle, status in wanted.items()):
             seen = dict(await adapter.describe_many(refs))
             await anyio.sleep(0.05)  # a list may lag behind
@@ -327,10 +327,10 @@ async def a_wait_is_over_when_the_execution_has_ended(subject: Subject, adapter:
         await adapter.describe(ref)
         assert not over.is_set()
         await adapter.cancel(ref)
-        with anyio.fail_after(subject.patience):
+        with anyio.fail_after(subject.timeout):
             await over.wait()
     assert (await until_ended(subject, adapter, ref)).status is Status.CANCELLED
-    with anyio.fail_after(subject.patience):
+    with anyio.fail_after(subject.timeout):
         await adapter.wait(ref)
 
 
@@ -339,7 +339,7 @@ async def a_wait_can_be_given_up_at_once(subject: Subject, adapter: Adapter) -> 
     """A wait ends when it is cancelled, and the adapter goes on."""
     assert isinstance(adapter, Waits)
     async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
-        with anyio.fail_after(subject.glance):
+        with anyio.fail_after(subject.call_timeout):
             with anyio.move_on_after(0.3):
                 await adapter.wait(ref)
             assert (await adapter.describe(ref)).status is Status.RUNNING
@@ -372,7 +372,7 @@ async def an_allowance_leaves_something(subject: Subject, adapter: Adapter) -> N
     assert isinstance(adapter, Limited)
     allowance = adapter.allowance
     assert isinstance(allowance, Allowance)
-    assert min(allowance.polls_per_second, allowance.sweep_every, allowance.batch) > 0
+    assert min(allowance.polls_per_second, allowance.batch_every, allowance.batch) > 0
     assert allowance.burst >= 0
 
 
@@ -393,7 +393,7 @@ async def an_execution_that_ends_is_hinted_at_by_its_handle(subject: Subject, ad
         async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
             group.start_soon(listen, adapter, ref.handle)
             await listening.wait()
-        with anyio.move_on_after(subject.patience):
+        with anyio.move_on_after(subject.timeout):
             await over.wait()
         group.cancel_scope.cancel()
     assert over.is_set()
@@ -417,7 +417,7 @@ async def an_engine_that_is_not_there_is_unavailable(subject: Subject, adapter: 
         }
         for verb, call in calls.items():
             try:
-                with anyio.fail_after(subject.glance):
+                with anyio.fail_after(subject.call_timeout):
                     await call()
             except EngineUnavailable as unavailable:
                 assert_clean(subject, str(unavailable))
@@ -436,7 +436,7 @@ def _calls_of_capabilities(nobody: Adapter, subject: Subject) -> Mapping[str, Ca
         calls["log"] = partial(nobody.log, ref)
     if isinstance(nobody, Adopts):
         calls["adopt"] = partial(nobody.adopt, subject.unknown_handle)
-    if isinstance(nobody, Sweeps):
+    if isinstance(nobody, DescribesMany):
         calls["describe_many"] = partial(nobody.describe_many, [ref])
     if isinstance(nobody, Waits):
         calls["wait"] = partial(nobody.wait, ref)

@@ -69,7 +69,7 @@ class FindableMemoryAdapter(MemoryAdapter):
             raise StartConflict("this key belongs to an execution with another workflow or input")
         for handle in later:
             ref = Ref(workflow=start.workflow, handle=handle)
-            if not self._look(ref).terminal:
+            if not self._describe(ref).terminal:
                 self._change(ref, terminated="started twice")
         return oldest
 

@@ -27,9 +27,9 @@ from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, 
 STACK_TRACES: Final = ("Traceback (most recent call last)", 'File "', "\n    at ")
 _FIRST_PAUSE: Final = 0.05  # seconds
 _LONGEST_PAUSE: Final = 1.0
-_LOOKS: Final = 3  # of which one that does not block is enough
+_POLLS: Final = 3  # of which one that does not block is enough
 _LONGEST_BLOCK: Final = 1.0  # seconds
-_PATIENCE: Final = 30.0  # until an execution has come to where it should
+_TIMEOUT: Final = 30.0  # until an execution has come to where it should
 
 KEYED_OR_FINDABLE: Final = frozenset({StartGuarantee.KEYED, StartGuarantee.FINDABLE})
 FINDABLE: Final = frozenset({StartGuarantee.FINDABLE})
@@ -51,8 +51,8 @@ class Subject(Fixtures):
     unreachable: Callable[[], Adapter] | None = None  # an adapter of an engine that is not there
     secret: str | None = None  # in the settings of `unreachable`: must appear in no message
     losing_replies: Callable[[Adapter], AbstractAsyncContextManager[None]] | None = None  # gets the adapter that starts
-    patience: float = 30  # seconds until something that must happen has happened
-    glance: float = 10  # seconds one call may take at most
+    timeout: float = 30  # seconds until something that must happen has happened
+    call_timeout: float = 10  # seconds one call may take at most
 
 
 class _Unknown:
@@ -119,17 +119,17 @@ def _is_absent(part: object) -> bool:
     return part is None or part is UNKNOWN
 
 
-def until_found(look: Callable[[], T | None], what: str, patience: float = _PATIENCE) -> T:
-    """Look, in a worker thread, until there is something, and return it; `patience` in seconds.
+def until_found(poll: Callable[[], T | None], what: str, timeout: float = _TIMEOUT) -> T:
+    """Poll, in a worker thread, until there is something, and return it; `timeout` in seconds.
 
     Raises:
         NotTried: there was nothing in time.
     """
-    deadline = time.monotonic() + patience
-    while (found := look()) is None:
+    deadline = time.monotonic() + timeout
+    while (found := poll()) is None:
         anyio.from_thread.check_cancelled()
         if time.monotonic() > deadline:
-            raise NotTried(f"not seen within {patience:g} s: {what}")
+            raise NotTried(f"not seen within {timeout:g} s: {what}")
         time.sleep(0.1)
     return found
 
@@ -158,16 +158,16 @@ async def start_again(subject: Subject, adapter: Adapter, start: Start) -> str:
     """
     if adapter.starts is not StartGuarantee.FINDABLE:
         return await adapter.start(start)
-    with anyio.move_on_after(subject.patience):
+    with anyio.move_on_after(subject.timeout):
         for pause in _pauses():
             if (handle := await finder(adapter).find(start)) is not None:
                 return handle
             await anyio.sleep(pause)  # its list may lag behind
-    raise LawBroken(f"find() does not see within {subject.patience} s what was started under this key")
+    raise LawBroken(f"find() does not see within {subject.timeout} s what was started under this key")
 
 
 def _pauses() -> Iterator[float]:
-    """Yield the seconds before the next look, more and more: an engine may have a rate limit."""
+    """Yield the seconds before the next poll, more and more: an engine may have a rate limit."""
     pause = _FIRST_PAUSE
     while True:
         yield pause
@@ -226,51 +226,51 @@ async def expect_not_found(call: Awaitable[object], verb: str, *, refused: bool 
     await expect(call, *kinds, advice=f"{advice} (the subject's unknown_handle: one that looks like yours, of nothing)")
 
 
-async def look(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
-    """Look once, within the time for one look; a blocked event loop counts, too."""
+async def poll(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
+    """Poll once, within the time for one call; a blocked event loop counts, too."""
     began, seen = anyio.current_time(), None
-    with anyio.move_on_after(subject.glance):
+    with anyio.move_on_after(subject.call_timeout):
         seen = await adapter.describe(ref)
-    if seen is None or anyio.current_time() - began > subject.glance:
+    if seen is None or anyio.current_time() - began > subject.call_timeout:
         raise LawBroken(
-            f"describe() took more than {subject.glance:g} s: it is one look, and waits for nothing, neither for the "
-            "end of the execution nor for a worker"
+            f"describe() took more than {subject.call_timeout:g} s: it is one poll, and waits for nothing, neither for "
+            "the end of the execution nor for a worker"
         )
     return seen
 
 
 async def until(subject: Subject, adapter: Adapter, ref: Ref, wanted: Callable[[Execution], bool]) -> Execution:
-    """Look until it is as wanted; the law is broken after `subject.patience` seconds.
+    """Poll until it is as wanted; the law is broken after `subject.timeout` seconds.
 
-    A look without an answer is repeated, as the poller does; the error of the last one is raised.
+    A poll without an answer is repeated, as the poller does; the error of the last one is raised.
     """
     last: Execution | EngineUnavailable | None = None
-    with anyio.move_on_after(subject.patience):
+    with anyio.move_on_after(subject.timeout):
         for pause in _pauses():
             try:
-                if wanted(last := await look(subject, adapter, ref)):
+                if wanted(last := await poll(subject, adapter, ref)):
                     return last
             except EngineUnavailable as error:
                 last = error
             await anyio.sleep(pause)  # an engine far away sets no event of ours
     if isinstance(last, EngineUnavailable):
         raise last
-    raise LawBroken(f"not seen within {subject.patience} s; the last look: {last}")
+    raise LawBroken(f"not seen within {subject.timeout} s; the last poll: {last}")
 
 
 async def until_ended(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
-    """Look until it has ended."""
+    """Poll until it has ended."""
     return await until(subject, adapter, ref, lambda seen: seen.terminal)
 
 
 async def see_end(subject: Subject, adapter: Adapter, role: Role) -> Execution:
-    """Return the last look at a new execution."""
+    """Return the last poll of a new execution."""
     start = new_start(role)
     return await until_ended(subject, adapter, ref_of(start, await adapter.start(start)))
 
 
 async def see_questions(subject: Subject, adapter: Adapter, role: Role | None) -> tuple[Ref, Execution]:
-    """Return a new execution, and the look at it that shows its questions."""
+    """Return a new execution, and the poll of it that shows its questions."""
     assert role is not None, "the law needs this part of the subject"
     start = new_start(role)
     ref = ref_of(start, await adapter.start(start))
@@ -280,13 +280,13 @@ async def see_questions(subject: Subject, adapter: Adapter, role: Role | None) -
 async def run_on(subject: Subject, adapter: Adapter) -> None:
     """Wait until an execution that is started now has ended: all that were started before it run by then.
 
-    An engine that runs one at a time ends none meanwhile: then it has run for `patience` seconds.
+    An engine that runs one at a time ends none meanwhile: then it has run for `timeout` seconds.
     """
     start = new_start(subject.finishes)
     ref = ref_of(start, await adapter.start(start))
-    with anyio.move_on_after(subject.patience):
+    with anyio.move_on_after(subject.timeout):
         for pause in _pauses():
-            if (await look(subject, adapter, ref)).terminal:
+            if (await poll(subject, adapter, ref)).terminal:
                 return
             await anyio.sleep(pause)
 
@@ -309,7 +309,7 @@ async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Co
 
     An adapter may show the execution that goes on in place of a cancelled one.
     """
-    with anyio.move_on_after(subject.patience):
+    with anyio.move_on_after(subject.timeout):
         for pause in _pauses():
             found = await start_again(subject, adapter, start)  # which cancels later ones, as they come to be seen
             others = [await adapter.describe(ref_of(start, handle)) for handle in handles if handle != found]
@@ -319,7 +319,7 @@ async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Co
                 hold(ended <= {Status.CANCELLED}, f"later executions under one key must be cancelled: {ended}")
                 return found
             await anyio.sleep(pause)
-    raise LawBroken(f"within {subject.patience} s find() has not cancelled all later executions under one key")
+    raise LawBroken(f"within {subject.timeout} s find() has not cancelled all later executions under one key")
 
 
 def assert_clean(subject: Subject, text: str) -> None:
@@ -485,33 +485,33 @@ async def a_handle_survives_our_restart(subject: Subject, adapter: Adapter) -> N
 
 
 @Needs()
-async def a_look_at_a_running_execution_never_waits(subject: Subject, adapter: Adapter) -> None:
-    """A look at a running execution never waits, and has nothing that belongs to its end."""
+async def a_poll_of_a_running_execution_never_waits(subject: Subject, adapter: Adapter) -> None:
+    """A poll of a running execution never waits, and has nothing that belongs to its end."""
     async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
-        looks = [await look(subject, adapter, ref)]  # perhaps before it runs
+        polls = [await poll(subject, adapter, ref)]  # perhaps before it runs
         await run_on(subject, adapter)
-        looks += [await look(subject, adapter, ref) for _ in range(2)]
-    for seen in looks:
+        polls += [await poll(subject, adapter, ref) for _ in range(2)]
+    for seen in polls:
         runs = seen.status is Status.RUNNING and seen.output is None and seen.failure is None and not seen.requests
         hold(runs, f"a running execution has neither an end nor a question: {seen}")
         hold(bool(seen.execution_id), "describe() says execution_id: what a person types into the engine's own page")
 
 
 @Needs()
-async def a_look_does_not_block_the_event_loop(subject: Subject, adapter: Adapter) -> None:
-    """A look leaves the event loop to others: a blocking call belongs in a thread."""
+async def a_poll_does_not_block_the_event_loop(subject: Subject, adapter: Adapter) -> None:
+    """A poll leaves the event loop to others: a blocking call belongs in a thread."""
     blocked: list[float] = []
     async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
-        for _ in range(_LOOKS):
+        for _ in range(_POLLS):
             ticks = [anyio.current_time()]
             async with anyio.create_task_group() as group:
                 group.start_soon(_tick, ticks)
                 await anyio.lowlevel.checkpoint()
-                await look(subject, adapter, ref)
+                await poll(subject, adapter, ref)
                 await anyio.sleep(_FIRST_PAUSE)
                 group.cancel_scope.cancel()
             blocked.append(max(after - before for before, after in pairwise(ticks)))
-    least = min(blocked)  # a busy machine delays some looks, a blocking adapter all
+    least = min(blocked)  # a busy machine delays some polls, a blocking adapter all
     hold(least < _LONGEST_BLOCK, f"describe() kept the event loop for {least:.1f} s: call what blocks in a thread")
 
 
@@ -683,7 +683,7 @@ async def a_cancel_stops_the_work(subject: Subject, adapter: Adapter) -> None:
     ref = ref_of(start, await adapter.start(start))
     await adapter.cancel(ref)
     await until_ended(subject, adapter, ref)
-    with anyio.move_on_after(subject.patience):
+    with anyio.move_on_after(subject.timeout):
         for pause in _pauses():
             if await subject.has_stopped(ref):
                 return

@@ -195,7 +195,7 @@ def config_of(folder: Path, claims: Mapping[str, Any], auth: Mapping[str, Any] |
 async def test_check_says_which_claims_nobody_can_have(
     tmp_path: Path, auth: Mapping[str, Any] | None, claims: Mapping[str, Any], told: str | None
 ) -> None:
-    found = await check(load_config(config_of(tmp_path, claims, auth), {}), patience=1)
+    found = await check(load_config(config_of(tmp_path, claims, auth), {}), time_limit=1)
     [row] = [row for row in found.rows if row.kind == "tool"]
     assert row.finding is not None
     assert row.finding.ok

@@ -51,8 +51,8 @@ def subject_of(new_adapter: Callable[[], Adapter], unreachable: Callable[[], Ada
         refused=Role(workflow="nobody-wrote-this"),
         unreachable=unreachable,
         losing_replies=losing_replies,
-        patience=2,
-        glance=1,
+        timeout=2,
+        call_timeout=1,
     )
 
 

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_workflows import Question, TasksClient, Tool, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState
-from mcp_workflows.client.connection import Era, connect
+from mcp_workflows.client.connection import ClientKind, connect
 from mcp_workflows.client.requests import TaskNotFound
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 from tests.support.child_processes import free_port
@@ -189,11 +189,11 @@ async def test_who_listens_hears_of_the_end_without_polling_for_it(tmp_path: Pat
         assert methods.count("tasks/get") <= looks + 2
 
 
-# --- the same as a host of another era
+# --- the same as a host of another kind
 
 
-@pytest.mark.parametrize("era", list(Era))
-async def test_every_era_gets_the_result(served: str, era: Era) -> None:
+@pytest.mark.parametrize("kind", list(ClientKind))
+async def test_every_era_gets_the_result(served: str, kind: ClientKind) -> None:
     seen: list[TaskState] = []
     messages: list[str | None] = []
 
@@ -206,7 +206,7 @@ async def test_every_era_gets_the_result(served: str, era: Era) -> None:
     async def elicit(key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
         return types.ElicitResult(action="accept", content={"answer": "yes"})
 
-    async with connect(served, era=era, on_status=see, elicit=elicit) as found:
+    async with connect(served, kind=kind, on_status=see, elicit=elicit) as found:
         tools = {tool.name: tool for tool in await found.tools()}
 
         async def call(tool: str, **arguments: Any) -> Any:
@@ -215,8 +215,8 @@ async def test_every_era_gets_the_result(served: str, era: Era) -> None:
             return result.structured_content
 
         assert await call("sleep", seconds=0.4) == {"slept": 0.4}
-        assert bool(seen) == (era is not Era.NONE)
-        assert ("sleeping" in messages) == (era is Era.NONE)
+        assert bool(seen) == (kind is not ClientKind.NONE)
+        assert ("sleeping" in messages) == (kind is ClientKind.NONE)
         assert await call("ask") == {"answer": "yes"}
 
 
@@ -227,5 +227,5 @@ async def test_a_server_that_is_not_there_is_one_clear_error() -> None:
         raise AssertionError("nothing is asked")
 
     with pytest.raises(ServerUnreachable, match="no answer"):
-        async with connect(f"http://127.0.0.1:{free_port()}/mcp", era=Era.TASKS, on_status=see, elicit=elicit):
+        async with connect(f"http://127.0.0.1:{free_port()}/mcp", kind=ClientKind.TASKS, on_status=see, elicit=elicit):
             pass

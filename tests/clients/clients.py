@@ -130,7 +130,7 @@ def _as_declared(wanted: str, says: str, seen: Seen | None) -> bool:
 
 def shown_by_command(words: Words, era: str, served: Served) -> str:
     """All that `mcp-workflows call` prints of a call, as a client of this revision."""
-    command = [str(BIN / "mcp-workflows"), "call", *words.call, "--era", era, "--url", served.url]
+    command = [str(BIN / "mcp-workflows"), "call", *words.call, "--client", era, "--url", served.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     return done.stdout + done.stderr
 

@@ -14,7 +14,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines, validated
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.tooling import Discovered, Exposed
-from mcp_workflows.sidecar.tooling import described
+from mcp_workflows.sidecar.engine_checks import described
 
 pytestmark = pytest.mark.anyio
 

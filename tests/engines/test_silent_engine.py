@@ -203,5 +203,5 @@ async def test_the_health_of_engines_says_since_when_looks_get_no_answer(tmp_pat
         engine.freeze("describe")
         await known_silent(here, task_id)
         engine.faults.unavailable = frozenset({"describe"})  # so that its check says no
-        assert "does not answer; looks at tasks: no answer since" in (await check_engines(here.engines))["memory"].text
+        assert "does not answer; polls: no answer since" in (await check_engines(here.engines))["memory"].text
         engine.thaw()

@@ -80,9 +80,11 @@ async def here() -> AsyncGenerator[Office]:
 async def test_everybodys_tasks_are_listed_the_youngest_first_after_a_look(here: Office) -> None:
     old = await here.task(owner="anna")
     young = await here.task("sleep", {"seconds": 0}, owner="ben")
-    assert [look.task.id for look in await here.operator.tasks(TaskFilter())] == [old.id]  # the other has just ended
+    assert [observed.task.id for observed in await here.operator.tasks(TaskFilter())] == [
+        old.id
+    ]  # the other has just ended
     discoveries = await here.operator.tasks(TaskFilter(ended=True))
-    assert [look.task.id for look in discoveries] == [young.id, old.id]
+    assert [observed.task.id for observed in discoveries] == [young.id, old.id]
     assert discoveries[0].task.execution.output == {"slept": 0}
     kept = await here.store.get(young.id, "ben")
     assert kept is not None
@@ -93,8 +95,8 @@ async def test_an_engine_that_is_silent_is_waited_for_once_and_the_store_speaks_
     tasks = [await here.task() for _ in range(40)]
     here.adapter.faults.silent = frozenset({"describe"})
     discoveries = await here.operator.tasks(TaskFilter())
-    assert {look.task.id for look in discoveries} == {task.id for task in tasks}
-    assert all("no answer within 0.2 s" in (look.warning or "") for look in discoveries)
+    assert {observed.task.id for observed in discoveries} == {task.id for task in tasks}
+    assert all("no answer within 0.2 s" in (observed.warning or "") for observed in discoveries)
     assert here.adapter.calls["describe"] < len(tasks)
 
 
@@ -112,8 +114,8 @@ async def test_a_task_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(
 async def test_what_the_engine_forgot_is_not_ended_by_the_operator(here: Office) -> None:
     task = await here.task()
     here.adapter.forget(task.handle or "")
-    look = await here.operator.find(task.id)
-    assert (look.task.ended, "no such execution" in (look.warning or "")) == (None, True)
+    observed = await here.operator.find(task.id)
+    assert (observed.task.ended, "no such execution" in (observed.warning or "")) == (None, True)
 
 
 # --- why
@@ -167,12 +169,12 @@ async def test_an_answer_is_checked_as_a_clients_is_and_delivered_once(here: Off
     task = await here.task("ask_two", owner="anna")
     with pytest.raises(OperatorError, match=r"^content does not fit the question: .*; nothing was applied$"):
         await here.operator.answer(task.id, "first", {"action": "accept", "content": {"answer": 7}})
-    look = await here.operator.answer(task.id, "first", YES)
-    assert (list(look.task.seen.requests), look.task.answered) == (["second"], {"first"})
+    observed = await here.operator.answer(task.id, "first", YES)
+    assert (list(observed.task.seen.requests), observed.task.answered) == (["second"], {"first"})
     with pytest.raises(OperatorError, match="not open any more"):
         await here.operator.answer(task.id, "first", YES)
-    look = await here.operator.answer(task.id[:6], "second", {"action": "decline"})
-    assert look.task.execution.output == {"first": {"answer": "Ada"}, "second": {"action": "decline"}}
+    observed = await here.operator.answer(task.id[:6], "second", {"action": "decline"})
+    assert observed.task.execution.output == {"first": {"answer": "Ada"}, "second": {"action": "decline"}}
     assert here.adapter.calls["answer"] == 2
 
 
@@ -225,8 +227,8 @@ async def test_what_the_operator_does_is_on_record_as_theirs_and_a_change_of_sta
 async def test_a_cancel_the_engine_does_not_take_is_kept_for_the_sidecar(here: Office) -> None:
     task = await here.task()
     here.adapter.faults.unavailable = frozenset({"cancel"})
-    look = await here.operator.cancel(task.id)
-    assert look.warning is not None
+    observed = await here.operator.cancel(task.id)
+    assert observed.warning is not None
     kept = await here.store.get(task.id, task.owner)
     assert kept is not None
     assert (kept.cancel_requested is not None, kept.cancel_delivered) == (True, False)
@@ -235,9 +237,9 @@ async def test_a_cancel_the_engine_does_not_take_is_kept_for_the_sidecar(here: O
 async def test_a_task_that_does_not_listen_can_be_terminated(here: Office) -> None:
     task = await here.task("stubborn", {"seconds": 1000})
     assert (await here.operator.cancel(task.id)).task.seen.status is Status.RUNNING
-    look = await here.operator.terminate(task.id, "it hangs")
-    assert (look.task.seen.status, look.task.seen.message) == (Status.CANCELLED, "terminated: it hangs")
-    assert (await here.operator.terminate(task.id, "again")).task == look.task
+    observed = await here.operator.terminate(task.id, "it hangs")
+    assert (observed.task.seen.status, observed.task.seen.message) == (Status.CANCELLED, "terminated: it hangs")
+    assert (await here.operator.terminate(task.id, "again")).task == observed.task
 
 
 async def test_what_cannot_be_terminated_says_why(here: Office) -> None:
@@ -263,12 +265,12 @@ async def test_an_adopted_execution_is_a_task_of_its_owner_and_only_once(here: O
     handle = await here.adapter.start(
         Start(workflow="sleep", arguments=[0.0], key=uuid.uuid4().hex, created=datetime.now(UTC))
     )
-    look = await here.operator.adopt(SLEEP, handle, OLGA, {"queue": "q"}, DAY)
-    assert (look.task.owner, look.task.tool, look.task.handle) == ("olga", "nap", handle)
-    assert look.task.seen.status is Status.SUCCEEDED
-    assert dict(look.task.options) == {"queue": "q"}
-    assert (await here.operator.adopt(SLEEP, handle, OLGA, {}, DAY)).task.id == look.task.id
-    assert (await here.operator.adopt(SLEEP, handle, Principal(id="ben"), {}, DAY)).task.id != look.task.id
+    observed = await here.operator.adopt(SLEEP, handle, OLGA, {"queue": "q"}, DAY)
+    assert (observed.task.owner, observed.task.tool, observed.task.handle) == ("olga", "nap", handle)
+    assert observed.task.seen.status is Status.SUCCEEDED
+    assert dict(observed.task.options) == {"queue": "q"}
+    assert (await here.operator.adopt(SLEEP, handle, OLGA, {}, DAY)).task.id == observed.task.id
+    assert (await here.operator.adopt(SLEEP, handle, Principal(id="ben"), {}, DAY)).task.id != observed.task.id
     assert here.adapter.calls["start"] == 1
 
 
@@ -287,25 +289,27 @@ async def test_what_cannot_be_adopted_says_why(here: Office) -> None:
 
 async def test_arguments_are_never_shown_and_the_result_only_of_one(here: Office) -> None:
     task = await here.task("echo", {"answer": "of the result"}, input=["a secret argument"])
-    look = await here.operator.find(task.id)
-    look = look._replace(task=replace(look.task, input=["a secret argument"], arguments={"x": "a secret argument"}))
-    everything = f"{render_table([look])}{render_task(look)}{summary_json(look)}{task_json(look)}"
+    observed = await here.operator.find(task.id)
+    observed = observed._replace(
+        task=replace(observed.task, input=["a secret argument"], arguments={"x": "a secret argument"})
+    )
+    everything = f"{render_table([observed])}{render_task(observed)}{summary_json(observed)}{task_json(observed)}"
     assert "secret" not in everything
-    assert "of the result" in render_task(look)
-    assert "of the result" not in f"{render_table([look])}{summary_json(look)}"
+    assert "of the result" in render_task(observed)
+    assert "of the result" not in f"{render_table([observed])}{summary_json(observed)}"
 
 
 async def test_what_workflows_say_does_nothing_to_the_terminal(
     here: Office, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = await here.task("echo", {"answer": "\x1b[2J"})
-    look = await here.operator.find(task.id)
-    loud = replace(look.task.execution, message="\x1b[31mred\r\nsecond")
-    loud_look = look._replace(task=replace(look.task, execution=loud))
-    for text in (render_table([loud_look]), render_task(loud_look), render_facts({"\x1b": "\x07"})):
+    observed = await here.operator.find(task.id)
+    loud = replace(observed.task.execution, message="\x1b[31mred\r\nsecond")
+    loud_observed = observed._replace(task=replace(observed.task, execution=loud))
+    for text in (render_table([loud_observed]), render_task(loud_observed), render_facts({"\x1b": "\x07"})):
         assert "\x1b" not in text
         assert "\r" not in text
-    assert "\n" not in message_of(loud_look.task)
+    assert "\n" not in message_of(loud_observed.task)
     say(f"as last known: \x1b[2J{loud.message}", err=True)
     assert "\x1b" not in capsys.readouterr().err
     found = Finding(ok=True, text="it says \x1b[2J")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_workflows_google.tooling.embed import add_subworkflows
+from mcp_workflows_google.tooling.subworkflows import add_subworkflows
 from mcp_workflows_google_local.language.source import load
 
 from mcp_workflows.sidecar.config.load import load_config

@@ -121,7 +121,7 @@ async def test_its_owner_reads_the_last_state_and_the_reason_and_no_call_is_made
                 async with here.engines.calling(theirs, api=verb):
                     raise AssertionError("the adapter of another engine")
             assert not caught.value.sent
-        assert await here.engines.sweep("jobs", [theirs]) == {}
+        assert await here.engines.describe_many("jobs", [theirs]) == {}
         asked, _ = await here.executions.cancel(theirs)
         assert (asked.cancel_requested is not None, asked.cancel_delivered) == (True, False)
         assert here.engine.calls == {}

@@ -50,8 +50,8 @@ def subject_of(kind: type[MemoryAdapter], name: str = "") -> Subject:
         refused=Role(workflow="nobody-wrote-this"),
         losing_replies=losing_nothing,
         unreachable=lambda: kind(FindableMemorySettings(name=uuid.uuid4().hex, unreachable=True)),
-        patience=0.5,
-        glance=0.2,
+        timeout=0.5,
+        call_timeout=0.2,
     )
 
 
@@ -87,8 +87,8 @@ class Blocking(MemoryAdapter):
 
 @pytest.mark.parametrize("kind", [LongPolling, Blocking])
 async def test_a_describe_that_waits_for_what_runs_is_caught(kind: type[MemoryAdapter]) -> None:
-    found = await said(laws.a_look_at_a_running_execution_never_waits, kind)
-    assert found.startswith("describe() took more than 0.2 s: it is one look, and waits for nothing")
+    found = await said(laws.a_poll_of_a_running_execution_never_waits, kind)
+    assert found.startswith("describe() took more than 0.2 s: it is one poll, and waits for nothing")
 
 
 class SilentAnswer(MemoryAdapter):
@@ -270,7 +270,7 @@ class OnlySaysCancelled(MemoryAdapter):
 @pytest.mark.parametrize(
     ("law", "mutated", "told"),
     [
-        (laws.a_look_does_not_block_the_event_loop, BlockingForLong, "describe() kept the event loop for 2."),
+        (laws.a_poll_does_not_block_the_event_loop, BlockingForLong, "describe() kept the event loop for 2."),
         (laws.a_declined_question_is_not_delivered_as_accepted, YesMan, "a declined question was delivered as"),
         (laws.a_later_answer_does_not_replace_the_first, LastWins, "a later answer replaced the first"),
         (laws.a_cancel_stops_the_work, OnlySaysCancelled, "it ended as cancelled, and the engine still works"),
@@ -292,8 +292,8 @@ async def test_a_mutated_adapter_breaks_the_law_and_a_right_one_keeps_it(
             asks_two=Role(workflow="ask_two"),
             content={"answer": "yes"},
             has_stopped=has_stopped,
-            glance=10,
-            patience=5 if kind is MemoryAdapter else 0.5,
+            call_timeout=10,
+            timeout=5 if kind is MemoryAdapter else 0.5,
         )
         async with subject.new_adapter() as adapter:
             if kind is MemoryAdapter:

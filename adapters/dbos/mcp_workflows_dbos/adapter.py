@@ -42,8 +42,8 @@ from mcp_workflows_dbos.workflow import ANSWER, CHANGES
 
 _CALLS: Final = 8  # calls at a time, each in a thread
 _TIMEOUT: Final = 8  # seconds for one call; the core gives up after ten
-_SWEEP_EVERY: Final = 0.2  # seconds
-_BATCH: Final = 500  # executions of one sweep: three queries
+_BATCH_EVERY: Final = 0.2  # seconds
+_BATCH: Final = 500  # executions of one batch: three queries
 _WITHDRAWN: Final[Mapping[str, JSON]] = {"action": "cancel", "content": None}
 
 _NO_NAME: Final = re.compile(r"[^a-z0-9_-]+")  # characters that no name of a DBOS application has
@@ -203,7 +203,7 @@ class DbosAdapter(Adapter):
     # --- further capabilities
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Read the rows of all executions in two queries; see `Sweeps.describe_many`."""
+        """Read the rows of all executions in two queries; see `DescribesMany.describe_many`."""
         rows = await self._read(lambda tables: tables.rows([ref.handle for ref in refs]))
         return {name: execution_of(row, self._note(row)) for name, row in rows.items()}
 
@@ -211,7 +211,7 @@ class DbosAdapter(Adapter):
     def allowance(self) -> Allowance:
         """Return an allowance without a quota; see `Limited.allowance`."""
         runs = None if self._application is None else self._executor is None or self._executor.outage is None
-        return Allowance(polls_per_second=inf, sweep_every=_SWEEP_EVERY, batch=_BATCH, runs_here=runs)
+        return Allowance(polls_per_second=inf, batch_every=_BATCH_EVERY, batch=_BATCH, runs_here=runs)
 
     async def adopt(self, execution_id: str) -> Ref:
         """Return the reference of an execution by its workflow id; see `Adopts.adopt`."""

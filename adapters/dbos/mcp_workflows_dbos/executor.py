@@ -58,8 +58,8 @@ class _Timing:
     """The constants of the executor, in seconds."""
 
     retry: float = 1.0  # after the lock was taken or the database was away
-    notice: float = 0.25  # DBOS's look for answers, on SQLite: one query for each open question
-    queue: float = 1.0  # DBOS's look for executions that other processes have enqueued
+    notice: float = 0.25  # DBOS's poll for answers, on SQLite: one query for each open question
+    queue: float = 1.0  # DBOS's poll for executions that other processes have enqueued
     blocked: float = 3.0  # a loop that does nothing for so long is blocked
     begin: float = 10.0  # for the workflows to run; a database that answers nothing holds up nobody for longer
     end: float = 5.0  # for the thread to end

@@ -17,7 +17,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
 from adapters.dbos.tests.postgres_server import frozen, new_database
-from mcp_workflows.adapter import Adapter, Adopts, Hints, Limited, Ref, Start, Sweeps
+from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, Hints, Limited, Ref, Start
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Checks, Explains
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
@@ -64,7 +64,7 @@ def subject_of(new_adapter: Callable[[], DbosAdapter], *, refused: str | None = 
 class TestInThisProcess(AdapterContract):
     """Workflows in this process, on SQLite."""
 
-    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, Sweeps})
+    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, DescribesMany})
     lacks = frozenset({"has_stopped", "losing_replies"})
 
     @pytest.fixture
@@ -142,7 +142,7 @@ def hosted_url(postgres_url: str, processes: None) -> Iterator[str]:
 class TestWorkersElsewhere(AdapterContract):
     """Workflows in another process, on PostgreSQL, of which a proxy can lose the reply to a commit."""
 
-    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, Sweeps})
+    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, DescribesMany})
     lacks = frozenset({"has_stopped", "refused"})
 
     @pytest.fixture

@@ -170,7 +170,7 @@ class GoogleAdapter(Adapter):
         return await receive_claim(self._session.client, self._notes, body)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Return the executions that still run, by ListExecutions, with their questions; see `Sweeps.describe_many`."""
+        """Return those that still run, by ListExecutions, with questions; see `DescribesMany.describe_many`."""
         return await describe_many(self._session.listings, self._notes, refs)
 
     @property

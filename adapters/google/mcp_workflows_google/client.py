@@ -70,9 +70,9 @@ FULL_PAGE: Final = 50  # executions with argument (32 KB) and result (512 KB) fi
 BASIC_PAGE: Final = 1000  # Google's maximum
 _WORKFLOWS_PAGE: Final = 500
 _CALLBACKS_PAGE: Final = 100
-_SWEEP_EVERY: Final = 2.0  # seconds
+_BATCH_EVERY: Final = 2.0  # seconds
 _BATCH: Final = 10_000  # executions in 10 lists
-_UNLIMITED_LOOKS: Final = 50.0  # per second, where no quota is known
+_UNLIMITED_POLLS: Final = 50.0  # per second, where no quota is known
 _CALLBACK: Final = re.compile(r"/v1/(?P<execution>projects/[^?#]+?)/callbacks?/")
 _MOST_PAIRS: Final = 1000  # remembered pairs of projects
 
@@ -289,12 +289,12 @@ class Client:
     @property
     def allowance(self) -> Allowance:
         """The rate of reads that this process may make now."""
-        sweep = _SWEEP_EVERY if self._caller.quota is None else max(_SWEEP_EVERY, 1 / self.refill("list_executions"))
+        every = _BATCH_EVERY if self._caller.quota is None else max(_BATCH_EVERY, 1 / self.refill("list_executions"))
         return Allowance(
-            polls_per_second=min(self.refill("get_execution"), _UNLIMITED_LOOKS),
-            sweep_every=sweep,
+            polls_per_second=min(self.refill("get_execution"), _UNLIMITED_POLLS),
+            batch_every=every,
             batch=_BATCH,
-            burst=int(min(self._caller.bucket("get_execution").spare, _UNLIMITED_LOOKS)),
+            burst=int(min(self._caller.bucket("get_execution").spare, _UNLIMITED_POLLS)),
         )
 
     @property

@@ -232,7 +232,7 @@ class HttpClient:
 def _names_no_callback(record: logging.LogRecord) -> bool:
     """Return whether a log record of the HTTP client is safe: URLs of callbacks are secrets.
 
-    Lists of callbacks are left out too: each look at a gate makes one.
+    Lists of callbacks are left out too: each poll of a gate makes one.
     """
     return "/callbacks" not in record.getMessage()
 

@@ -123,7 +123,7 @@ def listings(client: Client) -> Listings:
 
 
 async def describe_many(known: Listings, notes: ExecutionNotes, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-    """Return the executions that still run, by handle, with their questions; see `Sweeps.describe_many`.
+    """Return the executions that still run, by handle, with their questions; see `DescribesMany.describe_many`.
 
     Executions with an answer that may not have arrived are left out: only `describe` can tell their open questions.
 

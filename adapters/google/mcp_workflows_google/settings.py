@@ -281,7 +281,7 @@ class GoogleOptions(BaseModel):
 
     progress: bool = Field(
         default=True,
-        description="Whether a look at a running execution reads the step it is in (view FULL, which brings argument "
+        description="Whether a poll of a running execution reads the step it is in (view FULL, which brings argument "
         "and result along). `false`: only whether it runs, until it has ended. A tool with gates reads it anyway.",
     )
 

@@ -12,7 +12,7 @@ import anyio
 import httpx2
 from google.api_core.exceptions import FailedPrecondition
 from mcp_workflows_google import GoogleAdapter, GoogleSettings
-from mcp_workflows_google.tooling.embed import add_subworkflows
+from mcp_workflows_google.tooling.subworkflows import add_subworkflows
 from starlette.applications import Starlette
 from starlette.routing import Mount
 

@@ -17,8 +17,8 @@ from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.check import check_engine, check_workflow, service_account_email, verify
-from mcp_workflows_google.tooling.embed import add_subworkflows
 from mcp_workflows_google.tooling.explain import explain
+from mcp_workflows_google.tooling.subworkflows import add_subworkflows
 
 from adapters.google.tests.injecting import Fault, Injecting, Reply
 from adapters.google.tests.stubbed import settings as settings_of

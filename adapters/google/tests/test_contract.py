@@ -18,6 +18,7 @@ from adapters.google.tests.cloud import called_at, environment
 from mcp_workflows.adapter import (
     Adapter,
     Adopts,
+    DescribesMany,
     Hints,
     Limited,
     Routes,
@@ -71,7 +72,7 @@ class TestGoogleAdapter(CloudContract):
     """Against the local engine, through a proxy that can lose replies; questions come in over HTTP."""
 
     starts = StartGuarantee.FINDABLE
-    capabilities = frozenset({Adopts, Checks, Explains, Exposes, Hints, Limited, Routes, Sweeps, Terminates})
+    capabilities = frozenset({Adopts, Checks, Explains, Exposes, Hints, Limited, Routes, DescribesMany, Terminates})
 
     @pytest.fixture
     async def subject(self, anyio_backend: str, stage: Stage) -> AsyncIterator[Subject]:

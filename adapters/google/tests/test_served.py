@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import anyio
 import pytest
-from mcp_workflows_google.tooling.embed import add_subworkflows
+from mcp_workflows_google.tooling.subworkflows import add_subworkflows
 from typer.testing import CliRunner
 
 from adapters.google.tests.cloud import ASKS, GoogleCloud, deliver, environment

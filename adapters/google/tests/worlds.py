@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mcp_workflows_google.tooling.embed import embedded_files
+from mcp_workflows_google.tooling.subworkflows import embedded_files
 from mcp_workflows_google_local.language.errors import Tag, failure
 from mcp_workflows_google_local.language.host import Path, Step
 from mcp_workflows_google_local.language.source import load

@@ -46,7 +46,7 @@ from mcp_workflows_http.start import find_executions, start_execution
 from mcp_workflows_http.tooling import HttpTooling
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
-_SWEEP_EVERY: Final = 5.0  # seconds at least between two batches
+_BATCH_EVERY: Final = 5.0  # seconds at least between two batches
 _BATCH: Final = 1000  # executions of one list
 _CANCEL_AGAIN: Final = 0.1  # seconds between two polls of an execution that cannot be cancelled yet
 _LISTS_SHARE: Final = 0.4  # of the rate limit, where the API has lists; starts, answers and searches get the rest
@@ -213,7 +213,7 @@ class HttpAdapter(Adapter):
         share = _POLLS_SHARE if self._listings is None else _POLLS_SHARE_BESIDE_LISTS
         return Allowance(
             polls_per_second=self._client.refill * share / requests,
-            sweep_every=_SWEEP_EVERY if self._listings is None else max(_SWEEP_EVERY, self._listings.every),
+            batch_every=_BATCH_EVERY if self._listings is None else max(_BATCH_EVERY, self._listings.every),
             batch=_BATCH,
             burst=int(min(self._client.spare / requests, _BATCH)),
         )

@@ -270,7 +270,7 @@ class HttpSettings(ApiDefinition):
 
     @property
     def definition(self) -> Mapping[str, JSON]:
-        """The part that says how executions are looked at, as JSON: a task keeps it from its start on."""
+        """The part that says how executions are polled, as JSON: a task keeps it from its start on."""
         found: Mapping[str, JSON] = self.model_dump(
             mode="json", by_alias=True, exclude_none=True, include=set(ApiDefinition.model_fields) - _NOT_OF_A_TASK
         )

@@ -31,6 +31,6 @@ async def subject_of(url: str, roles: dict[str, Any], **settings: Any) -> AsyncG
             unreachable=lambda: adapter_of(url="http://127.0.0.1:1", auth={"bearer": "s3cret"}, **settings),
             secret="s3cret",
             losing_replies=losing_replies,
-            patience=150,  # these engines start processes; Toil may take 60 s to say that a run is cancelled
+            timeout=150,  # these engines start processes; Toil may take 60 s to say that a run is cancelled
             **roles,
         )

@@ -13,7 +13,7 @@ from mcp_workflows_http import HttpAdapter, HttpSettings
 
 from adapters.http.tests.jobs_api import DEFINITION, FIND, LIST, jobs_api
 from adapters.http.tests.listing import ListingContract
-from mcp_workflows.adapter import Adapter, Limited, StartGuarantee, Sweeps
+from mcp_workflows.adapter import Adapter, DescribesMany, Limited, StartGuarantee
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 
@@ -59,7 +59,7 @@ WITHOUT_QUESTIONS = frozenset({"has_stopped", "asks", "asks_two"})
 class TestKeyed(ListingContract):
     """An API that dedupes by key, and lists those that run."""
 
-    capabilities = frozenset({Checks, Limited, Sweeps})
+    capabilities = frozenset({Checks, Limited, DescribesMany})
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:

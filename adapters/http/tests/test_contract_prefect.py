@@ -14,7 +14,7 @@ from mcp_workflows_http import HttpAdapter
 from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.prefect_engine import Prefect
 from adapters.http.tests.real import subject_of
-from mcp_workflows.adapter import Adapter, HasLogs, Limited, Status, Sweeps
+from mcp_workflows.adapter import Adapter, DescribesMany, HasLogs, Limited, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import Role, Subject
@@ -46,7 +46,7 @@ def repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestPrefect(ListingContract):
     """KEYED: by the idempotency key of a flow."""
 
-    capabilities = frozenset({Checks, HasLogs, Limited, Sweeps})
+    capabilities = frozenset({Checks, HasLogs, Limited, DescribesMany})
     lacks = frozenset({"asks_two", "has_stopped"})
 
     @pytest.fixture

@@ -13,7 +13,7 @@ from adapters.http.tests.buildbot_engine import Buildbot
 from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.real import subject_of
 from adapters.http.tests.toil_engine import Toil
-from mcp_workflows.adapter import Adapter, HasLogs, Limited, Ref, StartGuarantee, Status, Sweeps
+from mcp_workflows.adapter import Adapter, DescribesMany, HasLogs, Limited, Ref, StartGuarantee, Status
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject
@@ -27,7 +27,7 @@ class TestBuildbot(ListingContract):
     """FINDABLE: the key is in the reason of the build."""
 
     starts = StartGuarantee.FINDABLE
-    capabilities = frozenset({Checks, HasLogs, Limited, Sweeps})
+    capabilities = frozenset({Checks, HasLogs, Limited, DescribesMany})
     lacks = frozenset({"asks", "asks_two", "has_stopped"})
 
     @pytest.fixture
@@ -58,7 +58,7 @@ class TestBuildbot(ListingContract):
 
 async def cancel_until_taken(subject: Subject, adapter: Adapter, ref: Ref) -> None:
     """Cancel as the core does: a cancellation that gets no answer in time is sent again."""
-    with anyio.fail_after(subject.patience):
+    with anyio.fail_after(subject.timeout):
         while True:
             try:
                 return await adapter.cancel(ref)

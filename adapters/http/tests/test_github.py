@@ -215,11 +215,11 @@ async def test_a_sweep_asks_for_each_status_and_a_run_that_waits_differs_from_on
 
 async def test_lists_come_as_often_as_their_calls_fit_their_share_of_the_limit() -> None:
     async with scene("github-actions", "deploy.yml", **HERE) as found:
-        assert found.adapter.allowance.sweep_every == 5
+        assert found.adapter.allowance.batch_every == 5
         found.vendor.replies[LISTED] = {"total_count": 0, "workflow_runs": []}
         await found.adapter.describe_many([Ref(workflow="deploy.yml", handle=await started(found))])
         a_second = 5000 * 0.5 * 5 / 6 / 3600  # half of GitHub's limit, a sixth of which may come at once
-        assert found.adapter.allowance.sweep_every == pytest.approx(5 / (a_second * 0.4 * 0.8))
+        assert found.adapter.allowance.batch_every == pytest.approx(5 / (a_second * 0.4 * 0.8))
 
 
 async def test_a_workflow_that_cannot_be_listed_does_not_hide_those_of_another() -> None:

@@ -12,7 +12,7 @@ from mcp_workflows_http import HttpAdapter, HttpSettings
 from mcp_workflows_http.presets import preset_names, presets, read_preset
 from pydantic import ValidationError
 
-from mcp_workflows.adapter import Sweeps
+from mcp_workflows.adapter import DescribesMany
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.load import load_config
 
@@ -218,5 +218,5 @@ def test_a_file_of_ones_own_that_is_no_preset_is_told_with_its_line(tmp_path: Pa
 
 def test_a_list_that_hides_questions_is_not_used_where_there_are_some() -> None:
     ask = {"message": "Ship it?", "send": "POST /answers"}
-    assert isinstance(HttpAdapter(settings(preset="buildbot")), Sweeps)
-    assert not isinstance(HttpAdapter(settings(preset="buildbot", asks={"approve": ask})), Sweeps)
+    assert isinstance(HttpAdapter(settings(preset="buildbot")), DescribesMany)
+    assert not isinstance(HttpAdapter(settings(preset="buildbot", asks={"approve": ask})), DescribesMany)

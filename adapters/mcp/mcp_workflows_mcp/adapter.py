@@ -248,7 +248,7 @@ class McpAdapter(Adapter):
     @property
     def allowance(self) -> Allowance:
         """The polls in a second; see `Limited.allowance`."""
-        return Allowance(polls_per_second=self._settings.polls_per_second, sweep_every=_LONGEST_PAUSE, batch=1)
+        return Allowance(polls_per_second=self._settings.polls_per_second, batch_every=_LONGEST_PAUSE, batch=1)
 
     async def _find(self, how: Search, start: Start) -> str | None:
         """Return the oldest execution of a key, and cancel the later ones; see `Finds.find`."""

@@ -124,12 +124,12 @@ class _OfClient(Credentials):
         if refused.status_code not in _MAY_NEED_A_TOKEN:
             return
         flow = self._client.async_auth_flow(request)
-        was_told = False
+        was_notified = False
         try:
             needed = await anext(flow)
-            while needed is not request or not was_told:
+            while needed is not request or not was_notified:
                 if needed is request:
-                    was_told, answer = True, refused
+                    was_notified, answer = True, refused
                 else:
                     needed.extensions.setdefault("timeout", httpx2.Timeout(_TOKEN_SECONDS).as_dict())
                     answer = await _body_of((yield needed))

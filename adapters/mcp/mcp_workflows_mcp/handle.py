@@ -19,7 +19,7 @@ _LONGEST_SHOWN: Final = 200  # characters
 
 
 class HandleKind(StrEnum):
-    """The way in which an execution is looked at."""
+    """The way in which an execution is polled."""
 
     SPLIT = "split"  # by the tools of the definition
     TASK = "task"  # it is a task of the server's own

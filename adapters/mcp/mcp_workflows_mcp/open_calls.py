@@ -38,7 +38,7 @@ _KEPT_RESULT: Final = timedelta(days=30)
 _PASSED_ON: Final = timedelta(days=1)
 _NOTE_EVERY: Final = 10.0  # seconds between two notes that a call is still open
 _LOST_AFTER: Final = 35.0  # seconds without such a note: its process is gone
-_LISTEN_EVERY: Final = 1.0  # seconds between two looks for answers that another replica took
+_LISTEN_EVERY: Final = 1.0  # seconds between two polls for answers that another replica took
 _CANDIDATES_SECONDS: Final = 60.0  # for all calls but one to end, so that a question must be of that one
 _MOST: Final = 1000  # ended calls that are remembered here
 _ABANDONED_SECONDS: Final = 600.0  # in which a request that nobody waits for any more may still lead to a question

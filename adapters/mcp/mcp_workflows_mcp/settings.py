@@ -129,7 +129,7 @@ class McpSettings(ToolsDefinition):
 
     @property
     def definition(self) -> Mapping[str, JSON]:
-        """The part that says how executions are looked at, as JSON: a task keeps it from its start on."""
+        """The part that says how executions are polled, as JSON: a task keeps it from its start on."""
         found: Mapping[str, JSON] = self.model_dump(
             mode="json", by_alias=True, exclude_none=True, include=set(ToolsDefinition.model_fields)
         )

@@ -40,7 +40,7 @@ def task_of(context: ClientRequestContext) -> str | None:
 
 
 class UpstreamTasks:
-    """Looks at tasks, answers and cancels them."""
+    """Polls tasks, answers and cancels them."""
 
     def __init__(self, upstream: Upstream, elicitations: Elicitations) -> None:
         self._upstream = upstream

@@ -139,7 +139,7 @@ class StepFunctionsAdapter(Adapter):
         machine = await opened.machines.find_startable(start.workflow, express=options.express)
         request = start_request(start, machine, text, caller)
         if options.express:
-            return opened.express.start(request, options.patience)
+            return opened.express.start(request, options.express_timeout)
         arn = await start_execution(opened.client, request)
         opened.listings.note_running(arn)
         return arn
@@ -212,7 +212,7 @@ class StepFunctionsAdapter(Adapter):
         return options.get("express") is True
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Return those that still run, by ListExecutions; see `Sweeps.describe_many`."""
+        """Return those that still run, by ListExecutions; see `DescribesMany.describe_many`."""
         return await self._opened.listings.describe_many(refs)
 
     @property
@@ -251,7 +251,7 @@ async def _send(client: Client, delivery: AnswerCall) -> bool:
 
 
 def listings(client: Client) -> Listings:
-    """Return the lists of running executions by state machine, for a cheap look at many executions."""
+    """Return the lists of running executions by state machine, for a cheap poll of many executions."""
 
     async def running(machine: str) -> RunningNames:
         params: dict[str, Any] = {"stateMachineArn": machine, "statusFilter": "RUNNING", "maxResults": PAGE}

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 READS: Final = ("describe_", "get_", "list_", "receive_")
 _PATIENCE: Final = {True: 1.0, False: 4.0}  # seconds that a read (True), a write (False) waits for a token
-_FOR_WRITES: Final = 4  # one place in four is reserved for writes: slow looks never delay an answer or a cancel
+_FOR_WRITES: Final = 4  # one place in four is reserved for writes: slow polls never delay an answer or a cancel
 _WRITE_GRACE: Final = 1.0  # seconds: a write is abandoned a little after its thread should have ended
 _RESOURCES: Final = ("executionArn", "stateMachineArn", "stateMachineAliasArn", "resourceArn", "QueueUrl")
 _DESCRIBE_OPERATIONS: Final = ("describe_execution", "get_execution_history")
@@ -115,13 +115,13 @@ class Client:
 
     @property
     def allowance(self) -> Allowance:
-        """The rate of looks for this process now. A look at a running execution makes two calls: the scarcer counts."""
-        looks = min(map(self.refill, _DESCRIBE_OPERATIONS))
-        sweep = _LISTING_INTERVAL if self._quota is None else max(_LISTING_INTERVAL, 1 / self.refill("list_executions"))
+        """The rate of polls for this process now. A poll of a running execution makes two calls: the scarcer counts."""
+        polls = min(map(self.refill, _DESCRIBE_OPERATIONS))
+        every = _LISTING_INTERVAL if self._quota is None else max(_LISTING_INTERVAL, 1 / self.refill("list_executions"))
         spare = min(self._bucket(operation).spare for operation in _DESCRIBE_OPERATIONS)
         return Allowance(
-            polls_per_second=min(looks, _UNLIMITED_DESCRIBES),
-            sweep_every=sweep,
+            polls_per_second=min(polls, _UNLIMITED_DESCRIBES),
+            batch_every=every,
             batch=_BATCH,
             burst=int(min(spare, _UNLIMITED_DESCRIBES)),
         )
@@ -239,9 +239,9 @@ class Client:
             return await (await begin_call(work, *limiters, errors=FOREIGN)).outcome()
         raise EngineUnavailable(f"{call.engine_name}: no answer within {kind.seconds:g} s", sent=attempts.reached)
 
-    async def _wait_for_quota(self, bucket: Bucket, operation: str, patience: float) -> None:
+    async def _wait_for_quota(self, bucket: Bucket, operation: str, time_limit: float) -> None:
         """Wait briefly for a token of the quota."""
-        if not await bucket.turn(patience):
+        if not await bucket.turn(time_limit):
             raise EngineUnavailable(
                 f"{operation} is held back here, so that the quota of the account in {self.region} lasts: ask later",
                 sent=False,

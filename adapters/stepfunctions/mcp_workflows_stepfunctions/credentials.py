@@ -28,7 +28,7 @@ from mcp_workflows_stepfunctions.settings import AssumeRole
 _EARLY: Final = 900  # seconds before its end that a session is renewed, as botocore does it
 MAX_SESSIONS: Final = 1000  # sessions of callers that are kept
 _CALLER: ContextVar[str | None] = ContextVar("mcp_workflows_stepfunctions_caller", default=None)
-_LOOK_AGAIN: Final = 2.0  # seconds: the last place to look is a metadata service, which may not be there
+_RETRY_AFTER: Final = 2.0  # seconds: the last place to look is a metadata service, which may not be there
 
 
 class LazyCredentials(Credentials):  # type: ignore[misc]  # botocore has no types
@@ -39,7 +39,7 @@ class LazyCredentials(Credentials):  # type: ignore[misc]  # botocore has no typ
         self._chain = chain
         self._found: Any = None  # botocore's Credentials
         self._missed = float("-inf")
-        self._looking = threading.Lock()
+        self._lock = threading.Lock()
 
     def get_frozen_credentials(self) -> Any:
         """Return the credentials. Any: botocore's ReadOnlyCredentials.
@@ -49,8 +49,8 @@ class LazyCredentials(Credentials):  # type: ignore[misc]  # botocore has no typ
             CredentialRetrievalError: a credential_process of the profile, for example, returns something else.
         """
         try:
-            with self._looking:
-                if self._found is None and time.monotonic() - self._missed > _LOOK_AGAIN:
+            with self._lock:
+                if self._found is None and time.monotonic() - self._missed > _RETRY_AFTER:
                     self._found = self._chain.load_credentials()
                     self._missed = float("-inf") if self._found else time.monotonic()
                 found = self._found
@@ -62,7 +62,7 @@ class LazyCredentials(Credentials):  # type: ignore[misc]  # botocore has no typ
 
     def forget(self) -> None:
         """Look again with the next call: AWS has rejected these, and their file may have been renewed."""
-        with self._looking:
+        with self._lock:
             self._found = None
 
 

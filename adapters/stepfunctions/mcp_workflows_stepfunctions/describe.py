@@ -1,6 +1,6 @@
 """The state of an execution: DescribeExecution, and while it runs its history; and how it ended, for people.
 
-Histories are read incrementally: each look reads only new events. A forgotten history is read again.
+Histories are read incrementally: each poll reads only new events. A forgotten history is read again.
 Express executions run within one call of at most 5 minutes, and cannot be looked up later. So the adapter keeps them
 in memory: a handle is valid in this process only, and a start is made once.
 Sources: https://docs.aws.amazon.com/step-functions/latest/apireference/API_DescribeExecution.html,
@@ -88,7 +88,7 @@ async def describe_execution(client: Client, reader: HistoryReader, console: Con
         seen = ended_execution(found["status"], found)
     elif not StepFunctionsOptions.read(ref.options).history:
         seen = Execution(status=Status.RUNNING)
-    else:  # an end since the call before shows in the next look
+    else:  # an end since the call before shows in the next poll
         seen = running_execution(await reader.read(ref.handle, ref.gates), ref.gates)
     return replace(seen, execution_id=ref.handle, url=console.page(ref.handle))
 
@@ -337,7 +337,7 @@ async def _feed(history: History, events: Sequence[Any]) -> None:  # Any: events
             began = time.monotonic()
 
 
-KEPT_EXPRESS: Final = 1_000  # ended executions; a waiting call looks within seconds
+KEPT_EXPRESS: Final = 1_000  # ended executions; a waiting call polls within seconds
 _PREFIX: Final = "express:"
 _GRACE: Final = 10.0  # seconds between the end and the stored outcome
 
@@ -350,11 +350,11 @@ class ExpressExecutions:
         self._group = group
         self._executions: OrderedDict[str, Execution] = OrderedDict()
 
-    def start(self, request: StartRequest, patience: timedelta) -> str:
+    def start(self, request: StartRequest, time_limit: timedelta) -> str:
         """Begin to run an execution, and return its handle, from which another process can read only the start time."""
         handle = f"{_PREFIX}{time.time():.0f}:{request.name}"
         self._executions[handle] = Execution(status=Status.RUNNING, execution_id=request.name)
-        self._group.start_soon(self._run, handle, request, patience.total_seconds())
+        self._group.start_soon(self._run, handle, request, time_limit.total_seconds())
         return handle
 
     def describe(self, ref: Ref) -> Execution:
@@ -366,18 +366,18 @@ class ExpressExecutions:
         found = self._executions.get(ref.handle)
         if found is not None:
             return found
-        patience = StepFunctionsOptions.read(ref.options).patience.total_seconds()
+        time_limit = StepFunctionsOptions.read(ref.options).express_timeout.total_seconds()
         began, _, _ = ref.handle.removeprefix(_PREFIX).partition(":")
-        if time.time() < (float(began) if began.isdigit() else 0.0) + patience + _GRACE:
+        if time.time() < (float(began) if began.isdigit() else 0.0) + time_limit + _GRACE:
             text = "only the process that started an Express execution hears how it ends"
             raise EngineUnavailable(text, silent=False)
         text = "its outcome is not known, and it is not started again: the process that waited for it is gone"
         return _failed(text, "OutcomeUnknown")
 
-    async def _run(self, handle: str, request: StartRequest, patience: float) -> None:
+    async def _run(self, handle: str, request: StartRequest, time_limit: float) -> None:
         """Run an execution to its end; a started call is never stopped."""
-        seen = _failed(f"it did not end within {patience:g} s, and may still go on", "States.Timeout")
-        with anyio.move_on_after(patience):
+        seen = _failed(f"it did not end within {time_limit:g} s, and may still go on", "States.Timeout")
+        with anyio.move_on_after(time_limit):
             try:
                 reply = await self._client.run_sync(caller=request.caller, **request.params)
                 seen = replace(ended_execution(reply["status"], reply), execution_id=str(reply["executionArn"]))

@@ -71,11 +71,11 @@ def named_executions(body: str, region: str, account: str | None) -> frozenset[s
     The first of these that names any counts: `detail.executionArn`, EventBridge's `resources`, any other place in the
     event. Inputs, outputs and task tokens are not read.
     """
-    found = (frozenset(_executions(look, region, account)) for look in _looks(_opened(body)))
+    found = (frozenset(_executions(detail, region, account)) for detail in _details(_opened(body)))
     return next((arns for arns in found if arns), frozenset[str]())
 
 
-def _looks(event: object) -> Iterator[object]:
+def _details(event: object) -> Iterator[object]:
     """Return the parts of an event to search, the best first. A rule may pass on only a part of the event."""
     if not isinstance(event, dict):
         yield event

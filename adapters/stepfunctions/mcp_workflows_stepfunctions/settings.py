@@ -237,7 +237,7 @@ class StepFunctionsOptions(BaseModel):
     )
     history: bool = Field(
         default=True,
-        description="Whether a look at a running execution reads its history: for questions, gates, the state it is "
+        description="Whether a poll of a running execution reads its history: for questions, gates, the state it is "
         "in and the progress of a Map. `false` saves one call of a scarce quota where nobody is asked.",
     )
 
@@ -284,6 +284,6 @@ class StepFunctionsOptions(BaseModel):
         return name
 
     @property
-    def patience(self) -> timedelta:
+    def express_timeout(self) -> timedelta:
         """The longest time that a call waits for an Express execution."""
         return self.timeout or LONGEST_EXPRESS

@@ -51,7 +51,7 @@ ALL_OF_A_TOOL = [
         [f"{MACHINES}:orders"],
     ),
     allow(
-        "LookReadStop",
+        "PollReadStop",
         ["states:DescribeExecution", "states:GetExecutionHistory", "states:StopExecution"],
         [f"{EXECUTIONS}:orders:*"],
     ),
@@ -123,7 +123,7 @@ async def test_a_version_or_alias_is_the_machine_under_a_condition() -> None:
             {"ForAnyValue:StringEquals": {"states:StateMachineQualifier": ["3"]}},
         ),
     ]
-    assert [each["Sid"] for each in found if "Condition" not in each] == ["DescribeList", "LookReadStop"]
+    assert [each["Sid"] for each in found if "Condition" not in each] == ["DescribeList", "PollReadStop"]
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ class TemporalAdapter(Adapter):
             return await adopt(frontend, execution_id)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Send one ListWorkflowExecutions for each 200 of them; see `Sweeps.describe_many`."""
+        """Send one ListWorkflowExecutions for each 200 of them; see `DescribesMany.describe_many`."""
         frontend = self._frontend
         async with frontend.call():
             return await describe_many(frontend, refs)

@@ -56,11 +56,11 @@ from mcp_workflows_temporal.settings import Place
 
 UPDATE_SHARE = 0.25  # of the total time, 2 s of 8: a live worker takes some 20 ms, without one a signal does it
 REMEMBERED = 1000  # runs, task queues
-REMEMBERED_ENDS = 50  # each is taken by the look that follows within milliseconds
+REMEMBERED_ENDS = 50  # each is taken by the poll that follows within milliseconds
 LONGEST_POLL = timedelta(seconds=60)  # Temporal itself answers with an empty page after some 20 s
 STILL_POLLING = timedelta(seconds=90)  # one poll takes up to 60 s; Temporal remembers pollers for 5 minutes
 GOOD_FOR = 5.0  # seconds that the pollers of a task queue count
-QUEUE_SECONDS = 1.0  # a look must not fail because the task queue is not described
+QUEUE_SECONDS = 1.0  # a poll must not fail because the task queue is not described
 
 WORKFLOWS = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
 ACTIVITIES = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY

@@ -1,4 +1,4 @@
-"""The state of an execution: one look, or a cheap one at many."""
+"""The state of an execution: one poll, or a cheap one of many."""
 
 from __future__ import annotations
 

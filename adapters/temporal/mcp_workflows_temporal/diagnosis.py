@@ -57,7 +57,7 @@ def _datetime(at: datetime | Timestamp) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A reason why an execution makes no progress; its text is stable between looks, or lastUpdatedAt would move."""
+    """A reason why an execution makes no progress; its text is stable between polls, or lastUpdatedAt would move."""
 
     text: str
     advice: str

@@ -62,7 +62,7 @@ CONNECT_FAILED = "Failed client connect"  # the beginning of the SDK's RuntimeEr
 class Call:
     """An async context manager that bounds all calls made inside to some seconds in total, retries of the SDK included.
 
-    One class with one cancel scope, as each look makes one.
+    One class with one cancel scope, as each poll makes one.
 
     Raises:
         EngineError: see `ERRORS` and `CONNECT_FAILURES`; no other error of Temporal comes out.

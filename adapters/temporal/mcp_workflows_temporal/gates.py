@@ -1,6 +1,6 @@
 """The gates of executions: which are open, and the delivery of their answers.
 
-The keys of questions are made of event ids, so a restart or another replica gives the same keys. A look reads only the
+The keys of questions are made of event ids, so a restart or another replica gives the same keys. A poll reads only the
 events that are new since the last one, and sends a query again only when its result may have changed.
 """
 
@@ -41,7 +41,7 @@ from mcp_workflows_temporal.gate_rules import (
 from mcp_workflows_temporal.payloads import UndecodableError, decode, read_failure
 
 PAGE = 100  # events
-PAGES_PER_LOOK = 100  # some 4 ms each; the next look continues where this one stopped
+PAGES_PER_POLL = 100  # some 4 ms each; the next poll continues where this one stopped
 QUERY_EVERY = 5.0  # seconds, while nothing happens in the history
 QUERIES_AT_ONCE = 5  # of one execution
 LONGEST_TEXT = 200  # characters of Temporal's own words
@@ -222,7 +222,7 @@ class HistoryReader:
         if cached is None or cached.summary.high < run.length:
             cached = self._cache[key] = await _newest(run, wanted, cached)
         pages = 0
-        while cached.before and not is_enough(cached.summary) and (patient or pages < PAGES_PER_LOOK):
+        while cached.before and not is_enough(cached.summary) and (patient or pages < PAGES_PER_POLL):
             page = await run.frontend.history_page(run.execution, PAGE, cached.before)
             older = summarize(page.history.events[::-1], wanted)
             summary = join(older, cached.summary) if older else cached.summary
@@ -232,11 +232,11 @@ class HistoryReader:
 
 
 async def _newest(run: Run, wanted: EventFilter, cached: CachedHistory | None) -> CachedHistory:
-    """Join the events since the last look to the cached ones; drop these if too many are new to read at once."""
+    """Join the events since the last poll to the cached ones; drop these if too many are new to read at once."""
     high = cached.summary.high if cached else 0
     top: HistorySummary | None = None
     before = b""
-    for _ in range(PAGES_PER_LOOK):
+    for _ in range(PAGES_PER_POLL):
         page = await run.frontend.history_page(run.execution, min(PAGE, max(run.length - high, 1)), before)
         before = page.next_page_token
         new = summarize((event for event in page.history.events[::-1] if event.event_id > high), wanted)

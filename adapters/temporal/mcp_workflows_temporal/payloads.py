@@ -1,4 +1,4 @@
-"""Payloads to JSON, failures to words. The codec is the user's code: a look must not fail, whatever it raises."""
+"""Payloads to JSON, failures to words. The codec is the user's code: a poll must not fail, whatever it raises."""
 
 from __future__ import annotations
 

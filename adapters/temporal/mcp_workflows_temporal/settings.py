@@ -237,7 +237,7 @@ class Place:
         """Return the Web UI's page of one execution."""
         if self.ui is None:
             return None
-        # Most ids need no quotation, and each look asks.
+        # Most ids need no quotation, and each poll asks.
         parts = [
             part if _PLAIN.fullmatch(part) else quote(part, safe="") for part in (self.namespace, workflow_id, run_id)
         ]

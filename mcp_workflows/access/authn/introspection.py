@@ -138,13 +138,13 @@ class IntrospectionVerifier:
             raise TokenRefused("it has expired")
         return found
 
-    async def look(self) -> str:
+    async def probe(self) -> str:
         """Say for people that the issuer could be asked now; ask about a token that nobody has.
 
         Raises:
             IssuerUnavailable: it could not.
         """
-        found = await self._told(f"{self.prefix}{secrets.token_urlsafe(16)}")
+        found = await self._introspect(f"{self.prefix}{secrets.token_urlsafe(16)}")
         if isinstance(found, IssuerUnavailable):
             raise found
         return f"{self.endpoint} answers"
@@ -163,7 +163,7 @@ class IntrospectionVerifier:
         asking = self._asking[name] = _Asking()
         try:
             asked = self._clock()
-            asking.found = await self._told(token, known=name in self._good)
+            asking.found = await self._introspect(token, known=name in self._good)
             self._keep(name, _Answer(found=asking.found, until=asked + self._seconds(asking.found)))
             return asking.found
         finally:
@@ -174,7 +174,7 @@ class IntrospectionVerifier:
         cache = self._settings.cache.total_seconds()
         return min(cache, AGAIN) if isinstance(found, IssuerUnavailable) else cache
 
-    async def _told(self, token: str, *, known: bool = False) -> Found:
+    async def _introspect(self, token: str, *, known: bool = False) -> Found:
         try:
             async with self._turns.taken(known=known):
                 return self._read(await self._fetching.post(self.endpoint, self._form(token), self._headers()))
@@ -195,10 +195,10 @@ class IntrospectionVerifier:
             return str(error)
 
     def _keep(self, name: bytes, answer: _Answer) -> None:
-        untold = name in self._good and isinstance(answer.found, IssuerUnavailable)
+        unanswered = name in self._good and isinstance(answer.found, IssuerUnavailable)
         for each in (self._good, self._others):
             each.pop(name, None)
-        answers = self._good if untold or isinstance(answer.found, Identity) else self._others
+        answers = self._good if unanswered or isinstance(answer.found, Identity) else self._others
         answers[name] = answer
         while len(answers) > MOST_ANSWERS:
             answers.popitem(last=False)

@@ -86,7 +86,7 @@ class KeySet:
             raise KeysUnavailable("its key is not known; the keys of its issuer were fetched a moment ago")
         raise TokenRefused("its issuer has no such key")
 
-    async def look(self) -> int:
+    async def probe(self) -> int:
         """Return the number of keys now, for a check beforehand.
 
         Raises:

@@ -153,13 +153,13 @@ class JwtVerifier:
         key = await self.keys.get(head.key, head.algorithm)
         return self._reading.identity(decode_token(token, key, leeway=self._reading.skew, required=_REQUIRED))
 
-    async def look(self) -> str:
+    async def probe(self) -> str:
         """Say for people that tokens could be verified now.
 
         Raises:
             KeysUnavailable: they could not.
         """
-        count = await self.keys.look()
+        count = await self.keys.probe()
         return f"{self.keys} can be had: {count}"
 
 

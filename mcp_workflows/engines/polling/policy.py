@@ -37,14 +37,14 @@ class PollingPolicy:
     interest: float = 10.0  # at least
     forget_after: float = 60.0  # their states are in the store
 
-    # sweeps: one call for many executions
-    sweep_from: int = 20  # executions: fewer are polled one by one
-    sweep_every: float = 0.2  # at least: engines take fewer lists than polls
-    batch: int = 500  # executions of one sweep
-    confirm_every: float = 60.0  # sweeps lag behind and do not show everything
-    confirmed_at_once: int = 10  # polls after one sweep, at entries whose last poll is long ago
-    sweep_check_every: float = 1.0  # between two checks for something to sweep
-    sweep_pauses: tuple[float, float] = (1.0, 30.0)  # after a sweep that failed: from, to
+    # batches: one call for many executions
+    batch_from: int = 20  # executions: fewer are polled one by one
+    batch_every: float = 0.2  # at least: engines take fewer lists than polls
+    batch: int = 500  # executions of one batch
+    confirm_every: float = 60.0  # batches lag behind and do not show everything
+    confirmed_at_once: int = 10  # polls after one batch, at entries whose last poll is long ago
+    batch_check_every: float = 1.0  # between two checks for a batch to poll
+    batch_pauses: tuple[float, float] = (1.0, 30.0)  # after a batch that failed: from, to
 
     # quotas of the engine
     fewest_polls: float = 0.1  # per second, however much it throttles: otherwise no state would ever be seen
@@ -62,7 +62,7 @@ class PollingPolicy:
     wait_rest: float = 1.0  # until the next wait after one that returned: the execution may not have ended
 
     # the background loop
-    polls_per_round: int = 10  # so that sweeps get their turn
+    polls_per_round: int = 10  # so that batches get their turn
     round_seconds: float = 0.5  # of polls of an engine with quotas, so that hints in the meantime do not wait long
     tick: float = 0.05  # at least between two rounds
     burst_rest: float = 0.2  # until the next check for urgent entries, after a burst
@@ -81,12 +81,12 @@ class PollingPolicy:
         usual = math.inf if allowance is not None and allowance.runs_here is not None else USUAL_POLLS
         most = usual if self.polls_per_second is None else self.polls_per_second
         if allowance is None:
-            return PollLimits(polls_per_second=most, sweep_every=self.sweep_every, batch=self.batch)
+            return PollLimits(polls_per_second=most, batch_every=self.batch_every, batch=self.batch)
         allowed = allowance.polls_per_second
         allowed = allowed if allowed > self.fewest_polls else self.fewest_polls  # also if it is NaN
         return PollLimits(
             polls_per_second=min(most, allowed),
-            sweep_every=max(allowance.sweep_every, self.sweep_every),
+            batch_every=max(allowance.batch_every, self.batch_every),
             batch=max(allowance.batch, 1),
             burst=int(max(0.0, min(allowance.burst, most - allowed))),
             by_quota=math.isfinite(allowed),
@@ -102,10 +102,10 @@ class PollLimits:
     """The rates for one engine now."""
 
     polls_per_second: float
-    sweep_every: float
+    batch_every: float
     batch: int
     burst: int = 0  # polls beyond that rate, until the quotas are read again
-    by_quota: bool = False  # the engine has quotas, and sweeps have one of their own
+    by_quota: bool = False  # the engine has quotas, and batches have one of their own
 
 
 class CallRateLimiter:

@@ -1,6 +1,6 @@
 """The poller: one poll at a time per execution, shared by all requests and followers.
 
-Two background loops per engine decide when to poll: one polls due executions, the other one sweeps (one call for
+Two background loops per engine decide when to poll: one polls due executions, the other one batches (one call for
 many), both under one rate limit.
 """
 
@@ -37,8 +37,8 @@ class Poller:
     """Polls executions: one at a time each, cached for a moment, less often with age and load.
 
     `poll` asks the engine and stores the result. It gets the task, the row if that was just read, and a function to
-    call when it makes the request; it returns the task, and the reason if the result could not be saved. Sweeps, long
-    polls and hints only decide when to poll.
+    call when it makes the request; it returns the task, and the reason if the result could not be saved. Batches,
+    long polls and hints only decide when to poll.
     """
 
     def __init__(
@@ -247,8 +247,8 @@ class Poller:
         found = self._schedules.get(engine)
         if found is None:
             found = self._schedules[engine] = PollSchedule(engine, self._engines, self._policy, self._is_mine)
-            sweep_loop = SweepLoop(found, self._engines)
-            for run in (PollLoop(found, sweep_loop, self._begin_poll).run, sweep_loop.run):
+            batch_loop = BatchLoop(found, self._engines)
+            for run in (PollLoop(found, batch_loop, self._begin_poll).run, batch_loop.run):
                 self._tasks.start_soon(self._keep_going, run)
         return found
 
@@ -275,35 +275,35 @@ def _failing_since(entry: CacheEntry) -> float:
     return FOREVER if entry.error is None or throttled else min(entry.failing, entry.at)
 
 
-class SweepLoop:
-    """Sweeps one engine: between polls, under the same rate limit; or by the engine's own quota for sweeps."""
+class BatchLoop:
+    """Polls one engine in batches: between polls, at the same rate limit; or by the engine's quota for lists."""
 
     def __init__(self, schedule: PollSchedule, engines: Engines) -> None:
         self._schedule = schedule
         self._policy = schedule.policy
         self._engines = engines
-        self._swept = NEVER
-        self._pause = self._policy.sweep_pauses[0]
+        self._batch_at = NEVER
+        self._pause = self._policy.batch_pauses[0]
 
     async def run(self) -> None:
-        """Sweep an engine that has quotas, beside all polls, for ever; polls that are due stay due."""
+        """Poll batches of an engine that has quotas, beside all polls, for ever; polls that are due stay due."""
         while True:
-            pause = self._policy.sweep_check_every
-            if self._schedule.limits.by_quota and self._schedule.sweeping:
-                pause = self._schedule.limits.sweep_every
-                await self._sweep(self._wanted())
+            pause = self._policy.batch_check_every
+            if self._schedule.limits.by_quota and self._schedule.in_batches:
+                pause = self._schedule.limits.batch_every
+                await self._poll_batch(self._wanted())
             await anyio.sleep(pause)
 
-    async def sweep_in_slot(self, due: Sequence[CacheEntry], now: float) -> Sequence[CacheEntry]:
-        """Sweep the due entries that a sweep can confirm; return those it confirmed whose last poll is long ago."""
+    async def poll_in_slot(self, due: Sequence[CacheEntry], now: float) -> Sequence[CacheEntry]:
+        """Poll the due entries that a batch can confirm; return those confirmed whose last poll is long ago."""
         if not (batch := self._batch(due, now)):
             return []
-        await anyio.sleep(max(0.0, self._swept + self._policy.sweep_every - anyio.current_time()))
+        await anyio.sleep(max(0.0, self._batch_at + self._policy.batch_every - anyio.current_time()))
         await self._schedule.call_rate.wait_for_slot()
         self._schedule.call_rate.reserve(self, in_slot=True)
         self._schedule.call_rate.made(self)
-        self._swept = began = anyio.current_time()
-        if not await self._sweep(batch):
+        self._batch_at = began = anyio.current_time()
+        if not await self._poll_batch(batch):
             return []
         now = anyio.current_time()
         for entry in batch:
@@ -317,11 +317,11 @@ class SweepLoop:
         return sorted(unconfirmed, key=lambda entry: entry.polled)[: self._policy.confirmed_at_once]
 
     def _batch(self, due: Sequence[CacheEntry], now: float) -> Sequence[CacheEntry]:
-        """Return the due entries and, if there is room, those past half of their interval: that saves sweeps."""
-        batch = [entry for entry in due if entry.sweepable]
+        """Return the due entries and, if there is room, those past half of their interval: that saves calls."""
+        batch = [entry for entry in due if entry.batchable]
         if batch and len(batch) < self._policy.batch:
             halfway = (entry for entry in self._schedule.idle() if entry.at + entry.due <= 2 * now)
-            batch = sorted((each for each in halfway if each.sweepable), key=lambda entry: entry.due)
+            batch = sorted((each for each in halfway if each.batchable), key=lambda entry: entry.due)
         return batch[: self._policy.batch]
 
     def _wanted(self) -> Sequence[CacheEntry]:
@@ -334,15 +334,15 @@ class SweepLoop:
         )
         return nsmallest(schedule.limits.batch, wanted, key=lambda entry: entry.at)
 
-    async def _sweep(self, batch: Sequence[CacheEntry]) -> bool:
+    async def _poll_batch(self, batch: Sequence[CacheEntry]) -> bool:
         """Ask for all of them in one call; return True if the engine answered."""
         began = anyio.current_time()
         try:
-            found = await self._engines.sweep(self._schedule.engine, [entry.task for entry in batch])
+            found = await self._engines.describe_many(self._schedule.engine, [entry.task for entry in batch])
         except EngineError as error:
             self._later(error)
             return False
-        self._pause = self._policy.sweep_pauses[0]
+        self._pause = self._policy.batch_pauses[0]
         for number, entry in enumerate(batch):
             if number % self._policy.batch == 0:
                 await checkpoint()  # 10,000 without a pause would block the event loop
@@ -350,13 +350,13 @@ class SweepLoop:
         return True
 
     def _compare(self, entry: CacheEntry, found: ExecutionDigest | None, began: float) -> None:
-        """Compare a sweep with the one before it, as sweeps show less than polls; the first one with the last poll."""
+        """Compare a batch with the one before it, as batches show less than polls; the first one with the last poll."""
         known, first = entry.task.execution, entry.mark is None
         before = digest_of(known).mark if first else entry.mark
         entry.mark = None if found is None else found.mark
         changed = found is None or found.status in TERMINAL or found.mark != before
         if first and found is not None and self._schedule.limits.by_quota:
-            # with quotas a sweep shows far less than a poll: a running execution proves no change
+            # with quotas a batch shows far less than a poll: a running execution proves no change
             changed = found.status not in (known.status, Status.RUNNING)
         if changed or entry.is_suspect:
             urgent = self._schedule.limits.by_quota if found is None else found.status is not known.status
@@ -369,19 +369,19 @@ class SweepLoop:
                 entry.notify()  # waiting requests; followers need changes only, and there may be 10,000
 
     def _later(self, error: EngineError) -> None:
-        """Postpone the next sweep; the known states stay, and single polls go on."""
-        logger.warning("engine %r cannot be swept, next try in %g s: %s", self._schedule.engine, self._pause, error)
-        self._schedule.sweep_after = anyio.current_time() + self._pause
-        self._pause = min(self._pause * 2, self._policy.sweep_pauses[1])
+        """Postpone the next batch; the known states stay, and single polls go on."""
+        logger.warning("engine %r answers no batch, next try in %g s: %s", self._schedule.engine, self._pause, error)
+        self._schedule.batch_after = anyio.current_time() + self._pause
+        self._pause = min(self._pause * 2, self._policy.batch_pauses[1])
 
 
 class PollLoop:
     """Polls the due executions of one engine."""
 
-    def __init__(self, schedule: PollSchedule, sweep_loop: SweepLoop, begin_poll: Callable[[CacheEntry], None]) -> None:
+    def __init__(self, schedule: PollSchedule, batch_loop: BatchLoop, begin_poll: Callable[[CacheEntry], None]) -> None:
         self._schedule = schedule
         self._policy = schedule.policy
-        self._sweep_loop = sweep_loop
+        self._batch_loop = batch_loop
         self._begin_poll = begin_poll
 
     async def run(self) -> None:
@@ -399,7 +399,7 @@ class PollLoop:
                 await schedule.woken.wait()
 
     async def _round(self) -> None:
-        """Sweep if it is time, then make a few polls: of suspected entries, then of those longest overdue.
+        """Poll a batch if it is time, then make a few polls: of suspected entries, then of those longest overdue.
 
         Entries that a client asked for and that were never polled come before all: they have no state to return yet.
         """
@@ -411,9 +411,9 @@ class PollLoop:
         due = [entry for entry in schedule.idle() if entry.due <= now]
         due.sort(key=lambda entry: (entry.at > NEVER or entry.asked == NEVER, entry.due))
         unconfirmed: Sequence[CacheEntry] = []
-        if schedule.sweeping and not schedule.limits.by_quota:
-            unconfirmed = await self._sweep_loop.sweep_in_slot(due, now)
-            due = [entry for entry in due if not entry.sweepable]
+        if schedule.in_batches and not schedule.limits.by_quota:
+            unconfirmed = await self._batch_loop.poll_in_slot(due, now)
+            due = [entry for entry in due if not entry.batchable]
         chosen, chosen_at = self._chosen(due, unconfirmed), anyio.current_time()
         for entry in chosen:
             await schedule.call_rate.wait_for_slot()
@@ -440,8 +440,8 @@ class PollLoop:
         """Return the entries to poll in this round.
 
         Suspected and other entries each get half of the round when there are enough of both, because changes that
-        sweeps never show keep an entry suspected for ever. With quotas most polls of other entries are in vain, so they
-        get less.
+        batches never show keep an entry suspected for ever. With quotas most polls of other entries are in vain, so
+        they get less.
         """
         most = polls = self._policy.polls_per_round
         others = polls // 2

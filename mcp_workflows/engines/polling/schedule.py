@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from mcp_workflows.adapter import Sweeps
+from mcp_workflows.adapter import DescribesMany
 from mcp_workflows.engines.polling.policy import CallRateLimiter, PollingPolicy, PollLimits
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import WorkflowsError
@@ -26,16 +26,16 @@ class CacheEntry:
     error: WorkflowsError | None = None  # the reason why the last poll failed
     unsaved: str | None = None  # the reason why the result of the last poll is not in the store
     began: float = NEVER  # start of the last finished poll
-    at: float = NEVER  # end of that poll, or time of the last sweep that found no change
+    at: float = NEVER  # end of that poll, or time of the last batch that found no change
     answered: float = NEVER  # the engine's last answer about it
     failing: float = FOREVER  # start of the time without answers; being throttled counts as an answer
     polled: float = NEVER  # start of the last poll that got an answer
-    suspected_at: float = NEVER  # the last sweep or hint that gave a reason to poll
+    suspected_at: float = NEVER  # the last batch or hint that gave a reason to poll
     hinted: float = NEVER  # the last hint that was urgent
     stale_at: float = NEVER  # polls that began before this do not count
     asked: float = NEVER  # the last request of a client
     due: float = FOREVER  # the next poll in the background
-    mark: int | None = None  # of the digest from the last sweep
+    mark: int | None = None  # of the digest from the last batch
     poll_in_progress: anyio.Event | None = None  # set at its end
     poll_finished: anyio.Event | None = None  # for followers
     followers: int = 0
@@ -47,12 +47,12 @@ class CacheEntry:
 
     @property
     def is_suspect(self) -> bool:
-        """True if a sweep or hint gave a reason to poll, and no poll since then got an answer."""
+        """True if a batch or hint gave a reason to poll, and no poll since then got an answer."""
         return self.suspected_at > self.polled
 
     @property
-    def sweepable(self) -> bool:
-        """True if a sweep can confirm the entry. A task to be started, cancelled or saved needs a poll."""
+    def batchable(self) -> bool:
+        """True if a batch can confirm the entry. A task to be started, cancelled or saved needs a poll."""
         return self.listed and not self.error and not self.unsaved
 
     @property
@@ -62,7 +62,7 @@ class CacheEntry:
 
     @property
     def listed(self) -> bool:
-        """True if a sweep can tell that the execution still runs."""
+        """True if a batch can tell that the execution still runs."""
         task = self.task
         undelivered = task.cancel_requested is not None and not task.cancel_delivered
         return task.handle is not None and not (undelivered or self.stale)
@@ -172,7 +172,7 @@ class PollSchedule:
         self.woken = anyio.Event()
         self.awaited = anyio.Event()  # a client waits for a poll
         self.asleep_until = FOREVER
-        self.sweep_after = NEVER
+        self.batch_after = NEVER
         self._engines = engines
         self.policy = policy
         self._is_mine = is_mine
@@ -211,16 +211,16 @@ class PollSchedule:
         return allowed
 
     @property
-    def sweeping(self) -> bool:
-        """True if there are so many entries that sweeps are worthwhile."""
+    def in_batches(self) -> bool:
+        """True if there are so many entries that batches are worthwhile."""
         many, allowed = len(self.entries), self.limits
         if (
-            many <= self.policy.sweep_from
-            or anyio.current_time() < self.sweep_after
-            or not self._engines.has(self.engine, Sweeps)
+            many <= self.policy.batch_from
+            or anyio.current_time() < self.batch_after
+            or not self._engines.has(self.engine, DescribesMany)
         ):
             return False
-        return not allowed.by_quota or many / allowed.polls_per_second > allowed.sweep_every
+        return not allowed.by_quota or many / allowed.polls_per_second > allowed.batch_every
 
     # --- intervals
 
@@ -232,20 +232,20 @@ class PollSchedule:
     def _load_interval(self) -> float:
         """The interval that follows from the number of executions.
 
-        With quotas, a sweep shows only that executions still run; anything else is as old as the last poll. So the
-        interval is the time that polls all of them take, but a minute at most: by then a sweep has found those that
+        With quotas, a batch shows only that executions still run; anything else is as old as the last poll. So the
+        interval is the time that polls all of them take, but a minute at most: by then a batch has found those that
         ended.
         """
         many = len(self.entries)
         if not many:  # only ended tasks, which clients may still poll
             return 0.0
         allowed = self.limits
-        polls, sweeps = many / allowed.polls_per_second, many * allowed.sweep_every / allowed.batch
+        polls, batches = many / allowed.polls_per_second, many * allowed.batch_every / allowed.batch
         if not allowed.by_quota:
-            return sweeps if self.sweeping else polls
-        if not self.sweeping:
+            return batches if self.in_batches else polls
+        if not self.in_batches:
             return min(polls, self.policy.longest_load_interval)
-        return max(allowed.sweep_every, sweeps, min(polls, self.policy.confirm_every))
+        return max(allowed.batch_every, batches, min(polls, self.policy.confirm_every))
 
     def _background_interval(self, task: Task) -> float:
         """Return the seconds between two background polls of a task; with quotas the queue adds to it."""
@@ -295,9 +295,9 @@ class PollSchedule:
         return bool(entry.followers) or anyio.current_time() - entry.asked < self._interest(entry)
 
     def note_interest(self, entry: CacheEntry) -> None:
-        """Note that a client asked; sweeps include the entry for some time."""
+        """Note that a client asked; batches include the entry for some time."""
         entry.asked = anyio.current_time()
-        if self.sweeping and self.wanted(entry):
+        if self.in_batches and self.wanted(entry):
             self.expect(entry, self._next(entry))
 
     def follow(self, entry: CacheEntry) -> None:
@@ -336,7 +336,7 @@ class PollSchedule:
             self.suspects.add(entry, anyio.current_time(), urgent=True)  # hints before the handle was known were lost
         if self.suspects.resolve(entry):
             self.woken.set()
-        wanted = entry.is_suspect or ((entry.followers or self.sweeping) and self.wanted(entry))
+        wanted = entry.is_suspect or ((entry.followers or self.in_batches) and self.wanted(entry))
         due = anyio.current_time() + self._background_interval(entry.task)
         self.set_due(entry, due if entry.unsaved_end or (wanted and not entry.task.ended) else FOREVER)
         self._forget()

@@ -68,7 +68,7 @@ class TaskToolCalls:
 
     async def status(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return the status after a poll."""
-        return self._render(await self._look(arguments["taskId"]))
+        return self._render(await self._observe(arguments["taskId"]))
 
     async def wait(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Wait until the task has ended, asks, or the time of the caller's host is over; return its status."""
@@ -80,18 +80,18 @@ class TaskToolCalls:
             await self.notify(current.message, current.progress)
             return False
 
-        before = await self._look(arguments["taskId"])
+        before = await self._observe(arguments["taskId"])
         if before.status is not Status.RUNNING:
             return self._render(before)
         row = await self.service.owned(before.task_id, self.principal)
         until = min(self.until, anyio.current_time() + arguments.get("seconds", float("inf")))
         with anyio.CancelScope(deadline=until), suppress(ServerStopping):  # it goes on
             await self.service.follow(row, enough, self.principal)
-        return self._render(await self._look(before.task_id))
+        return self._render(await self._observe(before.task_id))
 
     async def answer(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Deliver an answer; report if the question is not open any more."""
-        task = await self._look(arguments["taskId"])
+        task = await self._observe(arguments["taskId"])
         if task.status is not Status.INPUT_REQUIRED:
             if task.status not in TERMINAL:  # the question may be visible to others only
                 await self.service.owned(task.task_id, self.principal, Verb.ANSWER)
@@ -117,11 +117,11 @@ class TaskToolCalls:
 
     async def cancel(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Ask the engine to cancel; the status shows the outcome."""
-        before = await self._look(arguments["taskId"])
+        before = await self._observe(arguments["taskId"])
         if before.status in TERMINAL:
             return self._render(before, lead="There was nothing to cancel.")
         await self.service.cancel(before.task_id, self.principal)
-        return self._render(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
+        return self._render(await self._observe(before.task_id), lead="Its workflow was asked to cancel.")
 
     async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a page of the caller's tasks."""
@@ -140,7 +140,7 @@ class TaskToolCalls:
             card = Card.OFF
         return render_task(task, lead=lead, card=card)
 
-    async def _look(self, task_id: str) -> TaskView:
+    async def _observe(self, task_id: str) -> TaskView:
         try:
             return self._seen(await self.service.get(task_id, self.principal))
         except LimitReached:

@@ -107,7 +107,7 @@ _TASK_ID: Final[Schema] = {
     "maxLength": 200,
     "description": "The taskId that the tool answered with.",
 }
-_LOOKS: Final = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
+_READ_ONLY: Final = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 
 _ALL: Final[Sequence[TaskTool]] = (
     TaskTool(
@@ -118,7 +118,7 @@ _ALL: Final[Sequence[TaskTool]] = (
         f"{Name.WAIT.value}.",
         properties={"taskId": _TASK_ID},
         required=["taskId"],
-        annotations=_LOOKS,
+        annotations=_READ_ONLY,
     ),
     TaskTool(
         name=Name.WAIT,
@@ -135,7 +135,7 @@ _ALL: Final[Sequence[TaskTool]] = (
             },
         },
         required=["taskId"],
-        annotations=_LOOKS,
+        annotations=_READ_ONLY,
     ),
     TaskTool(
         name=Name.ANSWER,
@@ -187,7 +187,7 @@ _ALL: Final[Sequence[TaskTool]] = (
         properties={
             "cursor": {"type": "string", "description": "The nextCursor of the page before. Leave it out at first."}
         },
-        annotations=_LOOKS,
+        annotations=_READ_ONLY,
         lists=True,
     ),
     TaskTool(
@@ -199,7 +199,7 @@ _ALL: Final[Sequence[TaskTool]] = (
         properties={
             "cursor": {"type": "string", "description": "The nextCursor of the page before. Leave it out at first."}
         },
-        annotations=_LOOKS,
+        annotations=_READ_ONLY,
         lists=True,
     ),
     TaskTool(
@@ -212,7 +212,7 @@ _ALL: Final[Sequence[TaskTool]] = (
             "arguments": {"type": "object", "description": "The arguments of that call, all of them."},
         },
         required=["tool", "arguments"],
-        annotations=_LOOKS,
+        annotations=_READ_ONLY,
         lists=True,
     ),
 )

@@ -24,7 +24,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_workflows.access import LOCAL, Principal, is_loopback
 from mcp_workflows.adapter import Start
 from mcp_workflows.client import TaskState
-from mcp_workflows.client.connection import Connection, Era, connect
+from mcp_workflows.client.connection import ClientKind, Connection, connect
 from mcp_workflows.client.http import known_http
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
 from mcp_workflows.kit.tooling import Previews
@@ -75,7 +75,7 @@ def call(
     decline: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Decline a question, by its name or a field of it.")
     ] = None,
-    era: Annotated[Era, typer.Option(help="The client to be; none: the newest, without tasks.")] = Era.TASKS,
+    client: Annotated[ClientKind, typer.Option(help="The kind of client; none: one without tasks.")] = ClientKind.TASKS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; start nothing.")] = False,
     as_json: AsJson = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Print the task's id and leave.")] = False,
@@ -102,8 +102,8 @@ def call(
     problems = {
         "which tool? or --resume ID": not tool and not resume,
         "--resume ID comes without a tool and arguments": bool(resume and (tool or given)),
-        f"--resume needs tasks: leave out --era {era}": bool(resume) and era is Era.NONE,
-        f"--no-wait needs tasks: leave out --era {era}": no_wait and era is Era.NONE,
+        f"--resume needs tasks: leave out --client {client}": bool(resume) and client is ClientKind.NONE,
+        f"--no-wait needs tasks: leave out --client {client}": no_wait and client is ClientKind.NONE,
         "--dry-run needs the configuration: leave out --url": dry_run and url is not None,
         "--token-file is for --url: here you are the local user": token is not None and url is None,
         "--dry-run starts nothing, so there is nothing to resume": dry_run and resume is not None,
@@ -123,7 +123,7 @@ def call(
         answers=answers,
         screen=screen,
         resume=resume,
-        era=era,
+        client=client,
         wait=not no_wait,
         key=idempotency_key,
         file=config,
@@ -186,7 +186,7 @@ class _Call:
     answers: Answers
     screen: Screen
     resume: str | None
-    era: Era
+    client: ClientKind
     wait: bool
     key: str | None
     file: Path
@@ -230,12 +230,12 @@ class _Call:
             screen.lost()
             self.resume = screen.task_id
             await anyio.sleep(1)
-        if outcome.error and outcome.error.code == MISSING_CAPABILITY and self.era is not Era.TASKS:
-            screen.note(f"a client of --era {self.era} cannot have it: leave that out")
+        if outcome.error and outcome.error.code == MISSING_CAPABILITY and self.client is not ClientKind.TASKS:
+            screen.note(f"--client {self.client} cannot have it: leave that out")
         if outcome.error and self.resume and self.url and not screen.followed:
             screen.note("with --url, --resume takes the whole id of a task: mcp-workflows tasks show ID prints it")
         if outcome.handle:
-            self.era = Era.TASKS
+            self.client = ClientKind.TASKS
             screen.note(self.left_behind(outcome.handle["taskId"]))
         if outcome.error and screen.followed:
             screen.note(self.left_behind())
@@ -259,7 +259,7 @@ class _Call:
         else:
             server = known_http(self.url, self.token)
         outcome = Outcome()
-        async with connect(server, era=self.era, on_status=self.screen.state, elicit=self.answers) as connection:
+        async with connect(server, kind=self.client, on_status=self.screen.state, elicit=self.answers) as connection:
             try:
                 with self.screen.running():
                     outcome = await self._outcome_at(connection)
@@ -273,7 +273,7 @@ class _Call:
         if self.resume:
             self.screen.task_id = self.resume
             return Outcome(result=await connection.result(self.resume))
-        if self.era is Era.TASKS and not connection.offers_tasks:
+        if self.client is ClientKind.TASKS and not connection.offers_tasks:
             spoken = connection.client.protocol_version
             self.screen.note(f"the server offers no tasks (it speaks {spoken}): waiting for the plain result")
         tool, ours = named(self.tool, await connection.tools()), self._configured()
@@ -322,7 +322,7 @@ class _Call:
         task_id = task_id or self.screen.task_id
         if task_id is None:
             return "interrupted; what was started goes on, but no task is known to come back to"
-        words = ["call", "--resume", task_id, *([] if self.era is Era.TASKS else ["--era", self.era])]
+        words = ["call", "--resume", task_id, *([] if self.client is ClientKind.TASKS else ["--client", self.client])]
         if self.config:
             command = command_line(*words, config=self.file)
         else:
@@ -428,14 +428,14 @@ class Outcome:
         return "\n".join(lines)
 
     def _as_json(self, task_id: str | None) -> Mapping[str, Any]:  # Any: JSON
-        told: dict[str, Any] = {"taskId": task_id, "status": "completed" if self.result else "failed"}
+        shown: dict[str, Any] = {"taskId": task_id, "status": "completed" if self.result else "failed"}
         if self.begun:
-            told["status"] = self.begun.status
+            shown["status"] = self.begun.status
         if self.cancelled:
-            told |= {"status": "cancelled", "message": self.cancelled}
+            shown |= {"status": "cancelled", "message": self.cancelled}
         if self.handle:
-            told |= {key: self.handle[key] for key in ("taskId", "status")}
+            shown |= {key: self.handle[key] for key in ("taskId", "status")}
         for name, found in {"result": self.result, "error": self.error}.items():
             if found:
-                told[name] = found.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return {key: value for key, value in told.items() if value is not None}
+                shown[name] = found.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return {key: value for key, value in shown.items() if value is not None}

@@ -53,7 +53,7 @@ _ORIGIN: Final = (
     "Nobody has run this check in a cloud yet: it was tried on local engines only. What is broken or odd in your "
     "account is worth an issue."
 )
-_NO_HANDLE: Final = "for tools of yours no handle of nothing is known; `mcp-workflows check` looks at one"
+_NO_HANDLE: Final = "for tools of yours no handle of nothing is known; `mcp-workflows check` polls one"
 _TOOL: Final = "'TOOL [KEY=VALUE ...]'"
 _LIVE: Final = "With --live"
 _HISTORY: Final = "With --history"

@@ -64,15 +64,15 @@ def question_or_message(task: Task) -> str:
     return _plain(asked(task.seen.requests)) if task.seen.status is Status.INPUT_REQUIRED else message_of(task)
 
 
-def render_table(looks: Sequence[ObservedTask], width: int | None = None) -> str:
+def render_table(observed: Sequence[ObservedTask], width: int | None = None) -> str:
     """Return a line for each task, for people and for `grep`; cut to so many columns if `width` is given."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for heading in HEADINGS:
         is_id = heading == "EXECUTION"
         most = width // EXECUTION_SHARE if width and is_id else None
         rows.add_column(heading, no_wrap=heading not in CUT_FIRST, max_width=most)
-    for look in looks:
-        rows.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in _row(look.task)))
+    for each in observed:
+        rows.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in _row(each.task)))
     console = Console(file=StringIO(), width=width or UNCUT, color_system=None, force_terminal=False)
     with console.capture() as captured:
         console.print(rows)
@@ -91,9 +91,9 @@ def render_facts(facts: Mapping[str, str]) -> str:
     return "\n".join(f"{f'{_plain(name)}:':<{width}} {_plain(text)}" for name, text in facts.items())
 
 
-def render_task(look: ObservedTask) -> str:
+def render_task(observed: ObservedTask) -> str:
     """Return all facts of one task, and its result last, as JSON."""
-    task, seen = look.task, look.task.seen
+    task, seen = observed.task, observed.task.seen
     facts = {
         "id": task.id,
         "tool": task.tool,
@@ -123,9 +123,9 @@ def _step(step: ExecutionStep) -> str:
     return f"{step.name} ({_STATES[step.status].value}{at})"
 
 
-def summary_json(look: ObservedTask) -> Mapping[str, Any]:
+def summary_json(observed: ObservedTask) -> Mapping[str, Any]:
     """Return a summary of one task for programs: JSON, times in ISO 8601."""
-    task, seen = look.task, look.task.seen
+    task, seen = observed.task, observed.task.seen
     return {
         "id": task.id,
         "tool": task.tool,
@@ -142,15 +142,15 @@ def summary_json(look: ObservedTask) -> Mapping[str, Any]:
         "lastUpdatedAt": task.updated.isoformat(),
         "endedAt": task.ended and task.ended.isoformat(),
         "cancelRequestedAt": task.cancel_requested and task.cancel_requested.isoformat(),
-        "trouble": look.warning,
+        "trouble": observed.warning,
     }
 
 
-def task_json(look: ObservedTask) -> Mapping[str, Any]:
+def task_json(observed: ObservedTask) -> Mapping[str, Any]:
     """Return the summary with the task's questions and its result."""
-    seen = look.task.seen
+    seen = observed.task.seen
     asked = {key: {"method": request.method, "params": request.params} for key, request in seen.requests.items()}
-    return {**summary_json(look), "inputRequests": asked, "result": seen.output}
+    return {**summary_json(observed), "inputRequests": asked, "result": seen.output}
 
 
 def _cancel(task: Task) -> str | None:

@@ -39,7 +39,7 @@ from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import no_engine
 from mcp_workflows.sidecar.config.yaml import mapping_in
-from mcp_workflows.sidecar.tooling import described, one_workflow
+from mcp_workflows.sidecar.engine_checks import described, one_workflow
 from mcp_workflows.tools.json_schema import did_you_mean
 
 MOST_LISTED: Final = 20  # workflows that are listed to choose from

@@ -37,7 +37,7 @@ from mcp_workflows.tools.tool import Kind
 
 logger = logging.getLogger(__name__)
 
-_LOOK_FOR_PARENT: Final = 0.5  # seconds
+_CHECK_PARENT_EVERY: Final = 0.5  # seconds
 _COLLECTIONS: Final = (10_000, 20, 100)
 """The thresholds of `gc.set_threshold`: a young generation of that many objects takes some 20 ms at most."""
 
@@ -161,7 +161,7 @@ def serve_reloading(config: Path, http: Address | None, *, unsafe_no_auth: bool)
 def _end_with(parent: int) -> None:
     """End this process, as Ctrl-C does, once its parent has ended: `dev` may be killed, and the port must be free."""
     while os.getppid() == parent:
-        time.sleep(_LOOK_FOR_PARENT)
+        time.sleep(_CHECK_PARENT_EVERY)
     os.kill(os.getpid(), signal.SIGINT)
 
 

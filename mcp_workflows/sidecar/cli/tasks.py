@@ -52,7 +52,7 @@ from mcp_workflows.tasks.executions import ObservedTask
 
 T = TypeVar("T")
 
-PATIENCE = 5.0  # seconds for one call to an engine, because a person waits
+ENGINE_TIMEOUT = 5.0  # seconds for one call to an engine, because a person waits
 _ANSWERED = {"accept": "answered", "decline": "declined", "cancel": "put aside"}
 ENDED = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
@@ -83,23 +83,23 @@ def list_tasks(
         ended=everything or bool(states & ENDED),
         limit=limit,
     )
-    looks = _run(config, lambda operator, _: operator.tasks(task_filter))
+    observed = _run(config, lambda operator, _: operator.tasks(task_filter))
     if as_json:
-        typer.echo(json.dumps([summary_json(look) for look in looks], indent=2))
-    elif looks:
-        typer.echo(render_table(looks, None if wide or not sys.stdout.isatty() else Console().width))
+        typer.echo(json.dumps([summary_json(each) for each in observed], indent=2))
+    elif observed:
+        typer.echo(render_table(observed, None if wide or not sys.stdout.isatty() else Console().width))
     else:
         typer.echo("no tasks" if task_filter.ended else "no tasks under way; those that have ended: --all")
-    for trouble in dict.fromkeys(look.warning for look in looks if look.warning):
+    for trouble in dict.fromkeys(each.warning for each in observed if each.warning):
         say(f"as last known: {trouble}", err=True)
 
 
 @tasks.command()
 def show(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Show one task, with its result."""
-    look = _run(config, lambda operator, _: operator.read(task_id))
-    typer.echo(json.dumps(task_json(look), indent=2) if as_json else render_task(look))
-    _say_trouble(look)
+    observed = _run(config, lambda operator, _: operator.read(task_id))
+    typer.echo(json.dumps(task_json(observed), indent=2) if as_json else render_task(observed))
+    _say_trouble(observed)
 
 
 @tasks.command()
@@ -107,23 +107,23 @@ def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT
     """Say why a task is still working, what to do, and of each gate of its tool why it is closed."""
 
     async def do(operator: Operator, loaded: Config) -> tuple[ObservedTask, Explanation, Sequence[str]]:
-        look, found = await operator.why(task_id)
-        return look, found, _commands(look, loaded, config)
+        observed, found = await operator.why(task_id)
+        return observed, found, _commands(observed, loaded, config)
 
-    look, found, commands = _run(config, do)
+    observed, found, commands = _run(config, do)
     if as_json:
         gates = {name: {"state": gate.state, "why": gate.why} for name, gate in found.gates.items()}
         explained = {"reason": found.reason, "advice": found.advice, "commands": commands, "gates": gates}
-        typer.echo(json.dumps({**summary_json(look), **explained, "facts": dict(found.facts)}, indent=2))
+        typer.echo(json.dumps({**summary_json(observed), **explained, "facts": dict(found.facts)}, indent=2))
     else:
         advice = {"what to do": found.advice} if found.advice else {}
         many = len(commands) > 1
         advice |= {f"command {number}" if many else "command": each for number, each in enumerate(commands, 1)}
-        task = {"task": f"{look.task.id} ({look.task.tool})"}
+        task = {"task": f"{observed.task.id} ({observed.task.tool})"}
         closed = {f"gate {name}": f"{gate.state}: {gate.why}" for name, gate in found.gates.items()}
         typer.echo(render_facts({"why": found.reason, **advice, **task, **closed, **found.facts}))
-    if look.warning != found.reason:
-        _say_trouble(look)
+    if observed.warning != found.reason:
+        _say_trouble(observed)
 
 
 @tasks.command()
@@ -147,30 +147,32 @@ def answer(
         raise WrongUsage("--decline comes without values: name the question alone")
 
     async def do(operator: Operator, _: Config) -> tuple[PendingQuestion, ElicitResult, ObservedTask]:
-        look = await operator.find(task_id)
-        if not (questions := open_questions(look.task)):
-            raise OperatorError(f"{look.task.id}: no question is open; it is {_now(look)}")
+        observed = await operator.find(task_id)
+        if not (questions := open_questions(observed.task)):
+            raise OperatorError(f"{observed.task.id}: no question is open; it is {_now(observed)}")
 
         def hint(question: PendingQuestion, _: Sequence[str] = ()) -> str:
-            refusal = command_line("tasks", "answer", look.task.id, question.label, "--decline", config=config)
-            return f"answer it with: {answer_command(look.task.id, question, config)}\nor decline it with: {refusal}"
+            refusal = command_line("tasks", "answer", observed.task.id, question.label, "--decline", config=config)
+            return (
+                f"answer it with: {answer_command(observed.task.id, question, config)}\nor decline it with: {refusal}"
+            )
 
-        question = named_question(questions, words or (), lambda each: answer_command(look.task.id, each, config))
+        question = named_question(questions, words or (), lambda each: answer_command(observed.task.id, each, config))
         answers = Answers([read_pair(word) for word in values], [question.label] if decline else [], screen, hint)
         given = await answers.answer(question)
         response = given.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return question, given, await operator.answer(look.task.id, str(question.key), response)
+        return question, given, await operator.answer(observed.task.id, str(question.key), response)
 
     try:
-        question, given, look = _run(config, do)
+        question, given, observed = _run(config, do)
     except KeyboardInterrupt:
         screen.note("interrupted: nothing was answered")
         raise typer.Exit(INTERRUPTED) from None
-    if question.key in look.task.seen.requests:
-        say(f"{look.task.id}: the question stays open ({given.action})")
+    if question.key in observed.task.seen.requests:
+        say(f"{observed.task.id}: the question stays open ({given.action})")
     else:
-        say(f"{look.task.id}: {_ANSWERED[given.action]}; it is {_now(look)}")
-    _say_trouble(look)
+        say(f"{observed.task.id}: {_ANSWERED[given.action]}; it is {_now(observed)}")
+    _say_trouble(observed)
 
 
 @tasks.command()
@@ -189,13 +191,13 @@ def cancel(
         raise typer.BadParameter("a reason goes with --terminate: a workflow that is asked to cancel is told none")
     if terminate:
         why_so = reason or "terminated by the operator, mcp-workflows tasks cancel"
-        look = _run(config, lambda operator, _: operator.terminate(task_id, why_so))
+        observed = _run(config, lambda operator, _: operator.terminate(task_id, why_so))
     else:
-        look = _run(config, lambda operator, _: operator.cancel(task_id))
-    if look.warning:
-        say(f"{look.task.id}: noted, and delivered with the next look at it: {look.warning}", err=True)
+        observed = _run(config, lambda operator, _: operator.cancel(task_id))
+    if observed.warning:
+        say(f"{observed.task.id}: noted, and delivered with the next poll: {observed.warning}", err=True)
         raise typer.Exit(1)
-    say(f"{look.task.id}: {_outcome(look, terminate=terminate)}")
+    say(f"{observed.task.id}: {_outcome(observed, terminate=terminate)}")
 
 
 @tasks.command()
@@ -233,9 +235,9 @@ def track(
         principal = Principal(id=owner or (LOCAL if config.server.single_user else ANONYMOUS).id)
         return operator.adopt(named(tool, config.tools), execution_id, principal, known, config.store.retention)
 
-    look = _run(config, do)
-    typer.echo(look.task.id)
-    _say_trouble(look)
+    observed = _run(config, do)
+    typer.echo(observed.task.id)
+    _say_trouble(observed)
 
 
 def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
@@ -249,7 +251,7 @@ def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
         async with (
             exporters,
             loaded.store.open() as store,
-            Engines(adapters, call_timeout=PATIENCE, notes=notes_in(store)) as engines,
+            Engines(adapters, call_timeout=ENGINE_TIMEOUT, notes=notes_in(store)) as engines,
         ):
             operator = Operator(store=store, engines=engines, tools=loaded.tools, audit=exporters.audit)
             return await do(operator, loaded)
@@ -263,12 +265,12 @@ def answer_command(task_id: str, question: PendingQuestion, config: Path) -> str
     return command_line("tasks", "answer", task_id, *(pairs or [question.label]), config=config)
 
 
-def _commands(look: ObservedTask, config: Config, file: Path) -> Sequence[str]:
+def _commands(observed: ObservedTask, config: Config, file: Path) -> Sequence[str]:
     """Return the commands to run next, ready to be pasted; none if this program cannot help."""
-    task = look.task
+    task = observed.task
     if task.ended:
         return []
-    if look.warning:
+    if observed.warning:
         return [] if task.handle is None else [shlex.join([DISTRIBUTION, "check", str(file)])]
     if questions := open_questions(task):
         return [answer_command(task.id, question, file) for question in questions]
@@ -278,22 +280,22 @@ def _commands(look: ObservedTask, config: Config, file: Path) -> Sequence[str]:
     return []
 
 
-def _outcome(look: ObservedTask, *, terminate: bool) -> str:
-    task = look.task
+def _outcome(observed: ObservedTask, *, terminate: bool) -> str:
+    task = observed.task
     if task.ended:
-        return _now(look)
+        return _now(observed)
     if terminate:
         return "terminated"
     announced = None if task.grace is None else task.seen.message
     return announced or "asked to cancel; it has not ended yet"
 
 
-def _now(look: ObservedTask) -> str:
+def _now(observed: ObservedTask) -> str:
     """Return the task's status and message for the end of a sentence."""
-    state, said = status_of(look.task).value, question_or_message(look.task)
+    state, said = status_of(observed.task).value, question_or_message(observed.task)
     return state if said in ("", state) else f"{state}, {said}"
 
 
-def _say_trouble(look: ObservedTask) -> None:
-    if look.warning:
-        say(f"as last known: {look.warning}", err=True)
+def _say_trouble(observed: ObservedTask) -> None:
+    if observed.warning:
+        say(f"as last known: {observed.warning}", err=True)

@@ -144,7 +144,7 @@ class AuditLog:
         self._clock = clock
         self._queue: Queue[logging.LogRecord | None] = Queue(WAITING)
         self._listener: _Listener | None = None
-        self._told = float("-inf")
+        self._reported_at = float("-inf")
 
     def __call__(self, record: Record) -> None:
         """Queue the record and return at once."""
@@ -177,8 +177,8 @@ class AuditLog:
 
     def _lost(self, reason: str) -> None:
         self._telemetry.lost(1)
-        if time.monotonic() - self._told >= _TELL_EVERY:
-            self._told = time.monotonic()
+        if time.monotonic() - self._reported_at >= _TELL_EVERY:
+            self._reported_at = time.monotonic()
             logger.error("audit events are lost: %s; requests go on", reason)
 
 

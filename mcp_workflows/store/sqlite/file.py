@@ -109,10 +109,10 @@ def read_url(url: str, busy_timeout_ms: int) -> tuple[str, int]:
     if parts.scheme != "sqlite" or parts.netloc or parts.fragment or not file.rstrip("/") or "\0" in file:
         raise ConfigError(f"{url!r} names no SQLite file: write sqlite:///relative.db or sqlite:////absolute.db")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    patience = options.pop("busy_timeout_ms", str(busy_timeout_ms))
-    if options or not patience.isdecimal():
+    timeout = options.pop("busy_timeout_ms", str(busy_timeout_ms))
+    if options or not timeout.isdecimal():
         raise ConfigError(f"{url!r}: the only option is busy_timeout_ms, a whole number of ms")
-    return file, int(patience)
+    return file, int(timeout)
 
 
 def prepare(file: str) -> Path | None:

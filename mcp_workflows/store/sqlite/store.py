@@ -117,9 +117,9 @@ class SQLiteStore(Store):
             try:
                 connection = sqlite3.connect(self._path or ":memory:", timeout=0, isolation_level=None)
                 closed_on_error.enter_context(closing(connection))
-                await self._patiently(connection, migrate)
-                await self._patiently(connection, write_ahead)
-                await self._patiently(connection, self._unlock)
+                await self._while_locked(connection, migrate)
+                await self._while_locked(connection, write_ahead)
+                await self._while_locked(connection, self._unlock)
             except sqlite3.Error as error:
                 raise _translated(error, opening=self._file) from error
             closed_on_error.pop_all()
@@ -300,7 +300,7 @@ class SQLiteStore(Store):
             lambda connection, limit: queries.expire_rows(connection, self._rows, now, limit),
             lambda connection, limit: key_value.drop(connection, micros(now), limit),
         )
-        swept = 0
+        deleted = 0
         for step in steps:
             limit, done = _FEWEST, 1
             while done:
@@ -308,9 +308,9 @@ class SQLiteStore(Store):
                 done = await self._write(partial(_limited, step, limit))
                 took = time.perf_counter() - began
                 limit = max(_FEWEST, min(queries.BATCH, int(limit * _BATCH_SECONDS / max(took, 1e-6))))
-                swept += done
+                deleted += done
                 await anyio.sleep(took)
-        return swept
+        return deleted
 
     async def note(self, space: str, key: str) -> JSON:
         """Return the value under this key of a space; None: there is none."""
@@ -423,7 +423,7 @@ class SQLiteStore(Store):
             return step(connection)
 
         try:
-            return await self._patiently(self._opened, guarded, turns)
+            return await self._while_locked(self._opened, guarded, turns)
         except sqlite3.Error as error:
             if _code(error) in _DAMAGED:
                 self._note_damage(str(error))
@@ -435,7 +435,7 @@ class SQLiteStore(Store):
             logger.error("%s; nothing is written to it any more: %s", _IS_DAMAGED, damage)
         self._damaged = True
 
-    async def _patiently(self, connection: sqlite3.Connection, step: Step[T], turns: LogFile | None = None) -> T:
+    async def _while_locked(self, connection: sqlite3.Connection, step: Step[T], turns: LogFile | None = None) -> T:
         """Do one step; while another process has the lock, try again until the busy timeout has passed.
 
         With `turns`, a process that waits takes the turn, and no process begins another write before it.
@@ -463,7 +463,7 @@ class SQLiteStore(Store):
 
 
 def _limited(step: Callable[[sqlite3.Connection, int], int], limit: int, connection: sqlite3.Connection) -> int:
-    with queries.waiting_for_no_disk(connection):  # a lost batch is swept again
+    with queries.waiting_for_no_disk(connection):  # a lost batch is deleted again
         return step(connection, limit)
 
 

@@ -17,7 +17,7 @@ from google.api_core.exceptions import AlreadyExists
 from google.cloud.workflows_v1 import Workflow, WorkflowsAsyncClient
 from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcAsyncIOTransport
 from google.protobuf.field_mask_pb2 import FieldMask
-from mcp_workflows_google.tooling.embed import add_subworkflows
+from mcp_workflows_google.tooling.subworkflows import add_subworkflows
 
 FOLDER = Path(__file__).parent
 SUFFIX = ".workflow.yaml"

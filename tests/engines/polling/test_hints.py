@@ -80,7 +80,7 @@ class TellingWithin(Told):
 
     def __init__(self, settings: MemorySettings) -> None:
         super().__init__(settings)
-        self.allowance = Allowance(polls_per_second=20, sweep_every=10, batch=1000)
+        self.allowance = Allowance(polls_per_second=20, batch_every=10, batch=1000)
         self.order: list[str] = []
 
     async def describe(self, ref: Ref) -> Execution:
@@ -125,7 +125,7 @@ class TestTelling:
             fails=Role(workflow="fail"),
             failure="declined",
             endless=Role(workflow="forever"),
-            patience=5,
+            timeout=5,
         )
 
 
@@ -166,7 +166,7 @@ async def test_a_burst_of_hints_is_one_look_at_each_that_is_known_within_the_cap
 
 async def test_who_never_stops_hinting_at_some_keeps_no_others_from_being_looked_at(tmp_path: Path) -> None:
     engine = TellingWithin(settings(tmp_path))
-    engine.allowance = Allowance(polls_per_second=20, sweep_every=10, batch=1000, burst=20)
+    engine.allowance = Allowance(polls_per_second=20, batch_every=10, batch=1000, burst=20)
     async with place(tmp_path, engine, PollingPolicy()) as here, anyio.create_task_group() as group:
         ids = await here.start("forever", 8)
         await known(here, ids)

@@ -73,7 +73,7 @@ class Load:
     def late(self) -> float:
         """Seconds after which an end must have been seen: two rounds of looks at all, and a few calls."""
         trip = len(self.ends) / self.allowed
-        rest = self.allowance.sweep_every if self.allowance else 0.0
+        rest = self.allowance.batch_every if self.allowance else 0.0
         return 2 * (max(DEFAULT.longest_interval, trip) + rest) + 4 * self.latency + 1
 
 
@@ -194,7 +194,7 @@ def loads(draw: st.DrawFn, *, quotas: bool = False) -> Load:
     allowance = None
     if quotas:
         looks = draw(st.sampled_from([1.0, 4.0, 7.5]))
-        allowance = Allowance(polls_per_second=looks, sweep_every=draw(st.sampled_from([0.5, 3.0])), batch=1000)
+        allowance = Allowance(polls_per_second=looks, batch_every=draw(st.sampled_from([0.5, 3.0])), batch=1000)
     return Load(
         ends=draw(st.lists(st.floats(0, HORIZON), min_size=many, max_size=many)),
         followed=draw(st.integers(0, many)),
@@ -231,7 +231,7 @@ def test_an_engine_with_quotas(load: Load) -> None:
     assert busiest(world.looks, 1) <= load.polls_per_second
     assert busiest(world.looks, 10) <= 10 * load.allowed + 1
     pauses = [later - earlier for earlier, later in pairwise(world.sweeps)]
-    assert min(pauses, default=math.inf) >= load.allowance.sweep_every - SLOP
+    assert min(pauses, default=math.inf) >= load.allowance.batch_every - SLOP
     assert not world.late, "no client that polls hears of an end later than after two rounds"
     assert len(world.told) == load.followed, "every follower hears of the end"
     assert max(world.told.values(), default=0) <= load.late

@@ -30,7 +30,7 @@ class Limited(Counting):
 
     def __init__(self, settings: MemorySettings, looks: float = 7.5) -> None:
         super().__init__(settings)
-        self.allowance = Allowance(polls_per_second=looks, sweep_every=0.5, batch=1000)
+        self.allowance = Allowance(polls_per_second=looks, batch_every=0.5, batch=1000)
         self.throttling = False
 
     async def describe(self, ref: Ref) -> Execution:
@@ -79,10 +79,10 @@ async def told_to_ask_every(here: Place, task: Task, seconds: float) -> None:
 
 
 async def test_the_configured_cap_counts_if_it_is_lower_and_nothing_stops_all_looks() -> None:
-    generous = Allowance(polls_per_second=100, sweep_every=10, batch=1000)
+    generous = Allowance(polls_per_second=100, batch_every=10, batch=1000)
     assert PollingPolicy(polls_per_second=5).limits(generous).polls_per_second == 5
     for nothing in (0.0, -1.0, float("nan")):
-        none = Allowance(polls_per_second=nothing, sweep_every=0, batch=0)
+        none = Allowance(polls_per_second=nothing, batch_every=0, batch=0)
         found = PollingPolicy().limits(none)
         assert (found.polls_per_second, found.batch) == (PollingPolicy().fewest_polls, 1)
 
@@ -95,7 +95,7 @@ async def test_quotas_are_read_again_they_shrink_and_grow_back(tmp_path: Path) -
             await until(lambda: len(here.told) == MANY)
             (task, *_) = await here.tasks(ids[:1])
             for looks, seconds in ((0.01, 300), (2.0, 30), (100.0, MANY / 50)):
-                engine.allowance = Allowance(polls_per_second=looks, sweep_every=0.5, batch=1000)
+                engine.allowance = Allowance(polls_per_second=looks, batch_every=0.5, batch=1000)
                 await told_to_ask_every(here, task, seconds)
 
 
@@ -182,7 +182,7 @@ async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
 
 async def test_what_a_sweep_finds_ended_is_looked_at_in_a_burst_if_the_engine_takes_one(tmp_path: Path) -> None:
     engine = engine_of(Listed, tmp_path, looks=1)
-    engine.allowance = Allowance(polls_per_second=1, sweep_every=0.5, batch=1000, burst=40)
+    engine.allowance = Allowance(polls_per_second=1, batch_every=0.5, batch=1000, burst=40)
     async with place(tmp_path, engine, PollingPolicy()) as here:
         brief = await here.start("sleep", 30, seconds=1)
         async with here.listening(brief):  # 30 s of looks in turn

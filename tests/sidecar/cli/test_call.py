@@ -179,7 +179,7 @@ def test_standard_input_is_a_file_too_and_never_a_person(shell: Shell) -> None:
 # --- questions
 
 
-@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--era", "none"], ["--era", "2025-11-25"]])
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--client", "none"], ["--client", "2025-11-25"]])
 def test_a_slip_in_the_name_of_a_question_is_told_before_anything_is_started(
     here: Terminal, more: Sequence[str]
 ) -> None:
@@ -241,8 +241,8 @@ def test_a_task_of_a_server_is_started_left_and_come_back_to(here: Terminal) -> 
         url = ["--url", process.url]
         ended = here.run("call", "--resume", begun.out.strip(), "--answer", "answer=x", *url)
         assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
-        begun = here.run("call", "ask", "--no-wait", "--era", "2025-11-25", *url)
-        ended = here.run("call", "--resume", begun.out.strip(), "--era", "2025-11-25", "--answer", "answer=y", *url)
+        begun = here.run("call", "ask", "--no-wait", "--client", "2025-11-25", *url)
+        ended = here.run("call", "--resume", begun.out.strip(), "--client", "2025-11-25", "--answer", "answer=y", *url)
         assert ended.json == {"first": {"answer": "y"}, "second": {"answer": "y"}}
         assert (
             here.run("call", "--resume", begun.out.strip()).json == ended.json
@@ -270,7 +270,7 @@ def test_a_server_that_asks_who_calls_is_shown_a_token_from_a_file(here: Termina
         begun = here.run("call", "ask", *url, "--token-file", "token")
         assert f"{process.url} --token-file token" in begun.err  # how to come back
         for era in ("2026-07-28", "2025-11-25"):
-            known = here.run("call", "echo", "a=1", *url, "--token-file", "token", "--era", era)
+            known = here.run("call", "echo", "a=1", *url, "--token-file", "token", "--client", era)
             assert (known.code, known.json) == (0, {"a": 1})
     assert "secret" not in nobody.err + stranger.err + begun.err + known.err
 

@@ -159,7 +159,7 @@ def _with_adapter(config_file: Path, kind: type[Adapter]) -> Config:
 
 async def test_a_check_that_takes_too_long_is_a_problem(config_file: Path) -> None:
     with anyio.fail_after(60):
-        report = await check(_with_adapter(config_file, SilentAdapter), patience=0.2)
+        report = await check(_with_adapter(config_file, SilentAdapter), time_limit=0.2)
     assert [row.state for row in report.rows] == [ItemState.OK, ItemState.OK, ItemState.PROBLEM, ItemState.PROBLEM]
     assert report.rows[2].finding == Finding(ok=False, text="no answer within 0.2 s")
 

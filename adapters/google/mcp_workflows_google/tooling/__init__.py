@@ -20,10 +20,10 @@ from mcp_workflows_google.tooling.check import check_engine, check_workflow, per
 from mcp_workflows_google.tooling.deployment import FixtureSettings
 from mcp_workflows_google.tooling.discover import LabelledWorkflows
 from mcp_workflows_google.tooling.discover import discover as discover_workflows
-from mcp_workflows_google.tooling.embed import embedded_files
 from mcp_workflows_google.tooling.explain import explain as explain_execution
 from mcp_workflows_google.tooling.fixtures import NOTICE
 from mcp_workflows_google.tooling.fixtures import fixtures as run_fixtures
+from mcp_workflows_google.tooling.subworkflows import embedded_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Workflows that are deployed for a while, and what is asked of them: for `mcp-workflows check --live`.
 
-All of it blocks, and runs in a thread. A cancelled run ends with the next look.
+All of it blocks, and runs in a thread. A cancelled run ends with the next poll.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -110,7 +110,7 @@ class Deployment:
         return self.running[-1]
 
     def get(self, name: str, *, full: bool = True) -> Execution:
-        """Look once at an execution."""
+        """Poll an execution once."""
         view = ExecutionView.FULL if full else ExecutionView.BASIC
         request = {"name": name, "view": view}
         found: Execution = self.executions.get_execution(request=request, retry=None, timeout=_CALL)

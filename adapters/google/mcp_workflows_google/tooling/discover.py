@@ -49,7 +49,7 @@ class LabelledWorkflows:
         self._discover = discover
         self._drafts: dict[tuple[str, str], Mapping[str, JSON] | None] = {}  # by name and revision
         self._left = 0  # sources that may still be fetched in this search
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def exposed(self) -> Sequence[Exposed]:
         """Return the labelled workflows by name; see `Exposes.exposed`.
@@ -109,8 +109,8 @@ class LabelledWorkflows:
     def _tell(self, name: str, what: str) -> None:
         """Log a message once: each search finds the same problem again."""
         line = f"workflow {name} {what}"
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._reported:
+            self._reported.add(line)
             _log.warning("%s", line)
 
 

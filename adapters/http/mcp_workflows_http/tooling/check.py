@@ -65,7 +65,7 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
                 (scope | {"item": item}).is_true(settings.find.where)
                 break
             texts.append("its executions can be searched")
-        if (told := await _look_at_nobodys(client, settings, start)) is not None:
+        if (told := await _poll_nobodys(client, settings, start)) is not None:
             return Finding(ok=False, text=f"workflow {start.workflow}: {told}", hint="check describe")
     except (EngineUnavailable, MappingError) as error:
         return Finding(ok=False, text=f"workflow {start.workflow}: {error}")
@@ -76,7 +76,7 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
     return Finding(ok=True, text=f"workflow {start.workflow} {', '.join(texts)}")
 
 
-async def _look_at_nobodys(client: ApiClient, settings: HttpSettings, start: Start) -> str | None:
+async def _poll_nobodys(client: ApiClient, settings: HttpSettings, start: Start) -> str | None:
     """Poll an execution that nobody started, which only reads; return what is wrong with the answer."""
     request = settings.describe.request
     if request.method is not Method.GET or "handle" not in names_in([request.path, request.query]):

@@ -91,7 +91,7 @@ def _misfit(call: ToolCall, schema: Mapping[str, JSON]) -> str | None:
 async def check_workflow(
     upstream: Upstream, settings: McpSettings, workflow: str, options: Mapping[str, JSON]
 ) -> Finding:
-    """Check that the tool that starts this workflow is there, and fits the way in which it is looked at."""
+    """Check that the tool that starts this workflow is there, and fits the way in which it is polled."""
     missing = sorted(set(_OPTION.findall(json.dumps(settings.definition))) - set(options.get("options") or {}))
     if missing:
         text = f"workflow {workflow}: the engine's calls use options.{missing[0]}, which the tool does not set"

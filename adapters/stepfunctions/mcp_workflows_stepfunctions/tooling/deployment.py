@@ -1,6 +1,6 @@
 """State machines that are deployed for a while, and what is asked of them: for `mcp-workflows check --live`.
 
-All of it blocks, and runs in a thread. A cancelled run ends with the next look.
+All of it blocks, and runs in a thread. A cancelled run ends with the next poll.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -144,7 +144,7 @@ class TaggedMachines:
         self._known = {arn: self._known[arn] for arn in self._known if arn in tagged}
         again = list(self._known)[: self._affordable(self._discover)]
         for arn in (arn for arn in tagged if arn not in self._known):
-            self._known[arn] = await self._look(arn)
+            self._known[arn] = await self._find_exposed(arn)
         await self._refresh(again)
         return sorted((each for each in self._known.values() if each), key=lambda each: (each.name, each.source))
 
@@ -175,13 +175,13 @@ class TaggedMachines:
         """Describe machines again, and keep the old description of each while there is no answer."""
         for arn in arns:
             try:
-                found = await self._look(arn)
+                found = await self._find_exposed(arn)
             except EngineUnavailable:
                 return
             self._known.pop(arn)
             self._known[arn] = found  # now the newest
 
-    async def _look(self, arn: str) -> Exposed | None:
+    async def _find_exposed(self, arn: str) -> Exposed | None:
         """Return the tool of a machine, or None if it is gone or its owner has to act first (see the log)."""
         try:
             return self._read(arn, await self._describe(arn))

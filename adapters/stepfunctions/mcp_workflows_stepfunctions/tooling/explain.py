@@ -55,7 +55,7 @@ _ANSWER: Final = "answer it in the MCP host, or with mcp-workflows tasks answer"
 async def explain(
     client: Client, machines: Machines, reader: HistoryReader, ref: Ref, execution: Execution
 ) -> Explanation:
-    """Explain an execution by its newest events; `execution` is the look just before.
+    """Explain an execution by its newest events; `execution` is its state just before.
 
     Raises:
         ExecutionNotFound, EngineUnavailable: see `Explains.explain`.

@@ -64,7 +64,7 @@ def _needs(use: Use, machine: Machine) -> Sequence[Need]:
         Need("Start", "states:StartExecution", standard and starts, itself, version),
         Need("RunExpress", "states:StartSyncExecution", express and starts, itself, version),
         Need("List", "states:ListExecutions", standard, itself),
-        Need("Look", "states:DescribeExecution", standard, runs),
+        Need("Poll", "states:DescribeExecution", standard, runs),
         Need("Read", "states:GetExecutionHistory", reads, runs),
         Need("Locate", "states:DescribeStateMachineForExecution", locates, runs),
         Need("Stop", "states:StopExecution", standard and use.cancels, runs),

@@ -113,7 +113,7 @@ async def explain(
     gates: Mapping[str, Gate],
     read_gates: Callable[[Described], Awaitable[GateRequests]],
 ) -> Explanation:
-    """Explain the state of an execution; `execution` is the look at it just before."""
+    """Explain the state of an execution; `execution` is its state just before."""
     if execution.terminal:
         text = execution.failure.text if execution.failure else execution.message
         detail = "" if text in (None, "", execution.status) else f", {text}"
@@ -335,7 +335,7 @@ async def _explain_gate(subject: Subject, name: str, gate: Gate) -> ExplainedGat
             again = f"it opens again when {activity} completes again"
             return ExplainedGate.closed(f"answered already: {answer}; {again}")
         if completed:
-            return _unknown(f"after: {activity} has completed ({subject.event(completed)}): the next look may show it")
+            return _unknown(f"after: {activity} has completed ({subject.event(completed)}): the next poll may show it")
         return ExplainedGate.closed(f"after: {_not_completed(subject, activity)}")
     if rule.is_answered_and_not_taken(summary):
         return ExplainedGate.closed(f"answered already: {answer}, and the workflow has not taken it yet")
@@ -348,7 +348,7 @@ async def _explain_gate(subject: Subject, name: str, gate: Gate) -> ExplainedGat
     value, equals = (one_line(json.dumps(each, ensure_ascii=False)) for each in (result.value, rule.when.equals))
     given = f"query {rule.when.query} gives {value}"
     if result.waits:
-        return _unknown(f"{given}: the next look may show it")
+        return _unknown(f"{given}: the next poll may show it")
     return ExplainedGate.closed(f"{given}, and the gate is open at {equals}")
 
 

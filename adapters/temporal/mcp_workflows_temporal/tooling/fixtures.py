@@ -18,7 +18,18 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from mcp_workflows.adapter import JSON, Execution, Fixtures, Observation, Question, Ref, Role, Start, Sweeps, Terminates
+from mcp_workflows.adapter import (
+    JSON,
+    DescribesMany,
+    Execution,
+    Fixtures,
+    Observation,
+    Question,
+    Ref,
+    Role,
+    Start,
+    Terminates,
+)
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows_temporal.client import Frontend
 
@@ -32,7 +43,7 @@ _FORM: Final = {"type": "object", "properties": {"answer": {"type": "string"}}, 
 _FAILURE: Final = "the card was declined"
 
 
-class Verbs(Sweeps, Terminates, Protocol):
+class Verbs(DescribesMany, Terminates, Protocol):
     """The verbs of the adapter that the tools need."""
 
     async def describe(self, ref: Ref) -> Execution:
@@ -143,7 +154,7 @@ async def _version(frontend: Frontend) -> Sequence[Observation]:
 
 
 async def _listed_after(role: Role, verbs: Verbs) -> Sequence[Observation]:
-    """Measure the lag of the list, which bulk looks rely on."""
+    """Measure the lag of the list, which bulk polls rely on."""
     key = f"contract-{uuid.uuid4().hex}"
     start = Start(
         workflow=role.workflow, arguments=role.arguments, key=key, created=datetime.now(UTC), options=role.options

@@ -1,6 +1,6 @@
 """The changes that clients would have seen of an execution, from its exported history alone: no engine, no worker.
 
-The gates are decided by the same rules as in a look (`gate_rules.Rule`), event by event.
+The gates are decided by the same rules as in a poll (`gate_rules.Rule`), event by event.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mcp_workflows_google.questions import PostedClaim, PostedQuestion
 from mcp_workflows_google.resources import Place
-from mcp_workflows_google.tooling.embed import add_subworkflows, embedded_files
+from mcp_workflows_google.tooling.subworkflows import add_subworkflows, embedded_files
 from mcp_workflows_google_local.language.errors import Raised, Tag
 from mcp_workflows_google_local.language.source import load
 

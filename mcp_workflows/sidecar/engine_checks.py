@@ -15,8 +15,8 @@ from mcp_workflows.engines.registry import MAX_STEP_NAME, Engines
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows.kit.tooling import Checks, Discovered, Exposed, Exposes
 
-CHECK_PATIENCE = 2.0  # seconds for a look at an engine's health
-LONGEST_LOOK = 120.0  # seconds for all marked workflows of an engine: page by page, within its quotas
+CHECK_TIMEOUT = 2.0  # seconds for a check of an engine's health
+DISCOVERY_TIMEOUT = 120.0  # seconds for all marked workflows of an engine: page by page, within its quotas
 
 Described = TypeVar("Described", Exposed, Discovered)
 
@@ -47,32 +47,32 @@ async def check_engine(engines: Engines, name: str) -> Finding | None:
     tooling = None if adapter is None else adapter.tooling
     if not isinstance(tooling, Checks):
         return None
-    finding = Finding(ok=False, text=f"no answer within {CHECK_PATIENCE:g} s")
+    finding = Finding(ok=False, text=f"no answer within {CHECK_TIMEOUT:g} s")
     try:
-        with anyio.move_on_after(CHECK_PATIENCE):
+        with anyio.move_on_after(CHECK_TIMEOUT):
             async with engines.calling(name, api="check"):
                 finding = await tooling.check_engine()
     except EngineError as error:
         finding = Finding(ok=False, text=str(error))
     finding = replace(finding, text=mask(finding.text))
     if (silence := engines.silence(name)) and not finding.ok:
-        finding = replace(finding, text=f"{finding.text}; looks at tasks: {silence}")
+        finding = replace(finding, text=f"{finding.text}; polls: {silence}")
     return finding
 
 
-async def find_exposed(engines: Engines, engine: str, patience: float = LONGEST_LOOK) -> Sequence[Exposed]:
+async def find_exposed(engines: Engines, engine: str, time_limit: float = DISCOVERY_TIMEOUT) -> Sequence[Exposed]:
     """Return the workflows of an engine that are marked as tools there; none if its adapter cannot find any.
 
     Raises:
-        EngineError: the engine did not answer, or not within `patience` seconds.
+        EngineError: the engine did not answer, or not within `time_limit` seconds.
     """
     try:
-        with anyio.fail_after(patience):
+        with anyio.fail_after(time_limit):
             async with engines.calling(engine, api="exposed", bounded=False) as adapter:
                 tooling = adapter.tooling
                 return [described(each) for each in await tooling.exposed()] if isinstance(tooling, Exposes) else []
     except TimeoutError:
-        raise EngineUnavailable(f"no answer within {patience:g} s") from None
+        raise EngineUnavailable(f"no answer within {time_limit:g} s") from None
 
 
 def described(workflow: Described) -> Described:
