@@ -41,6 +41,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 """The module of each command and its line in the help, in the order of the help."""
 
 MOVED: Final[Mapping[str, str]] = {
+    "call --era": "call --client",
     "config": "print config",
     "docs": "",
     "helper": "print helper LANGUAGE",
@@ -63,8 +64,10 @@ class Commands(TyperGroup):
     """A group of commands that names the successor of a former command."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # Any: Click's, or Typer's copies of them
-        former = " ".join([*ctx.command_path.split()[1:], args[0]])
-        if former in MOVED and not ctx.resilient_parsing:
+        command = " ".join([*ctx.command_path.split()[1:], args[0]])
+        options = (f"{command} {word.partition('=')[0]}" for word in args[1:] if word.startswith("--"))
+        former = next((each for each in (command, *options) if each in MOVED), None)
+        if former and not ctx.resilient_parsing:
             now = f"it is now: {DISTRIBUTION} {MOVED[former]}" if MOVED[former] else "its pages are in docs/"
             raise WrongUsage(f"there is no command {former!r} any more; {now}")
         return super().resolve_command(ctx, args)
