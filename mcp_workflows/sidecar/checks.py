@@ -97,8 +97,8 @@ class Row:
     def as_json(self) -> Mapping[str, Any]:
         """Return the row for programs: `ok` is null if unknown, `text` and `hint`, too, if it was not checked."""
         found = self.finding
-        told = (found.ok, found.text, found.hint) if found else (None, None, None)
-        return {"name": self.name, **self.details, **dict(zip(("ok", "text", "hint"), told, strict=True))}
+        result = (found.ok, found.text, found.hint) if found else (None, None, None)
+        return {"name": self.name, **self.details, **dict(zip(("ok", "text", "hint"), result, strict=True))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +131,8 @@ class CheckReport:
         warnings = sum(row.state is ItemState.WARNING for row in self.rows)
         said = "warning" if warnings == 1 else "warnings"
         unsure = {"unknown": self.unknown, "not checked": self.unchecked, said: warnings}
-        told = "".join(f", {count} {what}" for what, count in unsure.items() if count)
-        return f"no problem found{told}" if told else "everything is fine"
+        rest = "".join(f", {count} {what}" for what, count in unsure.items() if count)
+        return f"no problem found{rest}" if rest else "everything is fine"
 
     def as_json(self) -> Mapping[str, Any]:
         """Return the report for programs."""

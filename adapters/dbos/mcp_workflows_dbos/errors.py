@@ -86,7 +86,7 @@ def problem_of(error: Exception, url: str) -> tuple[str, str]:
             return f"{parsed.database}", problem
     elif isinstance(error, SQLAlchemyError):
         state = getattr(cause, "sqlstate", None)
-        told = "does not answer, or does not let us in" if state is None else f"refuses the work (SQLSTATE {state})"
+        problem = "does not answer, or does not let us in" if state is None else f"refuses the work (SQLSTATE {state})"
         place = f"PostgreSQL at {parsed.host or 'localhost'}:{parsed.port or 5432}, database {parsed.database},"
-        return place, told
+        return place, problem
     return f"{parsed.database}", f"cannot be used ({type(error).__name__})"

@@ -212,8 +212,8 @@ def _check_argument(argument: str) -> None:
 def _error(raised: Raised) -> Any:
     """An error as Google shows it: the payload as JSON, and where it was raised."""
     payload: Any = raised.payload
-    told: Any = payload.get("message") if is_map(payload) and "tags" in payload else None
-    text = told if isinstance(told, str) else f"RuntimeError: {json.dumps(payload, ensure_ascii=False)}"
+    message: Any = payload.get("message") if is_map(payload) and "tags" in payload else None
+    text = message if isinstance(message, str) else f"RuntimeError: {json.dumps(payload, ensure_ascii=False)}"
     element = {"step": raised.step, "routine": raised.routine, "position": {"line": raised.line}}
     return api.Execution.Error(
         payload=json.dumps(payload, ensure_ascii=False),

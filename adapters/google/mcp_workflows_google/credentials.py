@@ -142,8 +142,8 @@ class Credentials:
         """
         if self._settings.project or self._settings.emulator:
             return self._settings.project or DEMO
-        if told := os.environ.get("GOOGLE_CLOUD_PROJECT"):
-            return told
+        if project := os.environ.get("GOOGLE_CLOUD_PROJECT"):
+            return project
         await self.headers()
         if self._known is None or not self._known.project:
             raise EngineRefused("no project: set project, or GOOGLE_CLOUD_PROJECT; the credentials name none")
@@ -216,8 +216,8 @@ def credentials_error(error: Exception, settings: GoogleSettings) -> EngineRefus
         return EngineRefused(
             f"no permission to act as {settings.impersonate}: grant roles/iam.serviceAccountTokenCreator on it"
         )
-    told = _REASON.search(str(error))
-    why = told[1] if told else type(error).__name__
+    reason = _REASON.search(str(error))
+    why = reason[1] if reason else type(error).__name__
     return EngineRefused(f"our Google credentials are of no use any more ({why}): renew them, {_REMEDY}")
 
 

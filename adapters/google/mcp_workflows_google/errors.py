@@ -276,15 +276,15 @@ def read_http_error(status: int, body: Any) -> ErrorReply:  # JSON or None
     error: Any = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return ErrorReply(status=_HTTP.get(status, "UNKNOWN" if status >= 500 else "UNIMPLEMENTED"))
-    told: Mapping[str, Any] = error
-    listed: Any = told.get("details")
+    content: Mapping[str, Any] = error
+    listed: Any = content.get("details")
     details: list[Any] = [each for each in (listed if isinstance(listed, list) else []) if isinstance(each, Mapping)]
     info: Mapping[str, Any] = next((each for each in details if each.get("@type") == ERROR_INFO), {})
-    found = str(told.get("status"))
+    found = str(content.get("status"))
     metadata: Any = info.get("metadata")
     return ErrorReply(
         status=found if found in STATUSES else _HTTP.get(status, "UNKNOWN"),
-        text=str(told.get("message", "")),
+        text=str(content.get("message", "")),
         reason=str(info.get("reason", "")),
         metadata={str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, Mapping) else {},
         fields=tuple(
@@ -313,8 +313,8 @@ def is_transient(reply: ErrorReply, context: CallContext) -> bool:
 
 
 def _row(reply: ErrorReply, context: CallContext) -> ErrorRow:
-    if (told := REASONS.get(reply.reason) or _signed(reply, context)) is not None:
-        return told
+    if (row := REASONS.get(reply.reason) or _signed(reply, context)) is not None:
+        return row
     if reply.status == "NOT_FOUND" and context.kind not in {CallKind.CREATE, CallKind.READ}:
         return _NO_EXECUTION
     return STATUSES.get(reply.status, STATUSES["UNKNOWN"])

@@ -95,8 +95,8 @@ class HttpAdapter(Adapter):
         They tell one project from another where all have one URL: those of GitHub are the repository.
         """
         settings, request = self._settings, self._settings.start.request.model_dump_json()
-        told = (name for name in sorted(settings.vars) if f"vars.{name}" in request and not SECRET_KEY.search(name))
-        named = [f"{name}={settings.vars[name]}" for name in told]
+        public = (name for name in sorted(settings.vars) if f"vars.{name}" in request and not SECRET_KEY.search(name))
+        named = [f"{name}={settings.vars[name]}" for name in public]
         return f"http:{settings.url}{'#' if named else ''}{','.join(named)}"
 
     async def __aenter__(self) -> Self:

@@ -65,9 +65,9 @@ def presets() -> Mapping[str, Preset]:
 
 def _preset(name: str) -> Preset:
     about = cast("Mapping[str, str]", read_preset(name)[_ABOUT])
-    told = {key: about[key] for key in ("title", "verified", "since", "notes")}
+    known = {key: about[key] for key in ("title", "verified", "since", "notes")}
     text = (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
-    return Preset(text=text, **told)
+    return Preset(text=text, **known)
 
 
 def with_preset(written: object, folder: Path) -> object:
@@ -102,14 +102,14 @@ def with_places_in_preset(error: ValidationError, written: object, folder: Path)
         what = _RENAMED.get(place, what)
         at = (*place, what.split()[0].rstrip(":"))  # a message about several settings begins with one of them
         steps = _followed(preset, at)
-        told: InitErrorDetails = {"type": each["type"], "loc": place, "input": each["input"]}
+        detail: InitErrorDetails = {"type": each["type"], "loc": place, "input": each["input"]}
         if len(steps) > len(_followed(settings, at)):
             line = steps[-1][0].lc.key(steps[-1][1])[0] + 1
             text = ": ".join(filter(None, (f"{name}:{line}", ".".join(map(str, place)), what)))
-            told = _of_preset(text, name)
+            detail = _of_preset(text, name)
         elif "ctx" in each:
-            told["ctx"] = each["ctx"]
-        details.append(told)
+            detail["ctx"] = each["ctx"]
+        details.append(detail)
     return ValidationError.from_exception_data(error.title, details)
 
 

@@ -452,8 +452,8 @@ def _log_differences(before: Mapping[str, types.Tool], now: Mapping[str, types.T
         return
     changed = [name for name in before.keys() & now.keys() if before[name].input_schema != now[name].input_schema]
     parts = {"new": now.keys() - before.keys(), "gone": before.keys() - now.keys(), "with another input": changed}
-    if told := "; ".join(f"{what}: {named(names)}" for what, names in parts.items() if names):
-        logger.warning("the tools of an MCP server have changed: %s", told)
+    if changes := "; ".join(f"{what}: {named(names)}" for what, names in parts.items() if names):
+        logger.warning("the tools of an MCP server have changed: %s", changes)
 
 
 def hint_for(name: str, tools: Iterable[str]) -> str:

@@ -293,15 +293,15 @@ class OpenCalls:
 
     async def _sync_with_replicas(self, call: OpenCall) -> None:
         """Note that the call is open, and take what other replicas pass on, until it has ended."""
-        noted, told = time.monotonic(), set(self.elicitations.requests(call.id))
+        noted, known = time.monotonic(), set(self.elicitations.requests(call.id))
         while call.outcome is None:
             await anyio.sleep(_LISTEN_EVERY)
             asks = set(self.elicitations.requests(call.id))
             try:
                 await self._apply_relayed(call)
-                if call.outcome is None and (asks != told or time.monotonic() - noted > _NOTE_EVERY):
+                if call.outcome is None and (asks != known or time.monotonic() - noted > _NOTE_EVERY):
                     await self._note(call)
-                    noted, told = time.monotonic(), asks
+                    noted, known = time.monotonic(), asks
             except EngineUnavailable:
                 continue  # the store is not there now
         for pause in (0.0, 1.0, 5.0, 15.0):

@@ -69,11 +69,11 @@ async def _log(effect: Effect, arguments: Mapping[str, JSON]) -> JSON:
     severity = arguments.get("severity", "DEFAULT")
     if severity not in SEVERITIES:
         raise failure(Tag.VALUE, f"sys.log: severity must be one of {', '.join(SEVERITIES)}")
-    told = {name: arguments[name] for name in ("text", "json", "data") if name in arguments}
-    if len(told) != 1:
+    given = {name: arguments[name] for name in ("text", "json", "data") if name in arguments}
+    if len(given) != 1:
         raise failure(Tag.VALUE, "sys.log: give one of data, text and json")
-    need("sys.log", "string", **{"text": told["text"]} if "text" in told else {})
-    await effect("sys.log", {**told, "severity": severity})
+    need("sys.log", "string", **{"text": given["text"]} if "text" in given else {})
+    await effect("sys.log", {**given, "severity": severity})
 
 
 async def _create(effect: Effect, arguments: Mapping[str, JSON]) -> JSON:

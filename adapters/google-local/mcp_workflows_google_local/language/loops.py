@@ -157,9 +157,9 @@ class _Branches:
 
 def _unhandled(errors: dict[str | int, WorkflowError]) -> WorkflowError:
     """The error of a parallel step some of whose branches failed."""
-    told = sorted(errors.items(), key=lambda item: str(item[0]).rjust(20))[: steps.BRANCH_ERROR_LIMIT]
+    listed = sorted(errors.items(), key=lambda item: str(item[0]).rjust(20))[: steps.BRANCH_ERROR_LIMIT]
     branches: list[JSON] = [
-        {"id": str(name), "error": {"context": _context(error), "payload": error.payload}} for name, error in told
+        {"id": str(name), "error": {"context": _context(error), "payload": error.payload}} for name, error in listed
     ]
     return failure(
         Tag.UNHANDLED_BRANCH,

@@ -65,8 +65,8 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
                 (scope | {"item": item}).is_true(settings.find.where)
                 break
             texts.append("its executions can be searched")
-        if (told := await _poll_nobodys(client, settings, start)) is not None:
-            return Finding(ok=False, text=f"workflow {start.workflow}: {told}", hint="check describe")
+        if (wrong := await _poll_nobodys(client, settings, start)) is not None:
+            return Finding(ok=False, text=f"workflow {start.workflow}: {wrong}", hint="check describe")
     except (EngineUnavailable, MappingError) as error:
         return Finding(ok=False, text=f"workflow {start.workflow}: {error}")
     except EngineError as error:  # a value that only a call has

@@ -171,12 +171,12 @@ def _itself(subject: Subject) -> Iterator[tuple[str, str]]:
         yield "paused", f"{moment(pause.paused_time)}, by {pause.identity}: {one_line(pause.reason)}"
     if extended.cancel_requested:
         event = subject.tail.newest(CANCEL_REQUESTED)
-        told = "earlier than the last events"
+        origin = "earlier than the last events"
         if event is not None:
             requested = event.workflow_execution_cancel_requested_event_attributes
             cause = f": {one_line(requested.cause)}" if requested.cause else ""
-            told = f"{moment(event.event_time)}, by {requested.identity}{cause}"
-        yield "cancel requested", told
+            origin = f"{moment(event.event_time)}, by {requested.identity}{cause}"
+        yield "cancel requested", origin
     if subject.execution.message:
         yield "it says", subject.execution.message
 
