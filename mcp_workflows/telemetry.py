@@ -91,9 +91,7 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=SECONDS,
         )
         self._calls = count(f"{NAME}.engine_calls", description="Calls to workflow engines.")
-        self._recovered = count(
-            f"{NAME}.start_recovered", description="Starts that were interrupted, and are known now."
-        )
+        self._recovered = count(f"{NAME}.start_recovered", description="Interrupted starts that are known now.")
         self._unknown = count(
             f"{NAME}.start_unknown", description="Starts that may have been accepted, and are never repeated."
         )

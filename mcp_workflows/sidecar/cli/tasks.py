@@ -153,9 +153,8 @@ def answer(
 
         def hint(question: PendingQuestion, _: Sequence[str] = ()) -> str:
             refusal = command_line("tasks", "answer", observed.task.id, question.label, "--decline", config=config)
-            return (
-                f"answer it with: {answer_command(observed.task.id, question, config)}\nor decline it with: {refusal}"
-            )
+            answer = answer_command(observed.task.id, question, config)
+            return f"answer it with: {answer}\nor decline it with: {refusal}"
 
         question = named_question(questions, words or (), lambda each: answer_command(observed.task.id, each, config))
         answers = Answers([read_pair(word) for word in values], [question.label] if decline else [], screen, hint)

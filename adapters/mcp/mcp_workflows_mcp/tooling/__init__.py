@@ -40,10 +40,8 @@ class McpTooling:
     async def check_engine(self) -> Finding:
         """Check that the server answers and has the tools; see `Checks.check_engine`."""
         finding = await check_engine(self._upstream, self._settings)
-        describe = self._settings.describe
-        unmapped = (
-            await self._definitions.unmapped_finding(describe.map) if finding.ok and describe is not None else None
-        )
+        how = self._settings.describe
+        unmapped = await self._definitions.unmapped_finding(how.map) if finding.ok and how is not None else None
         return unmapped or finding
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:

@@ -116,16 +116,14 @@ async def check_workflow(
     return Finding(ok=None, text=text, hint="if another tool tells how it stands, say so in start.handle and describe")
 
 
-def _check_replies(
-    start: StartCall, describe: DescribeCall, starts: types.Tool, tools: Mapping[str, types.Tool]
-) -> Finding:
+def _check_replies(start: StartCall, how: DescribeCall, starts: types.Tool, tools: Mapping[str, types.Tool]) -> Finding:
     """Check that the tools' output schemas name the fields in which the id and the status are."""
     text = f"workflow {starts.name} is a tool of the server"
-    if "{{" in describe.tool:
+    if "{{" in how.tool:
         return Finding(ok=True, text=text)
     read = {
         "start.handle": (start.handle, start.extract, starts),
-        "describe.status": (describe.status, describe.extract, tools.get(describe.tool)),
+        "describe.status": (how.status, how.extract, tools.get(how.tool)),
     }
     unknown = [place for place, (value, extract, tool) in read.items() if _unnamed(value, tool) - extract.keys()]
     if not unknown:
