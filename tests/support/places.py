@@ -60,7 +60,7 @@ class Swept(Counting):
         self.times.append(time.monotonic())
         await self._call("describe_many")
         self.batches.append(len(refs))
-        return {ref.handle: self._look(ref) for ref in refs if ref.handle not in self.hidden}
+        return {ref.handle: self._describe(ref) for ref in refs if ref.handle not in self.hidden}
 
 
 class Slow(MemoryAdapter):

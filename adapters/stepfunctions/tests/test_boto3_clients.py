@@ -194,7 +194,7 @@ async def test_opening_needs_neither_credentials_nor_anybody_who_answers(
 async def test_no_credentials_is_an_error_that_says_what_to_do_and_ends_when_there_are_some(
     monkeypatch: pytest.MonkeyPatch, server: Injecting, files: Path
 ) -> None:
-    monkeypatch.setattr("mcp_workflows_stepfunctions.credentials._LOOK_AGAIN", 0.0)
+    monkeypatch.setattr("mcp_workflows_stepfunctions.credentials._RETRY_AFTER", 0.0)
     async with opened(region="eu-west-1", endpoint_url=server.url) as calls:
         with pytest.raises(EngineRefused, match=r"found no AWS credentials: name a profile"):
             await calls.call("describe_execution", executionArn=EXECUTION)

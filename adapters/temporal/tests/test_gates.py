@@ -368,7 +368,7 @@ async def test_while_a_replica_reads_the_history_a_question_is_as_it_was_last(
     for _ in range(40):
         await tell(scene, ref, "noise")
     monkeypatch.setattr("mcp_workflows_temporal.gates.PAGE", 5)
-    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGES_PER_LOOK", 1)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGES_PER_POLL", 1)
     of_others = {"approve.7.another-run", "veto.7", "approve.x"}
     for asked, shown in ((of_others, []), ({*of_others, key}, [key])):
         seen = await other.adapter.describe(replace(ref, asked=frozenset(asked)))

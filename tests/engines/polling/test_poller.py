@@ -37,7 +37,7 @@ class Waited(Counting):
         self.waiting.add(ref.handle)
         self.most = max(self.most, len(self.waiting))
         try:
-            while not self._look(ref).terminal:
+            while not self._describe(ref).terminal:
                 await anyio.sleep(0.01)
         finally:
             self.waiting.discard(ref.handle)

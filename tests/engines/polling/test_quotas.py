@@ -53,7 +53,7 @@ class Listed(Limited):
         """A sweep."""
         self.swept_at.append(time.monotonic())
         self.batches.append(len(refs))
-        running = [ref.handle for ref in refs if not self._look(ref).terminal]
+        running = [ref.handle for ref in refs if not self._describe(ref).terminal]
         return {handle: Execution(status=Status.RUNNING, execution_id=handle) for handle in running}
 
 
@@ -62,7 +62,7 @@ class Asked(Listed):
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """A sweep."""
-        asking = {ref.handle: seen for ref in refs if (seen := self._look(ref)).status is Status.INPUT_REQUIRED}
+        asking = {ref.handle: seen for ref in refs if (seen := self._describe(ref)).status is Status.INPUT_REQUIRED}
         return {**await super().describe_many(refs), **asking}
 
 
