@@ -174,25 +174,25 @@ def reason_in(body: bytes) -> str:
     text = body.decode("utf-8", "replace").strip("\ufeff \r\n\t")
     if text.startswith(("{", "[", '"')):  # JSON: other fields may repeat the request, with its credentials
         try:
-            text = _reason_of(json.loads(text))
+            text = _stated_reason(json.loads(text))
         except (ValueError, RecursionError):
             return ""
     text = _CREDENTIAL.sub(r"\1 ...", text)
     return "" if text.startswith("<") or _STACK_TRACE.search(text) else " ".join(cleaned(text, MAX_REASON).split())
 
 
-def _reason_of(found: object) -> str:
+def _stated_reason(found: object) -> str:
     """Return the text in the fields that usually have one; empty if there are none."""
     if isinstance(found, str):
         return found
     if isinstance(found, list):
-        return "; ".join(filter(None, map(_reason_of, cast("list[object]", found)[:_FIRST])))
+        return "; ".join(filter(None, map(_stated_reason, cast("list[object]", found)[:_FIRST])))
     if not isinstance(found, dict):
         return ""
     fields = cast("dict[str, object]", found)
-    reason = next(filter(None, (_reason_of(fields.get(name)) for name in _REASONS)), "")
+    reason = next(filter(None, (_stated_reason(fields.get(name)) for name in _REASONS)), "")
     if not reason and fields and all(_is_complaint(value) for value in fields.values()):  # the format of Django REST
-        return "; ".join(f"{name}: {_reason_of(value)}" for name, value in list(fields.items())[:_FIRST])
+        return "; ".join(f"{name}: {_stated_reason(value)}" for name, value in list(fields.items())[:_FIRST])
     place = fields.get("loc")  # the format of FastAPI and pydantic
     at = ".".join(map(str, cast("list[object]", place))) + ": " if isinstance(place, list) else ""
     return f"{at}{reason}" if reason else ""
