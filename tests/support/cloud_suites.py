@@ -23,7 +23,7 @@ import httpx2
 import pytest
 from typer.testing import CliRunner
 
-from mcp_workflows.adapter import Adapter, Execution, Gate, InputRequest, Ref, Status, Sweeps
+from mcp_workflows.adapter import Adapter, DescribesMany, Execution, Gate, InputRequest, Ref, Status
 from mcp_workflows.kit.tooling import Explains
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
@@ -536,7 +536,7 @@ class CloudContract(AdapterContract):
 
     async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
         """An execution that has ended is left out, and then described."""
-        assert isinstance(adapter, Sweeps)
+        assert isinstance(adapter, DescribesMany)
         ended, running = new_start(subject.finishes), new_start(subject.endless)
         nobody = Ref(workflow="nobody", handle=subject.unknown_handle)
         over = ref_of(ended, await adapter.start(ended))

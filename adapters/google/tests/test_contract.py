@@ -23,7 +23,6 @@ from mcp_workflows.adapter import (
     Limited,
     Routes,
     StartGuarantee,
-    Sweeps,
     Terminates,
 )
 from mcp_workflows.kit.tooling import Checks, Explains, Exposes

@@ -20,7 +20,7 @@ from mcp_workflows_google.outcome import read_failure
 from mcp_workflows_google.questions import MAX_MESSAGE, PostedQuestion
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.check import permissions
-from mcp_workflows_google.tooling.embed import FILES, add_subworkflows, embedded_files
+from mcp_workflows_google.tooling.subworkflows import FILES, add_subworkflows, embedded_files
 from mcp_workflows_google_local.language.errors import Raised, Tag
 
 from adapters.google.tests import cloud

@@ -164,7 +164,7 @@ async def test_what_is_no_handle_of_ours_is_not_found() -> None:
     async with here() as found:
         for handle in ("", "job-0", "{}", '{"v":2}', "[1]"):
             with pytest.raises(ExecutionNotFound, match="no handle of an HTTP engine"):
-                await found.look(handle)
+                await found.describe(handle)
 
 
 async def test_a_look_that_tells_nothing_is_no_end() -> None:
@@ -173,7 +173,7 @@ async def test_a_look_that_tells_nothing_is_no_end() -> None:
         for reply in (HTML, JSONResponse({"state": None}), JSONResponse([]), Response(status_code=500)):
             found.api.next_replies.append(answering(reply))
             with pytest.raises(EngineUnavailable):
-                await found.look(handle)
+                await found.describe(handle)
 
 
 async def test_a_look_whose_reply_cannot_be_decoded_is_repeated_once() -> None:

@@ -92,7 +92,7 @@ async def on_toil(toil: Toil) -> AsyncGenerator[Subject]:
         "unknown_handle": '{"v":1,"run":"run-none","workflow":"echo","at":0,"vars":{},"definition":"x"}',
     }
     output = {"output": {"said": "{{reply.body.outputs.said.basename}}"}}
-    async with subject_of(toil.url, roles, preset="wes", look=output) as subject:
+    async with subject_of(toil.url, roles, preset="wes", describe=output) as subject:
         yield subject
 
 

@@ -336,7 +336,7 @@ async def test_a_long_history_is_read_in_bounded_pages_and_never_twice(
     scene: Scene, counted: tuple[Scene, Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_workflows_temporal.gates.PAGE", 10)
-    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGES_PER_LOOK", 4)
+    monkeypatch.setattr("mcp_workflows_temporal.gates.PAGES_PER_POLL", 4)
     for patience in ("NEVER_BEGUN_AFTER", "NO_WORKER_AFTER"):  # a slow machine takes long for 118 signals to nobody
         monkeypatch.setattr(f"mcp_workflows_temporal.diagnosis.{patience}", timedelta(hours=1))
     replica, calls = counted
