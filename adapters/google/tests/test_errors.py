@@ -480,7 +480,7 @@ def test_a_local_engine_has_no_quota_unless_the_settings_say_so() -> None:
     assert limits("get_execution", None) == UNLIMITED
     calls = Client(GoogleSettings(location="us-central1", emulator="127.0.0.1:1"))
     assert calls.refill("get_execution") == inf
-    assert calls.allowance.looks_per_second == 50
+    assert calls.allowance.polls_per_second == 50
     assert Client(GoogleSettings(location="us-central1")).refill("get_execution") < 50
 
 
@@ -521,12 +521,12 @@ async def test_each_page_and_each_attempt_takes_a_token(server: Injecting) -> No
 
 async def test_when_google_throttles_we_ask_less_for_a_while(server: Injecting) -> None:
     async with open_client(limited(server, share=1, get_execution=60_000)) as calls:
-        before = calls.allowance.looks_per_second
+        before = calls.allowance.polls_per_second
         server.tell("GetExecution", Fault(code="RESOURCE_EXHAUSTED", reason="RATE_LIMIT_EXCEEDED"))
         with pytest.raises(EngineUnavailable, match="throttles") as caught:
             await calls.get(EXECUTION, full=False)
         assert caught.value.throttled
         assert calls.refill("get_execution") < 60_000 / 60 * 5 / 6 * 0.6
-        assert calls.allowance.looks_per_second <= before
+        assert calls.allowance.polls_per_second <= before
         assert calls.allowance.burst == 0
     assert server.count("GetExecution") == 1
