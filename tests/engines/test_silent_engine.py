@@ -14,7 +14,7 @@ from mcp_workflows.adapter import Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY
 from mcp_workflows.errors import StoreUnavailable
-from mcp_workflows.sidecar.tooling import check_engines
+from mcp_workflows.sidecar.engine_checks import check_engines
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.maintenance import RECOVER_AT_ONCE

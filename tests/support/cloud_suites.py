@@ -534,7 +534,7 @@ class CloudContract(AdapterContract):
         other = replace(new_start(subject.fails), key=start.key)
         assert await adapter.start(start) != await adapter.start(other)
 
-    async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
+    async def test_describe_many_sees_what_describe_sees(self, subject: Subject, adapter: Adapter) -> None:
         """An execution that has ended is left out, and then described."""
         assert isinstance(adapter, DescribesMany)
         ended, running = new_start(subject.finishes), new_start(subject.endless)
