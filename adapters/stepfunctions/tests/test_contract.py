@@ -32,7 +32,7 @@ class TestStepFunctionsAdapter(CloudContract):
         async with lossy_proxy(stepfunctions.port) as proxy:
             yield tell(proxy, stepfunctions)
 
-    async def test_a_sweep_shows_questions(self, subject: Subject, adapter: Adapter) -> None:
+    async def test_describe_many_shows_questions(self, subject: Subject, adapter: Adapter) -> None:
         """ListExecutions knows no questions: they are seen by a look, or told by an event. See test_hints.py."""
         assert isinstance(adapter, StepFunctionsAdapter)
         ref, seen = await see_questions(subject, adapter, subject.asks)
