@@ -1,27 +1,27 @@
 """The contract suite that proves an adapter, and an engine in memory.
 
-Needs pytest. See `docs/write-an-adapter.md`.
+The suite needs pytest; `laws` does not, and the program uses it. See `docs/write-an-adapter.md`.
 """
 
 from __future__ import annotations
 
-import pytest
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from mcp_workflows.adapter import Role
-from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
-from mcp_workflows.testing.laws import Subject
-
-pytest.register_assert_rewrite("mcp_workflows.testing.adapter_contract")
-
-from mcp_workflows.testing.adapter_contract import AdapterContract  # noqa: E402  # after registering
-from mcp_workflows.testing.doubles import (  # noqa: E402  # after registering
-    FindableMemoryAdapter,
-    FindableMemorySettings,
-    LossyProxy,
-    MemoryNotes,
-    lossy_proxy,
-)
-from mcp_workflows.testing.tasks import make_task  # noqa: E402  # after registering
+if TYPE_CHECKING:
+    from mcp_workflows.adapter import Role
+    from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
+    from mcp_workflows.testing.adapter_contract import AdapterContract
+    from mcp_workflows.testing.doubles import (
+        FindableMemoryAdapter,
+        FindableMemorySettings,
+        LossyProxy,
+        MemoryNotes,
+        lossy_proxy,
+    )
+    from mcp_workflows.testing.laws import Subject
+    from mcp_workflows.testing.tasks import make_task
 
 __all__ = [
     "AdapterContract",
@@ -37,3 +37,25 @@ __all__ = [
     "lossy_proxy",
     "make_task",
 ]
+
+_HOME = {
+    "AdapterContract": "testing.adapter_contract",
+    **dict.fromkeys(
+        ["FindableMemoryAdapter", "FindableMemorySettings", "LossyProxy", "MemoryNotes", "lossy_proxy"],
+        "testing.doubles",
+    ),
+    **dict.fromkeys(["MemoryAdapter", "MemoryOptions", "MemorySettings"], "adapter.memory"),
+    "Role": "adapter",
+    "Subject": "testing.laws",
+    "make_task": "testing.tasks",
+}
+
+
+if pytest := sys.modules.get("pytest"):
+    pytest.register_assert_rewrite(f"{__name__}.adapter_contract")
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"mcp_workflows.{_HOME[name]}"), name)
