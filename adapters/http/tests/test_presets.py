@@ -17,7 +17,9 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.load import load_config
 
 URL = "https://jobs.example.com"
-READABLE = "start: {request: POST /jobs, handle: '{{reply.body.id}}'}\nlook: {request: /jobs, codes: {200: running}}\n"
+READABLE = (
+    "start: {request: POST /jobs, handle: '{{reply.body.id}}'}\ndescribe: {request: /jobs, codes: {200: running}}\n"
+)
 
 
 def settings(**written: Any) -> HttpSettings:

@@ -83,7 +83,7 @@ async def test_a_tool_needs_its_machine_its_executions_and_to_answer(uses: list[
 async def test_a_tool_that_only_watches_may_only_look() -> None:
     assert await policy([use("orders", watches=True, answers=False, cancels=False)]) == [
         allow("DescribeList", ["states:DescribeStateMachine", "states:ListExecutions"], [f"{MACHINES}:orders"]),
-        allow("LookRead", ["states:DescribeExecution", "states:GetExecutionHistory"], [f"{EXECUTIONS}:orders:*"]),
+        allow("PollRead", ["states:DescribeExecution", "states:GetExecutionHistory"], [f"{EXECUTIONS}:orders:*"]),
     ]
 
 
