@@ -32,6 +32,20 @@ LONGEST_PAUSE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnansweredCall:
+    """The mark of a call whose caller may not have its reply: the same call again takes the task over.
+
+    See docs/decisions/0032.
+    """
+
+    match: str  # a digest: equal for the same call
+    holder: str  # the call that the task answers now
+    called: datetime  # arrival of the call that started it
+    open_from: datetime  # from then on a matching call may take the task over
+    open_until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One row: the map from a task id to an execution, and the state when it was last observed."""
 
@@ -56,6 +70,7 @@ class Task:
     attempts: int = 0  # that may have started it; each is noted before it is made
     attempted: datetime | None = None  # the beginning of the last attempt; None: none, or one of an older version
     acknowledged: bool = False  # a call was answered with it before it was known to be started
+    unanswered: UnansweredCall | None = None
     handle: str | None = None  # None: not known to be started
     execution: Execution = STARTING
     ended: datetime | None = None
@@ -206,6 +221,28 @@ def accept(task: Task, keys: Iterable[str], at: datetime) -> Task:
     return task if answered == task.answered else _touched(task, at, answered=answered)
 
 
+def mark_unanswered(task: Task, call: UnansweredCall, *, again: bool) -> Task:
+    """Mark the task as unanswered; `again`: this call has marked it before, and may have lost it since."""
+    holder = None if task.unanswered is None else task.unanswered.holder
+    if task.tombstone or holder != (call.holder if again else None):
+        return task
+    return replace(task, unanswered=call)
+
+
+def take_over(task: Task, former: str, call: UnansweredCall) -> Task:
+    """Let a repeated call have the task, if the `former` holder still has it."""
+    if task.unanswered is None or task.unanswered.holder != former:
+        return task
+    return replace(task, unanswered=call)
+
+
+def mark_answered(task: Task, holder: str) -> Task:
+    """Delete the mark, if this call still has the task."""
+    if task.unanswered is None or task.unanswered.holder != holder:
+        return task
+    return replace(task, unanswered=None)
+
+
 def request_cancel(task: Task, at: datetime) -> Task:
     """Note that a client asked to cancel; the engine decides on the outcome."""
     if task.ended or task.cancel_requested or task.tombstone:
@@ -329,6 +366,7 @@ def expire(task: Task) -> Task:
         answered=frozenset(),
         asked_keys=frozenset(),
         not_before=None,
+        unanswered=None,
     )
 
 

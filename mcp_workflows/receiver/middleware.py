@@ -40,7 +40,12 @@ from mcp_workflows.receiver.context import (
     name_of,
     shows_cards,
 )
-from mcp_workflows.receiver.streams import TaskSubscription, note_retry_after, until_disconnected, while_admitted
+from mcp_workflows.receiver.streams import (
+    TaskSubscription,
+    note_retry_after,
+    until_disconnected,
+    while_admitted,
+)
 from mcp_workflows.receiver.task_tools.calls import TaskToolCalls, outcome_in_text
 from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
 from mcp_workflows.receiver.task_view import page_at, with_apps
@@ -212,7 +217,7 @@ class Middleware:
             call,
             state=state.request_state,
             shows_card=card is not Card.OFF,
-            host=None if call.takes_tasks else host_of(ctx),  # it counts for calls that wait
+            host=host_of(ctx),
             began=state.began,
         )
         outcome = await state.service.call(call, state.principal, report)
@@ -277,8 +282,9 @@ class Middleware:
         card = offer.card_of(tool.name, shows_cards=shows_cards(ctx))
         call = replace(call, shows_card=card is not Card.OFF, host=host_of(ctx), began=state.began)
         tasks = self._tasks_2025(service)
-        serve = partial(tasks.call, ctx, call, principal, tool)
-        outcome = await until_disconnected(ctx, serve, needed=tool.cancel_on_disconnect)
+        async with service.serve(call) as served:
+            serve = partial(tasks.call, ctx, call, principal, tool, served)
+            outcome = await until_disconnected(ctx, serve, needed=tool.cancel_on_disconnect, on_left=served.leave)
         if isinstance(outcome, Created):
             await tasks.accompany(ctx, outcome.task.task_id, principal, tools_change=offer.hands_over)
         return in_core.render(outcome_in_text(outcome, card), wants_task=call.wants_task)

@@ -32,26 +32,25 @@ T = TypeVar("T")
 
 
 class ClientStream:
-    """The client of one HTTP request, and the scopes to cancel when it closes the stream."""
+    """The client of one HTTP request, and what to do when it closes the stream."""
 
     def __init__(self) -> None:
-        self._scopes: set[anyio.CancelScope] = set()
+        self._on_end: set[Callable[[], None]] = set()
         self.retry_after: float | None = None  # seconds, for the response's header
 
     def end(self) -> None:
-        """Cancel the scopes: the client has disconnected."""
-        for scope in tuple(self._scopes):
-            scope.cancel()
+        """Note that the client has disconnected."""
+        for act in tuple(self._on_end):
+            act()
 
     @contextmanager
-    def needed(self) -> Generator[None]:
-        """Cancel the body when the client disconnects; the code after it still runs."""
-        with anyio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                yield
-            finally:
-                self._scopes.discard(scope)
+    def on_end(self, act: Callable[[], None]) -> Generator[None]:
+        """Call `act` when the client disconnects during the body."""
+        self._on_end.add(act)
+        try:
+            yield
+        finally:
+            self._on_end.discard(act)
 
 
 class DisconnectMiddleware:
@@ -106,14 +105,21 @@ async def until_disconnected(
     serve: Callable[[], Awaitable[T]],
     *,
     needed: bool,
+    on_left: Callable[[], None] | None = None,
 ) -> T:
-    """Return the result of `serve`; if `needed`, cancel it when the client disconnects (see `DisconnectMiddleware`)."""
-    stream = _stream_of(ctx) if needed else None
-    if stream is None:
+    """Return the result of `serve`, and notice when the client disconnects (see `DisconnectMiddleware`).
+
+    If `needed`, it is cancelled then. Otherwise `on_left` is called, unless the client can resume the stream.
+    """
+    stream = _stream_of(ctx)
+    if stream is not None and needed:
+        with anyio.CancelScope() as scope, stream.on_end(scope.cancel):
+            return await serve()
+        raise RequestError(INTERNAL_ERROR, "the client has left")  # nobody reads it
+    if stream is None or on_left is None or ctx.close_sse_stream is not None:
         return await serve()
-    with stream.needed():
+    with stream.on_end(on_left):
         return await serve()
-    raise RequestError(INTERNAL_ERROR, "the client has left")  # nobody reads it
 
 
 logger = logging.getLogger(__name__)

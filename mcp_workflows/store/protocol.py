@@ -112,6 +112,13 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
+    async def unanswered(self, match: str, now: datetime) -> Sequence[Task]:
+        """Return rows whose mark has this match and is not over (`Task.unanswered`), no tombstones; the oldest first.
+
+        The match is a digest of the owner and the call, so these rows are the caller's own.
+        """
+        ...
+
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
         """Return an engine's rows of any owner, created before that time, neither ended nor known to be started.
 

@@ -60,6 +60,7 @@ from mcp_workflows.task import (
 )
 from mcp_workflows.tasks.adopt import Adoption
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
+from mcp_workflows.tasks.repeated_calls import OpenCall, RepeatedCalls
 from mcp_workflows.tasks.results import keepable, mismatch, tool_result
 from mcp_workflows.tasks.start import NO_KEY, TaskCreation
 from mcp_workflows.telemetry import annotate_span
@@ -138,18 +139,20 @@ class Executions:
         self._refused_cancels: dict[str, float] = {}  # times of the event loop's clock by task id, of the last minute
         self._counted_at: OrderedDict[tuple[str | None, str | None], float] = OrderedDict()
         self._until_stop: set[anyio.CancelScope] = set()
+        self.repeated_calls = RepeatedCalls(store, clock)
         self._salt = self._cursor_key = b""
         self._is_entered = False
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self._salt = await self._store.secret(_START_KEYS)
+        self._salt = self.repeated_calls.salt = await self._store.secret(_START_KEYS)
         self._cursor_key = await self._store.secret(_CURSORS)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._poller)
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
             group.start_soon(self._maintenance.run)
+            group.start_soon(self.repeated_calls.run)
             self._stack = stack.pop_all()
         self._is_entered = True
         return self
@@ -185,6 +188,18 @@ class Executions:
         """
         create = partial(self._creation.create, task, caps, same)
         return await self._within(caps, create, owner=task.owner, tool=task.tool)
+
+    async def resume(self, call: OpenCall) -> Task | None:
+        """Return the task of an abandoned call that this call repeats; None if there is none.
+
+        Raises:
+            StoreUnavailable: the tasks cannot be read.
+            EngineRefused, EngineUnavailable: see `create`.
+        """
+        while task := await self.repeated_calls.take_over(call):
+            if resumed := await self._creation.resume(task):
+                return resumed
+        return None
 
     async def adopt(self, task: Task, caps: Caps = NO_CAPS) -> Task:
         """Return the task of `Adoption.new_task`, or the one that its owner has for the execution and unchanged tool.

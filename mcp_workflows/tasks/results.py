@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeGuard, cast
 
 from mcp_types import CallToolResult
@@ -17,7 +17,16 @@ from mcp_workflows.errors import LimitReached, RequestError
 from mcp_workflows.task import Task
 from mcp_workflows.tools.json_schema import Checker, size_of, violations
 from mcp_workflows.tools.tool import UNCHECKED
-from mcp_workflows.wire.commands import Document, Finished, Part, ProtocolError, TaskView
+from mcp_workflows.wire.commands import (
+    CallOutcome,
+    Created,
+    Document,
+    Finished,
+    Part,
+    ProtocolError,
+    TaskView,
+    Unfinished,
+)
 
 _PREFIX: Final = "mcp-workflows://tasks/"
 META_PREFIX: Final = "mcp-workflows/"  # of what we write in `_meta`
@@ -255,12 +264,29 @@ def unanswerable(task: Task) -> Finished:
     return Finished(result=tool_error(text))
 
 
-def abandoned_text(task: Task) -> str:
-    """Return the text for a client that cannot come back to the task and must not start it again."""
+def abandoned_text(task: Task, *, continues: bool) -> str:
+    """Return the text for a client that has no id of the task; `continues`: the same call again continues it."""
+    follow_up = f"do not call {task.tool} again, that would start it twice"
+    if continues:
+        follow_up = f"call {task.tool} again with the same arguments within ten minutes, and you continue it"
     return (
-        f"The server is stopping, so its result cannot be waited for. {_workflow(task)} goes on by itself: "
-        f"do not call {task.tool} again, that would start it twice."
+        f"The server is stopping, so its result cannot be waited for. {_workflow(task)} goes on by itself: {follow_up}."
     )
+
+
+def continued(outcome: CallOutcome, called: datetime) -> CallOutcome:
+    """Return the outcome of a call that continues an earlier one, which its texts say."""
+    said = f"this continues your call of {called:%H:%M} UTC"
+    match outcome:
+        case Created() | Unfinished():
+            task = outcome.task
+            return replace(outcome, task=replace(task, message=f"{said}; {task.message or task.status.value}"))
+        case Finished():
+            content = cast("list[JSON]", outcome.result.get("content") or [])
+            note = text_block(f"Note: {said}, and nothing was started again.")
+            return Finished(result={**outcome.result, "content": [*content, note]})
+        case _:
+            return outcome
 
 
 def _workflow(task: Task) -> str:

@@ -40,8 +40,10 @@ from mcp_workflows.errors import (
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.adopt import task_of
 from mcp_workflows.tasks.executions import NO_MORE, Executions, ObservedTask, caps_of
+from mcp_workflows.tasks.repeated_calls import OpenCall
 from mcp_workflows.tasks.results import (
     abandoned_text,
+    continued,
     finished,
     limit_result,
     log_document,
@@ -53,7 +55,7 @@ from mcp_workflows.tasks.results import (
 )
 from mcp_workflows.telemetry import propagated
 from mcp_workflows.tools.dialogue import Declined, Dialogue, read_dialogue, write_dialogue
-from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
+from mcp_workflows.tools.hosts import LONGEST_WAIT, call_limit, call_wait
 from mcp_workflows.tools.json_schema import check_size
 from mcp_workflows.tools.prepare import NotReady, Prepared, key_of, prepare, with_key
 from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind, TaskSupport
@@ -232,11 +234,25 @@ class TaskService:
 
     # --- tools/call
 
-    async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
+    def serve(self, call: Call) -> OpenCall:
+        """Return the context in which a receiver serves a call of several rounds, up to its reply."""
+        began = anyio.current_time() if call.began is None else call.began
+        return OpenCall(calls=self._executions.repeated_calls, began=began, limit=call_limit(call.host))
+
+    async def call(
+        self, call: Call, principal: Principal, report: Report, served: OpenCall | None = None
+    ) -> CallOutcome:
         """`tools/call`: ask the questions first, then return a task, or the plain result to a client without tasks.
 
-        `report` is called with each change while the call waits.
+        `report` is called with each change while the call waits. Without `served`, the outcome is the reply.
         """
+        if served is None:
+            async with self.serve(call) as served:
+                return await self.call(call, principal, report, served)
+        outcome = await self._call(call, principal, report, served)
+        return outcome if served.continues is None else continued(outcome, served.continues)
+
+    async def _call(self, call: Call, principal: Principal, report: Report, served: OpenCall) -> CallOutcome:
         tool = self._tools[call.tool]
         if tool.kind is Kind.WATCH and not principal.identified:
             text = f"tool {tool.name} is for identified callers only, and you are anonymous"
@@ -249,19 +265,28 @@ class TaskService:
         if call.unusable_keys:
             logger.debug("a call of %s: no key can be made of %s in _meta", call.tool, ", ".join(call.unusable_keys))
         call = replace(call, arguments=tool.checker.normalize(call.arguments))
+        if tool.continues_calls and principal.identified and call.idempotency_key is None and call.host_key is None:
+            served.match = self._executions.repeated_calls.match(tool.name, call.arguments, principal, call.host)
         dialogue = read_dialogue(call.state) if call.state else Dialogue()
         if dialogue.task_id is not None:  # a plain call whose workflow asked a question goes on
             task, _ = await self._authorize(dialogue.task_id, principal, Verb.ANSWER)
+            if task.owner == principal.id:
+                served.about(task)
             async with self._cancelled_if_abandoned(tool, task, principal):
                 task = await self._answer(task, call.responses, principal)
-            return await self._result(tool, task, call, principal, report)
+            return await self._result(tool, task, call, principal, report, served)
         try:
-            started = await self._start(tool, call, dialogue, principal)
+            started = await self._start(tool, call, dialogue, principal, served)
         except MappingError as error:
             return Finished(result=tool_error(f"Wrong arguments for {tool.name}: {error}; nothing was started"))
         except LimitReached as reached:  # no protocol error: hosts do not show those to the model
             self._meters.refused(principal, tool.name, reached)
             return Finished(result=limit_result(reached))
+        except EngineRefused as error:
+            return Finished(result=tool_error(f"Engine {tool.engine} refused to start {tool.workflow}: {error}"))
+        except EngineUnavailable as error:
+            text = f"Engine {tool.engine} cannot be reached, nothing was started; try again later: {error}"
+            return Finished(result=tool_error(text))
         if not isinstance(started, Task):
             return started
         task = started
@@ -269,7 +294,7 @@ class TaskService:
         async with self._cancelled_if_abandoned(tool, task, principal):
             await anyio.lowlevel.checkpoint_if_cancelled()  # the client may have left during the start
         if not call.takes_tasks or tool.tasks is TaskSupport.FORBIDDEN:
-            return await self._result(tool, task, call, principal, report)
+            return await self._result(tool, task, call, principal, report, served)
         at_once = tool.adaptive is not None and not call.wants_task
         if at_once:
             with suppress(EngineError, ResultHidden):
@@ -281,11 +306,15 @@ class TaskService:
         return Created(task=self._view(ObservedTask(task), rights, principal))
 
     async def _start(
-        self, tool: AnyTool, call: Call, dialogue: Dialogue, principal: Principal
+        self, tool: AnyTool, call: Call, dialogue: Dialogue, principal: Principal, served: OpenCall
     ) -> Task | Finished | Questions | CapabilityNeeded:
         """Return the task of a call; or what the caller must answer first, or why nothing was started."""
         task_id = secrets.token_hex(20)
         if not call.state:
+            if task := await self._executions.resume(served):
+                served.about(task)
+                self._record(Event.CREATE, principal, task, outcome="continued", arguments=call.arguments)
+                return task
             key = key_of(call.idempotency_key, call.host_key, call.arguments, principal)
             dialogue = replace(dialogue, key=key)
         ready = prepare(
@@ -316,16 +345,15 @@ class TaskService:
         new = self._new_task(tool, call, ready, task_id, principal)
         in_vain = self._meters.check_start(principal)
         caps = NO_MORE if in_vain else caps_of(self._limits, tool, new.created)
+        served.about(new)
         try:
             task = await self._executions.create(new, caps, ready.same)
         except LimitReached as reached:
             raise in_vain or reached from None
-        except (EngineRefused, EngineUnavailable) as error:
+        except (EngineRefused, EngineUnavailable):
             self._meters.started_nothing(principal)  # no row counts this call
-            text = f"Engine {tool.engine} cannot be reached, nothing was started; try again later: {error}"
-            if isinstance(error, EngineRefused):
-                text = f"Engine {tool.engine} refused to start {tool.workflow}: {error}"
-            return Finished(result=tool_error(text))
+            raise
+        served.about(task)
         outcome = "ok" if task.id == new.id else "again"
         self._record(Event.CREATE, principal, task, outcome=outcome, arguments=call.arguments)
         return task
@@ -387,7 +415,9 @@ class TaskService:
         known = principal.identified
         return self._limits.ttl(asked_ms=call.ttl_ms, tool=tool.ttl, retention=self._retention, identified=known)
 
-    async def _result(self, tool: AnyTool, task: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
+    async def _result(
+        self, tool: AnyTool, task: Task, call: Call, principal: Principal, report: Report, served: OpenCall
+    ) -> CallOutcome:
         """Return the result to a client that takes no task, or the unfinished task if the tool hands over in time."""
         try:
             try:
@@ -400,7 +430,8 @@ class TaskService:
                 text = f"Engine {task.engine} gives no answer, what was started there goes on: {error}"
                 return Finished(result=tool_error(text))
             except ServerStopping:
-                return Finished(result=tool_error(abandoned_text(task)))
+                served.is_lost = True  # the client has no id to come back with
+                return Finished(result=tool_error(abandoned_text(task, continues=served.match is not None)))
             task = await self._visible_now(task, principal)
         except ResultHidden:
             text = f"{tool.name} was started and goes on by itself. What comes of it is for others to see: do not"

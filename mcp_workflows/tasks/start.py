@@ -192,12 +192,22 @@ class TaskCreation:
                 continue  # the first insertion opens the next window, for all replicas
             _check_same_call(row, task, self._clock())
             _check_same_engine(row, self._engines)
-            begun = await self._start_or_acknowledge(row, self.ensure_started)
-            if begun is not None and not _closed(begun):
-                await self._store.sync()  # the row may be another replica's, which has not synced it yet
-                self._engines.telemetry.prevented(row.engine, row.tool)
+            if (begun := await self.resume(row)) is not None:
                 return begun  # otherwise it was not started, and the key is free again
         return row
+
+    async def resume(self, row: Task) -> Task | None:
+        """Return the task of an earlier call, started if it was not; None if nothing was started, and it is given up.
+
+        Raises:
+            EngineRefused, EngineUnavailable: see `create`.
+        """
+        begun = await self._start_or_acknowledge(row, self.ensure_started)
+        if begun is None or is_refused(begun):
+            return None
+        await self._store.sync()  # the row may be another replica's, which has not synced it yet
+        self._engines.telemetry.prevented(row.engine, row.tool)
+        return begun
 
     async def _insert_and_start(self, task: Task, caps: Caps, same: Idempotency) -> Task:
         """Return the task, started, or the one that has its idempotency key; callers with the same key wait for it.
@@ -398,7 +408,7 @@ class TaskCreation:
             return await self._search.find(row)
         except StartConflict as conflict:
             closed = await self._store.change(row.id, row.owner, self._refusal(conflict))
-            if closed is not None and _closed(closed):
+            if closed is not None and is_refused(closed):
                 raise
             raise not_known(str(conflict)) from None
 
@@ -435,7 +445,7 @@ class TaskCreation:
             return None if row.pending(self._clock() + CREATING / 2) else otherwise(row)
 
         row = await self._store.change(task.id, task.owner, drop)
-        return row is None or _closed(row)
+        return row is None or is_refused(row)
 
 
 def _covers(window: timedelta, since: datetime | None, row: Task, now: datetime) -> bool:
@@ -449,7 +459,8 @@ def _covers(window: timedelta, since: datetime | None, row: Task, now: datetime)
     return now < row.created + window or (since is not None and row.created >= since - CLOCKS_DIFFER)
 
 
-def _closed(task: Task) -> bool:
+def is_refused(task: Task) -> bool:
+    """Return True if its engine refused to start it."""
     failure = task.execution.failure
     return failure is not None and failure.kind == NOT_STARTED
 

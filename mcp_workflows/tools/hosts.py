@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import Final
 
 UNKNOWN_WAIT: Final = timedelta(seconds=4)
-"""The wait for a host that is not in the table: the shortest limit that was seen is 5 s."""
+"""The wait for a host that is not in the table."""
+_SHORTEST_LIMIT: Final = 5.0
+"""Seconds; the shortest limit that was seen, of openai-agents 0.24 and google-adk."""
 LONGEST_WAIT: Final = timedelta(seconds=45)
 """The wait for patient hosts: many proxies close a request that is silent for 60 s."""
 _SHARE: Final = 0.75  # of the limit; the rest is for the network, the start and the reply
@@ -21,6 +23,7 @@ CALL_LIMITS: Final[Mapping[str, float]] = {
     "fastmcp": 300,  # what pydantic-ai sets, seen with 2.68; FastMCP's own client has no limit
     "gemini-cli-mcp-client": 600,  # `timeout`; the name of the server may follow
     "google-adk": 5,  # over stdio, seen with 2.13
+    "mcp-workflows": _PATIENT,  # our own client
     "opencode": 180,  # seen to wait so long: docs/clients.md
     "visual studio code": _PATIENT,  # microsoft/vscode, mcpServerRequestHandler.ts
     "zed": 60,  # zed-industries/zed, context_server/src/client.rs
@@ -30,6 +33,16 @@ CALL_LIMITS: Final[Mapping[str, float]] = {
 
 def call_wait(client: str | None) -> timedelta:
     """Return how long a call of this client may take: its host's limit less a margin."""
-    name = (client or "").lower()
-    limit = next((limit for known, limit in CALL_LIMITS.items() if name.startswith(known)), None)
+    limit = _known_limit(client)
     return UNKNOWN_WAIT if limit is None else min(LONGEST_WAIT, timedelta(seconds=min(limit, 3600) * _SHARE))
+
+
+def call_limit(client: str | None) -> float:
+    """Return the seconds after which this client gives up on a call; for an unknown one, the shortest limit seen."""
+    limit = _known_limit(client)
+    return _SHORTEST_LIMIT if limit is None else limit
+
+
+def _known_limit(client: str | None) -> float | None:
+    name = (client or "").lower()
+    return next((limit for known, limit in CALL_LIMITS.items() if name.startswith(known)), None)

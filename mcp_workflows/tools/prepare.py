@@ -46,7 +46,7 @@ def with_key(dialogue: Dialogue, tool: AnyTool, principal: Principal, now: datet
     """Return the dialogue with a key or a start time, so that all its rounds are one call and start one execution."""
     if dialogue.key is not None or dialogue.since is not None:
         return dialogue
-    if tool.dedupe is not None and principal.identified:
+    if tool.dedupe_window is not None and principal.identified:
         return replace(dialogue, since=now)
     return replace(dialogue, key=secrets.token_hex(16))
 
@@ -57,10 +57,10 @@ def idempotency_of(
     """Return the idempotency of a call whose arguments are complete."""
     if dialogue.key is not None:
         return Idempotency(key=dialogue.key, holds_at_engine=not tool.names_task)
-    if tool.dedupe is None or not principal.identified:
+    if tool.dedupe_window is None or not principal.identified:
         return Idempotency()
     key = f"{_RESERVED}same:{digest(arguments)}"
-    return Idempotency(key=key, window=tool.dedupe, since=dialogue.since, holds_at_engine=False)
+    return Idempotency(key=key, window=tool.dedupe_window, since=dialogue.since, holds_at_engine=False)
 
 
 def _escaped(key: str | None) -> str | None:

@@ -99,6 +99,13 @@ CardSetting = Annotated[
 ]
 """`card` as a configuration may write it."""
 
+DedupeSetting = Annotated[
+    Duration | Literal["off"],
+    BeforeValidator(lambda value: "off" if value is False else value),  # as a reader of YAML 1.1 has it
+    WithJsonSchema({"anyOf": [DURATION_SCHEMA, {"enum": ["off", False]}]}),
+]
+"""`dedupe` as a configuration may write it."""
+
 
 AUTO = "auto"
 
@@ -500,11 +507,12 @@ class Tool(_Offered):
         description="How arguments reach the workflow: a template, a list for positional arguments. "
         "Default: the whole object as the one argument; none if it is empty and `input` declares none.",
     )
-    dedupe: Duration | None = Field(
+    dedupe: DedupeSetting | None = Field(
         default=None,
         description="For how long after a call without an idempotency key the same arguments, from the same principal, "
-        "are the same task. Default: such calls are two. See `docs/retries.md`.",
-        examples=["10m"],
+        "are the same task. Default: a repeated call continues a call that got no reply. `off`: each call is a task of "
+        "its own. See `docs/retries.md`.",
+        examples=["10m", "off"],
     )
     labels: dict[str, str] = Field(
         default_factory=dict,
@@ -524,6 +532,16 @@ class Tool(_Offered):
             raise ValueError(f"executions have the labels {', '.join(taken)} anyway: choose another name")
         check_template(texts)
         return texts
+
+    @property
+    def dedupe_window(self) -> timedelta | None:
+        """`dedupe` as a time; None: the arguments are no key."""
+        return self.dedupe if isinstance(self.dedupe, timedelta) else None
+
+    @property
+    def continues_calls(self) -> bool:
+        """True if a repeated call without a key continues one that got no reply: see docs/decisions/0032."""
+        return self.dedupe is None and not self.cancel_on_disconnect
 
     @field_validator("args")
     @classmethod
@@ -581,7 +599,8 @@ class WatchTool(_Offered):
     allow_cancel: bool = Field(
         default=False, description="With `kind: watch`: the caller may answer the execution's questions, or cancel it."
     )
-    dedupe: ClassVar = None
+    dedupe_window: ClassVar = None
+    continues_calls: ClassVar = False
     fixed: ClassVar[Mapping[str, Any]] = {"input": WATCH_INPUT}
 
     @model_validator(mode="after")

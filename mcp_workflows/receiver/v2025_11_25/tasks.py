@@ -33,6 +33,7 @@ from mcp_workflows.receiver.v2025_11_25.session import (
     withdraw,
 )
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.repeated_calls import OpenCall
 from mcp_workflows.tasks.results import final_result, withdrawn_result
 from mcp_workflows.tasks.service import NOT_FOUND, TaskService, time_left
 from mcp_workflows.tools.tool import AnyTool
@@ -57,7 +58,9 @@ class InCoreTasks:
 
     # --- tools/call
 
-    async def call(self, ctx: Context, call: Call, principal: Principal, tool: AnyTool) -> CallOutcome:
+    async def call(
+        self, ctx: Context, call: Call, principal: Principal, tool: AnyTool, served: OpenCall
+    ) -> CallOutcome:
         """Call a tool and ask its questions on the call's own stream; those of the workflow while the call may wait.
 
         Ask each question once; ask again only if the answer failed validation. If the question stays open, treat the
@@ -65,18 +68,19 @@ class InCoreTasks:
         """
         rounds = CallQuestions(Channel(session=ctx.session, request_id=ctx.request_id))
         report = ProgressReports(ctx.session.report_progress).report
-        outcome = await self._service.call(call, principal, report)
+        outcome = await self._service.call(call, principal, report, served)
         while isinstance(outcome, Questions):
             call = replace(call, asked=outcome.started)
             left = time_left(tool, call) if outcome.started else None
             async with self._service.asking(call, outcome, principal):
                 with anyio.move_on_after(None if left is None else left.total_seconds()):
                     await rounds.ask(outcome.requests)
+            served.began = anyio.current_time()  # the host has waited until now
             principal, answers = await _still(principal), dict(rounds.answers)
             call = replace(call, responses=answers, state=outcome.state, takes_questions=bool(answers))
             started = outcome.started
             try:
-                outcome = await self._service.call(call, principal, report)
+                outcome = await self._service.call(call, principal, report, served)
             except RequestError as error:
                 if not rounds.refused(error, started=started):
                     raise

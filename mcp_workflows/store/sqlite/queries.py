@@ -189,6 +189,9 @@ UNBOUND: Final = f"""
     {_TASK} WHERE bound = 0 AND ended = 0 AND tombstone = 0 AND engine = ?
     AND (created < ? OR created > ?) ORDER BY attempts, created, id LIMIT ?
 """
+UNANSWERED: Final = f"""
+    {_TASK} WHERE unanswered = ? AND unanswered_until > ? AND tombstone = 0 ORDER BY created, id LIMIT 100
+"""
 EVERYONES: Final = f"""
     {_TASK} WHERE tombstone = 0 AND created < :before
     AND (:tool IS NULL OR tool = :tool) AND (:engine IS NULL OR engine = :engine)

@@ -34,9 +34,12 @@ SEARCHED: Final = (
     "status",
     "updated",
     "due",
+    "unanswered",
+    "unanswered_until",
 )
 """The columns beside `task`, in the order of `Rows.searched`; `engine` is `Task.engine_key`."""
 
+_SHOWN: Final = slice(SEARCHED.index("status"), SEARCHED.index("due") + 1)
 _FIXED: Final = 3  # of them, from the front, which no change may touch
 _COLUMNS: Final = (*SEARCHED, "task")
 INSERT: Final = f"INSERT INTO tasks ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  # names of ours
@@ -144,7 +147,8 @@ class Rows:
         flags = (task.attempts, task.handle is not None, task.ended is not None, task.tombstone)
         names = (utf8(name) for name in (task.id, task.owner, task.tool, task.engine_key))
         shown = (task.execution.status.value, micros(task.updated), due)
-        return *names, self.kept_key(task), micros(task.created), expires, *flags, *shown
+        mark = (None, None) if (call := task.unanswered) is None else (call.match, micros(call.open_until))
+        return *names, self.kept_key(task), micros(task.created), expires, *flags, *shown, *mark
 
     def kept_key(self, task: Task) -> str | None:
         """Return the idempotency key as the column has it: with a cipher a digest, the same for the same key."""
@@ -232,7 +236,7 @@ def backfill(connection: sqlite3.Connection) -> None:
     while found := connection.execute(query, (last,)).fetchall():
         last = found[-1][3]
         read = [(task, rowid) for *row, rowid in found if (task := rows.read(tuple(row))) is not None]
-        connection.executemany(_BACKFILL, [(*rows.searched(task)[-3:], rowid) for task, rowid in read])
+        connection.executemany(_BACKFILL, [(*rows.searched(task)[_SHOWN], rowid) for task, rowid in read])
 
 
 def _dump(task: Task) -> str:

@@ -215,6 +215,10 @@ class SQLiteStore(Store):
 
         return await self._write(step)
 
+    async def unanswered(self, match: str, now: datetime) -> Sequence[Task]:
+        """Return rows whose mark has this match and is not over; the oldest first."""
+        return await self._many(queries.UNANSWERED, match, micros(now))
+
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
         """Return an engine's rows without a handle, created before that time or by a clock ahead; oldest first."""
         ahead = micros(before) + AHEAD
