@@ -134,7 +134,7 @@ class Task:
 
     def pending(self, now: datetime) -> bool:
         """True if nobody knows of it yet: its first start is in progress, and no call was answered with it."""
-        if self.acknowledged or self.handle is not None or self.ended or self.attempts != 1:
+        if self.acknowledged or self.handle is not None or self.ended or self.attempts > 1:
             return False
         return self.attempted is not None and now < self.attempted + CREATING
 
@@ -186,11 +186,14 @@ def _announced(task: Task, seen: Execution) -> Execution:
     return replace(seen, message=f"{said}; {seen.message}" if seen.message else said)
 
 
-def attempt(task: Task, at: datetime, identity: str = "") -> Task:
-    """Count an attempt to start it (again); a row without an identity gets that of the engine."""
+def attempt(task: Task, at: datetime, identity: str = "", *, is_sent: bool = True) -> Task:
+    """Count an attempt to start it (again); a row without an identity gets that of the engine.
+
+    With `is_sent` false the attempt has begun, and does not count yet: its engine is still being connected to.
+    """
     if task.handle is not None or task.ended or task.tombstone:
         return task
-    return replace(task, attempts=task.attempts + 1, attempted=at, identity=task.identity or identity)
+    return replace(task, attempts=task.attempts + is_sent, attempted=at, identity=task.identity or identity)
 
 
 def identify(task: Task, identity: str) -> Task:

@@ -143,6 +143,23 @@ class Routes(Protocol):
 
 
 @runtime_checkable
+class ConnectsLate(Protocol):
+    """Optional: it connects to its engine when it is first used, as to a program that takes seconds to boot.
+
+    With `StartGuarantee.ONCE` the core connects before it notes the attempt to start. A crash until then has started
+    nothing, so the task is started later and its outcome is not unknown.
+    """
+
+    async def connect(self) -> None:
+        """Connect, unless it is connected; start nothing.
+
+        Raises:
+            EngineUnavailable: it cannot be reached.
+        """
+        ...
+
+
+@runtime_checkable
 class DescribesMany(Protocol):
     """Optional: a cheap poll of many executions at once, as the hint which of them to describe."""
 

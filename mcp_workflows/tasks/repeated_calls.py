@@ -108,9 +108,8 @@ class RepeatedCalls:
         """
         if call.match is None:
             return None
-        now = self._clock()
-        for task in await self._store.unanswered(call.match, now):
-            former = task.unanswered
+        for task in await self._store.unanswered(call.match, self._clock()):
+            former, now = task.unanswered, self._clock()
             if former is None or not _may_be_taken(task, former, now):
                 continue
             mark = UnansweredCall(
@@ -185,9 +184,9 @@ class RepeatedCalls:
 
 
 def _may_be_taken(task: Task, mark: UnansweredCall, now: datetime) -> bool:
-    """Return True if the task may be taken over now. A time further ahead than any mark was written by a fast clock."""
+    """Return True if the task may be taken over now; a time too far ahead was written by a clock that was ahead."""
     is_cancelled = task.cancel_requested is not None or task.execution.status is Status.CANCELLED
     if is_cancelled or task.expired(now) or is_refused(task):
         return False
-    is_young = now < mark.open_from <= now + MARKED_AFTER
+    is_young = now < mark.open_from <= now + MARKED_AFTER + CLOCKS_DIFFER
     return not is_young and mark.open_until <= now + KEPT + CLOCKS_DIFFER

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from mcp_workflows.adapter import Adapter, Failure, Finds, Start, StartGuarantee
+from mcp_workflows.adapter import Adapter, ConnectsLate, Failure, Finds, Start, StartGuarantee
 from mcp_workflows.engines.registry import REBIND, Engines
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
@@ -218,10 +218,13 @@ class TaskCreation:
         """
         row = task
         identity, adapter = self._engines.identity(task.engine), self._engines.get(task.engine)
-        keyed = promised(adapter, task) is StartGuarantee.KEYED and same.holds_at_engine
+        promise = promised(adapter, task)
+        keyed = promise is StartGuarantee.KEYED and same.holds_at_engine
+        late = promise is StartGuarantee.ONCE and isinstance(adapter, ConnectsLate)
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
-                row = await self._store.create(attempt(task, self._clock(), identity), caps, durable=not keyed)
+                attempted = attempt(task, self._clock(), identity, is_sent=not late)
+                row = await self._store.create(attempted, caps, durable=not keyed)
                 if row.id == task.id:
                     row = (
                         await (
@@ -303,7 +306,8 @@ class TaskCreation:
         if row.handle is not None or row.ended:
             return row
         if not row.attempts:
-            return self._count_recovered(await self._start_order(await self._claim_attempt(row)))
+            late = isinstance(self._engines.get(row.engine), ConnectsLate)
+            return self._count_recovered(await self._start_order(row if late else await self._claim_attempt(row)))
         if not self._is_steady() or self._clock() < (row.attempted or row.created) + CREATING:
             raise not_known()
         return await self._close_as_unknown(row)
@@ -329,11 +333,15 @@ class TaskCreation:
         return self._locks.setdefault(task_id, anyio.Lock())
 
     async def _start_order(self, row: Task, synced: anyio.Event | None = None) -> Task:
-        """Start a row whose attempt is noted; if a crash loses the handle, the row is recovered under its key.
+        """Start a row whose attempt is noted, or whose engine connects late.
+
+        If a crash loses the handle, the row is recovered under its key.
 
         `synced`: the end of a sync of the row that is under way; its handle is not stored before.
         """
         promise = StartGuarantee.KEYED
+        if not row.attempts:
+            row = await self._connect(row)
         try:
             async with self._engines.calling(row, api="start") as adapter:
                 promise = promised(adapter, row)
@@ -360,6 +368,22 @@ class TaskCreation:
         if synced is not None:
             await synced.wait()
         return await self._bind(row, handle, promise)
+
+    async def _connect(self, row: Task) -> Task:
+        """ONCE, with an engine that connects late: connect it, and only then note the attempt to start the row.
+
+        Raises:
+            EngineUnavailable: it cannot be reached, or another replica starts the row.
+        """
+        try:
+            async with self._engines.calling(row, api="start") as adapter:
+                if isinstance(adapter, ConnectsLate):
+                    await adapter.connect()
+        except EngineUnavailable as error:
+            if await self._drop(row, retract):
+                raise EngineUnavailable(str(error), sent=False, throttled=error.throttled) from None
+            raise
+        return await self._claim_attempt(row)
 
     async def _bind(self, row: Task, handle: str, promise: StartGuarantee) -> Task:
         """Store the handle; if the row has another one by now, this execution is a duplicate, and a search cancels it.
@@ -442,7 +466,8 @@ class TaskCreation:
         """
 
         def drop(row: Task) -> Task | None:
-            return None if row.pending(self._clock() + CREATING / 2) else otherwise(row)
+            is_ours = row.attempts == task.attempts and row.pending(self._clock() + CREATING / 2)
+            return None if is_ours else otherwise(row)
 
         row = await self._store.change(task.id, task.owner, drop)
         return row is None or is_refused(row)

@@ -1,5 +1,7 @@
 """Two creators of one key, step by step: every order of their calls to the store and the engine, every fault, a crash.
 
+And a call without a key whose caller leaves at any step, and the same call again, twice, in another process.
+
 Each of them is stopped before each call to the store or the engine. A run is a list of decisions: who goes on, and
 what its call meets. All runs are tried one after the other, from the first decision that has another choice left.
 Then time passes, the engine works, and a new process heals what is left.
@@ -14,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 import anyio
@@ -27,6 +30,8 @@ from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.store.protocol import NO_CAPS, Caps
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task, engine_key
+from mcp_workflows.tasks.executions import Executions
+from mcp_workflows.tasks.repeated_calls import OpenCall
 from mcp_workflows.tasks.start import NOT_STARTED, OUTCOME_UNKNOWN, TaskCreation
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 
@@ -46,6 +51,7 @@ class Fate(StrEnum):
 
     WORKS = "works"
     CRASH = "crash"  # its process dies before the call
+    LEAVES = "leaves"  # its caller leaves, and the call is made
     REFUSED = "refused"
     UNREACHABLE = "unreachable"  # nothing arrives
     LOST = "lost"  # it takes effect, and its reply is lost
@@ -72,6 +78,8 @@ class Actor:
     fate: Fate = Fate.WORKS
     go_on: anyio.Event = field(default_factory=anyio.Event)
     done: bool = False
+    caller: anyio.CancelScope | None = None  # cancelled if its caller leaves; None: it never does
+    is_safe: bool = False  # all its calls work, and its process goes on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +136,9 @@ class World:
             self.story.append(f"{actor.name}: {actor.step} {fate}")
             if fate is Fate.CRASH:
                 self.dead.add(actor.process)
+            if fate is Fate.LEAVES and actor.caller is not None:
+                actor.caller.cancel()
+                fate = Fate.WORKS
             going = [each for each in self.actors if each is actor or (each.fates and each.process in self.dead)]
             for each in going:
                 each.fate, each.fates = fate, ()
@@ -140,10 +151,15 @@ class World:
         if self._last in ready and self._switches >= self._bounds.switches:
             ready = [self._last]
         for actor in sorted(ready, key=lambda each: each is not self._last):
+            if actor.is_safe:
+                yield actor, Fate.WORKS
+                continue
             for fate in actor.fates:
                 yield actor, fate
             if len(self.dead) < self._bounds.crashes and actor.process and actor.step not in FIRST:
                 yield actor, Fate.CRASH
+            if actor.caller is not None and not actor.caller.cancel_called:
+                yield actor, Fate.LEAVES
 
     def _decided(self, many: int) -> int:
         chosen = self._decisions[len(self.taken)] if len(self.taken) < len(self._decisions) else 0
@@ -167,6 +183,11 @@ class Stepwise(SQLiteStore):
         """In its turn."""
         await self.world.turn("create")
         return await super().create(task, caps, durable=durable)
+
+    async def unanswered(self, match: str, now: datetime) -> Sequence[Task]:
+        """In its turn."""
+        await self.world.turn("unanswered")
+        return await super().unanswered(match, now)
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
         """In its turn."""
@@ -260,15 +281,19 @@ class Stage:
         """One more of those that share the store."""
         return TaskCreation(self.store, self.engines, self.clock)
 
-    def new_task(self) -> Task:
-        """What each call of this key wants to make."""
+    def replica(self) -> Executions:
+        """One more, with the calls that it serves."""
+        return Executions(store=self.store, engines=self.engines, clock=self.clock)
+
+    def new_task(self, *, key: str | None = None) -> Task:
+        """What each call of this key wants to make; or one call with a key of its own for the engine."""
         now = self.clock()
         return make_task(
             owner=self.key,
             engine="memory",
             workflow="forever",
-            key=self.key,
-            idempotency_key=self.key,
+            key=key or self.key,
+            idempotency_key=None if key else self.key,
             created=now,
             updated=now,
             expires=now + timedelta(days=1),
@@ -323,6 +348,71 @@ async def call(stage: Stage, creation: TaskCreation, heard: Heard) -> None:
         error = raised
     await stage.world.turn("answer")
     heard.task, heard.error = task, error
+
+
+async def call_without_key(stage: Stage, replica: Executions, heard: Heard, actor: Actor) -> None:
+    """One `tools/call` without a key; its caller leaves or is answered."""
+    with anyio.CancelScope() as caller:
+        actor.caller = None if actor.is_safe else caller
+        calls = replica.repeated_calls
+        async with OpenCall(calls=calls, began=anyio.current_time(), limit=5, match=stage.key) as served:
+            try:
+                if (task := await replica.resume(served)) is None:
+                    new = stage.new_task(key=f"{stage.key}-{next(_NUMBERS)}")
+                    served.about(new)
+                    task = await replica.create(new)
+                served.about(task)
+            except EngineError as raised:
+                heard.error = raised
+                return
+            await stage.world.turn("answer")
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            heard.task = task
+
+
+async def run_repeats(stage: Stage, decisions: Sequence[int]) -> World:
+    """A call, and once it is over the same call from two replicas at once."""
+    stage.world = stage.store.world = world = World(decisions, stage.bounds)
+    stage.key = f"key-{next(_NUMBERS)}"
+    for handle in stage.engine.handles:
+        stage.engine.forget(handle)
+    first, *repeats = heard = [Heard(), Heard(), Heard()]
+    async with anyio.create_task_group() as stage.tasks:
+        actor = Actor(name="A", process="one")
+        stage.act(actor, lambda: call_without_key(stage, stage.replica(), first, actor))
+        await world.play()
+    rows = await stage.store.list_of_owner(stage.key, now=stage.time, limit=10)
+    marked = [row for row in rows if row.unanswered is not None and not failed_with(row, NOT_STARTED)]
+    is_open = first.task is None and bool(marked)
+    async with anyio.create_task_group() as stage.tasks:
+        for number, each in enumerate(repeats):
+            other = Actor(name="BC"[number], process=f"other {number}", is_safe=True)
+            stage.act(other, partial(call_without_key, stage, stage.replica(), each, other))
+        await world.play()
+    stage.time += LATER
+    for _ in range(HEALED_AFTER):
+        if not await heal(stage, stage.process()):
+            break
+        stage.time += LATER
+    try:
+        await check_repeats(stage, heard, marked[0] if is_open else None)
+    except AssertionError as failed:
+        raise AssertionError(f"{failed}\nafter: " + "; ".join(world.story)) from failed
+    return world
+
+
+async def check_repeats(stage: Stage, heard: Sequence[Heard], abandoned: Task | None) -> None:
+    """An abandoned call is continued by one of its repeats, and each call is answered with a task of its own."""
+    assert await stage.store.unbound(stage.rows, stage.time, 10) == [], "a row is never decided"
+    answered = [each.task.id for each in heard if each.task is not None]
+    assert len(set(answered)) == len(answered), "two calls were answered with one task"
+    for each in heard:
+        if each.task is not None:
+            await check_kept(stage, each.task)
+    assert len(stage.engine.handles) <= (3 if abandoned is None else 2), "both repeats of an abandoned call started it"
+    if abandoned is not None and heard[1].task and heard[2].task:
+        row = await stage.store.get(abandoned.id, abandoned.owner)
+        assert row is None or failed_with(row, NOT_STARTED) or abandoned.id in answered, "an abandoned call is lost"
 
 
 async def heal(stage: Stage, creation: TaskCreation) -> bool:
@@ -431,7 +521,8 @@ async def search(guarantee: StartGuarantee, cast: str, bounds: Bounds) -> int:
     runs, decisions = 0, list[int]()
     async with staged(guarantee, bounds) as stage:
         while True:
-            taken = (await run(stage, cast, decisions)).taken
+            world = run_repeats(stage, decisions) if cast == REPEATS else run(stage, cast, decisions)
+            taken = (await world).taken
             runs += 1
             while taken and taken[-1][0] + 1 == taken[-1][1]:
                 taken.pop()
@@ -441,6 +532,7 @@ async def search(guarantee: StartGuarantee, cast: str, bounds: Bounds) -> int:
             decisions[-1] += 1
 
 
+REPEATS: Final = "two repeats of a call without a key"
 CASTS: Final = ("two replicas", "one process", "a look")
 
 
@@ -476,3 +568,8 @@ async def test_nor_with_more_switches_failing_searches_and_time_that_passes(
     guarantee: StartGuarantee, cast: str
 ) -> None:
     assert await search(guarantee, cast, Bounds(switches=2, finds=FINDS, held_up=True)) > 500
+
+
+@pytest.mark.parametrize("guarantee", StartGuarantee)
+async def test_a_call_without_a_key_that_is_abandoned_is_continued_once(guarantee: StartGuarantee) -> None:
+    assert await search(guarantee, REPEATS, Bounds(switches=1)) > 50

@@ -107,6 +107,10 @@ class McpAdapter(Adapter):
         self._group = None
         await self._exit.aclose()
 
+    async def connect(self) -> None:
+        """Start the program, or open a session with the server; see `ConnectsLate.connect`."""
+        await self._upstream.connection()
+
     async def start(self, start: Start) -> str:
         """Call the tool that starts it, once; see `Adapter.start`."""
         await self._definitions.keep()
