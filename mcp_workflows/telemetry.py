@@ -99,6 +99,9 @@ class Telemetry:
         self._mismatched = count(
             f"{NAME}.result_mismatches", description="Results that do not match the output schema of their tool."
         )
+        self._continued = count(
+            f"{NAME}.call_continued", description="Calls that continued an earlier one, which had got no reply."
+        )
         self._prevented = count(
             f"{NAME}.duplicate_start_prevented", description="Calls that would have started a workflow a second time."
         )
@@ -181,6 +184,10 @@ class Telemetry:
     def prevented(self, engine: str, tool: str) -> None:
         """Count a call that found an execution which another call had started."""
         self._prevented.add(1, {"engine": engine, "tool": tool})
+
+    def continued(self, engine: str, tool: str) -> None:
+        """Count a call without a key that continued an abandoned one."""
+        self._continued.add(1, {"engine": engine, "tool": tool})
 
     def denied(self, tool: str) -> None:
         """Count a denial; `tool` is empty if it is about none of ours."""

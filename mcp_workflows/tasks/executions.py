@@ -198,6 +198,7 @@ class Executions:
         """
         while task := await self.repeated_calls.take_over(call):
             if resumed := await self._creation.resume(task):
+                self._engines.telemetry.continued(task.engine, task.tool)
                 return resumed
         return None
 

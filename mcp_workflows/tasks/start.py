@@ -226,14 +226,12 @@ class TaskCreation:
                 attempted = attempt(task, self._clock(), identity, is_sent=not late)
                 row = await self._store.create(attempted, caps, durable=not keyed)
                 if row.id == task.id:
-                    row = (
-                        await (
-                            self._start_beside_sync(row)
-                            if keyed
-                            else self._start_or_acknowledge(row, self._start_order)
-                        )
-                        or row
+                    start = (
+                        self._start_beside_sync(row) if keyed else self._start_or_acknowledge(row, self._start_order)
                     )
+                    if (begun := await start) is None:  # another call with this key was refused before the attempt
+                        raise EngineUnavailable(_GONE, sent=False)
+                    row = begun
         return row
 
     async def _start_beside_sync(self, row: Task) -> Task | None:
@@ -380,9 +378,9 @@ class TaskCreation:
                 if isinstance(adapter, ConnectsLate):
                     await adapter.connect()
         except EngineUnavailable as error:
-            if await self._drop(row, retract):
+            if await self._drop(row, lambda stored: stored):  # no attempt is counted that could be taken back
                 raise EngineUnavailable(str(error), sent=False, throttled=error.throttled) from None
-            raise
+            raise EngineUnavailable(str(error), throttled=error.throttled) from None
         return await self._claim_attempt(row)
 
     async def _bind(self, row: Task, handle: str, promise: StartGuarantee) -> Task:

@@ -17,7 +17,18 @@ from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, St
 from mcp_workflows.store.encryption import Cipher, new_key
 from mcp_workflows.store.protocol import CapReached, Caps, Count, Store
 from mcp_workflows.store.sqlite.store import SQLiteStore
-from mcp_workflows.task import CLOCKS_DIFFER, Task, accept, bind, expire, observe, refuse, request_cancel
+from mcp_workflows.task import (
+    CLOCKS_DIFFER,
+    Task,
+    UnansweredCall,
+    accept,
+    bind,
+    expire,
+    mark_answered,
+    observe,
+    refuse,
+    request_cancel,
+)
 from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task
 
 CIPHER = Cipher([new_key(), new_key()])
@@ -196,6 +207,25 @@ async def test_unbound_lists_what_is_not_known_to_be_started(store: Store) -> No
     assert await store.unbound(young.engine, NOON, 10) == expected
     assert await store.unbound(young.engine, NOON, 2) == expected[:2]
     assert await store.unbound("another", NOON, 10) == []
+
+
+async def test_unanswered_rows_are_found_by_their_match_until_their_mark_is_over(store: Store) -> None:
+    def marked(match: str, **more: Any) -> UnansweredCall:
+        return UnansweredCall(match=match, holder="h", called=NOON, open_from=NOON, open_until=NOON + DAY, **more)
+
+    young, old, other, gone = await _made(
+        store,
+        *({"unanswered": marked("a"), "created": NOON + timedelta(hours=hours)} for hours in (2, 1)),
+        {"unanswered": marked("b")},
+        {"unanswered": marked("a")},
+    )
+    await store.change(gone.id, gone.owner, expire)
+    assert await store.unanswered("a", NOON) == [old, young]
+    assert await store.unanswered("a", NOON + DAY) == []
+    await store.change(old.id, old.owner, partial(mark_answered, holder="h"))
+    assert await store.unanswered("a", NOON) == [young]
+    assert await store.unanswered("b", NOON) == [other]
+    assert await store.unanswered("c", NOON) == []
 
 
 async def test_rows_are_searched_by_the_name_and_the_identity_of_their_engine(store: Store) -> None:

@@ -120,6 +120,7 @@ SEARCHES = {
     "tasks_open": queries.OF_TOOL,
     "tasks_expires": queries.EXPIRED,
     "tasks_due": queries.DUE,
+    "tasks_unanswered": queries.UNANSWERED,
     "sqlite_autoindex_notes_1": "SELECT key, value FROM notes WHERE space = 's' AND key >= 'k' ORDER BY key",
     "notes_until": "SELECT value FROM notes WHERE until <= 1 ORDER BY until LIMIT 1",
 }

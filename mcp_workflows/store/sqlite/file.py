@@ -82,7 +82,7 @@ MIGRATIONS: Final[Sequence[Sequence[str | Callable[[sqlite3.Connection], None]]]
     (
         "ALTER TABLE tasks ADD COLUMN unanswered TEXT",
         "ALTER TABLE tasks ADD COLUMN unanswered_until INTEGER",
-        "CREATE INDEX tasks_unanswered ON tasks (unanswered, unanswered_until) WHERE unanswered IS NOT NULL",
+        "CREATE INDEX tasks_unanswered ON tasks (unanswered, created, id) WHERE unanswered IS NOT NULL",
     ),
 )
 """The statements from one version of the tables to the next; a file's `user_version` is the number it has had.
