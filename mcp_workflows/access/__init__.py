@@ -19,6 +19,7 @@ from mcp_workflows.access.principal import (
     is_loopback,
     owner_id,
     person_of,
+    person_with_client,
 )
 from mcp_workflows.access.signatures import check_signature
 
@@ -42,5 +43,6 @@ __all__ = [
     "owner_id",
     "permits",
     "person_of",
+    "person_with_client",
     "reaches_others",
 ]

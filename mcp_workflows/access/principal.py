@@ -121,6 +121,15 @@ def person_of(owner: str) -> Person:
     return issuer, subject or client or owner
 
 
+def person_with_client(owner: str) -> tuple[str | None, str | None]:
+    """Return the client and the subject in an owner's id; neither for the local user and anonymous ones."""
+    try:
+        client, _, subject = json.loads(owner)
+    except ValueError:
+        return None, None
+    return client, subject
+
+
 ANONYMOUS = Principal(id="anonymous", identified=False)
 LOCAL = Principal(id="local")  # the one user of this machine: on stdio, and on loopback with `single_user`
 

@@ -59,7 +59,7 @@ def attach(
     my_tasks: bool = False,
     single_user: bool = False,
     local: Principal = LOCAL,
-    owner: Owner = Owner.CLIENT,
+    owner: Owner | None = Owner.SUBJECT,
     idempotency_keys: Sequence[KeyPath] = KEY_PATHS,
     limits: Limits = DEFAULTS,
     authorizer: Authorizer | None = None,
@@ -70,7 +70,8 @@ def attach(
 
     `my_tasks`: clients with tasks get a tool that lists theirs. `single_user`: all callers over loopback HTTP without
     authentication are one user, `local`, as on stdio; only for servers that nobody else can reach. `owner`: on servers
-    with authentication, tasks belong to the person with one client, or across all clients of the person.
+    with authentication, tasks belong to the person in every client, or in the one client that started them; None: no
+    caller has a token.
     `idempotency_keys`: places of keys in a call's `_meta`, by the names that lead to them, see `docs/retries.md`.
     `limits`: quotas of callers, see `docs/limits.md`. `authorizer`: your own rules, asked after
     those of the tools said yes. `audit` receives the audit events. `telemetry`: without it, the OpenTelemetry providers

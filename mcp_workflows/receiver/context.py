@@ -44,7 +44,7 @@ class Callers:
 
     local: Principal  # the principal on stdio
     single_user: bool  # callers over loopback are the local principal, too
-    owner: Owner = Owner.CLIENT  # the owner of tasks, for tokens that the server itself accepted
+    owner: Owner | None = Owner.SUBJECT  # the owner of tasks, for tokens that the server itself accepted
     key_paths: Sequence[KeyPath] = KEY_PATHS  # places of idempotency keys in `_meta`
 
     def principal(self, ctx: Context) -> Principal:
@@ -54,7 +54,7 @@ class Callers:
     def sender(self, request: Request | None) -> Principal:
         """Return the principal of an HTTP request; None stands for stdio."""
         if (token := get_access_token()) is not None:
-            return principal_of(token, self.owner)
+            return principal_of(token, self.owner or Owner.SUBJECT)
         if request is None or (self.single_user and _from_here(request)):
             return self.local
         client = request.scope.get("client")  # host and port

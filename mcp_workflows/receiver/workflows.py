@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -23,15 +23,16 @@ from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
 from opentelemetry import trace
 from pydantic import ValidationError
 
-from mcp_workflows.access import Authorizer
+from mcp_workflows.access import Authorizer, person_with_client
 from mcp_workflows.access.audit import Audit, counting, silent
+from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Adapter, Notes
 from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
+from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, StoreUnusable, WorkflowsError
 from mcp_workflows.receiver.context import AnyServer, Callers, Context, ProgressReports, client_of, host_of, name_of
 from mcp_workflows.receiver.http_limits import limit_requests
 from mcp_workflows.receiver.middleware import Middleware, current_call
@@ -52,6 +53,9 @@ from mcp_workflows.wire import v2026_07_28 as wire
 
 DIALOGUE_SECONDS = 24 * 3600.0  # how long a person may take to answer the questions before a start
 _SEALING_KEY = "request-state"  # its name in the store
+_SETTINGS = "settings"  # the space of notes on settings that a store is bound to
+_OWNER = "server.auth.owner"
+_OWNERS_READ: Final = 100  # of the newest tasks
 _EVERYBODY = [
     Viewer(identified=True, takes_tasks=takes, in_core=in_core, shows_cards=shows)
     for takes, in_core, shows in product((True, False), repeat=3)
@@ -99,6 +103,8 @@ class Workflows:
         async with AsyncExitStack() as stack:
             await self._refuse_taken_names(self.middleware.offer.tools)
             store = await stack.enter_async_context(self._store)
+            if self.middleware.callers.owner is not None:
+                await _check_owners(store, self.middleware.callers.owner)
             security = RequestStateSecurity(keys=[await store.secret(_SEALING_KEY)], ttl=DIALOGUE_SECONDS)
             self.middleware.boundary = RequestStateBoundary(security, default_audience=self._server.name)
             engines = await stack.enter_async_context(self.engines)
@@ -277,6 +283,26 @@ class Workflows:
             raise ConfigError(f"the server has tools of its own named {', '.join(sorted(taken))}: rename one of each")
         if offered(tools.values(), my_tasks=self.my_tasks) and (taken := own & TASK_TOOL_NAMES):
             raise ConfigError(f"the server has a tool of its own named {', '.join(sorted(taken))}: {TAKEN}")
+
+
+async def _check_owners(store: Store, owner: Owner) -> None:
+    """Check that the tasks in the store were made with this setting, and keep it there.
+
+    Raises:
+        StoreUnusable: they were not, so their owners would not find them any more.
+    """
+    kept = await store.note(_SETTINGS, _OWNER)
+    if kept == owner:
+        return
+    owners = [person_with_client(task.owner) for task in await store.list_all(live_only=False, limit=_OWNERS_READ)]
+    if kept is None:  # a store of a version that did not keep the setting; its default was `client`
+        kept = Owner.CLIENT if any(client and subject for client, subject in owners) else owner
+    if kept != owner and any(client or subject for client, subject in owners):
+        raise StoreUnusable(
+            f"the tasks in this store were made with server.auth.owner: {kept}, and it is {owner} now: their owners would "
+            f"not find them any more. Write owner: {kept} under server.auth, or name another store"
+        )
+    await store.put_note(_SETTINGS, _OWNER, owner.value, until=datetime.max.replace(tzinfo=UTC))
 
 
 _OTHER: Final = "_OTHER"

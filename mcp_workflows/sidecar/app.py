@@ -28,7 +28,6 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
 from mcp_workflows.access import LOCAL, Principal
-from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import ConfigError
@@ -161,7 +160,7 @@ def _attach_workflows(server: Server[Workflows], config: Config, exports: Export
         single_user=config.server.single_user,
         idempotency_keys=config.server.key_paths,
         local=local,
-        owner=Owner.CLIENT if config.server.auth is None else config.server.auth.owner,
+        owner=None if config.server.auth is None else config.server.auth.owner,
         limits=config.limits,
         authorizer=config.authorizer,
         audit=exports.audit,

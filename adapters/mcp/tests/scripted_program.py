@@ -198,6 +198,8 @@ def main() -> None:
     if "exit" in FLAGS:
         sys.stderr.write(f"fatal: {os.environ.get('TOKEN')} is no good\n")
         sys.exit(3)
+    if "slow-boot" in FLAGS:
+        until_there("boot.go")
     threading.Thread(target=noise, daemon=True).start()
     for line in sys.stdin:
         message = json.loads(line)

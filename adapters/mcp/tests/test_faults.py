@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import psutil
 import pytest
 from mcp_workflows_mcp import McpAdapter
@@ -30,6 +33,9 @@ from mcp_workflows.adapter import Ref, StartGuarantee, Status
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.testing import MemoryNotes
 from tests.support.child_processes import free_port
+from tests.support.configured import called, operating, written
+from tests.support.served import Peer, peer
+from tests.support.sidecars import sidecar
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
 
@@ -114,6 +120,30 @@ async def test_a_program_that_is_killed_in_a_start_which_cannot_be_repeated_leav
         assert seen.failure is not None
         assert (seen.status, seen.failure.kind) == (Status.FAILED, "OutcomeUnknown")
         assert program.count("started") == 1
+
+
+async def test_a_sidecar_that_is_killed_while_its_program_boots_starts_the_job_later(
+    program: Program, tmp_path: Path
+) -> None:
+    settings = program.settings("slow-boot", "forgetful", **SPLIT, starts="once")
+    config = written(tmp_path, "jobs", {"adapter": "mcp", **settings}, {"it": {"workflow": "job"}})
+    with sidecar(config) as booting:
+        async with peer(booting.url) as client, anyio.create_task_group() as group:
+            group.start_soon(_call_in_vain, client)
+            await until(lambda: bool(program.pids))
+            booting.process.send_signal(signal.SIGKILL)
+    program.touch("boot.go")
+    with sidecar(config) as fresh:
+        async with peer(fresh.url) as client:
+            await until(lambda: program.count("started") > 0)
+            [task] = json.loads(await operating(tmp_path, "list", "--json"))
+            assert task["status"] == "working", task
+    assert program.count("started") == 1
+
+
+async def _call_in_vain(client: Peer) -> None:
+    with suppress(httpx2.TransportError):
+        await called(client)
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])

@@ -252,9 +252,9 @@ class AuthSettings(BaseModel):
         default_factory=list[Scope], description="Scopes without which nobody is let in at all."
     )
     owner: Owner = Field(
-        default=Owner.CLIENT,
-        description="Whose a task is: `client`: the person with the client they asked through; `subject`: the person, "
-        "through whatever client.",
+        default=Owner.SUBJECT,
+        description="The owner of a task. `subject`: the person, in every client. `client`: the person in the one "
+        "client that started it. A token without a subject always belongs to its client.",
     )
     clock_skew: ShortTime = Field(
         default=timedelta(seconds=30), description="How far clocks may differ when times in tokens are looked at."
