@@ -299,8 +299,8 @@ async def _check_owners(store: Store, owner: Owner) -> None:
         kept = Owner.CLIENT if any(client and subject for client, subject in owners) else owner
     if kept != owner and any(client or subject for client, subject in owners):
         raise StoreUnusable(
-            f"the tasks in this store were made with server.auth.owner: {kept}, and with {owner} their owners would not "
-            f"find them any more: write owner: {kept} under server.auth, or name another store"
+            f"the tasks in this store were made with server.auth.owner: {kept}, and with {owner} their owners would "
+            f"not find them any more: write owner: {kept} under server.auth, or name another store"
         )
     await store.put_note(_SETTINGS, _OWNER, owner.value, until=datetime.max.replace(tzinfo=UTC))
 
