@@ -87,7 +87,7 @@ OF_CLIENTS: Final = frozenset({"tools/call again"})  # what goes on in one clien
 COLUMNS, ROWS = table(TABLE)
 
 
-@pytest.fixture(scope="module", params=["client", pytest.param("subject", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["subject", pytest.param("client", marks=pytest.mark.slow)])
 async def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, providers: Providers
 ) -> AsyncGenerator[Town]:
