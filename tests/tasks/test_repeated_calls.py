@@ -19,6 +19,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.repeated_calls import KEPT, MARKED_AFTER
@@ -27,6 +28,7 @@ from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings
 from mcp_workflows.tools.questions import Question
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.commands import Call, CallOutcome, Created, Finished, Questions, Unfinished
+from tests.support.in_memory import MODERN, entered, line
 from tests.support.places import quiet
 from tests.support.waiting import TIMEOUT
 
@@ -312,4 +314,35 @@ async def test_an_unknown_outcome_is_told_to_the_repeated_call(tmp_path: Path) -
         assert isinstance(again, Finished)
         assert "outcome unknown" in str(again.result)
         assert "this continues your call" in str(again.result)
+        assert len(engine.handles) == 1
+
+
+# --- on the wire
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_a_client_that_gives_up_three_times_gets_the_result_of_one_execution(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.tasks.repeated_calls.MARKED_AFTER", timedelta(milliseconds=50))
+    tool = Tool(name="nap", engine="memory", workflow="sleep", args=["{{seconds}}"], wait=timedelta(seconds=30))
+    engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
+    async with (
+        SQLiteStore(f"sqlite:///{tmp_path}/tasks.db") as rows,
+        entered([tool], store=f"sqlite:///{tmp_path}/tasks.db", engine=str(tmp_path)) as (server, _),
+        line(server, version) as client,
+        anyio.create_task_group() as group,
+    ):
+        holders: set[str] = set()
+        for _ in range(3):
+            group.start_soon(client.call, "nap", {"seconds": 3})
+            with anyio.fail_after(TIMEOUT):
+                while not (new := {row.unanswered.holder for row in await rows.list_all() if row.unanswered} - holders):
+                    await anyio.sleep(0.01)
+            holders |= new
+            await anyio.sleep(0.1)  # young no more
+        texts = [block["text"] for block in (await client.tool("nap", {"seconds": 3}))["content"]]
+        assert texts[0] == '{"slept":3}'
+        assert "this continues your call of " in texts[-1]
+        group.cancel_scope.cancel()
         assert len(engine.handles) == 1
