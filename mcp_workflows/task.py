@@ -41,7 +41,7 @@ class UnansweredCall:
     match: str  # a digest: equal for the same call
     holder: str  # the call that the task answers now
     called: datetime  # arrival of the call that started it
-    open_from: datetime  # from then on a matching call may take the task over
+    open_from: datetime | None = None  # a matching call may claim the task from then on; None: from now on
     open_until: datetime
 
 
@@ -227,9 +227,8 @@ def accept(task: Task, keys: Iterable[str], at: datetime) -> Task:
 def mark_unanswered(task: Task, call: UnansweredCall, *, again: bool) -> Task:
     """Mark the task as unanswered; `again`: this call has marked it before, and may have lost it since."""
     holder = None if task.unanswered is None else task.unanswered.holder
-    if task.tombstone or holder != (call.holder if again else None):
-        return task
-    return replace(task, unanswered=call)
+    is_ours = holder == call.holder or (holder is None and not again)
+    return replace(task, unanswered=call) if is_ours and not task.tombstone else task
 
 
 def take_over(task: Task, former: str, call: UnansweredCall) -> Task:

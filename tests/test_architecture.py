@@ -246,7 +246,7 @@ class Lengths(NamedTuple):
     changes: int
 
 
-TRIPS: Mapping[str, Lengths] = {"tools/call": Lengths(files=29, changes=64), "tasks/get": Lengths(files=19, changes=42)}
+TRIPS: Mapping[str, Lengths] = {"tools/call": Lengths(files=29, changes=80), "tasks/get": Lengths(files=19, changes=42)}
 """The longest ways; docs/decisions/0024 says which files these are, and why they are so many."""
 
 

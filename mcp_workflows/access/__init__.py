@@ -19,7 +19,6 @@ from mcp_workflows.access.principal import (
     is_loopback,
     owner_id,
     person_of,
-    person_with_client,
 )
 from mcp_workflows.access.signatures import check_signature
 
@@ -43,6 +42,5 @@ __all__ = [
     "owner_id",
     "permits",
     "person_of",
-    "person_with_client",
     "reaches_others",
 ]

@@ -116,18 +116,9 @@ def person_of(owner: str) -> Person:
     """Return the person who owns a task: see `Principal.person`."""
     try:
         client, issuer, subject = json.loads(owner)
-    except ValueError:
+    except (ValueError, TypeError):
         return None, owner  # the local user, or anonymous ones
     return issuer, subject or client or owner
-
-
-def person_with_client(owner: str) -> tuple[str | None, str | None]:
-    """Return the client and the subject in an owner's id; neither for the local user and anonymous ones."""
-    try:
-        client, _, subject = json.loads(owner)
-    except ValueError:
-        return None, None
-    return client, subject
 
 
 ANONYMOUS = Principal(id="anonymous", identified=False)

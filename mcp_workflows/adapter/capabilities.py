@@ -150,10 +150,11 @@ class ConnectsLate(Protocol):
     nothing, so the task is started later and its outcome is not unknown.
     """
 
-    async def connect(self) -> None:
+    async def connect_engine(self) -> None:
         """Connect, unless it is connected; start nothing.
 
         Raises:
+            EngineRefused: it lets us in no more, as with wrong credentials.
             EngineUnavailable: it cannot be reached.
         """
         ...

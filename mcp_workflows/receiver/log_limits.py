@@ -114,6 +114,7 @@ LIMITED: Final = frozenset(
         "receiver.streams",
         "receiver.v2025_11_25.session",
         "receiver.webhooks",
+        "receiver.workflows",
         "sidecar.auth",
         "sidecar.request_headers",
         "sidecar.shutdown",
@@ -122,6 +123,7 @@ LIMITED: Final = frozenset(
         "tasks.adopt",
         "tasks.executions",
         "tasks.maintenance",
+        "tasks.repeated_calls",
         "tasks.service",
         "tasks.start",
     )

@@ -284,7 +284,7 @@ class Middleware:
         tasks = self._tasks_2025(service)
         async with service.serve(call) as served:
             serve = partial(tasks.call, ctx, call, principal, tool, served)
-            outcome = await until_disconnected(ctx, serve, needed=tool.cancel_on_disconnect, on_left=served.leave)
+            outcome = await until_disconnected(ctx, serve, needed=tool.cancel_on_disconnect, on_left=served.lose)
         if isinstance(outcome, Created):
             await tasks.accompany(ctx, outcome.task.task_id, principal, tools_change=offer.hands_over)
         return in_core.render(outcome_in_text(outcome, card), wants_task=call.wants_task)

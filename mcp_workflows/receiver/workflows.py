@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,7 +24,7 @@ from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
 from opentelemetry import trace
 from pydantic import ValidationError
 
-from mcp_workflows.access import Authorizer, person_with_client
+from mcp_workflows.access import Authorizer
 from mcp_workflows.access.audit import Audit, counting, silent
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
@@ -51,11 +52,16 @@ from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire import v2026_07_28 as wire
 
+logger = logging.getLogger(__name__)
+
 DIALOGUE_SECONDS = 24 * 3600.0  # how long a person may take to answer the questions before a start
 _SEALING_KEY = "request-state"  # its name in the store
 _SETTINGS = "settings"  # the space of notes on settings that a store is bound to
 _OWNER = "server.auth.owner"
-_OWNERS_READ: Final = 100  # of the newest tasks
+_OWNERS_OF_PEOPLE: Final[Mapping[Owner, tuple[str, str]]] = {  # by setting, what their ids are like, and unlike
+    Owner.CLIENT: ('["%', "%,null]"),
+    Owner.SUBJECT: ("[null,%", ""),
+}
 _EVERYBODY = [
     Viewer(identified=True, takes_tasks=takes, in_core=in_core, shows_cards=shows)
     for takes, in_core, shows in product((True, False), repeat=3)
@@ -294,13 +300,15 @@ async def _check_owners(store: Store, owner: Owner) -> None:
     kept = await store.note(_SETTINGS, _OWNER)
     if kept == owner:
         return
-    owners = [person_with_client(task.owner) for task in await store.list_all(live_only=False, limit=_OWNERS_READ)]
+    has = {each: await store.has_owner(*patterns) for each, patterns in _OWNERS_OF_PEOPLE.items()}
     if kept is None:  # a store of a version that did not keep the setting; its default was `client`
-        kept = Owner.CLIENT if any(client and subject for client, subject in owners) else owner
-    if kept != owner and any(client or subject for client, subject in owners):
+        kept = Owner.CLIENT if has[Owner.CLIENT] and not has[Owner.SUBJECT] else owner
+        if all(has.values()):
+            logger.warning("the store has tasks of both settings of owner; people find those of owner: %s", owner)
+    if kept != owner and has[Owner(str(kept))]:
         raise StoreUnusable(
-            f"the tasks in this store were made with server.auth.owner: {kept}, and with {owner} their owners would "
-            f"not find them any more: write owner: {kept} under server.auth, or name another store"
+            f"the tasks in this store were made with owner: {kept}, and with {owner} their owners would not find them "
+            f"any more: write owner: {kept} under server.auth (or give it to attach), or name another store"
         )
     await store.put_note(_SETTINGS, _OWNER, owner.value, until=datetime.max.replace(tzinfo=UTC))
 

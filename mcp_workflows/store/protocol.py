@@ -220,6 +220,10 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Keep this value under this key until that time, in place of any other; durable."""
         ...
 
+    async def has_owner(self, like: str, unlike: str) -> bool:
+        """Return True if an owner of a row, no tombstone, is like one pattern and not like the other (SQL: LIKE)."""
+        ...
+
     async def secret(self, name: str) -> bytes:
         """Return 32 random bytes under this name, made once and the same for all processes that share the store."""
         ...

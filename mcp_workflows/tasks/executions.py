@@ -53,6 +53,7 @@ from mcp_workflows.task import (
     accept,
     deliver_cancel,
     identify,
+    mark_answered,
     mark_cancelled,
     mark_terminated,
     observe,
@@ -139,7 +140,7 @@ class Executions:
         self._refused_cancels: dict[str, float] = {}  # times of the event loop's clock by task id, of the last minute
         self._counted_at: OrderedDict[tuple[str | None, str | None], float] = OrderedDict()
         self._until_stop: set[anyio.CancelScope] = set()
-        self.repeated_calls = RepeatedCalls(store, clock)
+        self.repeated_calls = RepeatedCalls(store, engines, clock)
         self._salt = self._cursor_key = b""
         self._is_entered = False
         self._stack = AsyncExitStack()
@@ -193,12 +194,20 @@ class Executions:
         """Return the task of an abandoned call that this call repeats; None if there is none.
 
         Raises:
-            StoreUnavailable: the tasks cannot be read.
+            StoreUnavailable: the tasks cannot be read or changed.
             EngineRefused, EngineUnavailable: see `create`.
         """
-        while task := await self.repeated_calls.take_over(call):
-            if resumed := await self._creation.resume(task):
-                self._engines.telemetry.continued(task.engine, task.tool)
+        while claimed := await self.repeated_calls.claim(call):
+            called = None if claimed.unanswered is None else claimed.unanswered.called
+            try:
+                resumed = await self._creation.resume(claimed)
+            except (EngineRefused, EngineUnavailable) as error:
+                if isinstance(error, EngineRefused) or not error.sent:  # nothing was started, so nothing is continued
+                    await changed(self._store, claimed, partial(mark_answered, holder=call.holder))
+                raise
+            if resumed is not None:
+                call.continues = called
+                self._engines.telemetry.continued(resumed.engine, resumed.tool)
                 return resumed
         return None
 

@@ -1,4 +1,4 @@
-"""Repeated calls without a key: a call that gets no reply marks its task, and the same call again takes it over.
+"""Repeated calls without a key: a call that gets no reply marks its task, and the same call again claims that task.
 
 See docs/decisions/0032.
 """
@@ -18,18 +18,26 @@ import anyio
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Status, digest
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import StoreError
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import CLOCKS_DIFFER, Task, UnansweredCall, mark_answered, mark_unanswered, take_over
 from mcp_workflows.tasks.start import is_refused
+from mcp_workflows.tools.hosts import SHORTEST_LIMIT, call_limit
+from mcp_workflows.tools.tool import AnyTool
 
 logger = logging.getLogger(__name__)
 
 MARKED_AFTER: Final = timedelta(seconds=2)  # of a call; parallel calls, which stay two, arrive within milliseconds
 KEPT: Final = timedelta(minutes=10)  # a mark, from when the caller leaves
 _RENEWED_EVERY: Final = 300.0  # seconds; a mark of a call that is still unanswered
+_AGAIN_AFTER: Final = 1.0  # seconds, if the store did not take a mark
 _TICK: Final = 0.5  # seconds between two rounds of marking
 _LEAVING: Final = 5.0  # seconds to mark the task of a caller that has left
+_REPLY_DELAY: Final = 0.5  # seconds a reply waits for the store to delete the mark
+_CLOCK_ERROR: Final = timedelta(seconds=1)  # of replicas, for tasks that were claimed a moment ago
+_VOLATILE: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time", "nonce", "sid", "at_hash", "c_hash"})
+"""Claims that differ from token to token of one person."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -40,30 +48,36 @@ class OpenCall:
     """
 
     calls: RepeatedCalls
-    began: float  # the arrival, on the event loop's clock
-    limit: float  # seconds that its host waits
-    match: str | None = None  # None: no call continues this one
-    task: Task | None = None
-    continues: datetime | None = None  # the arrival of the call whose task it has taken over
-    is_lost: bool = False  # the caller does not get the reply
-    holder: str = field(default_factory=partial(secrets.token_hex, 8))  # its id in the mark
-    is_marked: bool = False
-    due: float = 0.0  # the next marking, on the event loop's clock
-    marking: anyio.Lock | None = None
+    arrived: float  # on the event loop's clock
+    host: str | None
+    match: str = ""  # empty: no call continues this one
+    continues: datetime | None = None  # the arrival of the call whose task this one has claimed
+    holder: str = field(default_factory=partial(secrets.token_hex, 8), init=False)  # its id in the mark
+    task: Task | None = field(default=None, init=False)
+    is_lost: bool = field(default=False, init=False)  # the caller does not get the reply
+    is_answered: bool = field(default=False, init=False)
+    has_marked: bool = field(default=False, init=False)  # its mark was in the store
+    due: float = field(default=0.0, init=False)  # the next change of the mark, on the event loop's clock
+    lock: anyio.Lock | None = field(default=None, init=False)  # of changes of the mark; None: there was none
+    waits_since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waits_since = self.arrived
 
     def about(self, task: Task) -> None:
         """Note the task of the call, which may not be stored yet."""
-        if self.match is None:
-            return
-        if self.task is None or self.task.id != task.id:
-            self.is_marked = task.unanswered is not None
-        if task.unanswered is not None:  # by the call that it continues, or by an earlier round of its dialogue
-            self.holder = task.unanswered.holder
-        self.task = task
-        self.calls.add(self)
+        if self.match:
+            if self.task is None or self.task.id != task.id:
+                self.has_marked = task.unanswered is not None and task.unanswered.holder == self.holder
+            self.task = task
+            self.calls.add(self)
 
-    def leave(self) -> None:
-        """Note that the caller has left, though the work goes on."""
+    def wait_on(self) -> None:
+        """Note that the host has waited until now, as a person was asked."""
+        self.waits_since = anyio.current_time()
+
+    def lose(self) -> None:
+        """Note that the caller does not get the reply, though the work may go on: it has left, or gets an error."""
         self.is_lost, self.due = True, 0.0
         self.calls.hurry()
 
@@ -75,43 +89,56 @@ class OpenCall:
     ) -> None:
         if self.task is None:
             return
-        self.calls.remove(self)
-        in_time = anyio.current_time() - self.began <= self.limit
-        if error is None and in_time and not self.is_lost:
-            if self.is_marked:
-                await self.calls.unmark(self, self.task)
-            return
-        with anyio.move_on_after(_LEAVING, shield=True):
-            await self.calls.mark(self, self.task)
+        waited = anyio.current_time() - self.waits_since
+        in_time = waited <= SHORTEST_LIMIT or waited <= call_limit(self.host)
+        self.is_answered = error is None and in_time and not self.is_lost
+        is_settled = self.is_answered and self.lock is None and not self.has_marked
+        if not is_settled:
+            with anyio.move_on_after(_REPLY_DELAY if self.is_answered else _LEAVING, shield=not self.is_answered):
+                is_settled = await self.calls.settle(self)
+        if is_settled or not self.is_answered:
+            self.calls.remove(self)  # otherwise `run` deletes the mark later
 
 
 class RepeatedCalls:
     """The open calls of this process, and the marks that all replicas share. `run` marks those that take long."""
 
-    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+    def __init__(self, store: Store, engines: Engines, clock: Callable[[], datetime]) -> None:
         self.salt = b""  # set once the store is open
         self._store = store
+        self._engines = engines
         self._clock = clock
-        self._open: dict[int, OpenCall] = {}
+        self._open: dict[str, OpenCall] = {}  # by holder
         self._is_wanted = anyio.Event()
         self._is_urgent = anyio.Event()
 
-    def match(self, tool: str, arguments: Mapping[str, JSON], principal: Principal, host: str | None) -> str:
-        """Return the digest by which a repeated call finds the task of the first."""
-        return digest([self.salt.hex(), principal.id, tool, arguments, principal.client, host])
+    def match(self, tool: AnyTool, arguments: Mapping[str, JSON], principal: Principal, host: str | None) -> str:
+        """Return the digest by which a repeated call finds the task of the first.
 
-    async def take_over(self, call: OpenCall) -> Task | None:
-        """Return the oldest task that got no reply for a call like this, which is this call's from now on.
+        If the tool's templates name the principal, the claims count, too: they lead to another execution.
+        """
+        claims: JSON = None
+        if tool.names_principal:
+            claims = {name: value for name, value in principal.claims.items() if name not in _VOLATILE}
+        caller = [principal.id, principal.client, host, claims]
+        return digest([self.salt.hex(), tool.name, tool.engine, tool.workflow, arguments, *caller])
+
+    async def is_repeated(self, call: OpenCall) -> bool:
+        """Return True if there is a task that the call may claim.
 
         Raises:
             StoreUnavailable: the tasks cannot be read.
         """
-        if call.match is None:
-            return None
-        for task in await self._store.unanswered(call.match, self._clock()):
-            former, now = task.unanswered, self._clock()
-            if former is None or not _may_be_taken(task, former, now):
-                continue
+        return bool(call.match) and bool(await self._candidates(call))
+
+    async def claim(self, call: OpenCall) -> Task | None:
+        """Return the oldest task that got no reply for a call like this, which is this call's from now on.
+
+        Raises:
+            StoreUnavailable: the tasks cannot be read or changed.
+        """
+        for task, former in await self._candidates(call):
+            now = self._clock()
             mark = UnansweredCall(
                 match=call.match,
                 holder=call.holder,
@@ -120,21 +147,35 @@ class RepeatedCalls:
                 open_until=now + KEPT,
             )
             change = partial(take_over, former=former.holder, call=mark)
-            taken = await self._store.change(task.id, task.owner, change, durable=False)
-            if taken is not None and taken.unanswered == mark:
-                call.continues = former.called
-                return taken
+            claimed = await self._store.change(task.id, task.owner, change, durable=False)
+            if claimed is not None and claimed.unanswered == mark:
+                return claimed
         return None
+
+    async def _candidates(self, call: OpenCall) -> list[tuple[Task, UnansweredCall]]:
+        tasks = await self._store.unanswered(call.match, self._clock())
+        found = [(task, task.unanswered) for task in tasks if task.unanswered is not None]
+        return [(task, mark) for task, mark in found if self._may_claim(call, task, mark)]
+
+    def _may_claim(self, call: OpenCall, task: Task, mark: UnansweredCall) -> bool:
+        now, holder = self._clock(), self._open.get(mark.holder)
+        is_cancelled = task.cancel_requested is not None or task.execution.status is Status.CANCELLED
+        if is_cancelled or task.expired(now) or is_refused(task) or self._engines.is_foreign(task):
+            return False
+        if holder is not None and not holder.is_lost and call.arrived - holder.arrived < MARKED_AFTER.total_seconds():
+            return False  # they arrived together, however long their way to the start was
+        is_young = mark.open_from is not None and now < mark.open_from <= now + MARKED_AFTER + _CLOCK_ERROR
+        return not is_young and mark.open_until <= now + KEPT + CLOCKS_DIFFER  # later: by a clock that was set wrong
 
     def add(self, call: OpenCall) -> None:
         """Mark the task of this call from when it is `MARKED_AFTER` old."""
-        call.due = 0.0 if call.is_lost else max(call.due, call.began + MARKED_AFTER.total_seconds())
-        self._open[id(call)] = call
+        call.due = 0.0 if call.is_lost else max(call.due, call.arrived + MARKED_AFTER.total_seconds())
+        self._open[call.holder] = call
         self._is_wanted.set()
 
     def remove(self, call: OpenCall) -> None:
-        """Do not mark its task any more."""
-        self._open.pop(id(call), None)
+        """Do not change its mark any more."""
+        self._open.pop(call.holder, None)
 
     def hurry(self) -> None:
         """Mark now what is due."""
@@ -144,49 +185,43 @@ class RepeatedCalls:
         """Mark the tasks of calls that take long, for ever."""
         while True:
             await self._is_wanted.wait()
-            now = anyio.current_time()
-            for call in [each for each in self._open.values() if each.due <= now]:
-                if call.task is not None and id(call) in self._open:
-                    await self.mark(call, call.task)
-                    call.due = now + _RENEWED_EVERY
+            for call in [each for each in self._open.values() if each.due <= anyio.current_time()]:
+                if call.holder in self._open:
+                    call.due = anyio.current_time() + _RENEWED_EVERY
+                    is_settled = await self.settle(call)
+                    if not is_settled:
+                        call.due = anyio.current_time() + _AGAIN_AFTER
+                    elif call.is_answered:
+                        self.remove(call)
             if not self._open:
                 self._is_wanted = anyio.Event()
             with anyio.move_on_after(_TICK):
                 await self._is_urgent.wait()
             self._is_urgent = anyio.Event()
 
-    async def mark(self, call: OpenCall, task: Task) -> None:
-        """Mark the task as unanswered, or renew its mark, unless another call has taken it over."""
-        call.marking = call.marking or anyio.Lock()
-        async with call.marking:
-            now = self._clock()
-            mark = UnansweredCall(
-                match=call.match or "",
-                holder=call.holder,
-                called=call.continues or now - timedelta(seconds=anyio.current_time() - call.began),
-                open_from=now,
-                open_until=now + KEPT,
-            )
-            change = partial(mark_unanswered, call=mark, again=call.is_marked)
+    async def settle(self, call: OpenCall) -> bool:
+        """Mark the task of the call, renew the mark, or delete it if the call is answered; False: try again."""
+        task = call.task
+        if task is None:
+            return True
+        call.lock = call.lock or anyio.Lock()
+        async with call.lock:
+            change = partial(mark_answered, holder=call.holder)
+            if not call.is_answered:
+                change = partial(mark_unanswered, call=self._mark(call), again=call.has_marked)
             try:
-                await self._store.change(task.id, task.owner, change, durable=False)
-                call.is_marked = True
+                row = await self._store.change(task.id, task.owner, change, durable=False)
             except StoreError as error:
-                logger.warning("a call of %s cannot be continued if its caller leaves: %s", task.tool, error)
+                logger.warning("the store did not take the mark of a call of %s: %s", task.tool, error)
+                return False
+            except Exception:  # a store may be third-party code: docs/decisions/0002
+                logger.exception("the mark of a call of %s cannot be written", task.tool)
+                return False
+            mark = None if row is None else row.unanswered
+            call.has_marked = call.has_marked or (mark is not None and mark.holder == call.holder)
+            return row is not None or call.is_answered
 
-    async def unmark(self, call: OpenCall, task: Task) -> None:
-        """Delete the mark: the caller gets its reply."""
-        async with call.marking or anyio.Lock():
-            try:
-                await self._store.change(task.id, task.owner, partial(mark_answered, holder=call.holder), durable=False)
-            except StoreError as error:
-                logger.warning("the same call of %s again will continue one that was answered: %s", task.tool, error)
-
-
-def _may_be_taken(task: Task, mark: UnansweredCall, now: datetime) -> bool:
-    """Return True if the task may be taken over now; a time too far ahead was written by a clock that was ahead."""
-    is_cancelled = task.cancel_requested is not None or task.execution.status is Status.CANCELLED
-    if is_cancelled or task.expired(now) or is_refused(task):
-        return False
-    is_young = now < mark.open_from <= now + MARKED_AFTER + CLOCKS_DIFFER
-    return not is_young and mark.open_until <= now + KEPT + CLOCKS_DIFFER
+    def _mark(self, call: OpenCall) -> UnansweredCall:
+        now = self._clock()
+        called = call.continues or now - timedelta(seconds=anyio.current_time() - call.arrived)
+        return UnansweredCall(match=call.match, holder=call.holder, called=called, open_until=now + KEPT)

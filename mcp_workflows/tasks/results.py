@@ -258,20 +258,17 @@ def finished(task: Task) -> Finished:
     return Finished(result=final_result(view(task, timedelta())))
 
 
-def unanswerable(task: Task) -> Finished:
-    """Return the error for a question that the client can neither read from a task nor put to a person."""
-    text = f"{_workflow(task)} waits for an answer this client cannot give: {asked(task.seen.requests)}"
-    return Finished(result=tool_error(text))
+def unanswerable_text(task: Task) -> str:
+    """Return the reason for a question that the client can neither read from a task nor put to a person."""
+    return f"{_workflow(task)} waits for an answer this client cannot give: {asked(task.seen.requests)}"
 
 
-def abandoned_text(task: Task, *, continues: bool) -> str:
+def abandoned_text(task: Task, why: str, *, continues: bool) -> str:
     """Return the text for a client that has no id of the task; `continues`: the same call again continues it."""
     follow_up = f"do not call {task.tool} again, that would start it twice"
     if continues:
         follow_up = f"call {task.tool} again with the same arguments within ten minutes, and you continue it"
-    return (
-        f"The server is stopping, so its result cannot be waited for. {_workflow(task)} goes on by itself: {follow_up}."
-    )
+    return f"{why}, so its result cannot be waited for. {_workflow(task)} goes on by itself: {follow_up}."
 
 
 def continued(outcome: CallOutcome, called: datetime) -> CallOutcome:

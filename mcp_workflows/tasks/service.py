@@ -49,13 +49,13 @@ from mcp_workflows.tasks.results import (
     log_document,
     protocol_error,
     tool_error,
-    unanswerable,
+    unanswerable_text,
     view,
     whole_result,
 )
 from mcp_workflows.telemetry import propagated
 from mcp_workflows.tools.dialogue import Declined, Dialogue, read_dialogue, write_dialogue
-from mcp_workflows.tools.hosts import LONGEST_WAIT, call_limit, call_wait
+from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
 from mcp_workflows.tools.json_schema import check_size
 from mcp_workflows.tools.prepare import NotReady, Prepared, key_of, prepare, with_key
 from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind, TaskSupport
@@ -235,20 +235,20 @@ class TaskService:
     # --- tools/call
 
     def serve(self, call: Call) -> OpenCall:
-        """Return the context in which a receiver serves a call of several rounds, up to its reply."""
-        began = anyio.current_time() if call.began is None else call.began
-        return OpenCall(calls=self._executions.repeated_calls, began=began, limit=call_limit(call.host))
+        """Return the context of a call, from its first round to its reply."""
+        arrived = anyio.current_time() if call.began is None else call.began
+        return OpenCall(calls=self._executions.repeated_calls, arrived=arrived, host=call.host)
 
-    async def call(
-        self, call: Call, principal: Principal, report: Report, served: OpenCall | None = None
-    ) -> CallOutcome:
+    async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """`tools/call`: ask the questions first, then return a task, or the plain result to a client without tasks.
 
-        `report` is called with each change while the call waits. Without `served`, the outcome is the reply.
+        `report` is called with each change while the call waits.
         """
-        if served is None:
-            async with self.serve(call) as served:
-                return await self.call(call, principal, report, served)
+        async with self.serve(call) as served:
+            return await self.call_round(call, principal, report, served)
+
+    async def call_round(self, call: Call, principal: Principal, report: Report, served: OpenCall) -> CallOutcome:
+        """Serve one round of a call that has several before its reply; see `call`."""
         outcome = await self._call(call, principal, report, served)
         return outcome if served.continues is None else continued(outcome, served.continues)
 
@@ -266,7 +266,7 @@ class TaskService:
             logger.debug("a call of %s: no key can be made of %s in _meta", call.tool, ", ".join(call.unusable_keys))
         call = replace(call, arguments=tool.checker.normalize(call.arguments))
         if tool.continues_calls and principal.identified and call.idempotency_key is None and call.host_key is None:
-            served.match = self._executions.repeated_calls.match(tool.name, call.arguments, principal, call.host)
+            served.match = self._executions.repeated_calls.match(tool, call.arguments, principal, call.host)
         dialogue = read_dialogue(call.state) if call.state else Dialogue()
         if dialogue.task_id is not None:  # a plain call whose workflow asked a question goes on
             task, _ = await self._authorize(dialogue.task_id, principal, Verb.ANSWER)
@@ -311,10 +311,14 @@ class TaskService:
         """Return the task of a call; or what the caller must answer first, or why nothing was started."""
         task_id = secrets.token_hex(20)
         if not call.state:
-            if task := await self._executions.resume(served):
-                served.about(task)
-                self._record(Event.CREATE, principal, task, outcome="continued", arguments=call.arguments)
-                return task
+            if await self._executions.repeated_calls.is_repeated(served):
+                self._meters.count_poll(principal)
+                if not await self.authorization.starts(tool, call.arguments, principal):
+                    return Finished(result=tool_error(f"Not allowed: {tool.name} with these arguments"))
+                if task := await self._executions.resume(served):
+                    served.about(task)
+                    self._record(Event.CREATE, principal, task, outcome="continued", arguments=call.arguments)
+                    return task
             key = key_of(call.idempotency_key, call.host_key, call.arguments, principal)
             dialogue = replace(dialogue, key=key)
         ready = prepare(
@@ -427,11 +431,9 @@ class TaskService:
                     task = await self._visible_now(task, principal)
                     text = f"engine {task.engine} gives no answer: {error}"
                     return Unfinished(task=replace(view(task, self._executions.poll_interval(task)), message=text))
-                text = f"Engine {task.engine} gives no answer, what was started there goes on: {error}"
-                return Finished(result=tool_error(text))
+                return self._goes_on(task, f"Engine {task.engine} gives no answer ({error})", served)
             except ServerStopping:
-                served.is_lost = True  # the client has no id to come back with
-                return Finished(result=tool_error(abandoned_text(task, continues=served.match is not None)))
+                return self._goes_on(task, "The server is stopping", served)
             task = await self._visible_now(task, principal)
         except ResultHidden:
             text = f"{tool.name} was started and goes on by itself. What comes of it is for others to see: do not"
@@ -444,7 +446,12 @@ class TaskService:
             return Questions(requests=requests, state=write_dialogue(Dialogue(task_id=task.id)), started=True)
         if tool.hands_over:
             return Unfinished(task=view(task, self._executions.poll_interval(task)))
-        return unanswerable(task)
+        return self._goes_on(task, unanswerable_text(task), served)
+
+    def _goes_on(self, task: Task, why: str, served: OpenCall) -> Finished:
+        """Return the error of a call that has no result, to a client that has no id to come back with."""
+        served.lose()
+        return Finished(result=tool_error(abandoned_text(task, why, continues=bool(served.match))))
 
     async def _wait(
         self, tool: AnyTool, task: Task, report: Report, principal: Principal, *, within: timedelta | None

@@ -371,12 +371,18 @@ class TaskCreation:
         """ONCE, with an engine that connects late: connect it, and only then note the attempt to start the row.
 
         Raises:
+            EngineRefused: it lets nobody in; nothing was started.
             EngineUnavailable: it cannot be reached, or another replica starts the row.
         """
         try:
-            async with self._engines.calling(row, api="start") as adapter:
+            async with self._engines.calling(row, api="check") as adapter:
                 if isinstance(adapter, ConnectsLate):
-                    await adapter.connect()
+                    await adapter.connect_engine()
+        except EngineRefused as error:
+            refusal = self._refusal(error)
+            if await self._drop(row, lambda stored: stored if stored.attempts else refusal(stored)):
+                raise
+            raise EngineUnavailable(f"refused for now ({error}), and another attempt may have started it") from None
         except EngineUnavailable as error:
             if await self._drop(row, lambda stored: stored):  # no attempt is counted that could be taken back
                 raise EngineUnavailable(str(error), sent=False, throttled=error.throttled) from None

@@ -8,8 +8,11 @@ from typing import Final
 
 UNKNOWN_WAIT: Final = timedelta(seconds=4)
 """The wait for a host that is not in the table."""
-_SHORTEST_LIMIT: Final = 5.0
-"""Seconds; the shortest limit that was seen, of openai-agents 0.24 and google-adk."""
+_USUAL_LIMIT: Final = 30.0
+"""Seconds; the limit of most frameworks, for a host that is not in the table."""
+_FRAMEWORKS: Final = "mcp"
+SHORTEST_LIMIT: Final = 5.0
+"""Seconds; openai-agents 0.24 gives up after that, and has the name that the Python SDK gives by default."""
 LONGEST_WAIT: Final = timedelta(seconds=45)
 """The wait for patient hosts: many proxies close a request that is silent for 60 s."""
 _SHARE: Final = 0.75  # of the limit; the rest is for the network, the start and the reply
@@ -38,9 +41,11 @@ def call_wait(client: str | None) -> timedelta:
 
 
 def call_limit(client: str | None) -> float:
-    """Return the seconds after which this client gives up on a call; for an unknown one, the shortest limit seen."""
+    """Return the seconds after which this client gives up on a call; for an unknown one, the usual limit."""
     limit = _known_limit(client)
-    return _SHORTEST_LIMIT if limit is None else limit
+    if limit is not None:
+        return limit
+    return SHORTEST_LIMIT if client == _FRAMEWORKS else _USUAL_LIMIT
 
 
 def _known_limit(client: str | None) -> float | None:

@@ -445,6 +445,11 @@ class _Offered(BaseModel):
         """True if a placeholder may have the id of the task, so that no two calls are the same to the engine."""
         return any(Template(source).mentions("task") for _, source in self._templates())
 
+    @cached_property
+    def names_principal(self) -> bool:
+        """True if a placeholder may have a value of the caller, so that claims lead to another execution."""
+        return any(Template(source).mentions("principal") for _, source in self._templates())
+
     def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
         """Yield all values that may hold placeholders, with their place."""
         yield from self.options.items()

@@ -44,7 +44,7 @@ async def test_another_setting_is_refused_with_what_to_do_while_there_are_tasks_
     other = Owner.SUBJECT if first is Owner.CLIENT else Owner.CLIENT
     await opened(url, other)  # there is nothing to lose
     await opened(url, first)
-    await holding(tmp_path, [PERSON])
+    await holding(tmp_path, [WITH_CLIENT if first is Owner.CLIENT else PERSON])
     with pytest.raises(StoreUnusable, match=f"write owner: {first} under server.auth"):
         await opened(url, other)
     await opened(url, None)  # no caller has a token there, so nobody looks for a task in vain
@@ -53,7 +53,14 @@ async def test_another_setting_is_refused_with_what_to_do_while_there_are_tasks_
 
 @pytest.mark.parametrize(
     ("owners", "refused"),
-    [([WITH_CLIENT], True), ([PERSON], False), ([SERVICE], False), ([LOCAL.id, ANONYMOUS.id], False), ([], False)],
+    [
+        ([WITH_CLIENT, *[SERVICE] * 3], True),
+        ([WITH_CLIENT, PERSON], False),  # the setting was changed before it was kept
+        ([PERSON], False),
+        ([SERVICE], False),
+        ([LOCAL.id, ANONYMOUS.id, "1000"], False),
+        ([], False),
+    ],
 )
 async def test_a_store_from_before_the_setting_was_kept_is_known_by_its_owners(
     tmp_path: Path, owners: Sequence[str], refused: bool

@@ -19,12 +19,15 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 from ruamel.yaml import YAML
 
+from mcp_workflows.access import LOCAL
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.sidecar.operators_listener import ops_app, serve_ops
 from mcp_workflows.sidecar.shutdown import ShutdownState
 from mcp_workflows.sidecar.telemetry.exporters import Exporters
+from mcp_workflows.wire.commands import Call
 from tests.support.child_processes import free_port
 from tests.support.here import over_http, scene
+from tests.support.places import quiet
 from tests.support.served import peer, site
 from tests.support.sidecars import Process, sidecar
 from tests.test_telemetry import KEY, Keeping
@@ -89,6 +92,10 @@ async def operated(tmp_path: Path, name: str) -> AsyncGenerator[tuple[str, str]]
             asking = (await client.call("ask")).result["taskId"]
             await client.until(asking, "input_required")
             await client.send("tasks/get", {"taskId": "f" * 40})
+            for late in (60, 0):  # the first is answered too late for any host
+                began = anyio.current_time() - late
+                call = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=False, began=began)
+                await served.workflows.service.call(call, LOCAL, quiet)
         yield served.url, f"http://127.0.0.1:{listening.getsockname()[1]}"
         group.cancel_scope.cancel()
 

@@ -256,10 +256,16 @@ class Blind(Faulty, FindableMemoryAdapter):
 class Late(Blind):
     """The same, connected to when it is first used."""
 
-    async def connect(self) -> None:
+    async def connect_engine(self) -> None:
         """As decided."""
-        if await self.stage.world.turn(CONNECT, (Fate.WORKS, Fate.UNREACHABLE)) is Fate.UNREACHABLE:
-            raise EngineUnavailable("it does not boot")
+        match await self.stage.world.turn(CONNECT, (Fate.WORKS, Fate.REFUSED, Fate.UNREACHABLE)):
+            case Fate.REFUSED:
+                self.stage.world.refused += 1
+                raise EngineRefused("wrong credentials")
+            case Fate.UNREACHABLE:
+                raise EngineUnavailable("it does not boot")
+            case _:
+                pass
 
 
 LATE: Final = "once, connected late"
@@ -368,7 +374,7 @@ async def call_without_key(stage: Stage, replica: Executions, heard: Heard, acto
     with anyio.CancelScope() as caller:
         actor.caller = None if actor.is_safe else caller
         calls = replica.repeated_calls
-        async with OpenCall(calls=calls, began=anyio.current_time(), limit=5, match=stage.key) as served:
+        async with OpenCall(calls=calls, arrived=anyio.current_time(), host=None, match=stage.key) as served:
             try:
                 if (task := await replica.resume(served)) is None:
                     new = stage.new_task(key=f"{stage.key}-{next(_NUMBERS)}")

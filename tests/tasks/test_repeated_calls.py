@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,8 +14,8 @@ import anyio
 import pytest
 
 from mcp_workflows import Tool
-from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
-from mcp_workflows.adapter import Start, StartGuarantee
+from mcp_workflows.access import ANONYMOUS, LOCAL, AccessRequest, Principal
+from mcp_workflows.adapter import Execution, Ref, Start, StartGuarantee
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineUnavailable
@@ -23,7 +24,7 @@ from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.repeated_calls import KEPT, MARKED_AFTER
-from mcp_workflows.tasks.service import TaskService
+from mcp_workflows.tasks.service import Authorization, TaskService
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings
 from mcp_workflows.tools.questions import Question
 from mcp_workflows.tools.tool import AnyTool
@@ -46,6 +47,9 @@ TOOLS: Sequence[AnyTool] = [
     Tool(name="each", engine="memory", workflow="forever", dedupe="off"),
     Tool(name="leaving", engine="memory", workflow="forever", cancel_on_disconnect=True),
     Tool(name="confirmed", engine="memory", workflow="forever", questions={"confirm": SURE}),
+    Tool(name="of_team", engine="memory", workflow="forever", args=["{{principal.claims.team}}"]),
+    Tool(name="waiting", engine="memory", workflow="forever", tasks="wait"),
+    Tool(name="stuck", engine="memory", workflow="ask", tasks="wait"),
     Tool(name="asking", engine="memory", workflow="ask"),
 ]
 
@@ -74,13 +78,14 @@ class Replica:
         """One call; `late`: it came so long ago that its host has given up."""
         began = anyio.current_time() - (90 if late else 0)
         settings: dict[str, Any] = {
+            "began": began,
             "host": HOST,
             "arguments": {"a": 1},
             "takes_tasks": True,
             "takes_questions": True,
             **more,
         }
-        return await self.service.call(Call(tool=tool, began=began, **settings), who, quiet)
+        return await self.service.call(Call(tool=tool, **settings), who, quiet)
 
     async def task(self, tool: str = "forever", **more: Any) -> str:
         """The id of the call's task."""
@@ -315,6 +320,94 @@ async def test_an_unknown_outcome_is_told_to_the_repeated_call(tmp_path: Path) -
         assert "outcome unknown" in str(again.result)
         assert "this continues your call" in str(again.result)
         assert len(engine.handles) == 1
+
+
+# --- what may go wrong
+
+
+class Silent(MemoryAdapter):
+    """An engine that starts, and then says nothing."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        raise EngineUnavailable("nobody there")
+
+
+async def test_calls_to_an_engine_that_gives_no_answer_are_one_execution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.tasks.service.NO_ANSWER_LIMIT", 0.1)
+    engine = Silent(MemorySettings(name=str(tmp_path)))
+    async with replica(tmp_path, engine=engine) as here:
+        for _ in range(3):
+            outcome = await here.call("waiting", takes_tasks=False)
+            assert isinstance(outcome, Finished)
+            assert "again with the same arguments" in str(outcome.result)
+            here.clock.now += MARKED_AFTER
+        assert len(engine.handles) == 1
+
+
+async def test_a_question_that_the_client_cannot_answer_starts_nothing_twice(tmp_path: Path) -> None:
+    async with replica(tmp_path) as here:
+        for _ in range(2):
+            await here.call("stuck", takes_tasks=False, takes_questions=False)
+            here.clock.now += MARKED_AFTER
+        assert len(here.engine.handles) == 1
+
+
+async def test_a_caller_that_leaves_after_the_store_was_locked_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.tasks.repeated_calls.MARKED_AFTER", timedelta(milliseconds=50))
+    async with replica(tmp_path) as here:
+        with closing(sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            call = here.open()
+            await anyio.sleep(1)  # its mark is due while there is no row yet
+            other.execute("ROLLBACK")
+        (row,) = await here.rows(1, marked=1)
+        call.cancel()
+        assert await here.task() == row.id
+
+
+async def test_a_clock_that_is_behind_continues_what_another_replica_has_marked(tmp_path: Path) -> None:
+    async with replica(tmp_path) as here, replica(tmp_path, Clock(NOON - timedelta(seconds=20))) as behind:
+        first = await here.task(late=True)
+        assert await behind.task() == first
+
+
+async def test_calls_that_arrived_together_stay_two_though_their_starts_are_slow(tmp_path: Path) -> None:
+    async with replica(tmp_path) as here:
+        arrived = anyio.current_time() - 3
+        calls = [here.open(began=arrived)]
+        await here.rows(1, marked=1)
+        calls.append(here.open(began=arrived))
+        await here.rows(2, marked=2)
+        for call in calls:
+            call.cancel()
+
+
+async def test_rights_are_checked_again_before_a_call_is_continued(tmp_path: Path) -> None:
+    async with replica(tmp_path) as here:
+        await here.task(late=True)
+
+        async def authorize(wish: AccessRequest) -> bool:
+            return wish.arguments is None
+
+        here.service.authorization = Authorization({tool.name: tool for tool in TOOLS}, authorizer=authorize)
+        outcome = await here.call()
+        assert isinstance(outcome, Finished)
+        assert "Not allowed" in str(outcome.result)
+
+
+async def test_a_claim_that_leads_to_another_execution_makes_another_call(tmp_path: Path) -> None:
+    async with replica(tmp_path) as here:
+        calls = [("a", True), ("b", True), ("a", False), ("b", False)]
+        ids = [
+            await here.task("of_team", late=late, who=Principal(id="ada", claims={"team": team, "exp": number}))
+            for number, (team, late) in enumerate(calls)
+        ]
+        assert ids[:2] == ids[2:]
+        assert ids[0] != ids[1]
 
 
 # --- on the wire

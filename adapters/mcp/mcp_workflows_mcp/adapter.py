@@ -107,8 +107,8 @@ class McpAdapter(Adapter):
         self._group = None
         await self._exit.aclose()
 
-    async def connect(self) -> None:
-        """Start the program, or open a session with the server; see `ConnectsLate.connect`."""
+    async def connect_engine(self) -> None:
+        """Start the program, or open a session with the server; see `ConnectsLate.connect_engine`."""
         await self._upstream.connection()
 
     async def start(self, start: Start) -> str:

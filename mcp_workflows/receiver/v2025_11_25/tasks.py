@@ -68,19 +68,19 @@ class InCoreTasks:
         """
         rounds = CallQuestions(Channel(session=ctx.session, request_id=ctx.request_id))
         report = ProgressReports(ctx.session.report_progress).report
-        outcome = await self._service.call(call, principal, report, served)
+        outcome = await self._service.call_round(call, principal, report, served)
         while isinstance(outcome, Questions):
             call = replace(call, asked=outcome.started)
             left = time_left(tool, call) if outcome.started else None
             async with self._service.asking(call, outcome, principal):
                 with anyio.move_on_after(None if left is None else left.total_seconds()):
                     await rounds.ask(outcome.requests)
-            served.began = anyio.current_time()  # the host has waited until now
+            served.wait_on()
             principal, answers = await _still(principal), dict(rounds.answers)
             call = replace(call, responses=answers, state=outcome.state, takes_questions=bool(answers))
             started = outcome.started
             try:
-                outcome = await self._service.call(call, principal, report, served)
+                outcome = await self._service.call_round(call, principal, report, served)
             except RequestError as error:
                 if not rounds.refused(error, started=started):
                     raise

@@ -189,6 +189,7 @@ UNBOUND: Final = f"""
     {_TASK} WHERE bound = 0 AND ended = 0 AND tombstone = 0 AND engine = ?
     AND (created < ? OR created > ?) ORDER BY attempts, created, id LIMIT ?
 """
+OWNER: Final = "SELECT 1 FROM tasks WHERE tombstone = 0 AND owner LIKE ? AND owner NOT LIKE ? LIMIT 1"
 UNANSWERED: Final = f"""
     {_TASK} WHERE unanswered = ? AND unanswered_until > ? AND tombstone = 0 ORDER BY created, id LIMIT 100
 """

@@ -292,6 +292,12 @@ class SQLiteStore(Store):
         first = utf8(beginning)
         return await self._many(queries.FIND, first, first + queries.LAST_CHARACTER, limit)
 
+    async def has_owner(self, like: str, unlike: str) -> bool:
+        """Return True if an owner of a row is like one pattern and not like the other."""
+        return await self._do(
+            lambda connection: connection.execute(queries.OWNER, (like, unlike)).fetchone() is not None
+        )
+
     async def live_counts(self, now: datetime) -> Mapping[tuple[str, str], int]:
         """Return for the operator the numbers of live tasks of any owner, by tool and engine."""
         rows = await self._do(lambda connection: connection.execute(queries.TALLY, {"now": micros(now)}).fetchall())
