@@ -13,7 +13,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from mcp_workflows import Tool
+from mcp_workflows import TaskSupport, Tool
 from mcp_workflows.access import ANONYMOUS, LOCAL, AccessRequest, Principal
 from mcp_workflows.adapter import Execution, Ref, Start, StartGuarantee
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
@@ -48,8 +48,8 @@ TOOLS: Sequence[AnyTool] = [
     Tool(name="leaving", engine="memory", workflow="forever", cancel_on_disconnect=True),
     Tool(name="confirmed", engine="memory", workflow="forever", questions={"confirm": SURE}),
     Tool(name="of_team", engine="memory", workflow="forever", args=["{{principal.claims.team}}"]),
-    Tool(name="waiting", engine="memory", workflow="forever", tasks="wait"),
-    Tool(name="stuck", engine="memory", workflow="ask", tasks="wait"),
+    Tool(name="waiting", engine="memory", workflow="forever", tasks=TaskSupport.WAIT),
+    Tool(name="stuck", engine="memory", workflow="ask", tasks=TaskSupport.WAIT),
     Tool(name="asking", engine="memory", workflow="ask"),
 ]
 
