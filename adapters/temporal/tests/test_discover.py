@@ -250,7 +250,7 @@ async def test_an_execution_that_has_ended_is_looked_at_behind_many_that_have_ju
     with anyio.fail_after(PATIENCE):
         while len([row async for row in own.client.list_workflows(running)]) < 25:
             await anyio.sleep(0.03)
-    async with open_adapter(empty_server, own.queue, timeout_seconds=2) as adapter:
+    async with open_adapter(empty_server, own.queue, timeout_seconds=8) as adapter:
         found = await adapter.tooling.verify("Mailed", {}, after("send_approval_mail"))
     assert [finding.text for finding in found] == ["could not be verified (signal approve): no worker answers a query"]
 
