@@ -21,9 +21,12 @@ from mcp.shared.exceptions import MCPError
 from mcp_workflows import TasksClient
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
+from mcp_workflows.client.connection import ClientKind, connect
 from mcp_workflows.client.follower import LISTENING_SECONDS, LONGEST_POLL_SECONDS, TaskChanges
-from mcp_workflows.client.requests import SHORTEST_PAUSE_SECONDS, TaskExpired, TaskFailed
-from mcp_workflows.errors import ClientError, ServerUnreachable, TaskCancelled
+from mcp_workflows.client.http import known_http
+from mcp_workflows.client.requests import SHORTEST_PAUSE_SECONDS, TaskExpired, TaskFailed, TaskNotFound
+from mcp_workflows.client.v2025_11_25 import InCoreTaskRequests
+from mcp_workflows.errors import ClientError, NotLetIn, ServerUnreachable, TaskCancelled
 from mcp_workflows.testing import lossy_proxy
 from tests.support.child_processes import free_port
 from tests.support.served import site
@@ -303,3 +306,113 @@ async def test_nobody_there_to_begin_with_is_no_server_of_another_version() -> N
         async with Client(reconnecting_http(f"http://127.0.0.1:{free_port()}/mcp")):
             raise AssertionError("nobody is there")
     assert raised.group_contains(httpx2.ConnectError)
+
+
+# --- who is not let in
+
+
+async def ignore(state: TaskState) -> None:
+    """Nothing is shown."""
+
+
+async def nobody(key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
+    raise AssertionError("nothing is asked")
+
+
+@pytest.mark.parametrize(
+    ("status", "token", "reason"),
+    [
+        (401, None, "it wants a token"),
+        (401, "stranger", "the token is not good there: expired"),
+        (403, "narrow", "lacks a scope; everybody needs: jobs"),
+    ],
+)
+async def test_who_is_not_let_in_hears_why(
+    monkeypatch: pytest.MonkeyPatch, status: int, token: str | None, reason: str
+) -> None:
+    async def refuse(client: httpx2.AsyncClient, request: httpx2.Request, **settings: Any) -> httpx2.Response:
+        return httpx2.Response(status, headers={"WWW-Authenticate": 'Bearer scope="jobs"'}, request=request)
+
+    monkeypatch.setattr(httpx2.AsyncClient, "send", refuse)
+    headers = {"Authorization": f"Bearer {token}"} if token else None
+    with pytest.raises(ExceptionGroup) as refused:
+        async with Client(reconnecting_http("http://there/mcp", headers=headers)):
+            pass
+    assert refused.group_contains(MCPError, match=f"not let in: .*{reason}")
+    with pytest.raises(NotLetIn, match=reason):
+        async with connect(
+            known_http("http://there/mcp", token), kind=ClientKind.NONE, on_status=ignore, elicit=nobody
+        ):
+            pass
+
+
+async def test_a_reply_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def flood(client: httpx2.AsyncClient, request: httpx2.Request, **settings: Any) -> httpx2.Response:
+        return httpx2.Response(200, content=b"x" * 11, request=request)
+
+    monkeypatch.setattr(httpx2.AsyncClient, "send", flood)
+    monkeypatch.setattr("mcp_workflows.client.http.LARGEST_BODY", 10)
+    with pytest.raises(ServerUnreachable, match="more than 10 bytes"):
+        async with connect(
+            reconnecting_http("http://there/mcp"), kind=ClientKind.NONE, on_status=ignore, elicit=nobody
+        ):
+            pass
+
+
+# --- the tasks in the core of 2025-11-25
+
+
+@dataclass(slots=True)
+class Scripted:
+    """A session whose answers are written down: a status, a result or an error for each request of a method."""
+
+    script: Mapping[str, Sequence[Any]]
+    heard: list[str] = field(default_factory=list[str])
+
+    async def send_request(self, request: Any, kind: Any) -> Any:
+        said = self.script[request.method]
+        answer = said[min(self.heard.count(request.method), len(said) - 1)]
+        self.heard.append(request.method)
+        if isinstance(answer, Exception):
+            raise answer
+        if not isinstance(answer, str):
+            return answer
+        at = "2026-01-01T00:00:00Z"
+        return kind(task_id="t-1", status=answer, created_at=at, last_updated_at=at, ttl=None, poll_interval=1)
+
+
+PAYLOAD = types.CallToolResult(content=[])
+OVER = MCPError(types.INTERNAL_ERROR, "declined")
+RESTARTED = MCPError(types.INVALID_REQUEST, "Session terminated")
+NO_TASK = MCPError(types.INVALID_PARAMS, "no such task")
+
+
+@pytest.mark.parametrize(
+    ("states", "payloads", "error"),
+    [
+        (["working", "completed"], [PAYLOAD], None),
+        (["cancelled"], [OVER], TaskCancelled),
+        (["failed"], [OVER], MCPError),
+        (["completed"], [RESTARTED], ServerUnreachable),
+        (["working", RESTARTED], [OVER], ServerUnreachable),
+        (["working", LOST], [OVER], ServerUnreachable),
+        ([NO_TASK], [], TaskNotFound),
+    ],
+)
+async def test_every_end_of_a_task_in_the_core_has_its_outcome(
+    states: Sequence[Any], payloads: Sequence[Any], error: type[Exception] | None
+) -> None:
+    session = Scripted({"tasks/get": states, "tasks/result": payloads})
+    requests = InCoreTaskRequests(cast("Any", session), ignore)
+    if error is None:
+        assert await requests.result("t-1") == PAYLOAD
+    else:
+        with pytest.raises(error):
+            await requests.result("t-1")
+
+
+async def test_a_task_in_the_core_is_cancelled_unless_the_server_refuses() -> None:
+    requests = InCoreTaskRequests(cast("Any", Scripted({"tasks/cancel": ["cancelled", OVER]})), ignore)
+    assert (await requests.cancel("t-1")).status == "cancelled"
+    with pytest.raises(MCPError, match="declined"):
+        await requests.cancel("t-1")

@@ -327,6 +327,17 @@ async def test_an_answer_that_does_not_fit_changes_nothing(
     assert (await client.tool("task_status", {"taskId": task_id}))["structuredContent"]["status"] == "input_required"
 
 
+async def test_cancelling_says_what_came_of_it(client: Line) -> None:
+    task_id = await handed(client, "forever")
+    result = await client.tool("task_cancel", {"taskId": task_id})
+    assert told(result).startswith("Its workflow was asked to cancel.")
+    assert "was cancelled on request. There is no result." in told(result), "and not: was cancelled: cancelled ..."
+    assert result["structuredContent"]["status"] == "cancelled"
+    again = await client.tool("task_cancel", {"taskId": task_id})
+    assert told(again).startswith("There was nothing to cancel.")
+    assert again["isError"] is False
+
+
 # --- task_cancel
 
 

@@ -384,3 +384,55 @@ async def test_a_pinned_tool_stays_as_it_was_accepted_until_its_change_is_accept
     with anyio.fail_after(60):
         while (await stage.client.send("tools/list")).result["tools"] == before:
             await anyio.sleep(0.01)
+
+
+async def test_a_name_of_the_file_stays_its_own(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.there.exposed = [marked("file", "echo", source="arn:7")]
+    await until(lambda: bool(said(caplog)))
+    await seen(stage.there)
+    [text] = said(caplog)
+    assert text == (
+        "not offered: arn:7 (engine there): "
+        f"'file' is the name of a tool in workflows.yaml, for ask (engine here); {NAMING_HINT}"
+    )
+    assert stage.sidecar.workflows.tools["file"].workflow == "ask"
+
+
+async def test_what_would_bring_task_tools_beside_a_tool_of_their_name_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured(tmp_path, monkeypatch, "  task_wait: {engine: here, workflow: ask, tasks: wait}\n")
+    async with staged(config, tmp_path) as stage:
+        stage.here.exposed = [marked("a"), marked("brief", options={"brief": True})]
+        await stage.until_listed("task_wait", "brief")
+    [text] = said(caplog)
+    assert "task tools come with it, and workflows.yaml has a tool named task_wait; rename that one" in text
+
+
+async def test_an_engine_that_becomes_another_is_looked_at_anew(stage: Stage, tmp_path: Path) -> None:
+    stage.here.exposed = [marked("a")]
+    await stage.until_listed("file", "a")
+    other = MARKINGS[f"{tmp_path.name}-here2"]
+    stage.path.write_text(text_of(tmp_path, here="2"))
+    await stage.reloading.reload(stage.sidecar)
+    assert await stage.listed() == ["file"]
+    other.exposed = [marked("z")]
+    await stage.until_listed("file", "z")
+    looks = stage.here.looks
+    await seen(other)
+    assert stage.here.looks == looks
+    stage.path.write_text(text_of(tmp_path, here="2, every: null"))
+    await stage.reloading.reload(stage.sidecar)
+    assert await stage.listed() == ["file"]
+
+
+async def test_check_says_where_nothing_is_marked_and_where_nobody_can_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(tmp_path, monkeypatch)
+    MARKINGS[f"{tmp_path.name}-there"].trouble = EngineRefused("no permission to list")
+    found = (await check(config)).as_json()["exposed"]
+    assert [(each["name"], each["ok"], each["text"]) for each in found] == [
+        ("here", True, "nothing is marked there"),
+        ("there", False, "cannot see what is marked there: no permission to list"),
+    ]

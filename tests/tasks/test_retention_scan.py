@@ -213,3 +213,12 @@ async def test_a_note_of_another_version_begins_a_new_round(here: Place) -> None
     assert await here.seen() == ALL
     await here.store.put_note("(retention)", "api", {"page": 7}, until=NOON + DAY)
     assert await here.seen() == ALL
+
+
+async def test_tasks_of_one_moment_are_all_looked_at_and_young_ones_later(here: Place) -> None:
+    for number in range(MANY):
+        await here.add(f"same{number}", OLD - DAY)
+        await here.add(f"young{number}", NOON - timedelta(minutes=number))
+    seen = await here.seen()
+    assert len(seen) == 2 * MANY
+    assert {*seen} == {*ALL, *(f"same{number}" for number in range(MANY))}

@@ -12,13 +12,13 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import Failure, Ref, Start, StartGuarantee, Status
-from mcp_workflows.adapter.memory import MemoryAdapter
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StartConflict
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task, attempt
 from mcp_workflows.tasks.executions import Executions
-from mcp_workflows.tasks.start import TaskCreation, order_of
+from mcp_workflows.tasks.start import OUTCOME_UNKNOWN, TaskCreation, order_of
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 
 pytestmark = pytest.mark.anyio
@@ -391,3 +391,35 @@ async def test_nothing_is_started_for_what_is_left_of_a_task_that_has_expired(
         with pytest.raises(EngineUnavailable, match="expired"):
             await here.ensure_started(task)
         assert not here.engine.handles
+
+
+async def test_an_execution_is_not_looked_for_at_each_look(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.tasks.start.FIND_EVERY", 3600)
+    async with replica(tmp_path, clock) as here:
+        task, other = await died(here, clock, started=False), await died(here, clock, started=False)
+        for _ in range(3):
+            with pytest.raises(EngineUnavailable, match=NOT_KNOWN) as untold:
+                await here.ensure_started(task)
+            assert untold.value.throttled  # who waits for it waits on
+        assert here.engine.calls["find"] == 1
+        assert NOT_KNOWN in await here.unknown(other)
+        assert here.engine.calls["find"] == 2
+
+
+class Blind(MemoryAdapter):
+    """Says that executions can be found, and cannot find them."""
+
+    starts = StartGuarantee.FINDABLE
+
+
+async def test_without_a_search_the_outcome_stays_unknown(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock, Blind(MemorySettings(name=str(tmp_path)))) as here:
+        here.engine.faults.lost_start_replies = 1
+        task = await here.create(new_task(clock))
+        clock.time += SETTLING
+        failure = _failure(await here.ensure_started(task))
+        assert failure is not None
+        assert (failure.kind, failure.text) == (OUTCOME_UNKNOWN.kind, f"{OUTCOME_UNKNOWN.text} (the reply was lost)")
+        assert here.engine.calls["start"] == 1

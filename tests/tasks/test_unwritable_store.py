@@ -211,3 +211,18 @@ async def test_every_way_to_read_a_task_goes_on_in_both_revisions(disk: Disk) ->
 
 async def elder_get(elder: Session, task_id: str) -> dict[str, str]:
     return dict((await elder.request("tasks/get", {"taskId": task_id})).result)
+
+
+async def test_what_was_just_seen_is_shown_with_the_reason_why_it_is_not_saved(disk: Disk) -> None:
+    async with on(disk) as (here, _):
+        (asks,) = await here.start("ask", 1)
+        disk.refuse()
+        seen = await here.get(asks)
+        assert (seen.status, set(seen.requests)) == (Status.INPUT_REQUIRED, {"question"})
+        assert str(seen.message).startswith(disk.said)
+        assert (await stored(disk, asks)).execution.status is Status.RUNNING
+        disk.recover()
+        with anyio.fail_after(60):
+            while (seen := await here.get(asks)).message != "waiting for an answer":
+                await anyio.sleep(0.05)
+        assert (await stored(disk, asks)).execution.status is Status.INPUT_REQUIRED

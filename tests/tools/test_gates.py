@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.server.lowlevel import Server
 
-from mcp_workflows import GateQuestion, Tool
+from mcp_workflows import GateQuestion, Tool, attach
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.served import Peer, peer, site
@@ -160,3 +162,11 @@ def test_a_wrong_gate_is_told_with_its_line(gate: str, complaint: str, tmp_path:
         load_config(file, {})
     assert complaint in str(wrong.value)
     assert f"{file}:9:" in str(wrong.value)
+
+
+def test_an_engine_without_gates_says_so(tmp_path: Path) -> None:
+    class Ungated(MemoryAdapter):
+        GateSettings = None
+
+    with pytest.raises(ConfigError, match="knows no gates"):
+        attach(Server("test"), tools=[gated(approve=approve())], engines={"memory": Ungated(MemorySettings())})

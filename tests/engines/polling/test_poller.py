@@ -145,3 +145,21 @@ async def test_slots_are_bounded_and_go_to_others_when_they_are_free(tmp_path: P
             async with here.listening(longer[2:]):
                 await until(lambda: len(engine.waiting) == 3)
         assert engine.most == 3
+
+
+async def test_an_execution_that_is_waited_for_is_told_to_have_ended_at_once(tmp_path: Path) -> None:
+    engine = Waited(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, PollingPolicy(polls_per_second=0.05)) as here:  # looks alone would take 20 s
+        (task_id,) = await here.start("sleep", 1, seconds=0.5)
+        async with here.listening([task_id]):
+            await until(lambda: here.ended([task_id]) == 1, within=10)
+
+
+async def test_an_engine_that_cannot_be_waited_for_fails_nothing(tmp_path: Path) -> None:
+    engine = Waited(MemorySettings(name=str(tmp_path)))
+    engine.broken = True
+    async with place(tmp_path, engine, PollingPolicy()) as here:
+        ids = await here.start("sleep", 5, seconds=1.5)
+        async with here.listening(ids):
+            await until(lambda: here.ended(ids) == 5)
+        assert 5 <= engine.calls["wait"] <= 15  # it backs off

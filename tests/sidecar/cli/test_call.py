@@ -26,6 +26,7 @@ from mcp_workflows.sidecar.cli.call import Outcome
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion
 from tests.sidecar.cli.terminal import Ended, Terminal
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run, start
 from tests.support.dev_server import DevServer
 from tests.support.local_engines import SAMPLES
@@ -414,3 +415,33 @@ def test_words_become_arguments_by_the_schema(
     whole = {"type": "object", "properties": schema, "$defs": defs}
     found = read_arguments(map(read_pair, words), whole, {})
     assert json.dumps(found) == json.dumps(arguments), "12 and 12.0 are equal, and read differently"
+
+
+def test_a_client_of_the_older_tasks_is_asked_too(here: Terminal) -> None:
+    ended = here.run("call", "ask", "--client", "2025-11-25", "--answer", "answer=x")
+    assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
+    assert (
+        here.run("call", "required", "--client", "2025-11-25").code,
+        here.run("call", "fail", "--client", "2025-11-25").code,
+    ) == (0, 1)
+    refused = here.run("call", "refused", "--client", "2025-11-25", "--json")
+    assert (refused.code, refused.json["status"], refused.json["error"]["code"]) == (1, "failed", -32602)
+
+
+def test_a_client_without_tasks_that_is_handed_one_says_how_to_come_back_and_can_follow_it(here: Terminal) -> None:
+    ended = here.run("call", "slow", "--client", "none", "--json")
+    task_id = ended.json["taskId"]
+    assert (ended.code, ended.json["status"]) == (0, "working"), "and not completed"
+    assert f"the task goes on; come back with: mcp-workflows call --resume {task_id}\n" in ended.err
+    waited = here.run("call", "task_wait", f"taskId={task_id}", "seconds=0", "--client", "none")
+    assert waited.json["status"] == "working"
+
+
+def test_a_server_that_is_not_there_is_one_clear_line(here: Terminal) -> None:
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    ended = here.run("call", "echo", "a=1", "--url", url)
+    assert ended.code == 1
+    assert ended.err.startswith(f"{url}: no answer")
+    port = url.removesuffix("/mcp").rpartition(":")[2]
+    started = f"Start it: mcp-workflows serve workflows.yaml --http 127.0.0.1:{port}"
+    assert f"is `mcp-workflows serve` running there? {started}\n" in ended.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sysconfig
@@ -291,3 +292,30 @@ def test_shells_complete_commands_options_tools_and_engines(
         terminal.monkeypatch.setenv(name, value)
     ended = terminal.run()
     assert (ended.code, ended.out.split(), ended.err) == (0, words, "")
+
+
+def test_iam_of_several_engines_is_one_policy_each(terminal: Terminal, permits: Path) -> None:
+    permits.write_text(PERMITS.replace("{adapter: memory}", "{adapter: permitting}"))
+    ended = terminal.run("print", "iam", str(permits))
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.endswith("each is printed by itself: say --engine orders or other\n")
+    policy = json.loads(terminal.run("print", "iam", str(permits), "--engine", "other").out)
+    assert [use["tool"] for use in policy["Statement"]] == ["far"]
+
+
+def test_iam_of_an_engine_that_gives_no_answer_says_so(terminal: Terminal, permits: Path) -> None:
+    permits.write_text(PERMITS.replace("{adapter: permitting}", "{adapter: permitting, unreachable: true}"))
+    ended = terminal.run("print", "iam", str(permits), "--engine", "orders")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "engine orders: the engine in memory does not answer\n"
+
+
+def test_presets_are_listed_and_printed_as_they_are(terminal: Terminal) -> None:
+    assert re.search(r"^wes +http +real +GA4GH", terminal.run("print", "presets").out, re.MULTILINE)
+    assert terminal.run("print", "presets", "wes").out.startswith("about:")
+    Draft202012Validator.check_schema(terminal.run("print", "schema", "--preset").json)
+
+
+def test_the_version_is_that_of_the_package(terminal: Terminal) -> None:
+    ended = terminal.run("--version")
+    assert (ended.code, ended.out) == (0, "mcp-workflows 0.2.0.dev0\n")
