@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import Adapter, Adopts, Ref, Start, StartGuarantee, Status, Terminates
+from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import (
@@ -151,3 +152,17 @@ async def test_a_refused_start_starts_nothing(adapter: MemoryAdapter) -> None:
     with pytest.raises(ExecutionNotFound):
         await adapter.describe(Ref(workflow="forever", handle="memory-k"))
     assert await adapter.start(start) == "memory-k"
+
+
+async def test_a_script_fails_ends_and_stops_the_executions_of_its_tools() -> None:
+    script = Script()
+    script.fail("no stock", code=-32602, tool="ship")
+    script.run_elsewhere("tonight", "Billing", tool="ship")
+    async with ScriptedAdapter(script) as adapter:
+        failed = await adapter.describe(Ref(workflow="Billing", handle="tonight"))
+        assert failed.failure is not None
+        assert (failed.status, failed.failure.text, failed.failure.code) == (Status.FAILED, "no stock", -32602)
+        other = await begin(adapter, "ship")
+        await adapter.cancel(other)
+        assert (await adapter.describe(other)).status is Status.CANCELLED
+    assert [start.key for start in script.cancelled] == [start.key for start in script.starts] == [other.handle]

@@ -12,6 +12,7 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Finding, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryTooling
+from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.checks import ItemState, check
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
@@ -134,3 +135,44 @@ async def test_what_could_not_be_verified_is_unknown_and_what_is_missing_a_probl
     assert report.summary == SUMMARIES[state]
     ok = {ItemState.OK: True, ItemState.PROBLEM: False, ItemState.UNKNOWN: None}[state]
     assert (row.as_json()["ok"], report.as_json()["ok"]) == (ok, not problem)
+
+
+class NoTooling:
+    """Nothing can be checked."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+
+class Plain(MemoryAdapter):
+    tooling: Any = NoTooling
+
+
+class Unopened(MemoryAdapter):
+    async def __aenter__(self) -> Any:
+        raise ConfigError("the address is no address")
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "text"),
+    [(Plain, ItemState.NOT_CHECKED, None), (Unopened, ItemState.PROBLEM, "not without engine here")],
+)
+async def test_a_tool_is_blocked_by_an_engine_that_cannot_be_opened_and_not_by_one_without_checks(
+    config_file: Path, kind: type[MemoryAdapter], state: ItemState, text: str | None
+) -> None:
+    config = load_config(config_file, {})
+    report = await check(replace(config, engines={"here": replace(config.engines["here"], kind=kind)}))
+    row = report.rows[-1]
+    assert (row.state, row.finding and row.finding.text) == (state, text)
+
+
+async def test_live_tasks_of_another_engine_of_the_same_name_are_told_with_what_to_do(config_file: Path) -> None:
+    now = datetime.now(UTC)
+    async with open_store(f"sqlite:///{config_file.parent}/tasks.db") as store:
+        await store.create(
+            make_task(tool="echo", engine="here", identity="memory:old", created=now, expires=now + timedelta(days=1))
+        )
+    report = await check(load_config(config_file, {}), tasks=True)
+    assert report.as_json()["tasks"]["other_engines"] == {"memory:old": 1}
+    [finding] = [row.finding for row in report.rows if row.name == "engine here (memory:old)" and row.finding]
+    assert finding.ok is None
+    assert "memory:old" in str(finding.hint)

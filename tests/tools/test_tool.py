@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator as Other
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_workflows.tools.json_schema import violations
-from mcp_workflows.tools.questions import Question, example_of, find_key, is_called, short_key
+from mcp_workflows.tools.questions import GateQuestion, Question, example_of, find_key, is_called, short_key
 from mcp_workflows.tools.tool import UNCHECKED, Tool
 from mcp_workflows.units import MAX_TTL, Duration
 
@@ -309,6 +309,11 @@ def test_a_question_is_found_by_its_key_and_by_a_short_one_that_is_no_other_ques
 @pytest.mark.parametrize("schema", [None, [], "object", True, 1])
 def test_what_is_no_form_has_no_example(schema: Any) -> None:  # Any: what a workflow asks for
     assert example_of(schema) is None
+
+
+def test_a_question_of_a_gate_without_a_schema_is_answered_by_agreeing() -> None:
+    question = GateQuestion(message="Go?", schema=None, when={}, send={})
+    assert question.form("go") == {"type": "object", "properties": {}}
 
 
 ANYTHING: st.SearchStrategy[Any] = st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lists)

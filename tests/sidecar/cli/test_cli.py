@@ -316,6 +316,12 @@ def test_presets_are_listed_and_printed_as_they_are(terminal: Terminal) -> None:
     Draft202012Validator.check_schema(terminal.run("print", "schema", "--preset").json)
 
 
+@pytest.mark.parametrize("words", [[], ["check"], ["call"]])
+def test_a_help_names_no_types_of_python(terminal: Terminal, words: list[str]) -> None:
+    ended = terminal.run(*words, "--help")
+    assert (ended.code, re.findall(r"<[^>|]*>", ended.out)) == (0, [])
+
+
 def test_the_version_is_that_of_the_package(terminal: Terminal) -> None:
     ended = terminal.run("--version")
     assert (ended.code, ended.out) == (0, "mcp-workflows 0.2.0.dev0\n")
