@@ -346,19 +346,6 @@ async def test_who_is_not_let_in_hears_why(
             pass
 
 
-async def test_a_reply_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def flood(client: httpx2.AsyncClient, request: httpx2.Request, **settings: Any) -> httpx2.Response:
-        return httpx2.Response(200, content=b"x" * 11, request=request)
-
-    monkeypatch.setattr(httpx2.AsyncClient, "send", flood)
-    monkeypatch.setattr("mcp_workflows.client.http.LARGEST_BODY", 10)
-    with pytest.raises(ServerUnreachable, match="more than 10 bytes"):
-        async with connect(
-            reconnecting_http("http://there/mcp"), kind=ClientKind.NONE, on_status=ignore, elicit=nobody
-        ):
-            pass
-
-
 # --- the tasks in the core of 2025-11-25
 
 

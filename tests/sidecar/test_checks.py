@@ -137,14 +137,8 @@ async def test_what_could_not_be_verified_is_unknown_and_what_is_missing_a_probl
     assert (row.as_json()["ok"], report.as_json()["ok"]) == (ok, not problem)
 
 
-class NoTooling:
-    """Nothing can be checked."""
-
-    def __init__(self, *_: Any) -> None: ...
-
-
 class Plain(MemoryAdapter):
-    tooling: Any = NoTooling
+    tooling: Any = staticmethod(lambda *_: None)  # nothing can be checked
 
 
 class Unopened(MemoryAdapter):

@@ -409,7 +409,7 @@ async def test_what_would_bring_task_tools_beside_a_tool_of_their_name_is_left_o
     assert "task tools come with it, and workflows.yaml has a tool named task_wait; rename that one" in text
 
 
-async def test_an_engine_that_becomes_another_is_looked_at_anew(stage: Stage, tmp_path: Path) -> None:
+async def test_an_engine_that_becomes_another_is_searched_anew(stage: Stage, tmp_path: Path) -> None:
     stage.here.exposed = [marked("a")]
     await stage.until_listed("file", "a")
     other = MARKINGS[f"{tmp_path.name}-here2"]
@@ -421,9 +421,6 @@ async def test_an_engine_that_becomes_another_is_looked_at_anew(stage: Stage, tm
     looks = stage.here.looks
     await seen(other)
     assert stage.here.looks == looks
-    stage.path.write_text(text_of(tmp_path, here="2, every: null"))
-    await stage.reloading.reload(stage.sidecar)
-    assert await stage.listed() == ["file"]
 
 
 async def test_check_says_where_nothing_is_marked_and_where_nobody_can_see(

@@ -12,18 +12,14 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from mcp.server.lowlevel import Server
 
-from mcp_workflows import Tool, WatchTool, attach
+from mcp_workflows import Tool, WatchTool
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.adapter import Finding, Ref, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
+from mcp_workflows.errors import EngineRefused, RequestError
 from mcp_workflows.sidecar.checks import check
-from mcp_workflows.sidecar.cli.call import preview
-from mcp_workflows.sidecar.cli.progress import Screen
-from mcp_workflows.sidecar.cli.prompts import Answers
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tasks.executions import Executions
@@ -315,26 +311,16 @@ def test_what_cannot_be_said_of_it_is_refused_with_its_line(tmp_path: Path, more
     assert said in " ".join(problems(tmp_path, WATCHING + more))
 
 
-class NoAdoption(MemoryAdapter):
-    """An engine that cannot adopt."""
+class Choosy(MemoryAdapter):
+    """An engine that cannot adopt, with an option that matters for a start only."""
 
     adopt = None  # type: ignore[assignment]  # taken away
-
-
-class Choosy(MemoryAdapter):
-    """An engine with an option that matters for a start only."""
-
     start_options: ClassVar[frozenset[str]] = frozenset({"queue"})
 
 
-def test_attaching_says_the_same() -> None:
-    server: Server[Any] = Server("test")
-    tool = watch("it", "sleep")
-    with pytest.raises(ConfigError, match="tool 'it': kind: the adapter of this engine cannot watch"):
-        attach(server, tools=[tool], engines={"memory": NoAdoption(MemorySettings())})
-    choosy = tool.model_copy(update={"options": {"queue": "q"}})
-    assert [place for place, _ in find_incompatibilities(choosy, Choosy)] == ["queue"]
-    assert attach(server, tools=[tool], engines={"memory": MemoryAdapter(MemorySettings())})
+def test_what_does_not_go_with_watching_is_told_by_its_setting() -> None:
+    tool = watch("it", "sleep").model_copy(update={"options": {"queue": "q"}})
+    assert [place for place, _ in find_incompatibilities(tool, Choosy)] == ["kind", "queue"]
 
 
 async def test_check_needs_no_worker_for_what_is_only_watched(tmp_path: Path) -> None:
@@ -344,10 +330,3 @@ async def test_check_needs_no_worker_for_what_is_only_watched(tmp_path: Path) ->
     assert row.finding == replace(found, hint="seen on stdio only; over HTTP with server.auth or server.single_user")
     alone = load(tmp_path, "server: {single_user: true}\n" + WATCHING)
     assert [row.finding and row.finding.hint for row in (await check(alone)).rows if row.name == "it"] == [None]
-
-
-async def test_a_dry_run_says_what_would_be_watched(tmp_path: Path) -> None:
-    config = load(tmp_path, WATCHING)
-    told = await preview(config, config.tools[0], {"execution_id": "x"}, Answers([], [], Screen()))
-    assert (told["watches"], told["workflow"]) == ("x", "sleep")
-    assert "arguments" not in told

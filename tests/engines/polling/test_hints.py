@@ -234,19 +234,3 @@ async def test_the_hints_of_an_adapter_that_is_replaced_end_with_it(tmp_path: Pa
         await anyio.sleep(0.05)
         assert (second.asked, first.asked) == (1, 1)
     assert second.changed is None
-
-
-async def test_an_engine_whose_hints_are_not_configured_is_asked_again_when_its_adapter_is_another(
-    tmp_path: Path,
-) -> None:
-    first, second = Told(settings(tmp_path)), Told(settings(tmp_path))
-    first.configured = False
-    async with place(tmp_path, first, PollingPolicy()) as here:
-        ids = await here.start("forever", 1)
-        await known(here, ids)
-        assert first.asked == 1
-        here.engines.use(await here.engines.opened({"memory": second}))
-        await second.listened_to()
-        second.tell(second.handles[0])
-        await until(lambda: sum(second.looked_at.values()) == 1)
-        assert first.asked == 1

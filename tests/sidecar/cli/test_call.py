@@ -417,17 +417,6 @@ def test_words_become_arguments_by_the_schema(
     assert json.dumps(found) == json.dumps(arguments), "12 and 12.0 are equal, and read differently"
 
 
-def test_a_client_of_the_older_tasks_is_asked_too(here: Terminal) -> None:
-    ended = here.run("call", "ask", "--client", "2025-11-25", "--answer", "answer=x")
-    assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
-    assert (
-        here.run("call", "required", "--client", "2025-11-25").code,
-        here.run("call", "fail", "--client", "2025-11-25").code,
-    ) == (0, 1)
-    refused = here.run("call", "refused", "--client", "2025-11-25", "--json")
-    assert (refused.code, refused.json["status"], refused.json["error"]["code"]) == (1, "failed", -32602)
-
-
 def test_a_client_without_tasks_that_is_handed_one_says_how_to_come_back_and_can_follow_it(here: Terminal) -> None:
     ended = here.run("call", "slow", "--client", "none", "--json")
     task_id = ended.json["taskId"]

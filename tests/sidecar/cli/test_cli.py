@@ -303,13 +303,6 @@ def test_iam_of_several_engines_is_one_policy_each(terminal: Terminal, permits: 
     assert [use["tool"] for use in policy["Statement"]] == ["far"]
 
 
-def test_iam_of_an_engine_that_gives_no_answer_says_so(terminal: Terminal, permits: Path) -> None:
-    permits.write_text(PERMITS.replace("{adapter: permitting}", "{adapter: permitting, unreachable: true}"))
-    ended = terminal.run("print", "iam", str(permits), "--engine", "orders")
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err == "engine orders: the engine in memory does not answer\n"
-
-
 def test_presets_are_listed_and_printed_as_they_are(terminal: Terminal) -> None:
     assert re.search(r"^wes +http +real +GA4GH", terminal.run("print", "presets").out, re.MULTILINE)
     assert terminal.run("print", "presets", "wes").out.startswith("about:")
