@@ -40,12 +40,7 @@ from mcp_workflows.receiver.context import (
     name_of,
     shows_cards,
 )
-from mcp_workflows.receiver.streams import (
-    TaskSubscription,
-    note_retry_after,
-    until_disconnected,
-    while_admitted,
-)
+from mcp_workflows.receiver.streams import TaskSubscription, note_retry_after, until_disconnected, while_admitted
 from mcp_workflows.receiver.task_tools.calls import TaskToolCalls, outcome_in_text
 from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
 from mcp_workflows.receiver.task_view import page_at, with_apps

@@ -212,7 +212,7 @@ class RepeatedCalls:
             try:
                 row = await self._store.change(task.id, task.owner, change, durable=False)
             except StoreError as error:
-                logger.warning("the store did not take the mark of a call of %s: %s", task.tool, error)
+                logger.warning("the store could not save the mark of a call of %s: %s", task.tool, error)
                 return False
             except Exception:  # a store may be third-party code: docs/decisions/0002
                 logger.exception("the mark of a call of %s cannot be written", task.tool)

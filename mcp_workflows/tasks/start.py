@@ -304,8 +304,7 @@ class TaskCreation:
         if row.handle is not None or row.ended:
             return row
         if not row.attempts:
-            late = isinstance(self._engines.get(row.engine), ConnectsLate)
-            return self._count_recovered(await self._start_order(row if late else await self._claim_attempt(row)))
+            return self._count_recovered(await self._start_order(row))
         if not self._is_steady() or self._clock() < (row.attempted or row.created) + CREATING:
             raise not_known()
         return await self._close_as_unknown(row)
@@ -331,7 +330,7 @@ class TaskCreation:
         return self._locks.setdefault(task_id, anyio.Lock())
 
     async def _start_order(self, row: Task, synced: anyio.Event | None = None) -> Task:
-        """Start a row whose attempt is noted, or whose engine connects late.
+        """Start a row; its attempt is noted first, if none is.
 
         If a crash loses the handle, the row is recovered under its key.
 
@@ -339,7 +338,7 @@ class TaskCreation:
         """
         promise = StartGuarantee.KEYED
         if not row.attempts:
-            row = await self._connect(row)
+            row = await self._first_attempt(row)
         try:
             async with self._engines.calling(row, api="start") as adapter:
                 promise = promised(adapter, row)
@@ -367,13 +366,15 @@ class TaskCreation:
             await synced.wait()
         return await self._bind(row, handle, promise)
 
-    async def _connect(self, row: Task) -> Task:
-        """ONCE, with an engine that connects late: connect it, and only then note the attempt to start the row.
+    async def _first_attempt(self, row: Task) -> Task:
+        """Note the first attempt to start a row of an engine with ONCE, once an engine that connects late is connected.
 
         Raises:
             EngineRefused: it lets nobody in; nothing was started.
             EngineUnavailable: it cannot be reached, or another replica starts the row.
         """
+        if not isinstance(self._engines.get(row.engine), ConnectsLate):
+            return await self._claim_attempt(row)
         try:
             async with self._engines.calling(row, api="check") as adapter:
                 if isinstance(adapter, ConnectsLate):

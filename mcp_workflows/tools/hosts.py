@@ -10,7 +10,7 @@ UNKNOWN_WAIT: Final = timedelta(seconds=4)
 """The wait for a host that is not in the table."""
 _USUAL_LIMIT: Final = 30.0
 """Seconds; the limit of most frameworks, for a host that is not in the table."""
-_FRAMEWORKS: Final = "mcp"
+_PYTHON_SDK: Final = "mcp"
 SHORTEST_LIMIT: Final = 5.0
 """Seconds; openai-agents 0.24 gives up after that, and has the name that the Python SDK gives by default."""
 LONGEST_WAIT: Final = timedelta(seconds=45)
@@ -45,7 +45,7 @@ def call_limit(client: str | None) -> float:
     limit = _known_limit(client)
     if limit is not None:
         return limit
-    return SHORTEST_LIMIT if client == _FRAMEWORKS else _USUAL_LIMIT
+    return SHORTEST_LIMIT if client == _PYTHON_SDK else _USUAL_LIMIT
 
 
 def _known_limit(client: str | None) -> float | None:

@@ -1,7 +1,7 @@
 """The poller: one poll at a time per execution, shared by all requests and followers.
 
-Two background loops per engine decide when to poll: one polls due executions, the other one batches (one call for
-many), both under one rate limit.
+Two background loops per engine decide when to poll: one polls due executions one by one, the other one polls in
+batches, with one call for many executions. Both keep to one rate limit.
 """
 
 from __future__ import annotations
