@@ -55,7 +55,7 @@ class Circuit:
         self._since: datetime | None = None  # when the first of these began
         self._reason = ""  # the error of the last of them
         self._failed = self._answered = float("-inf")  # when the last poll did
-        self._open = self._probing = False
+        self._open = self._probing = self._is_late = False
         self._pause = settings.first_pause
         self._next_probe = 0.0
 
@@ -67,6 +67,11 @@ class Circuit:
         """
         known = self._probing or self._clock() - self._failed < self._settings.known_for
         return self._message if self._open and known else None
+
+    @property
+    def is_prompt(self) -> bool:
+        """True if the last call was answered before its caller gave up."""
+        return not (self._failures or self._is_late)
 
     @contextmanager
     def admitted(self) -> Generator[None]:
@@ -102,8 +107,9 @@ class Circuit:
         """Record the outcome of one call; `began` comes from `time`.
 
         With `refusal_is_answer=False` a refusal proves nothing: the adapter may have refused without asking the engine.
-        A defect of the adapter says nothing about the engine, nor does a call that its caller cancelled.
+        A defect of the adapter says nothing about the engine. A call that its caller cancelled may have been late.
         """
+        self._is_late |= error is not None and not isinstance(error, Exception)
         match error:
             case None:
                 self._succeed()
@@ -127,7 +133,7 @@ class Circuit:
         return f"no answer since {since.strftime(form)} ({self._reason})"
 
     def _succeed(self) -> None:
-        self._failures, self._since, self._answered = 0, None, self._clock()
+        self._failures, self._since, self._answered, self._is_late = 0, None, self._clock(), False
         if self._open:
             self._open, self._pause = False, self._settings.first_pause
             self._on_change(None)

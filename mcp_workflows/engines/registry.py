@@ -206,6 +206,11 @@ class Engines:
         opened = self._opened.get(name)
         return None if opened is None else opened.circuit.silence
 
+    def is_prompt(self, name: str) -> bool:
+        """Return True if the engine answered the last call before its caller gave up."""
+        opened = self._opened.get(name)
+        return opened is not None and opened.circuit.is_prompt
+
     def admitted(self, name: str) -> AbstractContextManager[None]:
         """Count the body as a poll of this engine.
 

@@ -327,7 +327,7 @@ class TaskCreation:
         return attempt(row, self._clock(), self._engines.identity(row.engine))
 
     def _lock(self, task_id: str) -> anyio.Lock:
-        return self._locks.setdefault(task_id, anyio.Lock())
+        return self._locks.setdefault(task_id, anyio.Lock(fast_acquire=True))
 
     async def _start_order(self, row: Task, synced: anyio.Event | None = None) -> Task:
         """Start a row; its attempt is noted first, if none is.

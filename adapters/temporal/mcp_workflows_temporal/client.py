@@ -46,6 +46,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.service import RPCError, WorkflowService
 
@@ -80,6 +81,7 @@ STATUSES: Mapping[int, Status] = {
 Renew = Callable[[Client], Awaitable[Client]]
 """Return the client to use from now on."""
 
+_SHIPPED = (DataConverter.default, pydantic_data_converter)
 _CLOSE_EVENT = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT
 _COMPLETED = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_COMPLETED
 _IF_OPEN = QueryRejectCondition.QUERY_REJECT_CONDITION_NOT_OPEN
@@ -146,6 +148,9 @@ class Frontend:
         self.place = place
         self.timeout = timeout
         self.task_queues = TaskQueues(partial(self.describe_task_queue, seconds=QUEUE_SECONDS))
+        self._converter = client.data_converter
+        # The SDK's own converters write JSON without spaces, and use no context.
+        self.has_shipped_converter = any(self._converter is each for each in _SHIPPED)
         self._limits = _Limits(retry=True, timeout=timeout)
         self._renew = renew
         self._original_runs = Latest[str, str](REMEMBERED)
@@ -165,8 +170,10 @@ class Frontend:
 
     def converter(self, workflow_id: str) -> DataConverter:
         """Return the user's data converter, in the context of this workflow."""
+        if self.has_shipped_converter:
+            return self._converter
         context = WorkflowSerializationContext(namespace=self.client.namespace, workflow_id=workflow_id)
-        return self.client.data_converter.with_context(context)
+        return self._converter.with_context(context)
 
     async def describe(self, workflow_id: str) -> Described:
         """Describe the current run of a workflow id; needs no worker."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
+from functools import partial
 
 from mcp_workflows_temporal_worker.contract import MEMO_INPUT, MEMO_STATUS
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
@@ -13,7 +14,7 @@ from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.converter import DataConverter
 
-from mcp_workflows.adapter import MAX_STEPS, Execution, ExecutionStep, Failure, Ref, Status
+from mcp_workflows.adapter import MAX_STEPS, TERMINAL, Execution, ExecutionStep, Failure, Ref, Status
 from mcp_workflows.errors import ExecutionNotFound
 from mcp_workflows_temporal.client import STATUSES, Frontend, Handle, quoted
 from mcp_workflows_temporal.diagnosis import status_message
@@ -37,23 +38,23 @@ async def describe(
     info = found.workflow_execution_info
     memo = await read_memo(frontend, info, MEMO_INPUT, MEMO_STATUS)
     status = as_mapping(memo.get(MEMO_STATUS))
-    execution = Execution(
-        status=STATUSES.get(info.status, Status.RUNNING),
-        message=as_text(status.get("message")),
+    state, message = STATUSES.get(info.status, Status.RUNNING), as_text(status.get("message"))
+    seen = partial(
+        Execution,
         progress=read_progress(status),
         cancel_requested=found.workflow_extended_info.cancel_requested,
         execution_id=handle.workflow_id,
         url=frontend.place.page(handle.workflow_id, info.execution.run_id),
     )
-    if execution.terminal:
-        return await _ended(frontend.converter(handle.workflow_id), found, await frontend.close_event(info), execution)
+    if state in TERMINAL:
+        event, execution = await frontend.close_event(info), seen(status=state, message=message)
+        return await _ended(frontend.converter(handle.workflow_id), found, event, execution)
     paused = info.status == _PAUSED  # its questions wait with it
     gates = GateRequests() if paused else await read_gates(found)
     requests = {**await own_questions(frontend, found, {} if paused else memo), **gates.requests}
-    text = await status_message(frontend, found, execution.message)
-    return replace(
-        execution,
-        status=Status.INPUT_REQUIRED if requests else execution.status,
+    text = await status_message(frontend, found, message)
+    return seen(
+        status=Status.INPUT_REQUIRED if requests else state,
         message="; ".join(filter(None, (text, gates.message))) or None,
         requests=requests,
         steps=tuple(

@@ -24,6 +24,7 @@ NO_WORKER_AFTER = timedelta(seconds=10)  # workers take a task within millisecon
 LONGEST_TEXT = 200  # characters of a failure
 FAILING_FROM = 2  # the attempt
 
+_PAUSED = State.WORKFLOW_EXECUTION_STATUS_PAUSED
 _SCHEDULED = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
 _NOT_TAKEN = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
 
@@ -77,7 +78,7 @@ async def status_message(frontend: Frontend, found: Described, own: str | None) 
 async def find_problem(frontend: Frontend, found: Described) -> Problem | None:
     """Return the gravest problem of an open execution: it is paused, no worker takes it, its code or a step fails."""
     info, task = found.workflow_execution_info, found.pending_workflow_task
-    if info.status == State.WORKFLOW_EXECUTION_STATUS_PAUSED:
+    if info.status == _PAUSED:
         reason = found.workflow_extended_info.pause_info.reason
         unpause = command(frontend.place, "workflow", "unpause", "--workflow-id", info.execution.workflow_id)
         advice = f"unpause it when it may go on: {unpause}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
+import anyio
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from mcp_workflows_temporal_worker.contract import PROTOCOL_ERROR
@@ -88,12 +88,18 @@ async def _outcome(awaited: Awaitable[T]) -> T | BaseException:
     Raises:
         EngineUnavailable, EngineRefused: an error that may pass; it must not decide the outcome of an execution.
     """
-    outcome = (await asyncio.gather(awaited, return_exceptions=True))[0]
-    if isinstance(outcome, EngineError):
-        raise outcome
-    if isinstance(outcome, OSError):  # also TimeoutError: from a user's codec that asks a key server
-        raise EngineUnavailable(f"the payload codec gives no answer ({type(outcome).__name__})") from outcome
-    return outcome
+    try:
+        return await awaited
+    except EngineError:
+        raise
+    except OSError as error:  # also TimeoutError: from a user's codec that asks a key server
+        raise EngineUnavailable(f"the payload codec gives no answer ({type(error).__name__})") from error
+    except Exception as error:  # noqa: BLE001  # the user's code
+        return error
+    except anyio.get_cancelled_exc_class() as error:
+        if anyio.current_effective_deadline() == float("-inf"):
+            raise
+        return error  # the codec gave up, and nobody has cancelled us
 
 
 def _plain(value: Any) -> JSON:  # Any: a converter may return any type

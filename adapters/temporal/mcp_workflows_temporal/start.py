@@ -207,15 +207,13 @@ async def start_execution(frontend: Frontend, request: StartRequest, max_input: 
     Raises:
         EngineRefused, StartConflict: see `Adapter.start`.
     """
-    options, converter = request.options, frontend.client.data_converter
-    is_shipped = converter.payload_converter_class is DataConverter.default.payload_converter_class
-    # The shipped converter writes ASCII JSON, so an input that is surely small need not be encoded to know its size.
-    is_small = request.size + _PAYLOAD * len(request.arguments) <= max_input
-    if converter.payload_codec or not (is_shipped and is_small):
-        converter = frontend.converter(request.id)
-        if refuse_unwritable(converter, request.arguments, max_input) > max_input / 2 and converter.payload_codec:
-            encoded = await converter.encode(request.arguments)
-            _refuse_large(sum(payload.ByteSize() for payload in encoded), max_input)
+    options, converter = request.options, frontend.converter(request.id)
+    # An input that is surely small need not be encoded to know its size.
+    is_small = frontend.has_shipped_converter and request.size + _PAYLOAD * len(request.arguments) <= max_input
+    size = 0 if is_small else refuse_unwritable(converter, request.arguments, max_input)
+    if size > max_input / 2 and converter.payload_codec:
+        encoded = await converter.encode(request.arguments)
+        _refuse_large(sum(payload.ByteSize() for payload in encoded), max_input)
     try:
         handle: WorkflowHandle[Any, Any] = await frontend.client.start_workflow(  # Any: a result of unknown type
             request.workflow,
@@ -235,6 +233,9 @@ async def start_execution(frontend: Frontend, request: StartRequest, max_input: 
             static_summary=options.summary,
             static_details=options.details,
         )
+    except ValueError:
+        refuse_unwritable(converter, request.arguments, max_input)
+        raise
     except WorkflowAlreadyStartedError:
         return await _existing(frontend, request)
     except RPCError as error:

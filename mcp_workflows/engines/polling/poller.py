@@ -184,12 +184,20 @@ class Poller:
     # --- polls
 
     async def _share_poll(self, schedule: PollSchedule, entry: CacheEntry, row: Task | None) -> None:
-        """Join the poll in progress, or start one that goes on even if the request is cancelled."""
+        """Join the poll in progress, or make one.
+
+        While the engine is prompt the caller makes it itself; if it is cancelled, those that joined make another one.
+        Otherwise a task does, so that the poll goes on after its callers have given up.
+        """
         if entry.poll_in_progress is None:
             schedule.call_rate.reserve(entry)
+            if self._engines.is_prompt(schedule.engine):
+                entry.poll_in_progress = anyio.Event()
+                return await self._poll_once(entry, row)
             self._begin_poll(entry, row)
         if entry.poll_in_progress is not None:
             await entry.poll_in_progress.wait()
+        return None
 
     def _begin_poll(self, entry: CacheEntry, row: Task | None = None) -> None:
         entry.poll_in_progress = anyio.Event()
@@ -198,6 +206,7 @@ class Poller:
     async def _poll_once(self, entry: CacheEntry, row: Task | None) -> None:
         began, schedule = anyio.current_time(), self._schedule(entry.task.engine)
         request_made = partial(schedule.call_rate.made, entry)
+        is_over = True
         try:
             entry.task, entry.unsaved = await self._poll(entry.task, row, request_made)
             entry.error = None
@@ -207,10 +216,14 @@ class Poller:
         except Exception:  # a poll belongs to all requests, and its error must not end the server: docs/decisions/0002
             logger.exception("a poll of a task failed")
             entry.error = EngineUnavailable("the poll of it failed; see the log")
+        except BaseException:  # its caller was cancelled
+            is_over = False
+            raise
         finally:
             request_made()  # in case that no request was made
-            entry.began, entry.at = began, anyio.current_time()
-            entry.failing = _failing_since(entry)
+            if is_over:
+                entry.began, entry.at = began, anyio.current_time()
+                entry.failing = _failing_since(entry)
             entry.finish_poll()
             schedule.note_poll(entry)
             self._poll_for_followers(entry)

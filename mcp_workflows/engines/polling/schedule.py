@@ -336,9 +336,11 @@ class PollSchedule:
             self.suspects.add(entry, anyio.current_time(), urgent=True)  # hints before the handle was known were lost
         if self.suspects.resolve(entry):
             self.woken.set()
+        due = FOREVER
         wanted = entry.is_suspect or ((entry.followers or self.in_batches) and self.wanted(entry))
-        due = anyio.current_time() + self._background_interval(entry.task)
-        self.set_due(entry, due if entry.unsaved_end or (wanted and not entry.task.ended) else FOREVER)
+        if entry.unsaved_end or (wanted and not entry.task.ended):
+            due = anyio.current_time() + self._background_interval(entry.task)
+        self.set_due(entry, due)
         self._forget()
 
     def _next(self, entry: CacheEntry) -> float:

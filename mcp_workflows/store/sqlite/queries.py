@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from heapq import merge
@@ -290,19 +289,6 @@ def change(
     return after
 
 
-@contextmanager
-def waiting_for_no_disk(connection: sqlite3.Connection) -> Generator[None]:
-    """Commit to the write-ahead log without a flush to disk: the next durable commit takes the changes along.
-
-    Source: https://www.sqlite.org/pragma.html#pragma_synchronous: in WAL mode the file stays consistent all the same.
-    """
-    connection.execute("PRAGMA synchronous = NORMAL")
-    try:
-        yield
-    finally:
-        connection.execute("PRAGMA synchronous = FULL")
-
-
 def list_of_tools(
     connection: sqlite3.Connection, rows: Rows, tools: Sequence[str], after: tuple[int, str], now: int, limit: int
 ) -> Sequence[Task]:
@@ -336,8 +322,7 @@ def lease(connection: sqlite3.Connection, name: str, holder: str, now: datetime,
     """Take the lease, if it is to be had; True if taken. If it is lost with the machine's power, so is its holder."""
     times = {"now": micros(now), "until": micros(until), "ahead": AHEAD}
     values = {"name": utf8(name), "holder": utf8(holder), **times}
-    with waiting_for_no_disk(connection):
-        return connection.execute(_LEASE, values).rowcount == 1
+    return connection.execute(_LEASE, values).rowcount == 1
 
 
 def forget(connection: sqlite3.Connection, before: datetime, limit: int) -> int:

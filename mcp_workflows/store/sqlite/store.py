@@ -13,7 +13,7 @@ import random
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -101,6 +101,7 @@ class SQLiteStore(Store):
         self._files: OpenFiles | None = None
         self._log: LogFile | None = None
         self._in_line = 0  # writes of this process that wait for the lock
+        self._flushes = True  # as the connection is set: each commit waits for the disk
         self._damaged = False  # by all signs since the file was opened
         self._checked: float | None = None  # the time of the last check of the whole file, of the event loop's clock
 
@@ -130,7 +131,7 @@ class SQLiteStore(Store):
         self._synced = 0  # of these
         self._failed = 0  # likewise: they may never be on disk
         self._sync_takes = 1.0  # seconds; a slow disk is fast now and then, when there is little to write
-        self._damaged, self._checked = False, None
+        self._damaged, self._checked, self._flushes = False, None, True
         return self
 
     def _unlock(self, connection: sqlite3.Connection) -> None:
@@ -165,10 +166,9 @@ class SQLiteStore(Store):
         def step(connection: sqlite3.Connection) -> Task:
             if is_doubtful and not rekey.empty_log(connection):  # what follows a part missing on disk is lost with it
                 raise StoreUnavailable("the store got an error from its disk, and other processes are using its log")
-            with _committing(connection, durable=durable or is_doubtful):
-                return queries.create(connection, self._rows, self._counted, task, caps)
+            return queries.create(connection, self._rows, self._counted, task, caps)
 
-        row = await self._write(step)
+        row = await self._write(step, durable=durable or is_doubtful)
         is_found = row.id != task.id  # another process may have committed it, without a sync
         self._unsynced += is_found or not durable
         if is_doubtful:
@@ -210,10 +210,9 @@ class SQLiteStore(Store):
         """Apply a pure function to the row in one transaction; nothing is written if it returns the same object."""
 
         def step(connection: sqlite3.Connection) -> Task | None:
-            with _committing(connection, durable=durable):
-                return queries.change(connection, self._rows, task_id, owner, change)
+            return queries.change(connection, self._rows, task_id, owner, change)
 
-        return await self._write(step)
+        return await self._write(step, durable=durable)
 
     async def unanswered(self, match: str, now: datetime) -> Sequence[Task]:
         """Return rows whose mark has this match and is not over; the oldest first."""
@@ -285,7 +284,7 @@ class SQLiteStore(Store):
 
     async def lease(self, name: str, holder: str, *, now: datetime, until: datetime) -> bool:
         """Take the lease of this name until then; True if taken."""
-        return await self._write(lambda connection: queries.lease(connection, name, holder, now, until))
+        return await self._write(lambda connection: queries.lease(connection, name, holder, now, until), durable=False)
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
         """Return for the operator rows of any owner, no tombstones, whose id has this beginning; by id."""
@@ -305,17 +304,17 @@ class SQLiteStore(Store):
 
     async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
         """Drop old tombstones and notes, and expire rows; in short batches, each with a pause as long for others."""
-        steps: Sequence[Callable[[sqlite3.Connection, int], int]] = (
-            lambda connection, limit: queries.forget(connection, keep_tombstones_since, limit),
-            lambda connection, limit: queries.expire_rows(connection, self._rows, now, limit),
-            lambda connection, limit: key_value.drop(connection, micros(now), limit),
+        steps: Sequence[Callable[[int, sqlite3.Connection], int]] = (
+            lambda limit, connection: queries.forget(connection, keep_tombstones_since, limit),
+            lambda limit, connection: queries.expire_rows(connection, self._rows, now, limit),
+            lambda limit, connection: key_value.drop(connection, micros(now), limit),
         )
         deleted = 0
         for step in steps:
             limit, done = _FEWEST, 1
             while done:
                 began = time.perf_counter()
-                done = await self._write(partial(_limited, step, limit))
+                done = await self._write(partial(step, limit), durable=False)  # a lost batch is deleted again
                 took = time.perf_counter() - began
                 limit = max(_FEWEST, min(queries.BATCH, int(limit * _BATCH_SECONDS / max(took, 1e-6))))
                 deleted += done
@@ -412,12 +411,20 @@ class SQLiteStore(Store):
     async def _many(self, query: str, *values: str | int) -> Sequence[Task]:
         return await self._do(lambda connection: self._rows.many(connection.execute(query, values)))
 
-    async def _write(self, step: Step[T]) -> T:
-        """Do one step that writes. A damaged file is not written to; its rest can still be read."""
+    async def _write(self, step: Step[T], *, durable: bool = True) -> T:
+        """Do one step that writes. A damaged file is not written to; its rest can still be read.
+
+        `durable=False`: commit to the write-ahead log without a flush to disk; the next durable commit takes the
+        changes along. In WAL mode the file stays consistent all the same.
+        Source: https://www.sqlite.org/pragma.html#pragma_synchronous.
+        """
 
         def guarded(connection: sqlite3.Connection) -> T:
             if self._damaged:
                 raise StoreUnavailable(_IS_DAMAGED)
+            if durable is not self._flushes:
+                connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._flushes = durable
             return step(connection)
 
         return await self._do(guarded, turns=self._log)
@@ -470,15 +477,6 @@ class SQLiteStore(Store):
             self._in_line -= began is not None and turns is not None
             if turns and began is not None and not self._in_line:
                 turns.leave_turn()
-
-
-def _limited(step: Callable[[sqlite3.Connection, int], int], limit: int, connection: sqlite3.Connection) -> int:
-    with queries.waiting_for_no_disk(connection):  # a lost batch is deleted again
-        return step(connection, limit)
-
-
-def _committing(connection: sqlite3.Connection, *, durable: bool) -> AbstractContextManager[None]:
-    return nullcontext() if durable else queries.waiting_for_no_disk(connection)
 
 
 def _place(before: tuple[datetime, str] | None) -> tuple[int, str]:
