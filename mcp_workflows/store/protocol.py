@@ -89,6 +89,11 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
+    @property
+    def is_slow_to_sync(self) -> bool:
+        """True if `sync` may take longer than a millisecond: a start then runs beside it."""
+        return True
+
     async def sync(self) -> None:
         """Return when all rows that `create` returned before this call are on disk; concurrent callers share the work.
 

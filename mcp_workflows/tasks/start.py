@@ -235,20 +235,23 @@ class TaskCreation:
         return row
 
     async def _start_beside_sync(self, row: Task) -> Task | None:
-        """Start the row while the disk takes it. Its handle is stored, so that others hear of it, after both.
+        """Start the row while a slow disk takes it. Its handle is stored, so that others hear of it, after both.
 
         Raises:
             StoreUnavailable: the disk failed; the execution may run all the same.
         """
+        if not self._store.is_slow_to_sync:
+            await self._sync()
+            return await self._start_or_acknowledge(row, self._start_order)
         begun: Task | None = None
         failures: list[StoreUnavailable] = []
         synced = anyio.Event()
 
         async def sync() -> None:
             try:
-                await self._store.sync()
+                await self._sync()
             except StoreUnavailable as error:
-                failures.append(StoreUnavailable(f"{error}; it may have been started all the same"))
+                failures.append(error)
             finally:
                 synced.set()
 
@@ -261,6 +264,12 @@ class TaskCreation:
         if failures:
             raise failures[0]
         return begun
+
+    async def _sync(self) -> None:
+        try:
+            await self._store.sync()
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"{error}; it may have been started all the same") from None
 
     async def _start_or_acknowledge(self, row: Task, start: Callable[[Task], Awaitable[Task]]) -> Task | None:
         """Return the started row, or the acknowledged one if the outcome is unknown; None if it was deleted instead."""

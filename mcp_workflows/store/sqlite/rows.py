@@ -60,7 +60,7 @@ class KnownRow(NamedTuple):
     owner: str
     text: str  # of its column `task`
     task: Task
-    searched: tuple[Any, ...]  # Any: see `Rows.searched`
+    searched: tuple[Any, ...] | None = None  # None: not needed yet; Any: see `Rows.searched`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Rows:
             logger.error("a row of the store cannot be read: %s at %s", first["type"], first["loc"])
         else:
             if self.cipher is None or (utf8(task.id), utf8(task.owner)) == (task_id, owner):
-                self._keep(task_id, KnownRow(owner, text, task, self.searched(task)))
+                self._keep(task_id, KnownRow(owner, text, task))
                 return task
             logger.error("a row of the store cannot be read: it is another's")
         return None
@@ -198,7 +198,8 @@ class Rows:
         With a cipher the idempotency key is always written: the old one may not be encrypted.
         """
         known = self._known.get(utf8(before.id))
-        old = known.searched if known is not None and known.task is before else self.searched(before)
+        kept = known.searched if known is not None and known.task is before else None
+        old = kept or self.searched(before)
         new, text = self.searched(after), self.text(after)
         changed = {name: new[at] for at, name in enumerate(SEARCHED) if at >= _FIXED and new[at] != old[at]}
         if self.cipher is not None:

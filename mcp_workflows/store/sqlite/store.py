@@ -175,11 +175,13 @@ class SQLiteStore(Store):
             self._synced = self._unsynced
         return row
 
-    async def sync(self) -> None:
-        """Wait for the disk; one sync serves all whose rows were committed before it began.
+    @property
+    def is_slow_to_sync(self) -> bool:
+        """True if syncs are done in a thread: a fast disk takes less time than another thread."""
+        return self._log is not None and self._sync_takes >= FAST_SYNC
 
-        A slow disk is waited for in a thread. A fast one takes less time than another thread.
-        """
+    async def sync(self) -> None:
+        """Wait for the disk; one sync serves all whose rows were committed before it began."""
         if self._opened is None:
             raise StoreUnavailable("the store is not open")
         wanted = self._unsynced
@@ -190,10 +192,10 @@ class SQLiteStore(Store):
                 raise StoreUnavailable("the store got an error from its disk, and the task may be lost with the power")
             covered = self._unsynced
             try:
-                if self._sync_takes < FAST_SYNC:
-                    took = self._log.sync()
-                else:
+                if self.is_slow_to_sync:
                     took = await anyio.to_thread.run_sync(self._log.sync, limiter=self._sync_thread)
+                else:
+                    took = self._log.sync()
             except OSError as error:
                 self._failed = covered
                 raise StoreUnavailable(f"the store got an error from its disk: {error.strerror}") from error
