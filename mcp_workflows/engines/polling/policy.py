@@ -153,7 +153,8 @@ class CallRateLimiter:
         """Note that the call was made now; repeated notes have no effect."""
         if caller in self._reserved:
             self._reserved.discard(caller)
-            self._made.append(anyio.current_time())
+            if self._limited:
+                self._made.append(anyio.current_time())
 
     async def wait_for_slot(self) -> None:
         """Wait until a background call may be made, evenly spread; the caller then calls `reserve`."""

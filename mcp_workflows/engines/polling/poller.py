@@ -87,7 +87,8 @@ class Poller:
         schedule = self._schedule(task.engine)
         entry = schedule.known(task)
         began = anyio.current_time()
-        schedule.note_interest(entry)
+        schedule.read_limits(began)
+        schedule.note_interest(entry, began)
         row: Task | None = task
         while not schedule.fresh(entry, began):
             if entry.poll_in_progress or entry.stale or urgent or schedule.call_rate.has_capacity:
@@ -115,7 +116,9 @@ class Poller:
 
     def interval(self, task: Task) -> float:
         """Return the seconds until the next poll is worthwhile; the number rises with the task's age and the load."""
-        return self._schedule(task.engine).interval(task)
+        schedule = self._schedule(task.engine)
+        schedule.read_limits(anyio.current_time())
+        return schedule.interval(task)
 
     def age(self, task: Task) -> float:
         """Return the seconds since the engine last answered about the task."""
@@ -210,7 +213,6 @@ class Poller:
         try:
             entry.task, entry.unsaved = await self._poll(entry.task, row, request_made)
             entry.error = None
-            entry.polled, entry.answered = began, anyio.current_time()
         except WorkflowsError as error:
             entry.error = error
         except Exception:  # a poll belongs to all requests, and its error must not end the server: docs/decisions/0002
@@ -221,11 +223,14 @@ class Poller:
             raise
         finally:
             request_made()  # in case that no request was made
+            ended = anyio.current_time()
             if is_over:
-                entry.began, entry.at = began, anyio.current_time()
+                entry.began, entry.at = began, ended
+                if entry.error is None:
+                    entry.polled, entry.answered = began, ended
                 entry.failing = _failing_since(entry)
             entry.finish_poll()
-            schedule.note_poll(entry)
+            schedule.note_poll(entry, ended)
             self._poll_for_followers(entry)
 
     def _poll_for_followers(self, entry: CacheEntry) -> None:
@@ -302,6 +307,7 @@ class BatchLoop:
         """Poll batches of an engine that has quotas, beside all polls, for ever; polls that are due stay due."""
         while True:
             pause = self._policy.batch_check_every
+            self._schedule.read_limits(anyio.current_time())
             if self._schedule.limits.by_quota and self._schedule.in_batches:
                 pause = self._schedule.limits.batch_every
                 await self._poll_batch(self._wanted())
@@ -417,6 +423,7 @@ class PollLoop:
         Entries that a client asked for and that were never polled come before all: they have no state to return yet.
         """
         schedule, now = self._schedule, anyio.current_time()
+        schedule.read_limits(now)
         self._catch_up()
         if pause := schedule.call_rate.wait_after_early:
             await anyio.sleep(min(pause, self._policy.burst_rest))
@@ -429,6 +436,7 @@ class PollLoop:
             due = [entry for entry in due if not entry.batchable]
         chosen, chosen_at = self._chosen(due, unconfirmed), anyio.current_time()
         for entry in chosen:
+            schedule.read_limits(anyio.current_time())
             await schedule.call_rate.wait_for_slot()
             if entry.poll_in_progress is None and entry.began < chosen_at:
                 schedule.call_rate.reserve(entry, in_slot=True)

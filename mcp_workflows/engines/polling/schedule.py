@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 
 from mcp_workflows.adapter import DescribesMany
-from mcp_workflows.engines.polling.policy import CallRateLimiter, PollingPolicy, PollLimits
+from mcp_workflows.engines.polling.policy import CallRateLimiter, PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.task import Task
@@ -177,36 +177,25 @@ class PollSchedule:
         self.policy = policy
         self._is_mine = is_mine
         self._index = HandleIndex()
-        self._limits = policy.limits(engines.allowance(engine))
+        self.limits = policy.limits(engines.allowance(engine))  # the rates allowed now, see `read_limits`
+        self.call_rate = CallRateLimiter(self.limits.polls_per_second)
         self._limits_read = anyio.current_time()
-        self._call_rate = CallRateLimiter(self._limits.polls_per_second)
-        self._burst = self._limits.burst
+        self._burst = self.limits.burst
         self._forgot = NEVER
 
     # --- limits
 
-    @property
-    def limits(self) -> PollLimits:
-        """The rates allowed now, as read a moment ago."""
-        self._read()
-        return self._limits
-
-    @property
-    def call_rate(self) -> CallRateLimiter:
-        """The rate limiter."""
-        self._read()
-        return self._call_rate
-
-    def _read(self) -> None:
-        if anyio.current_time() - self._limits_read >= self.policy.allowance_every:
-            self._limits_read = anyio.current_time()
-            self._limits = self.policy.limits(self._engines.allowance(self.engine))
-            self._call_rate.limit(self._limits.polls_per_second)
-            self._burst = self._limits.burst
+    def read_limits(self, now: float) -> None:
+        """Read the rates that the engine allows now, if they were not read a moment ago."""
+        if now - self._limits_read >= self.policy.allowance_every:
+            self._limits_read = now
+            self.limits = self.policy.limits(self._engines.allowance(self.engine))
+            self.call_rate.limit(self.limits.polls_per_second)
+            self._burst = self.limits.burst
 
     def take_from_burst(self) -> bool:
         """Return True if the engine allows one more early poll now, and count that poll."""
-        self._read()
+        self.read_limits(anyio.current_time())
         self._burst -= (allowed := self._burst > 0)
         return allowed
 
@@ -263,10 +252,8 @@ class PollSchedule:
         """
         if entry.stale:
             return False
-        age = anyio.current_time() - entry.at
-        return entry.began >= since or age <= min(
-            self.policy.early * self.policy.interval(entry.task), self.policy.fresh_for
-        )
+        good_for = min(self.policy.early * self.policy.interval(entry.task), self.policy.fresh_for)
+        return entry.began >= since or anyio.current_time() - entry.at <= good_for
 
     def good_enough(self, entry: CacheEntry) -> bool:
         """Return True if the known state is recent enough to be returned when no further poll is allowed."""
@@ -294,9 +281,9 @@ class PollSchedule:
             return False
         return bool(entry.followers) or anyio.current_time() - entry.asked < self._interest(entry)
 
-    def note_interest(self, entry: CacheEntry) -> None:
+    def note_interest(self, entry: CacheEntry, now: float) -> None:
         """Note that a client asked; batches include the entry for some time."""
-        entry.asked = anyio.current_time()
+        entry.asked = now
         if self.in_batches and self.wanted(entry):
             self.expect(entry, self._next(entry))
 
@@ -330,18 +317,18 @@ class PollSchedule:
                 self.suspects.add(entry, now, urgent=urgent)
                 self.woken.set()
 
-    def note_poll(self, entry: CacheEntry) -> None:
+    def note_poll(self, entry: CacheEntry, now: float) -> None:
         """Schedule the next poll after one has finished."""
         if self._index.add(entry) and self.engine in self._engines.hinting() and not entry.task.ended:
-            self.suspects.add(entry, anyio.current_time(), urgent=True)  # hints before the handle was known were lost
+            self.suspects.add(entry, now, urgent=True)  # hints before the handle was known were lost
         if self.suspects.resolve(entry):
             self.woken.set()
         due = FOREVER
         wanted = entry.is_suspect or ((entry.followers or self.in_batches) and self.wanted(entry))
         if entry.unsaved_end or (wanted and not entry.task.ended):
-            due = anyio.current_time() + self._background_interval(entry.task)
+            due = now + self._background_interval(entry.task)
         self.set_due(entry, due)
-        self._forget()
+        self._forget(now)
 
     def _next(self, entry: CacheEntry) -> float:
         """Return the time of the next poll, if there is interest."""
@@ -351,9 +338,8 @@ class PollSchedule:
     def _interest(self, entry: CacheEntry) -> float:
         return max(self.policy.interest, 3 * self.interval(entry.task))
 
-    def _forget(self) -> None:
+    def _forget(self, now: float) -> None:
         """Drop entries that no client has asked for lately; their states are in the store."""
-        now = anyio.current_time()
         if now - self._forgot < self.policy.forget_after / 10:
             return
         self._forgot = now
