@@ -250,10 +250,10 @@ class PollSchedule:
 
         A client that polls at the interval it was given, with some tolerance, always gets a new poll.
         """
-        if entry.stale:
-            return False
+        if entry.stale or entry.began >= since:
+            return not entry.stale
         good_for = min(self.policy.early * self.policy.interval(entry.task), self.policy.fresh_for)
-        return entry.began >= since or anyio.current_time() - entry.at <= good_for
+        return anyio.current_time() - entry.at <= good_for
 
     def good_enough(self, entry: CacheEntry) -> bool:
         """Return True if the known state is recent enough to be returned when no further poll is allowed."""
