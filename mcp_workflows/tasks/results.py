@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, TypeGuard, cast
 
 from mcp_types import CallToolResult
@@ -103,7 +104,12 @@ def mismatch(result: Mapping[str, JSON], schema: Mapping[str, JSON] | None) -> s
     """Return why the result does not match the tool's output schema, without its values; None if it does."""
     if schema is None or result.get("isError"):
         return None
-    return next(iter(Checker(schema, quotes=False).violations(result.get("structuredContent"))), None)
+    return next(iter(_checker(document(schema)).violations(result.get("structuredContent"))), None)
+
+
+@lru_cache(maxsize=64)
+def _checker(schema: str) -> Checker:
+    return Checker(json.loads(schema), quotes=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

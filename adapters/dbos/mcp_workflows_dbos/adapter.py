@@ -123,7 +123,7 @@ class DbosAdapter(Adapter):
             raise EngineUnavailable(here.refusal, sent=False, silent=False)
         else:
             await self._enqueue(start, arguments)
-        row = await self._row(start.key)
+        row = await self._row(start.key, events=False)
         if row.workflow != start.workflow or row.digest != start.digest:
             raise StartConflict("this key belongs to an execution of another workflow, or with another input")
         return start.key
@@ -240,8 +240,8 @@ class DbosAdapter(Adapter):
 
     # --- calls
 
-    async def _row(self, handle: str, *, steps: bool = False) -> Row:
-        rows = await self._read(lambda tables: tables.rows([handle], steps=steps))
+    async def _row(self, handle: str, *, events: bool = True, steps: bool = False) -> Row:
+        rows = await self._read(lambda tables: tables.rows([handle], events=events, steps=steps))
         if handle not in rows:
             raise ExecutionNotFound(f"DBOS has no workflow {handle}")
         return rows[handle]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast, get_type_hints
 
 from dbos import EnqueueOptions, WorkflowSerializationFormat
@@ -55,22 +56,28 @@ def validate_arguments(function: Callable[..., Any], arguments: Arguments) -> Ar
     Raises:
         EngineRefused: they do not fit the parameters or their type hints.
     """
-    signature = inspect.signature(function)
+    signature, types = _parameters(function)
     args, named = split(arguments)
     try:
         bound = signature.bind(*args, **named)
     except TypeError as error:
         raise EngineRefused(f"{function.__name__}: {error}", final=True) from None
-    hints = get_type_hints(inspect.unwrap(function), include_extras=True)
-    for name, value in bound.arguments.items():
-        if name in hints and signature.parameters[name].kind not in _VARIADIC:
-            bound.arguments[name] = _validate(function.__name__, name, hints[name], value)
+    for name in bound.arguments.keys() & types.keys():
+        bound.arguments[name] = _validate(function.__name__, name, types[name], bound.arguments[name])
     return {**bound.kwargs, **dict(zip(signature.parameters, bound.args, strict=False))}
 
 
-def _validate(workflow: str, name: str, hint: Any, value: JSON) -> Any:  # Any: a type, and a value of it
+@lru_cache(maxsize=256)
+def _parameters(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, TypeAdapter[Any]]]:  # any types
+    """Return the signature of a workflow, and the types of its parameters that have one."""
+    signature, hints = inspect.signature(function), get_type_hints(inspect.unwrap(function), include_extras=True)
+    named = [name for name, each in signature.parameters.items() if name in hints and each.kind not in _VARIADIC]
+    return signature, {name: TypeAdapter(hints[name]) for name in named}
+
+
+def _validate(workflow: str, name: str, kind: TypeAdapter[Any], value: JSON) -> Any:  # Any: a type, and a value of it
     try:
-        return TypeAdapter(hint).validate_python(value)
+        return kind.validate_python(value)
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False)[0]
         place = ".".join([name, *map(str, wrong["loc"])])

@@ -151,15 +151,18 @@ class Tables:
         """Close all connections."""
         self._engine.dispose()
 
-    def rows(self, ids: Sequence[str], *, steps: bool = False) -> Mapping[str, Row]:
-        """Return the executions by workflow id; `steps` adds their steps, with one more query for each execution."""
+    def rows(self, ids: Sequence[str], *, events: bool = True, steps: bool = False) -> Mapping[str, Row]:
+        """Return the executions by workflow id, without `events` neither their questions nor their progress.
+
+        `steps` adds their steps, with one more query for each execution.
+        """
         if not ids:
             return {}
         found: dict[str, Row] = {}
         with self._engine.connect() as connection:
             statuses = connection.execute(self._query(_STATUS), {"ids": ids}).mappings().all()
             alive = [row["workflow_uuid"] for row in statuses if row["status"] in {"PENDING", "ENQUEUED", "DELAYED"}]
-            progress, questions = self._events(connection, alive)
+            progress, questions = self._events(connection, alive if events else ())
             for row in statuses:
                 name = str(row["workflow_uuid"])
                 listed = self._steps(connection, name) if steps else ()
