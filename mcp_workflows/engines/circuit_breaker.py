@@ -48,7 +48,7 @@ class Circuit:
         `on_change` is called with the reason when the circuit opens, and with None when it closes.
         """
         self._settings = settings
-        self._clock = clock
+        self.clock = clock
         self._now = now
         self._on_change = on_change
         self._failures = 0  # in a row
@@ -65,7 +65,7 @@ class Circuit:
 
         After `known_for` seconds without a call the silence is no longer assumed, unless a probe is in progress.
         """
-        known = self._probing or self._clock() - self._failed < self._settings.known_for
+        known = self._probing or self.clock() - self._failed < self._settings.known_for
         return self._message if self._open and known else None
 
     @property
@@ -90,7 +90,7 @@ class Circuit:
         """
         if not self._open:
             return False
-        if self._probing or self._clock() < self._next_probe:
+        if self._probing or self.clock() < self._next_probe:
             raise EngineUnavailable(self._message)
         self._probing = True
         return True
@@ -99,12 +99,8 @@ class Circuit:
         """End a poll."""
         self._probing &= not is_probe
 
-    def time(self) -> float:
-        """Return the time of the circuit's clock, in seconds."""
-        return self._clock()
-
     def record(self, began: float, error: BaseException | None, *, refusal_is_answer: bool = True) -> None:
-        """Record the outcome of one call; `began` comes from `time`.
+        """Record the outcome of one call; `began` comes from `clock`.
 
         With `refusal_is_answer=False` a refusal proves nothing: the adapter may have refused without asking the engine.
         A defect of the adapter says nothing about the engine. A call that its caller cancelled may have been late.
@@ -133,7 +129,7 @@ class Circuit:
         return f"no answer since {since.strftime(form)} ({self._reason})"
 
     def _succeed(self) -> None:
-        self._failures, self._since, self._answered, self._is_late = 0, None, self._clock(), False
+        self._failures, self._since, self._answered, self._is_late = 0, None, self.clock(), False
         if self._open:
             self._open, self._pause = False, self._settings.first_pause
             self._on_change(None)
@@ -141,7 +137,7 @@ class Circuit:
     def _fail(self, began: float, reason: str) -> None:
         if began < self._answered:
             return  # the engine has answered since
-        ended = self._failed = self._clock()
+        ended = self._failed = self.clock()
         self._failures += 1
         self._since = self._since or self._now() - timedelta(seconds=ended - began)
         self._reason = reason

@@ -327,7 +327,7 @@ class EngineCall:
             raise EngineUnavailable("it is not in the configuration any more", sent=False)
         if self._api in _POLLS:
             self._is_probe = opened.circuit.admit()
-        self._began = opened.circuit.time()
+        self._began = opened.circuit.clock()
         self._record = self._telemetry.engine_call(self._name, self._api, timed=seconds is not None)
         opened.begin(bounded=seconds is not None)
         if seconds is not None:

@@ -35,7 +35,7 @@ from mcp_workflows.receiver.attach import Changes, DisconnectMiddleware, Workflo
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
 from mcp_workflows.sidecar.address import USUAL_PORTS, Address, bind
 from mcp_workflows.sidecar.auth import Authenticator, AuthMiddleware
-from mcp_workflows.sidecar.config.models import STDERR, STDOUT, Config
+from mcp_workflows.sidecar.config.models import STDOUT, Config
 from mcp_workflows.sidecar.discovery import Discovery
 from mcp_workflows.sidecar.operators_listener import enginez, healthz, ops_app, readyz, serve_ops
 from mcp_workflows.sidecar.request_headers import (
@@ -47,7 +47,7 @@ from mcp_workflows.sidecar.request_headers import (
     hosts_of,
 )
 from mcp_workflows.sidecar.shutdown import DrainingServer, OpenRequests, ShutdownState, StartupErrors, stop_on_signals
-from mcp_workflows.sidecar.telemetry.exporters import Exporters
+from mcp_workflows.sidecar.telemetry.exporters import Exporters, exporters_of
 
 logger = logging.getLogger(__name__)
 
@@ -183,18 +183,6 @@ async def _background_tasks(
                 group.start_soon(each, sidecar)
         yield
         group.cancel_scope.cancel()
-
-
-def exporters_of(config: Config, *, scraped: bool = False, printing: bool = False) -> Exporters:
-    """Return the exporters of audit events and telemetry; if `printing`, standard output is not available to the audit.
-
-    Raises:
-        ConfigError: a package that they need is not installed.
-    """
-    name, version, audit = config.server.name, config.server.version, config.audit
-    if audit is not None and audit.to == STDOUT and printing:
-        audit = audit.model_copy(update={"to": STDERR})
-    return Exporters(audit, otlp=config.telemetry, name=name, version=version, scraped=scraped)
 
 
 def private_stdout() -> TextIO:

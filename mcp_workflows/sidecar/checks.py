@@ -28,9 +28,9 @@ from mcp_workflows.kit.tooling import Checks, Exposed, Verifies, expose_every
 from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
 from mcp_workflows.sidecar.config.yaml import Where
-from mcp_workflows.sidecar.discovery import ACCEPT, MarkedWorkflow, as_accepted, compose
 from mcp_workflows.sidecar.engine_checks import check_engine, find_exposed
 from mcp_workflows.sidecar.host_rules import refusals
+from mcp_workflows.sidecar.marked_workflows import ACCEPT, MarkedWorkflow, as_accepted, compose
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.task import engine_key, split_engine_key
 from mcp_workflows.tools.hosts import UNKNOWN_WAIT

@@ -89,13 +89,10 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
-    @property
-    def is_slow_to_sync(self) -> bool:
-        """True if `sync` may take longer than a millisecond: a start then runs beside it."""
-        return True
+    async def sync(self, *, briefly: bool = False) -> bool:
+        """Return True when all rows that `create` returned before this call are on disk; callers share the work.
 
-    async def sync(self) -> None:
-        """Return when all rows that `create` returned before this call are on disk; concurrent callers share the work.
+        `briefly`: return False instead if that may take longer than a millisecond.
 
         Raises:
             StoreUnavailable: the disk failed. The rows are there for all to see, until the machine loses power.

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Final, TypeGuard, cast
 
-from mcp_types import CallToolResult
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Failure, Status, asked
@@ -194,10 +195,16 @@ def _is_tool_result(output: JSON) -> TypeGuard[Mapping[str, JSON]]:
     if not isinstance(found.get("content"), list) or not found.keys() <= _RESULT_KEYS:
         return False
     try:
-        CallToolResult.model_validate(found, strict=True, by_name=False)
+        _sdk_types().CallToolResult.model_validate(found, strict=True, by_name=False)
     except ValidationError:
         return False  # it only looks like one: some object with a `content`
     return True
+
+
+@cache
+def _sdk_types() -> ModuleType:
+    """Return the SDK's types, which take half a second to import, and few commands need."""
+    return import_module("mcp_types")
 
 
 def texts_in(result: Mapping[str, JSON]) -> str:

@@ -348,8 +348,8 @@ class TaskService:
             return await self._watch(tool, call, principal)
         new = self._new_task(tool, call, ready, task_id, principal)
         in_vain = self._meters.check_start(principal)
-        caps = NO_MORE if in_vain else caps_of(self._limits, tool, new.created)
         served.about(new)
+        caps = NO_MORE if in_vain else caps_of(self._limits, tool, new.created)
         try:
             task = await self._executions.create(new, caps, ready.same)
         except LimitReached as reached:

@@ -240,8 +240,7 @@ class TaskCreation:
         Raises:
             StoreUnavailable: the disk failed; the execution may run all the same.
         """
-        if not self._store.is_slow_to_sync:
-            await self._sync()
+        if await self._sync(briefly=True):
             return await self._start_or_acknowledge(row, self._start_order)
         begun: Task | None = None
         failures: list[StoreUnavailable] = []
@@ -265,9 +264,9 @@ class TaskCreation:
             raise failures[0]
         return begun
 
-    async def _sync(self) -> None:
+    async def _sync(self, *, briefly: bool = False) -> bool:
         try:
-            await self._store.sync()
+            return await self._store.sync(briefly=briefly)
         except StoreUnavailable as error:
             raise StoreUnavailable(f"{error}; it may have been started all the same") from None
 

@@ -39,7 +39,7 @@ class Engine:
 
     def call(self, outcome: EngineError | None = None, *, lasting: float = 0.0) -> None:
         """One call that is always made, such as a start."""
-        began = self.circuit.time()
+        began = self.circuit.clock()
         self.seconds += lasting
         self.circuit.record(began, outcome)
 
@@ -70,7 +70,7 @@ def test_only_looks_without_any_answer_open_the_circuit(
 
 def test_a_look_that_began_before_the_last_answer_says_nothing() -> None:
     engine = Engine()
-    began = engine.circuit.time()
+    began = engine.circuit.clock()
     engine.look(None)
     engine.seconds += 8
     engine.look(None)

@@ -28,6 +28,7 @@ NOT_AT_WILL = {  # modules that log what no remote party causes as often as it l
     "store.sqlite.file": "once a file",
     "kit.bulk_status": "once a workflow",
     "sidecar.discovery": "once a change of what is marked on an engine",
+    "sidecar.marked_workflows": "once for each marked workflow",
     "sidecar.operators_listener": "at the start",
     "sidecar.telemetry.exporters": "once a period",
     "sidecar.reload": "once a save",

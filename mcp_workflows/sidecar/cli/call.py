@@ -29,7 +29,7 @@ from mcp_workflows.client.http import known_http
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
 from mcp_workflows.kit.tooling import Previews
 from mcp_workflows.sidecar import DISTRIBUTION
-from mcp_workflows.sidecar.app import DiscoveryMode, build, exporters_of
+from mcp_workflows.sidecar.app import DiscoveryMode, build
 from mcp_workflows.sidecar.cli.app import WrongUsage, app, harmless
 from mcp_workflows.sidecar.cli.arguments import Schema, describe, named, read_arguments, read_pair
 from mcp_workflows.sidecar.cli.options import (
@@ -43,9 +43,10 @@ from mcp_workflows.sidecar.cli.options import (
     names_in,
 )
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
-from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion
+from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion, question_of
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.operator import find_task
+from mcp_workflows.sidecar.telemetry.exporters import exporters_of
 from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
 from mcp_workflows.tools.prepare import fill_templates
 from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
@@ -259,7 +260,7 @@ class _Call:
         else:
             server = known_http(self.url, self.token)
         outcome = Outcome()
-        async with connect(server, kind=self.client, on_status=self.screen.state, elicit=self.answers) as connection:
+        async with connect(server, kind=self.client, on_status=self.screen.state, elicit=self._elicit) as connection:
             try:
                 with self.screen.running():
                     outcome = await self._outcome_at(connection)
@@ -268,6 +269,11 @@ class _Call:
             except TaskCancelled as error:
                 outcome = Outcome(cancelled=str(error))
         return outcome
+
+    async def _elicit(self, key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
+        question = question_of(key, params.model_dump(by_alias=True, mode="json", exclude_none=True))
+        assert question is not None, "the SDK has validated it"
+        return types.ElicitResult.model_validate((await self.answers.answer(question)).sent)
 
     async def _outcome_at(self, connection: Connection) -> Outcome:
         if self.resume:
@@ -345,8 +351,7 @@ async def preview(
     arguments: dict[str, Any] = dict(given)
     asked: list[str] = []  # the questions that a person would be asked
     for name in still_to_ask(tool, arguments, Dialogue()):
-        form = types.ElicitRequestFormParams(message="", requested_schema=dict(tool.ask[name].form(name)))
-        content = answers.from_flags(PendingQuestion(key=name, name=name, params=form))
+        content = answers.from_flags(PendingQuestion(key=name, name=name, schema=dict(tool.ask[name].form(name))))
         arguments.update(content)
         if not content:
             asked.append(name)

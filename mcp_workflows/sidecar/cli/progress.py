@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import anyio
 from rich.console import Console
@@ -14,9 +15,11 @@ from rich.text import Text
 
 from mcp_workflows.adapter import Progress as Steps
 from mcp_workflows.adapter import Status
-from mcp_workflows.client import TaskState
 from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.wire.params import status_message
+
+if TYPE_CHECKING:  # a second, which commands without a client do not need
+    from mcp_workflows.client import TaskState
 
 MAX_WAITING = 20  # lines: after a long prompt, the last so many are shown
 INTERRUPTED = 130  # the exit code by which shells report Ctrl-C

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import anyio
-import mcp_types as types
-from pydantic import TypeAdapter, ValidationError
 from rich.prompt import InvalidResponse, PromptBase
 from rich.text import Text
 
@@ -20,14 +18,7 @@ from mcp_workflows.task import Task
 from mcp_workflows.tools.json_schema import did_you_mean, violations
 from mcp_workflows.tools.questions import ELICIT, NAME_META, is_called, name_of
 
-ElicitResult = types.ElicitResult
-
 MAX_SAME_ANSWERS: Final = 20  # to questions of one text, so that a flag cannot answer for ever
-_PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
-_REFUSALS: Mapping[str, ElicitResult] = {
-    "!decline": ElicitResult(action="decline"),
-    "!cancel": ElicitResult(action="cancel"),
-}
 _AGREEMENT: Schema = {  # for a question without fields, which needs an explicit consent
     "type": "object",
     "properties": {"accept": {"type": "boolean", "title": "Accept"}},
@@ -36,10 +27,28 @@ _AGREEMENT: Schema = {  # for a question without fields, which needs an explicit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """A response to a question, with the fields of MCP's `ElicitResult`, which takes half a second to import."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: Mapping[str, Any] | None = None  # Any: JSON
+
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """The response as MCP sends it."""
+        return {"action": self.action} | ({} if self.content is None else {"content": dict(self.content)})
+
+
+_REFUSALS: Mapping[str, Response] = {"!decline": Response(action="decline"), "!cancel": Response(action="cancel")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingQuestion:
     """One question that a person can answer."""
 
-    params: types.ElicitRequestParams
+    message: str = ""
+    schema: Schema | None = None  # None: the question is a page to open
+    url: str = ""
     key: str | None = None  # None where the protocol has none
     name: str | None = None  # in the configuration
     label: str = ""  # among the open questions of a task; empty: it is asked by itself
@@ -54,14 +63,14 @@ class PendingQuestion:
     def title(self) -> str:
         """The text of the question, after its name."""
         name = self.label or (self.stem and (self.name or self.key))
-        return f"[{name}] {self.params.message}" if name else self.params.message
+        return f"[{name}] {self.message}" if name else self.message
 
     @property
     def form(self) -> Schema:
         """The schema of the answer; of a question without fields, the consent."""
-        if isinstance(self.params, types.ElicitRequestURLParams):
+        if self.schema is None:
             return {}
-        return self.params.requested_schema if self.params.requested_schema.get("properties") else _AGREEMENT
+        return self.schema if self.schema.get("properties") else _AGREEMENT
 
     @property
     def fields(self) -> Schema:
@@ -136,11 +145,7 @@ class Answers:
             if slip := did_you_mean(flag, sorted(each for each in known if each.rpartition(".")[2] not in given)):
                 raise WrongUsage(f"{option} {flag}: this tool asks for nothing of that name{slip}")
 
-    async def __call__(self, key: str | None, params: types.ElicitRequestParams) -> ElicitResult:
-        """Answer a question that a server asks; see `answer`."""
-        return await self.answer(PendingQuestion(key=key, name=name_of({"_meta": params.meta}), params=params))
-
-    async def answer(self, question: PendingQuestion) -> ElicitResult:
+    async def answer(self, question: PendingQuestion) -> Response:
         """Answer one question.
 
         Raises:
@@ -153,15 +158,15 @@ class Answers:
             for name in self._declined:
                 if question.is_called(name) or name in question.fields:
                     self._used.add(name)
-                    return self._reported(question, ElicitResult(action="decline"))
-            if isinstance(question.params, types.ElicitRequestURLParams):
-                return await self._visit(question, question.params.url)
+                    return self._reported(question, Response(action="decline"))
+            if question.schema is None:
+                return await self._visit(question)
             result = await self._fill_in(question)
             if question.form is _AGREEMENT and result.content is not None:
-                return ElicitResult(action="accept", content={}) if result.content["accept"] else _REFUSALS["!decline"]
+                return Response(action="accept", content={}) if result.content["accept"] else _REFUSALS["!decline"]
             return result
 
-    async def _fill_in(self, question: PendingQuestion) -> ElicitResult:
+    async def _fill_in(self, question: PendingQuestion) -> Response:
         content = self.from_flags(question)
         missing = [name for name in question.form.get("required", ()) if name not in content]
         if not content or missing:
@@ -173,11 +178,10 @@ class Answers:
                 return await _ask(question, content, self._screen)
         if wrong := violations(question.form, content):
             raise WrongUsage(f"the answer to {question.title} does not fit: {wrong[0]}")
-        message = question.params.message
-        self._counts[message] = self._counts.get(message, 0) + 1
-        if self._counts[message] > MAX_SAME_ANSWERS:
+        self._counts[question.message] = self._counts.get(question.message, 0) + 1
+        if self._counts[question.message] > MAX_SAME_ANSWERS:
             raise WrongUsage(f"{question.title} was answered {MAX_SAME_ANSWERS} times by flag and is asked again")
-        return self._reported(question, ElicitResult(action="accept", content=content))
+        return self._reported(question, Response(action="accept", content=content))
 
     def from_flags(self, question: PendingQuestion) -> dict[str, Any]:  # Any: JSON
         """Return the answers of flags to this question, with the form's defaults; empty if no flag answers it.
@@ -206,26 +210,26 @@ class Answers:
         slips = f"\nnot asked here: {', '.join(self.unused)} (fields: {there})" if self.unused else ""
         return f"answer it with: {flags}{refused}{slips}"
 
-    def _reported(self, question: PendingQuestion, result: ElicitResult) -> ElicitResult:
+    def _reported(self, question: PendingQuestion, result: Response) -> Response:
         content = result.content or {}
         plain = {name: value if isinstance(value, str) else json.dumps(value) for name, value in content.items()}
         said = ", ".join(f"{name}: {value}" for name, value in plain.items())
         self._screen.note(f"? {question.title}\n> {said or result.action} (by flag)")
         return result
 
-    async def _visit(self, question: PendingQuestion, url: str) -> ElicitResult:
+    async def _visit(self, question: PendingQuestion) -> Response:
         if not self._screen.asks:
-            raise WrongUsage(f"{question.title} wants somebody to open {url}: call it at a terminal")
+            raise WrongUsage(f"{question.title} wants somebody to open {question.url}: call it at a terminal")
         with self._screen.still():
-            self._screen.note(f"? {question.params.message}\n  {url}")
+            self._screen.note(f"? {question.message}\n  {question.url}")
             line = await self._screen.line("  opened it? [y/n] ")
-        return ElicitResult(action="accept" if (line or "n").lower().startswith("y") else "decline")
+        return Response(action="accept" if (line or "n").lower().startswith("y") else "decline")
 
 
 # --- a form at the terminal
 
 
-async def _ask(question: PendingQuestion, known: Mapping[str, Any], screen: Screen) -> ElicitResult:
+async def _ask(question: PendingQuestion, known: Mapping[str, Any], screen: Screen) -> Response:
     """Ask for each field that is not known, and return the answer that the person gives."""
     screen.note(f"? {question.title}\n  ({' or '.join(_REFUSALS)} to refuse)")
     content = dict(known)
@@ -247,7 +251,7 @@ async def _ask(question: PendingQuestion, known: Mapping[str, Any], screen: Scre
             break
         if value is not None:
             content[name] = value
-    return ElicitResult(action="accept", content=content)
+    return Response(action="accept", content=content)
 
 
 class _Field(PromptBase[Any]):  # Any: JSON; None: left out
@@ -297,19 +301,24 @@ def _choices(schema: Schema) -> Iterator[tuple[Any, str]]:  # Any: JSON
     yield from ((option["const"], str(option.get("title", option["const"]))) for option in titled if "const" in option)
 
 
-# --- the open questions of a task
+# --- questions as MCP sends them
+
+
+def question_of(key: str | None, params: Mapping[str, Any], name: str | None = None) -> PendingQuestion | None:
+    """Return the question in the params of an elicitation; None: in another format, so that no client can answer it."""
+    question = PendingQuestion(key=key, name=name or name_of(params), message=str(params.get("message", "")))
+    if isinstance(url := params.get("url"), str):
+        return replace(question, url=url)
+    schema = params.get("requestedSchema")
+    return replace(question, schema=cast("Schema", schema)) if isinstance(schema, dict) else None
 
 
 def open_questions(task: Task) -> Sequence[PendingQuestion]:
     """Return the open questions of a task that a person can answer; others are for a model."""
     found: list[PendingQuestion] = []
     for key, request in task.seen.requests.items():
-        if request.method == ELICIT:
-            try:
-                params = _PARAMS.validate_python(request.params)
-            except ValidationError:  # in another format, so that no client can answer it
-                continue
-            question = PendingQuestion(key=key, name=request.gate or name_of(request.params), params=params)
+        question = question_of(key, request.params, request.gate) if request.method == ELICIT else None
+        if question is not None:
             found.append(replace(question, label=question.stem or key))
     labels = [each.label for each in found]
     return [each if labels.count(each.label) == 1 else replace(each, label=each.key or "") for each in found]

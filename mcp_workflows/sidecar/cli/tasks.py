@@ -19,7 +19,6 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.kit.tooling import Explanation
 from mcp_workflows.sidecar import DISTRIBUTION
-from mcp_workflows.sidecar.app import exporters_of
 from mcp_workflows.sidecar.cli.app import COMMANDS, Commands, WrongUsage, app, say
 from mcp_workflows.sidecar.cli.arguments import named, read_pair
 from mcp_workflows.sidecar.cli.format import (
@@ -44,9 +43,10 @@ from mcp_workflows.sidecar.cli.options import (
     names_in,
 )
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
-from mcp_workflows.sidecar.cli.prompts import Answers, ElicitResult, PendingQuestion, named_question, open_questions
+from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion, Response, named_question, open_questions
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.operator import Operator, TaskFilter
+from mcp_workflows.sidecar.telemetry.exporters import exporters_of
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.tasks.executions import ObservedTask
 
@@ -146,7 +146,7 @@ def answer(
     if decline and values:
         raise WrongUsage("--decline comes without values: name the question alone")
 
-    async def do(operator: Operator, _: Config) -> tuple[PendingQuestion, ElicitResult, ObservedTask]:
+    async def do(operator: Operator, _: Config) -> tuple[PendingQuestion, Response, ObservedTask]:
         observed = await operator.find(task_id)
         if not (questions := open_questions(observed.task)):
             raise OperatorError(f"{observed.task.id}: no question is open; it is {_now(observed)}")
@@ -159,8 +159,7 @@ def answer(
         question = named_question(questions, words or (), lambda each: answer_command(observed.task.id, each, config))
         answers = Answers([read_pair(word) for word in values], [question.label] if decline else [], screen, hint)
         given = await answers.answer(question)
-        response = given.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return question, given, await operator.answer(observed.task.id, str(question.key), response)
+        return question, given, await operator.answer(observed.task.id, str(question.key), dict(given.sent))
 
     try:
         question, given, observed = _run(config, do)

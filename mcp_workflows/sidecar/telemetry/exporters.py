@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mcp_workflows.access.audit import Audit, Event, Record, silent
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.config.models import OTLP, STDERR, STDOUT, AuditSettings, Payload
+from mcp_workflows.sidecar.config.models import OTLP, STDERR, STDOUT, AuditSettings, Config, Payload
 from mcp_workflows.telemetry import Telemetry, trace_id
 
 logger = logging.getLogger(__name__)
@@ -295,6 +295,18 @@ class Exporters:
         await self._stack.aclose()
         if self._providers is not None:
             await close_in_thread(self._providers.close)
+
+
+def exporters_of(config: Config, *, scraped: bool = False, printing: bool = False) -> Exporters:
+    """Return the exporters of audit events and telemetry; if `printing`, standard output is not available to the audit.
+
+    Raises:
+        ConfigError: a package that they need is not installed.
+    """
+    name, version, audit = config.server.name, config.server.version, config.audit
+    if audit is not None and audit.to == STDOUT and printing:
+        audit = audit.model_copy(update={"to": STDERR})
+    return Exporters(audit, otlp=config.telemetry, name=name, version=version, scraped=scraped)
 
 
 def _loaded(module: str, extra: str, wanted_by: str) -> ModuleType:

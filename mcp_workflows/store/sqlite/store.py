@@ -175,24 +175,21 @@ class SQLiteStore(Store):
             self._synced = self._unsynced
         return row
 
-    @property
-    def is_slow_to_sync(self) -> bool:
-        """True if syncs are done in a thread: a fast disk takes less time than another thread."""
-        return self._log is not None and self._sync_takes >= FAST_SYNC
-
-    async def sync(self) -> None:
-        """Wait for the disk; one sync serves all whose rows were committed before it began."""
+    async def sync(self, *, briefly: bool = False) -> bool:
+        """Wait for the disk, for a slow one in a thread; one sync serves all whose rows were committed before it."""
         if self._opened is None:
             raise StoreUnavailable("the store is not open")
-        wanted = self._unsynced
+        wanted, is_slow = self._unsynced, self._sync_takes >= FAST_SYNC
+        if briefly and is_slow and self._log is not None:
+            return False
         async with self._syncing:
             if self._log is None or self._synced >= wanted:
-                return
+                return True
             if self._failed >= wanted:  # the disk says so once, and a second sync would succeed
                 raise StoreUnavailable("the store got an error from its disk, and the task may be lost with the power")
             covered = self._unsynced
             try:
-                if self.is_slow_to_sync:
+                if is_slow:
                     took = await anyio.to_thread.run_sync(self._log.sync, limiter=self._sync_thread)
                 else:
                     took = self._log.sync()
@@ -201,6 +198,7 @@ class SQLiteStore(Store):
                 raise StoreUnavailable(f"the store got an error from its disk: {error.strerror}") from error
             self._sync_takes = max(took, self._sync_takes * 0.9)
             self._synced = covered
+        return True
 
     async def get(self, task_id: str, owner: str) -> Task | None:
         """Return the row, if it belongs to this owner."""

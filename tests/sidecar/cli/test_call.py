@@ -24,7 +24,7 @@ from mcp_workflows.sidecar.cli.app import WrongUsage
 from mcp_workflows.sidecar.cli.arguments import read_arguments, read_pair
 from mcp_workflows.sidecar.cli.call import Outcome
 from mcp_workflows.sidecar.cli.progress import Screen
-from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion
+from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion, Response
 from tests.sidecar.cli.terminal import Ended, Terminal
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run, start
@@ -360,9 +360,7 @@ def test_a_flag_answers_the_questions_it_names(flag: str, key: str | None, conte
 
 
 def question(key: str | None, name: str | None = None) -> PendingQuestion:
-    return PendingQuestion(
-        key=key, name=name, params=types.ElicitRequestFormParams(message="?", requested_schema={**FORM})
-    )
+    return PendingQuestion(key=key, name=name, message="?", schema={**FORM})
 
 
 @pytest.mark.parametrize("key", ["approve.7", "5", "approve/projects/p/callbacks/0e7a6c1b", "approve.7.4f1c-9d", None])
@@ -380,15 +378,13 @@ def test_a_question_is_named_by_what_the_configuration_calls_it_whatever_its_key
 async def test_a_question_without_fields_is_not_accepted_by_itself(
     answers: Sequence[str], declined: Sequence[str], action: Literal["accept", "decline"] | None
 ) -> None:
-    params = types.ElicitRequestFormParams(message="Sign?", requested_schema={"type": "object", "properties": {}})
+    asking = PendingQuestion(key="cb-1", message="Sign?", schema={"type": "object", "properties": {}})
     asked = Answers([read_pair(word) for word in answers], declined, Screen())
     if action is None:
         with pytest.raises(WrongUsage, match="--answer accept=true\nor refuse it with: --decline accept"):
-            await asked("cb-1", params)
+            await asked.answer(asking)
         return
-    assert (await asked("cb-1", params)) == types.ElicitResult(
-        action=action, content={} if action == "accept" else None
-    )
+    assert (await asked.answer(asking)) == Response(action=action, content={} if action == "accept" else None)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.json_schema import config_schema, team_schema
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
-from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
+from mcp_workflows.sidecar.marked_workflows import MarkedWorkflow, compose
 from mcp_workflows.sidecar.reload import Reloader
 from mcp_workflows.tools.json_schema import violations
 from tests.sidecar.cli.conftest import terminal
