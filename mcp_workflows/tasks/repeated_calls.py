@@ -49,7 +49,8 @@ class OpenCall:
 
     calls: RepeatedCalls
     arrived: float  # on the event loop's clock
-    host: str | None
+    host: str | None = None
+    wait: timedelta | None = None  # the tool's own
     match: str = ""  # empty: no call continues this one
     continues: datetime | None = None  # the arrival of the call whose task this one has claimed
     holder: str = field(default_factory=partial(secrets.token_hex, 8), init=False)  # its id in the mark
@@ -90,7 +91,7 @@ class OpenCall:
         if self.task is None:
             return
         waited = anyio.current_time() - self.waits_since
-        in_time = waited <= SHORTEST_LIMIT or waited <= call_limit(self.host)
+        in_time = waited <= SHORTEST_LIMIT or waited <= call_limit(self.host, self.wait)
         self.is_answered = error is None and in_time and not self.is_lost
         is_settled = self.is_answered and self.lock is None and not self.has_marked
         if not is_settled:

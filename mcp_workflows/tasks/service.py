@@ -237,7 +237,8 @@ class TaskService:
     def serve(self, call: Call) -> OpenCall:
         """Return the context of a call, from its first round to its reply."""
         arrived = anyio.current_time() if call.began is None else call.began
-        return OpenCall(calls=self._executions.repeated_calls, arrived=arrived, host=call.host)
+        calls, wait = self._executions.repeated_calls, self._tools[call.tool].wait
+        return OpenCall(calls=calls, arrived=arrived, host=call.host, wait=wait)
 
     async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """`tools/call`: ask the questions first, then return a task, or the plain result to a client without tasks.

@@ -173,9 +173,7 @@ PROMISES = [*((promise, False) for promise in StartGuarantee), (StartGuarantee.K
 
 @pytest.mark.parametrize("cut_at", STEPS)
 @pytest.mark.parametrize("same", [BY_KEY, NAMING_THE_TASK, BY_ARGUMENTS], ids=["key", "key, id sent", "arguments"])
-@pytest.mark.parametrize(
-    ("promise", "is_slow"), [*((each, False) for each in StartGuarantee), (StartGuarantee.KEYED, True)]
-)
+@pytest.mark.parametrize(("promise", "is_slow"), PROMISES)
 async def test_a_call_repeated_after_a_power_cut_starts_nothing_twice(
     tmp_path: Path, promise: StartGuarantee, is_slow: bool, same: Idempotency, cut_at: int
 ) -> None:

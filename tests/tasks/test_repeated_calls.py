@@ -51,6 +51,7 @@ TOOLS: Sequence[AnyTool] = [
     Tool(name="waiting", engine="memory", workflow="forever", tasks=TaskSupport.WAIT),
     Tool(name="stuck", engine="memory", workflow="ask", tasks=TaskSupport.WAIT),
     Tool(name="asking", engine="memory", workflow="ask"),
+    Tool(name="patient", engine="memory", workflow="forever", wait=timedelta(minutes=2)),
 ]
 
 
@@ -162,6 +163,12 @@ async def test_a_result_that_was_written_after_the_hosts_limit_is_given_again_an
         note = {"type": "text", "text": "Note: this continues your call of 12:02 UTC, and nothing was started again."}
         content = cast("list[Any]", anew.result["content"])
         assert again.result == {**anew.result, "content": [*content, note]}
+        assert len(here.engine.handles) == 2
+
+
+async def test_the_wait_of_a_tool_says_that_its_hosts_wait_longer(tmp_path: Path) -> None:
+    async with replica(tmp_path) as here:
+        assert await here.task("patient", late=True) != await here.task("patient")
         assert len(here.engine.handles) == 2
 
 
