@@ -19,6 +19,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,25 +90,34 @@ class Clients:
         self.poll_interval_ms = 0  # the longest
         self.polls: list[float] = []
 
-    async def follow(self, task: Task) -> None:
-        """Listen to a task, or poll it at its pollIntervalMs, until it ends."""
+    async def follow(self, tasks: Sequence[Task]) -> None:
+        """Listen to tasks, or poll each at its pollIntervalMs, until they end."""
+        async with asyncio.TaskGroup() as group:
+            if self._mode is not Mode.POLL:
+                for task in tasks:
+                    note = partial(self._note, task.id)
+                    group.create_task(self._service.follow(task, note, ANONYMOUS))
+                return
+            due = [(time.monotonic() + random.random() * 5, task.id) for task in tasks]
+            heapify(due)
+            while True:  # a client that polls over HTTP leaves nothing here between two polls
+                while due and due[0][0] <= time.monotonic():
+                    group.create_task(self._poll(heappop(due)[1], due))
+                await asyncio.sleep(_TICK)
 
-        async def note(view: TaskView) -> None:
-            self.poll_interval_ms = max(self.poll_interval_ms, view.poll_interval_ms)
-            if view.status is Status.SUCCEEDED:
-                self.ends[task.id] = time.monotonic()
-            elif view.status is Status.INPUT_REQUIRED:
-                self.questions.setdefault(task.id, time.monotonic())
+    async def _poll(self, task_id: str, due: list[tuple[float, str]]) -> None:
+        view = await self._service.get(task_id, ANONYMOUS)
+        self.polls.append(time.monotonic())
+        await self._note(task_id, view)
+        if task_id not in self.ends:
+            heappush(due, (time.monotonic() + view.poll_interval_ms / 1000, task_id))
 
-        if self._mode is not Mode.POLL:
-            await self._service.follow(task, note, ANONYMOUS)
-            return
-        await asyncio.sleep(random.random() * 5)
-        while task.id not in self.ends:
-            view = await self._service.get(task.id, ANONYMOUS)
-            self.polls.append(time.monotonic())
-            await note(view)
-            await asyncio.sleep(view.poll_interval_ms / 1000)
+    async def _note(self, task_id: str, view: TaskView) -> None:
+        self.poll_interval_ms = max(self.poll_interval_ms, view.poll_interval_ms)
+        if view.status is Status.SUCCEEDED:
+            self.ends[task_id] = time.monotonic()
+        elif view.status is Status.INPUT_REQUIRED:
+            self.questions.setdefault(task_id, time.monotonic())
 
 
 async def run_load(engine: str, control: Control, folder: Path, mode: Mode, size: Size) -> Mapping[str, Any]:
@@ -117,10 +128,10 @@ async def run_load(engine: str, control: Control, folder: Path, mode: Mode, size
     async with there, serving(engine, there, tasks, folder) as service, asyncio.TaskGroup() as group:
         collect_rarely()  # as `serve` does
         clients, rest = Clients(service, mode), tasks[size.tasks // 10 :]
-        following = [group.create_task(clients.follow(task)) for task in tasks[: size.tasks // 10]]
+        following = [group.create_task(clients.follow(tasks[: size.tasks // 10]))]
         await asyncio.sleep(size.settling / 2)
         memory = memory_bytes()
-        following += [group.create_task(clients.follow(task)) for task in rest]
+        following.append(group.create_task(clients.follow(rest)))
         await asyncio.sleep(size.settling)
         memory = memory_bytes() - memory
         since, cpu = time.monotonic(), time.process_time()

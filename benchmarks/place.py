@@ -96,6 +96,17 @@ class Place:
         return found
 
     @contextmanager
+    def beside(self, module: str, *words: str) -> Generator[Path]:
+        """Run a module in a process of its own within this context; yield the file that has what it prints."""
+        log = self.folder / f"{module}-{time.monotonic_ns()}.log"
+        child = Child(Command(name=module, argv=[sys.executable, "-m", module, *words], cwd=ROOT, env={}), log)
+        self._stack.callback(stop_all, [child])
+        try:
+            yield log
+        finally:
+            stop_all([child])
+
+    @contextmanager
     def stub(self, engine: str) -> Generator[Control]:
         """Run the stub of an engine, without executions, within this context."""
         control = Control(free_port(), free_port())

@@ -59,6 +59,47 @@ async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_k
                 await anyio.sleep(0.02)
 
 
+# --- who asks makes the poll
+
+
+async def test_who_joined_a_poll_whose_caller_left_gets_another_one(tmp_path: Path) -> None:
+    engine = Slow(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, PollingPolicy()) as here, anyio.create_task_group() as group:
+        (task_id,) = await here.start("echo", 1, a=1)
+        (row,) = await here.tasks([task_id])
+        seen: list[Status] = []
+
+        async def ask() -> None:
+            seen.append((await here.executions.observe_afresh(row)).execution.status)
+
+        with anyio.CancelScope() as leaving:
+            async with anyio.create_task_group() as callers:
+                callers.start_soon(ask)
+                await engine.looking.wait()
+                group.start_soon(ask)
+                await anyio.wait_all_tasks_blocked()
+                leaving.cancel()
+        assert not seen
+        engine.go_on.set()
+        await until(lambda: seen == [Status.SUCCEEDED])
+        assert engine.calls["describe"] == 2
+
+
+async def test_an_engine_that_is_slower_than_its_readers_wait_is_read_all_the_same(tmp_path: Path) -> None:
+    engine = Slow(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, PollingPolicy()) as here:
+        here.executions.read_timeout = 0.4
+        (task_id,) = await here.start("echo", 1, a=1)
+        for count in (1, 2, 2):  # the first poll ends with its caller, the second goes on
+            assert (await here.get(task_id)).status is Status.RUNNING
+            assert engine.calls["describe"] == count
+        engine.go_on.set()
+        with anyio.fail_after(60):
+            while (await here.get(task_id)).status is not Status.SUCCEEDED:
+                await anyio.sleep(0.01)
+        assert engine.calls["describe"] == 2
+
+
 # --- sweeps
 
 
