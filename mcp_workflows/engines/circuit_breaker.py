@@ -24,6 +24,7 @@ class CircuitSettings:
 
     failures: int = 3  # polls without an answer in a row open it
     longest: float = 3.0  # so does a single one that took so long, unless another call was answered meanwhile
+    waited: float = 2.0  # a poll that its caller cancelled after so long counts as one without an answer
     first_pause: float = 0.5  # between the end of a probe and the next one
     longest_pause: float = 4.0  # the pause doubles up to this, so that recovery shows soon
     known_for: float = 10.0  # after the last failure; later, silence is no longer assumed
@@ -51,11 +52,11 @@ class Circuit:
         self.clock = clock
         self._now = now
         self._on_change = on_change
-        self._failures = 0  # in a row
+        self.failures = 0  # in a row
         self._since: datetime | None = None  # when the first of these began
         self._reason = ""  # the error of the last of them
         self._failed = self._answered = float("-inf")  # when the last poll did
-        self._open = self._probing = self._is_late = False
+        self._open = self._probing = False
         self._pause = settings.first_pause
         self._next_probe = 0.0
 
@@ -67,11 +68,6 @@ class Circuit:
         """
         known = self._probing or self.clock() - self._failed < self._settings.known_for
         return self._message if self._open and known else None
-
-    @property
-    def is_prompt(self) -> bool:
-        """True if the last call was answered before its caller gave up."""
-        return not (self._failures or self._is_late)
 
     @contextmanager
     def admitted(self) -> Generator[None]:
@@ -103,9 +99,8 @@ class Circuit:
         """Record the outcome of one call; `began` comes from `clock`.
 
         With `refusal_is_answer=False` a refusal proves nothing: the adapter may have refused without asking the engine.
-        A defect of the adapter says nothing about the engine. A call that its caller cancelled may have been late.
+        A defect of the adapter says nothing about the engine, nor does a call that its caller cancelled soon.
         """
-        self._is_late |= error is not None and not isinstance(error, Exception)
         match error:
             case None:
                 self._succeed()
@@ -117,6 +112,8 @@ class Circuit:
                 self._fail(began, str(error))
             case EngineUnavailable(sent=True):  # throttled by our own quota, before it was sent, it is no answer
                 self._succeed()
+            case BaseException() if not isinstance(error, Exception) and self.clock() - began >= self._settings.waited:
+                self._fail(began, "no answer yet")
             case EngineError() if refusal_is_answer and not isinstance(error, EngineUnavailable):
                 self._succeed()
             case _:
@@ -129,7 +126,7 @@ class Circuit:
         return f"no answer since {since.strftime(form)} ({self._reason})"
 
     def _succeed(self) -> None:
-        self._failures, self._since, self._answered, self._is_late = 0, None, self.clock(), False
+        self.failures, self._since, self._answered = 0, None, self.clock()
         if self._open:
             self._open, self._pause = False, self._settings.first_pause
             self._on_change(None)
@@ -138,7 +135,7 @@ class Circuit:
         if began < self._answered:
             return  # the engine has answered since
         ended = self._failed = self.clock()
-        self._failures += 1
+        self.failures += 1
         self._since = self._since or self._now() - timedelta(seconds=ended - began)
         self._reason = reason
         if self._probing:
@@ -150,7 +147,7 @@ class Circuit:
             self._on_change(self._message)
 
     def _is_enough(self, waited: float) -> bool:
-        return self._failures >= self._settings.failures or waited >= self._settings.longest
+        return self.failures >= self._settings.failures or waited >= self._settings.longest
 
     def _jittered(self) -> float:
         return self._pause * random.uniform(0.5, 1.0)  # noqa: S311  # so that replicas do not probe at the same moments

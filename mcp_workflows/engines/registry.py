@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -207,9 +208,9 @@ class Engines:
         return None if opened is None else opened.circuit.silence
 
     def is_prompt(self, name: str) -> bool:
-        """Return True if the engine answered the last call before its caller gave up."""
+        """Return True if the engine answered the last call that anybody waited for."""
         opened = self._opened.get(name)
-        return opened is not None and opened.circuit.is_prompt
+        return opened is not None and not opened.circuit.failures
 
     def admitted(self, name: str) -> AbstractContextManager[None]:
         """Count the body as a poll of this engine.
@@ -364,8 +365,8 @@ class EngineCall:
         if isinstance(error, Exception):  # third-party code
             logger.error(_BROKEN, self._name, "", exc_info=error)
             return _broken(error)
-        is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-        if is_cancelled and anyio.current_effective_deadline() != float("-inf"):
+        task = asyncio.current_task()  # anyio does not tell of a cancellation by others than its scopes
+        if isinstance(error, anyio.get_cancelled_exc_class()) and task is not None and not task.cancelling():
             return EngineUnavailable("its adapter gave up (cancelled)")
         return error  # the caller was cancelled
 

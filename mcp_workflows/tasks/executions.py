@@ -349,7 +349,7 @@ class Executions:
         warning: str | None = f"engine {task.engine}: {silence or 'no answer yet'}"
         try:
             latest = by - _STORE_TIMEOUT
-            # the poll goes on in the background after its deadline, as the probe
+            # after its deadline a poll of a silent engine goes on in the background, as the probe
             with anyio.CancelScope(deadline=min(latest, anyio.current_time() + _PROBE_TIMEOUT) if silence else latest):
                 task = await self._poller.poll(task)
                 warning = self._poller.unsaved(task)

@@ -43,11 +43,12 @@ def call_wait(client: str | None) -> timedelta:
 def call_limit(client: str | None, wait: timedelta | None) -> float:
     """Return the seconds after which this client gives up on a call; for an unknown one, the usual limit.
 
-    An operator who sets the `wait` of a tool knows that its hosts wait at least so long.
+    An operator who sets the `wait` of a tool knows that unknown hosts wait at least so long.
     """
     limit = _known_limit(client)
-    if limit is None:
-        limit = SHORTEST_LIMIT if client == _PYTHON_SDK else _USUAL_LIMIT
+    if limit is not None:
+        return limit
+    limit = SHORTEST_LIMIT if client == _PYTHON_SDK else _USUAL_LIMIT
     return limit if wait is None else max(limit, wait.total_seconds() / _SHARE)
 
 

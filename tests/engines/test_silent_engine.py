@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from mcp_workflows.sidecar.engine_checks import check_engines
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.maintenance import RECOVER_AT_ONCE
-from tests.support.places import Place, place
+from tests.support.places import Frozen, Place, place
 from tests.support.served import told
 from tests.support.stopwatch import stopwatch
 from tests.tasks.test_authorization import ALICE, APPROVED, BOB, tool
@@ -28,36 +27,6 @@ pytestmark = pytest.mark.anyio
 
 AT_ONCE = 0.3  # seconds
 PATIENCE = 0.5  # seconds for a call to the engine
-
-
-class Frozen(MemoryAdapter):
-    """Keeps the calls of some verbs waiting, as a process that was stopped does, until it is thawed."""
-
-    def __init__(self, settings: MemorySettings) -> None:
-        super().__init__(settings)
-        self.waiting: Counter[str] = Counter()
-        self.most: Counter[str] = Counter()
-        self._verbs: frozenset[str] = frozenset()
-        self._thawed = anyio.Event()
-
-    def freeze(self, *verbs: str) -> None:
-        """These get no answer from now on."""
-        self._verbs, self._thawed = frozenset(verbs), anyio.Event()
-
-    def thaw(self) -> None:
-        """All calls that wait are answered, and all that come."""
-        self._verbs = frozenset()
-        self._thawed.set()
-
-    async def _call(self, verb: str) -> None:
-        if verb in self._verbs:
-            self.waiting[verb] += 1
-            self.most[verb] = max(self.most[verb], self.waiting[verb])
-            try:
-                await self._thawed.wait()
-            finally:
-                self.waiting[verb] -= 1
-        await super()._call(verb)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -64,19 +64,51 @@ class Swept(Counting):
 
 
 class Slow(MemoryAdapter):
-    """Looks, and tells only when it is told to."""
+    """Looks, and tells only when it is told to; with `slow` handles, only of these."""
 
     def __init__(self, settings: MemorySettings) -> None:
         super().__init__(settings)
         self.looking = anyio.Event()
         self.go_on = anyio.Event()
+        self.slow: Set[str] = frozenset()
 
     async def describe(self, ref: Ref) -> Execution:
         """One look."""
         seen = await super().describe(ref)
         self.looking.set()
-        await self.go_on.wait()
+        if not self.slow or ref.handle in self.slow:
+            await self.go_on.wait()
         return seen
+
+
+class Frozen(MemoryAdapter):
+    """Keeps the calls of some verbs waiting, as a process that was stopped does, until it is thawed."""
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__(settings)
+        self.waiting: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self._verbs: frozenset[str] = frozenset()
+        self._thawed = anyio.Event()
+
+    def freeze(self, *verbs: str) -> None:
+        """These get no answer from now on."""
+        self._verbs, self._thawed = frozenset(verbs), anyio.Event()
+
+    def thaw(self) -> None:
+        """All calls that wait are answered, and all that come."""
+        self._verbs = frozenset()
+        self._thawed.set()
+
+    async def _call(self, verb: str) -> None:
+        if verb in self._verbs:
+            self.waiting[verb] += 1
+            self.most[verb] = max(self.most[verb], self.waiting[verb])
+            try:
+                await self._thawed.wait()
+            finally:
+                self.waiting[verb] -= 1
+        await super()._call(verb)
 
 
 async def quiet(_: Execution) -> None:

@@ -56,32 +56,36 @@ def validate_arguments(function: Callable[..., Any], arguments: Arguments) -> Ar
     Raises:
         EngineRefused: they do not fit the parameters or their type hints.
     """
-    signature, types = _parameters(function)
+    signature, hints = _parameters(function)
     args, named = split(arguments)
     try:
         bound = signature.bind(*args, **named)
     except TypeError as error:
         raise EngineRefused(f"{function.__name__}: {error}", final=True) from None
-    for name in bound.arguments.keys() & types.keys():
-        bound.arguments[name] = _validate(function.__name__, name, types[name], bound.arguments[name])
+    for name, value in bound.arguments.items():
+        if name in hints and signature.parameters[name].kind not in _VARIADIC:
+            bound.arguments[name] = _validate(function, name, value)
     return {**bound.kwargs, **dict(zip(signature.parameters, bound.args, strict=False))}
 
 
 @lru_cache(maxsize=256)
-def _parameters(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, TypeAdapter[Any]]]:  # any types
-    """Return the signature of a workflow, and the types of its parameters that have one."""
-    signature, hints = inspect.signature(function), get_type_hints(inspect.unwrap(function), include_extras=True)
-    named = [name for name, each in signature.parameters.items() if name in hints and each.kind not in _VARIADIC]
-    return signature, {name: TypeAdapter(hints[name]) for name in named}
+def _parameters(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Any]]:  # Any: types
+    """Return the signature of a workflow and its type hints."""
+    return inspect.signature(function), get_type_hints(inspect.unwrap(function), include_extras=True)
 
 
-def _validate(workflow: str, name: str, kind: TypeAdapter[Any], value: JSON) -> Any:  # Any: a type, and a value of it
+@lru_cache(maxsize=1024)
+def _type_of(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:  # Any: any type
+    return TypeAdapter(_parameters(function)[1][name])
+
+
+def _validate(function: Callable[..., Any], name: str, value: JSON) -> Any:  # Any: a value of the parameter's type
     try:
-        return kind.validate_python(value)
+        return _type_of(function, name).validate_python(value)
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False)[0]
         place = ".".join([name, *map(str, wrong["loc"])])
-        raise EngineRefused(f"{workflow}: {place}: {wrong['msg']}", final=True) from None
+        raise EngineRefused(f"{function.__name__}: {place}: {wrong['msg']}", final=True) from None
 
 
 def enqueue_options(start: Start, queue: str, *, portable: bool) -> EnqueueOptions:

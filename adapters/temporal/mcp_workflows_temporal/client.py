@@ -149,7 +149,7 @@ class Frontend:
         self.timeout = timeout
         self.task_queues = TaskQueues(partial(self.describe_task_queue, seconds=QUEUE_SECONDS))
         self._converter = client.data_converter
-        # The SDK's own converters write JSON without spaces, and use no context.
+        # The SDK's own converters use no context, and write JSON of a known size.
         self.has_shipped_converter = any(self._converter is each for each in _SHIPPED)
         self._limits = _Limits(retry=True, timeout=timeout)
         self._renew = renew

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
-import anyio
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from mcp_workflows_temporal_worker.contract import PROTOCOL_ERROR
@@ -96,10 +95,6 @@ async def _outcome(awaited: Awaitable[T]) -> T | BaseException:
         raise EngineUnavailable(f"the payload codec gives no answer ({type(error).__name__})") from error
     except Exception as error:  # noqa: BLE001  # the user's code
         return error
-    except anyio.get_cancelled_exc_class() as error:
-        if anyio.current_effective_deadline() == float("-inf"):
-            raise
-        return error  # the codec gave up, and nobody has cancelled us
 
 
 def _plain(value: Any) -> JSON:  # Any: a converter may return any type

@@ -208,8 +208,8 @@ async def start_execution(frontend: Frontend, request: StartRequest, max_input: 
         EngineRefused, StartConflict: see `Adapter.start`.
     """
     options, converter = request.options, frontend.converter(request.id)
-    # An input that is surely small need not be encoded to know its size.
-    is_small = frontend.has_shipped_converter and request.size + _PAYLOAD * len(request.arguments) <= max_input
+    # An input that is surely small need not be encoded to know its size; pydantic writes some numbers longer.
+    is_small = frontend.has_shipped_converter and 2 * request.size + _PAYLOAD * len(request.arguments) <= max_input
     size = 0 if is_small else refuse_unwritable(converter, request.arguments, max_input)
     if size > max_input / 2 and converter.payload_codec:
         encoded = await converter.encode(request.arguments)

@@ -189,49 +189,51 @@ class Poller:
     async def _share_poll(self, schedule: PollSchedule, entry: CacheEntry, row: Task | None) -> None:
         """Join the poll in progress, or make one.
 
-        While the engine is prompt the caller makes it itself; if it is cancelled, those that joined make another one.
-        Otherwise a task does, so that the poll goes on after its callers have given up.
+        A poll that only reads from a prompt engine is made by its caller; if that is cancelled, those that joined make
+        another one. Any other poll is a task, and goes on after its callers have given up.
         """
-        if entry.poll_in_progress is None:
-            schedule.call_rate.reserve(entry)
-            if self._engines.is_prompt(schedule.engine):
-                entry.poll_in_progress = anyio.Event()
-                return await self._poll_once(entry, row)
-            self._begin_poll(entry, row)
         if entry.poll_in_progress is not None:
             await entry.poll_in_progress.wait()
-        return None
+            return
+        schedule.call_rate.reserve(entry)
+        if entry.listed and not entry.was_cut and self._engines.is_prompt(schedule.engine):
+            entry.poll_in_progress = anyio.Event()
+            await self._poll_once(entry, row)
+        else:
+            await self._begin_poll(entry, row).wait()
 
-    def _begin_poll(self, entry: CacheEntry, row: Task | None = None) -> None:
-        entry.poll_in_progress = anyio.Event()
+    def _begin_poll(self, entry: CacheEntry, row: Task | None = None) -> anyio.Event:
+        """Poll in a task of its own; return the event of its end."""
+        entry.poll_in_progress = is_over = anyio.Event()
         self._tasks.start_soon(self._poll_once, entry, row)
+        return is_over
 
     async def _poll_once(self, entry: CacheEntry, row: Task | None) -> None:
         began, schedule = anyio.current_time(), self._schedule(entry.task.engine)
         request_made = partial(schedule.call_rate.made, entry)
-        is_over = True
+        entry.was_cut = True
         try:
-            entry.task, entry.unsaved = await self._poll(entry.task, row, request_made)
-            entry.error = None
-        except WorkflowsError as error:
-            entry.error = error
-        except Exception:  # a poll belongs to all requests, and its error must not end the server: docs/decisions/0002
-            logger.exception("a poll of a task failed")
-            entry.error = EngineUnavailable("the poll of it failed; see the log")
-        except BaseException:  # its caller was cancelled
-            is_over = False
-            raise
+            try:
+                entry.task, entry.unsaved = await self._poll(entry.task, row, request_made)
+                entry.error = None
+            except WorkflowsError as error:
+                entry.error = error
+            except Exception:  # a poll belongs to all requests; its error must not end the server: docs/decisions/0002
+                logger.exception("a poll of a task failed")
+                entry.error = EngineUnavailable("the poll of it failed; see the log")
+            self._note_outcome(entry, began)
         finally:
             request_made()  # in case that no request was made
-            ended = anyio.current_time()
-            if is_over:
-                entry.began, entry.at = began, ended
-                if entry.error is None:
-                    entry.polled, entry.answered = began, ended
-                entry.failing = _failing_since(entry)
             entry.finish_poll()
-            schedule.note_poll(entry, ended)
+            schedule.note_poll(entry, anyio.current_time())
             self._poll_for_followers(entry)
+
+    def _note_outcome(self, entry: CacheEntry, began: float) -> None:
+        entry.was_cut, entry.began, entry.at = False, began, anyio.current_time()
+        if entry.error is None:
+            entry.polled, entry.answered = began, entry.at
+        throttled = isinstance(entry.error, EngineUnavailable) and entry.error.throttled
+        entry.failing = FOREVER if entry.error is None or throttled else min(entry.failing, entry.at)
 
     def _poll_for_followers(self, entry: CacheEntry) -> None:
         """Poll at once a changed task that has followers."""
@@ -285,12 +287,6 @@ class Poller:
         if self._group is None:
             raise RuntimeError("the poller is not entered")
         return self._group
-
-
-def _failing_since(entry: CacheEntry) -> float:
-    """Return the start of the time without answers, after the poll that has just finished."""
-    throttled = isinstance(entry.error, EngineUnavailable) and entry.error.throttled
-    return FOREVER if entry.error is None or throttled else min(entry.failing, entry.at)
 
 
 class BatchLoop:
@@ -397,7 +393,9 @@ class BatchLoop:
 class PollLoop:
     """Polls the due executions of one engine."""
 
-    def __init__(self, schedule: PollSchedule, batch_loop: BatchLoop, begin_poll: Callable[[CacheEntry], None]) -> None:
+    def __init__(
+        self, schedule: PollSchedule, batch_loop: BatchLoop, begin_poll: Callable[[CacheEntry], object]
+    ) -> None:
         self._schedule = schedule
         self._policy = schedule.policy
         self._batch_loop = batch_loop

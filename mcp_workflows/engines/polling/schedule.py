@@ -39,6 +39,7 @@ class CacheEntry:
     poll_in_progress: anyio.Event | None = None  # set at its end
     poll_finished: anyio.Event | None = None  # for followers
     followers: int = 0
+    was_cut: bool = False  # the last poll ended with its caller, without an answer
 
     @property
     def stale(self) -> bool:
@@ -250,8 +251,10 @@ class PollSchedule:
 
         A client that polls at the interval it was given, with some tolerance, always gets a new poll.
         """
-        if entry.stale or entry.began >= since:
-            return not entry.stale
+        if entry.stale:
+            return False
+        if entry.began >= since:
+            return True
         good_for = min(self.policy.early * self.policy.interval(entry.task), self.policy.fresh_for)
         return anyio.current_time() - entry.at <= good_for
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeGuard, cast
 
 import anyio
 from rich.prompt import InvalidResponse, PromptBase
@@ -15,7 +15,7 @@ from mcp_workflows.sidecar.cli.app import WrongUsage, harmless
 from mcp_workflows.sidecar.cli.arguments import Pair, Schema, read_pair, typed
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.task import Task
-from mcp_workflows.tools.json_schema import did_you_mean, violations
+from mcp_workflows.tools.json_schema import check_schema, did_you_mean, is_object, violations
 from mcp_workflows.tools.questions import ELICIT, NAME_META, is_called, name_of
 
 MAX_SAME_ANSWERS: Final = 20  # to questions of one text, so that a flag cannot answer for ever
@@ -306,11 +306,21 @@ def _choices(schema: Schema) -> Iterator[tuple[Any, str]]:  # Any: JSON
 
 def question_of(key: str | None, params: Mapping[str, Any], name: str | None = None) -> PendingQuestion | None:
     """Return the question in the params of an elicitation; None: in another format, so that no client can answer it."""
-    question = PendingQuestion(key=key, name=name or name_of(params), message=str(params.get("message", "")))
-    if isinstance(url := params.get("url"), str):
-        return replace(question, url=url)
-    schema = params.get("requestedSchema")
-    return replace(question, schema=cast("Schema", schema)) if isinstance(schema, dict) else None
+    message, url, schema = params.get("message"), params.get("url"), params.get("requestedSchema")
+    if not isinstance(message, str):
+        return None
+    question = PendingQuestion(key=key, name=name or name_of(params), message=message)
+    if params.get("mode") == "url":
+        return replace(question, url=url) if isinstance(url, str) else None
+    return replace(question, schema=schema) if _is_form(schema) else None
+
+
+def _is_form(schema: Any) -> TypeGuard[Schema]:  # Any: JSON of a stranger
+    try:
+        form = check_schema(schema) if is_object(schema) else {}
+    except ValueError:
+        return False
+    return bool(form) and form.get("properties", {}).keys() >= set(form.get("required", ()))
 
 
 def open_questions(task: Task) -> Sequence[PendingQuestion]:

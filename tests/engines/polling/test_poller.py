@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import anyio
@@ -12,7 +13,7 @@ from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import EngineUnavailable
-from tests.support.places import Counting, Place, Slow, Swept, place
+from tests.support.places import Counting, Frozen, Place, Slow, Swept, place
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -98,6 +99,49 @@ async def test_an_engine_that_is_slower_than_its_readers_wait_is_read_all_the_sa
             while (await here.get(task_id)).status is not Status.SUCCEEDED:
                 await anyio.sleep(0.01)
         assert engine.calls["describe"] == 2
+
+
+async def test_a_slow_execution_is_read_though_quick_ones_are_read_meanwhile(tmp_path: Path) -> None:
+    engine = Slow(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, PollingPolicy(fresh_for=0)) as here:
+        here.executions.read_timeout = 0.4
+        (quick,), (slow,) = await here.start("forever", 1), await here.start("echo", 1, a=1)
+        engine.slow = {(await here.tasks([slow]))[0].handle or ""}
+        for _ in range(2):
+            assert (await here.get(slow)).status is Status.RUNNING
+            await here.get(quick)
+        assert engine.calls["describe"] == 4
+        engine.go_on.set()
+        with anyio.fail_after(60):  # the second poll has gone on
+            while (await here.get(slow)).status is not Status.SUCCEEDED:
+                await anyio.sleep(0.01)
+        assert engine.calls["describe"] == 4
+
+
+async def test_a_read_does_not_wait_for_a_start_that_hangs(tmp_path: Path) -> None:
+    engine = Frozen(MemorySettings(name=str(tmp_path)))
+    engine.freeze("start")
+    async with place(tmp_path, engine, PollingPolicy(), call_timeout=0.1) as here:
+        (task_id,) = await here.start("forever", 1)
+    async with place(tmp_path, engine, PollingPolicy(), call_timeout=600) as here:
+        here.executions.read_timeout = 0.4
+        with anyio.fail_after(60):
+            assert "no answer yet" in ((await here.get(task_id)).message or "")
+        engine.thaw()
+
+
+async def test_a_read_that_the_application_cancels_ends_and_says_nothing_of_the_engine(tmp_path: Path) -> None:
+    engine = Frozen(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, PollingPolicy()) as here:
+        (task_id,) = await here.start("forever", 1)
+        engine.freeze("describe")
+        reading = asyncio.create_task(here.get(task_id))
+        await until(lambda: engine.waiting["describe"] == 1)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert here.engines.is_prompt("memory")
+        engine.thaw()
 
 
 # --- sweeps

@@ -185,7 +185,12 @@ def test_each_question_has_a_name_of_its_own_and_a_command_that_a_shell_takes() 
         "ship.0": question("ship", requestedSchema={"type": "object", "properties": {"ship": {"type": "string"}}}),
         "plain.17": question(requestedSchema={"type": "object", "properties": {}}),
         "7c1f-2": question(mode="url", url="https://example.com", elicitationId="1"),
+        "both": question(mode="form", url="https://example.com", requestedSchema=ok),
         "thought": InputRequest(method="sampling/createMessage", params={}),
+        "nowhere": question(mode="url"),
+        "wordless": question(message=None, requestedSchema=ok),
+        "strange": question(requestedSchema={"type": "object", "properties": [], "required": 5}),
+        "absent": question(requestedSchema={**ok, "required": ["other"]}),
     }
     execution = Execution(status=Status.INPUT_REQUIRED, requests=requests)
     questions = open_questions(make_task(id="a1", execution=execution))
@@ -197,6 +202,7 @@ def test_each_question_has_a_name_of_its_own_and_a_command_that_a_shell_takes() 
             "ship=VALUE",
             "plain.accept=VALUE",
             "7c1f-2",
+            "both.ok=VALUE",
         )
     ]
     assert answer_command("a1", questions[0], Path("my shop.yaml")).endswith(" -c 'my shop.yaml'")
