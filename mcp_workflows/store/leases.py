@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import anyio
 
@@ -22,15 +22,13 @@ _RELEASING = 1.0  # seconds; without an answer of the store the lease ends by it
 class Leases:
     """The leases of one process."""
 
-    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._clock = clock
         self._holder = secrets.token_hex(8)
 
     async def holds(self, name: str, lease: timedelta = LEASE) -> bool:
         """Take or renew the lease; True if this process has it now. Always pass the same length for one name."""
-        now = self._clock()
-        return await self._store.lease(name, self._holder, now=now, until=now + lease)
+        return await self._store.lease(name, self._holder, lasting=lease)
 
     async def alone(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do the work if no other process does; stop it if the lease is lost, so that two overlap only briefly."""

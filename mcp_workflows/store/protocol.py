@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.metadata import entry_points
 from typing import Protocol, cast, runtime_checkable
 from urllib.parse import urlsplit
@@ -106,7 +106,10 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
     async def change(
         self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
     ) -> Task | None:
-        """Apply a pure function to the row in one transaction and return the row as it is then.
+        """Apply a pure function to the row, as if in one transaction, and return the row as it is then.
+
+        The function may run again on the row as somebody else has changed it meanwhile; its last run is the one that
+        counts. It must neither await nor act on anything else.
 
         A function that returns None deletes the row: it is as if it had never been, for its key and for all caps. A
         change that need not be durable may be lost with the machine's power, though not with the process; a store that
@@ -182,11 +185,11 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Return for the operator the counts of tasks by tool and status, without tombstones; see `Count`."""
         ...
 
-    async def lease(self, name: str, holder: str, *, now: datetime, until: datetime) -> bool:
-        """Take the lease of this name until then, if it is free, over, or this holder's already; True if taken. Atomic.
+    async def lease(self, name: str, holder: str, *, lasting: timedelta) -> bool:
+        """Take the lease of this name, if it is free, over, or this holder's already; True if taken. Atomic.
 
-        A lease that ends more than `CLOCKS_DIFFER` after `until` is void, if `until` is after `now`: all holders of a
-        name ask for the same length, so the clock that wrote it was ahead.
+        It lasts for so long by the clock of the store, which all that share the store go by. No time at all gives a
+        lease back. All holders of a name ask for the same length otherwise.
         """
         ...
 

@@ -294,7 +294,7 @@ class Maintenance:
         self._take_due_step = take_due_step
         self._retention = retention
         self._clock = clock
-        self._leases = Leases(store, clock)
+        self._leases = Leases(store)
         self._retention_scan = RetentionScan(store, self._leases, observe, clock, engines)
         self._clock_check = clock_check
         self._ahead = float("inf")  # seconds from the uptime to the clock at the last check for a clock set back

@@ -34,7 +34,7 @@ NOT_AT_WILL = {  # modules that log what no remote party causes as often as it l
     "sidecar.reload": "once a save",
     "sidecar.app": "at the start",
     "store.sqlite.store": "a command of the operator",
-    "store.sqlite.rekey": "a command of the operator",
+    "store.rekey": "a command of the operator",
     "testing.doubles": "a test's own log",
 }
 

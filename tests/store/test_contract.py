@@ -602,29 +602,22 @@ async def test_a_key_that_has_a_row_counts_for_no_cap(store: Store) -> None:
 
 
 async def test_a_lease_has_one_holder_at_a_time(store: Store) -> None:
-    minute = timedelta(minutes=1)
-    assert await store.lease("sweep", "one", now=NOON, until=NOON + minute)
-    assert not await store.lease("sweep", "two", now=NOON, until=NOON + minute)
-    assert await store.lease("other", "two", now=NOON, until=NOON + minute)
-    assert await store.lease("sweep", "one", now=NOON, until=NOON + 2 * minute)
-    assert not await store.lease("sweep", "two", now=NOON + minute, until=NOON + 3 * minute)
-    assert await store.lease("sweep", "two", now=NOON + 2 * minute, until=NOON + 3 * minute)
-    assert not await store.lease("sweep", "one", now=NOON + 2 * minute, until=NOON + 9 * minute)
-    assert await store.lease("sweep", "two", now=NOON + 2 * minute, until=NOON + 2 * minute)  # let go of
-    assert await store.lease("sweep", "one", now=NOON + 2 * minute, until=NOON + 3 * minute)
+    assert await store.lease("sweep", "one", lasting=DAY)
+    assert not await store.lease("sweep", "two", lasting=DAY)
+    assert await store.lease("other", "two", lasting=DAY)
+    assert await store.lease("sweep", "one", lasting=DAY)  # renewed
+    assert not await store.lease("sweep", "two", lasting=timedelta())  # gives back what it does not have
+    assert not await store.lease("sweep", "two", lasting=DAY)
+    assert await store.lease("sweep", "one", lasting=timedelta())  # given back
+    assert await store.lease("sweep", "two", lasting=DAY)
+    assert not await store.lease("sweep", "one", lasting=DAY)
 
 
-async def test_a_lease_of_a_clock_that_was_ahead_is_void(store: Store) -> None:
-    minute = timedelta(minutes=1)
-    assert await store.lease("sweep", "ahead", now=NOON + DAY, until=NOON + DAY + minute)
-    assert await store.lease("sweep", "one", now=NOON, until=NOON + minute)
-    ahead = NOON + CLOCKS_DIFFER
-    assert await store.lease("sweep", "one", now=ahead, until=ahead + minute)
-    assert not await store.lease("sweep", "two", now=NOON, until=NOON + minute)
-    assert not await store.lease("sweep", "two", now=NOON - DAY, until=NOON - DAY)  # lets go of what it has lost
-    assert not await store.lease("sweep", "two", now=NOON, until=NOON + minute)
-    just = timedelta(microseconds=1)
-    assert await store.lease("sweep", "two", now=NOON - just, until=NOON + minute - just)
+async def test_a_lease_that_is_not_renewed_is_anothers(store: Store) -> None:
+    assert await store.lease("sweep", "one", lasting=timedelta(seconds=0.1))
+    with anyio.fail_after(60):
+        while not await store.lease("sweep", "two", lasting=timedelta(seconds=0.1)):
+            await anyio.sleep(0.01)
 
 
 async def test_of_many_who_ask_for_a_lease_at_once_one_gets_it(new_store: Callable[[], Store]) -> None:
@@ -633,7 +626,7 @@ async def test_of_many_who_ask_for_a_lease_at_once_one_gets_it(new_store: Callab
         replicas = [await stack.enter_async_context(new_store()) for _ in range(5)]
 
         async def ask(number: int) -> None:
-            if await replicas[number % 5].lease("sweep", f"holder-{number}", now=NOON, until=NOON + DAY):
+            if await replicas[number % 5].lease("sweep", f"holder-{number}", lasting=DAY):
                 got.append(f"holder-{number}")
 
         async with anyio.create_task_group() as group:

@@ -15,9 +15,9 @@ from pydantic import TypeAdapter
 from mcp_workflows.adapter import Execution, Status
 from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.store.protocol import Caps, Count
+from mcp_workflows.store.rows import Rows
 from mcp_workflows.store.sqlite import queries
 from mcp_workflows.store.sqlite.file import APPLICATION_ID, MIGRATIONS
-from mcp_workflows.store.sqlite.rows import Rows
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task, observe
 from mcp_workflows.testing import make_task

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
@@ -25,6 +25,7 @@ from mcp_workflows.errors import ConfigError, StoreUnavailable
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.store.sqlite.file import MIGRATIONS, LogFile
 from mcp_workflows.store.sqlite.store import SQLiteStore
+from mcp_workflows.task import CLOCKS_DIFFER
 from mcp_workflows.testing import make_task
 
 NOON = datetime(2026, 7, 28, 12, tzinfo=UTC)
@@ -371,3 +372,23 @@ async def test_a_row_of_another_process_is_synced_before_it_is_told(url: str, mo
         await store.sync()
         assert len(syncs) == 1
         monkeypatch.undo()
+
+
+async def test_a_lease_of_a_clock_that_was_ahead_is_void(url: str) -> None:
+    now, minute, day = NOON, timedelta(minutes=1), timedelta(days=1)
+
+    async with SQLiteStore(url, clock=lambda: now) as store:
+        now = NOON + day
+        assert await store.lease("sweep", "ahead", lasting=minute)
+        now = NOON
+        assert await store.lease("sweep", "one", lasting=minute)
+        now = NOON + CLOCKS_DIFFER
+        assert await store.lease("sweep", "one", lasting=minute)
+        now = NOON
+        assert not await store.lease("sweep", "two", lasting=minute)
+        now = NOON - day
+        assert not await store.lease("sweep", "two", lasting=timedelta())  # gives back what it has lost
+        now = NOON
+        assert not await store.lease("sweep", "two", lasting=minute)
+        now = NOON - timedelta(microseconds=1)
+        assert await store.lease("sweep", "two", lasting=minute)

@@ -46,7 +46,7 @@ STEPS: Mapping[str, Callable[[Store, Task], Awaitable[object]]] = {
     "create": lambda store, _: store.create(make_task()),
     "change": lambda store, task: store.change(task.id, task.owner, lambda row: bind(row, "h", row.created)),
     "change for now": lambda store, task: store.change(task.id, task.owner, lambda row: row, durable=False),
-    "lease": lambda store, task: store.lease("it", "me", now=task.created, until=task.created + timedelta(1)),
+    "lease": lambda store, task: store.lease("it", "me", lasting=timedelta(1)),
     "add_note": lambda store, task: store.add_note("engine", "claim", "ours", until=task.created),
     "put_note": lambda store, task: store.put_note("engine", "claim", "ours", until=task.created),
     "sweep": lambda store, task: store.delete_expired(task.created, task.created),

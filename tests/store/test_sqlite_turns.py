@@ -11,9 +11,9 @@ from typing import Final
 import anyio
 import pytest
 
+from mcp_workflows.store.rows import Rows
 from mcp_workflows.store.sqlite import queries
 from mcp_workflows.store.sqlite.file import LogFile
-from mcp_workflows.store.sqlite.rows import Rows
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing import make_task
 

@@ -20,7 +20,8 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import RequestError
 from mcp_workflows.store.leases import LEASE, Leases
-from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.store.protocol import Store
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import (
     DELIVERING,
     LONGEST_PAUSE,
@@ -161,7 +162,7 @@ async def house(folder: Path, clock: Clock | None = None) -> AsyncGenerator[Hous
     engine, elsewhere = (Noting(MemorySettings(name=f"{folder}/{name}")) for name in ("memory", "elsewhere"))
     clock, records = clock or Clock(), list[Record]()
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
+        store: Store = await stack.enter_async_context(SQLiteStore(f"sqlite:///{folder}/tasks.db", clock=clock))
         adapters = {"memory": engine, "elsewhere": elsewhere}
         engines = await stack.enter_async_context(Engines(adapters, call_timeout=0.5))
         made = Executions(
@@ -283,7 +284,7 @@ async def test_what_a_replica_was_killed_at_another_does_as_soon_as_its_lease_is
     here.elsewhere.faults.unavailable = frozenset()
     now = here.clock.now + seconds(30)
     for key in {task.engine_key, "memory"}:
-        assert await here.store.lease(f"attend {key}", "a dead one", now=now, until=now + LEASE)
+        assert await here.store.lease(f"attend {key}", "a dead one", lasting=seconds(30) + LEASE)
     here.clock.now = now
     await here.until(there, lambda row: row.ended)  # there the housekeeping has had its turn
     assert (await here.row(task.id)).ended is None
@@ -293,13 +294,13 @@ async def test_what_a_replica_was_killed_at_another_does_as_soon_as_its_lease_is
 
 async def test_a_replica_that_lost_its_lease_breaks_off(here: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_workflows.store.leases._RENEW", 0.01)
-    leases = Leases(here.store, here.clock)
+    leases = Leases(here.store)
     broken_off = False
 
     async def work() -> None:
         nonlocal broken_off
         here.clock.now += LEASE
-        assert await here.store.lease("it", "another", now=here.clock.now, until=here.clock.now + LEASE)
+        assert await here.store.lease("it", "another", lasting=LEASE)
         try:
             await anyio.sleep_forever()
         finally:
@@ -308,7 +309,7 @@ async def test_a_replica_that_lost_its_lease_breaks_off(here: House, monkeypatch
     with anyio.fail_after(60):
         await leases.alone("it", work)
     assert broken_off
-    assert await here.store.lease("it", "another", now=here.clock.now, until=here.clock.now + LEASE)
+    assert await here.store.lease("it", "another", lasting=LEASE)
 
 
 # --- on_expire

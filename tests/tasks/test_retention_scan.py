@@ -39,7 +39,7 @@ class Place:
 
     def scan(self, engines: Engines | None = None) -> RetentionScan:
         """Return the scan of one process: each has leases of its own."""
-        return RetentionScan(self.store, Leases(self.store, lambda: self.now), self.look, lambda: self.now, engines)
+        return RetentionScan(self.store, Leases(self.store), self.look, lambda: self.now, engines)
 
     async def look(self, task: Task) -> Task:
         self.looks.append(str(task.handle))
@@ -186,7 +186,7 @@ async def test_a_silent_engine_is_left_alone_and_its_round_goes_on_once_it_answe
                     raise EngineUnavailable("no answer")
             return task
 
-        leases = Leases(here.store, lambda: here.now)
+        leases = Leases(here.store)
         scan = RetentionScan(here.store, leases, look, lambda: here.now, engines)
         await scan.round()
         assert sorted(here.looks) == ["h0", "h1", "h2", "there"], "the circuit is open"

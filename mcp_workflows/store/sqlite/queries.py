@@ -12,11 +12,11 @@ from typing import Final
 
 from mcp_workflows.adapter import Status
 from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, Count
+from mcp_workflows.store.rows import AHEAD, END_OF_TIME, LEFT_FOR, Rows, at_micros, leaves_window, micros, utf8
 from mcp_workflows.store.sqlite import secrets
-from mcp_workflows.store.sqlite.rows import INSERT, Rows, at_micros, micros, utf8
-from mcp_workflows.task import CLOCKS_DIFFER, Task, expire
+from mcp_workflows.store.sqlite.rows import INSERT, get, one, replace_row, update
+from mcp_workflows.task import Task, expire
 
-AHEAD: Final = CLOCKS_DIFFER // timedelta(microseconds=1)  # rows of a clock that was ahead count for no window
 _COUNT: Final = "SELECT count(*), NULL FROM (SELECT 1 FROM tasks INDEXED BY {} LIMIT :cap)"
 _COUNT_CREATED: Final = "SELECT count(*), min(created) FROM (SELECT created FROM tasks INDEXED BY {} LIMIT :cap)"
 _LIVE: Final = "ended = 0 AND tombstone = 0 AND (expires IS NULL OR expires > :now)"
@@ -86,7 +86,9 @@ class CountedRows:
             values = {"owner": owner, "tool": tool, "now": now, "since": since, "cap": max(cap, 0)}
             rows, oldest = connection.execute(query, values).fetchone()
             if rows >= cap:
-                raise CapReached(name, again=_again(task, caps, oldest) if name in CREATED else None)
+                raise CapReached(
+                    name, again=leaves_window(task.created, caps.since, oldest) if name in CREATED else None
+                )
             self._keep(keys[name], _Bound(rows=rows + 1, version=version, at=now, since=since))
 
     def _keep(self, key: tuple[str, str, str], bound: _Bound) -> None:
@@ -94,13 +96,6 @@ class CountedRows:
         self._bounds[key] = bound
         if len(self._bounds) > _MOST_COUNTS:
             del self._bounds[next(iter(self._bounds))]
-
-
-def _again(task: Task, caps: Caps, oldest: int | None) -> datetime | None:
-    """Return the time at which the oldest row of the window, which moves with the clock, leaves it."""
-    if oldest is None or caps.since is None:
-        return None
-    return at_micros(oldest) + (task.created - caps.since)
 
 
 PART: Final = 20_000
@@ -115,7 +110,6 @@ COUNT: Final = f"""
     AND (expires IS NULL OR expires > ?)
 """
 _BEGINNING: Final = -(2**63)
-_END: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +119,7 @@ class Place:
     tool: str = ""
     engine: str = ""
     status: str = ""
-    created: int = _END
+    created: int = END_OF_TIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,14 +132,14 @@ class CountPart:
 
 def count(connection: sqlite3.Connection, after: Place, now: int) -> CountPart | None:
     """Count the next part; None: there is none."""
-    if after.created == _END:
+    if after.created == END_OF_TIME:
         group = connection.execute(NEXT, (after.tool, after.engine, after.status)).fetchone()
         if group is None:
             return None
         after = Place(tool=group[0], engine=group[1], status=group[2], created=_BEGINNING)
     of = (after.tool, after.engine, after.status, after.created)
     cut = connection.execute(CUT, (*of, PART)).fetchone()
-    end = cut[0] if cut else _END
+    end = cut[0] if cut else END_OF_TIME
     tasks, created, updated = connection.execute(COUNT, (*of, end, now)).fetchone()
     place = replace(after, created=end)
     if not tasks:
@@ -172,9 +166,6 @@ def added(one: Count, other: Count) -> Count:
 
 
 BATCH: Final = 200  # rows of one transaction at most, when many are changed
-END_OF_TIME: Final = 2**63 - 1
-LAST_CHARACTER: Final = "\U0010ffff"
-LEFT_FOR: Final = timedelta(days=1)  # for maintenance to act on expired rows
 
 
 _TASK: Final = "SELECT id, owner, task FROM tasks"
@@ -257,9 +248,9 @@ def _by_key(connection: sqlite3.Connection, rows: Rows, task: Task) -> Task | No
     kept = rows.kept_key(task)
     if kept is None or task.idempotency_key is None:
         return None
-    found = rows.one(connection, _BY_KEY, task.owner, task.tool, kept)
+    found = one(connection, rows, _BY_KEY, task.owner, task.tool, kept)
     if found is None and rows.cipher is not None:
-        found = rows.one(connection, _BY_KEY, task.owner, task.tool, task.idempotency_key)
+        found = one(connection, rows, _BY_KEY, task.owner, task.tool, task.idempotency_key)
         same = found is not None and utf8(found.idempotency_key or "") == utf8(task.idempotency_key)
         return found if same else None  # else a client has sent a text like a digest
     return found
@@ -273,19 +264,19 @@ def change(
     A row that is as it was read is replaced in one statement. Otherwise somebody else changed it: the function is
     applied again, in a transaction.
     """
-    before = rows.get(connection, task_id, owner)
+    before = get(connection, rows, task_id, owner)
     after = None if before is None else change(before)
-    if before is None or after is before or (after is not None and rows.replace(connection, before, after)):
+    if before is None or after is before or (after is not None and replace_row(connection, rows, before, after)):
         return after
     connection.execute("BEGIN IMMEDIATE")
     with connection:
-        before = rows.get(connection, task_id, owner)
+        before = get(connection, rows, task_id, owner)
         after = None if before is None else change(before)
         if before is not None and after is None:
             connection.execute(_DELETE, (utf8(before.id),))
         elif before is not None and after is not None and after is not before:
             _mark(connection, rows)
-            rows.update(connection, before, after)
+            update(connection, rows, before, after)
     return after
 
 
@@ -318,9 +309,13 @@ def get_of_tools(connection: sqlite3.Connection, rows: Rows, task_id: str, tools
     return task if task.tool in tools else None
 
 
-def lease(connection: sqlite3.Connection, name: str, holder: str, now: datetime, until: datetime) -> bool:
-    """Take the lease, if it is to be had; True if taken. If it is lost with the machine's power, so is its holder."""
-    times = {"now": micros(now), "until": micros(until), "ahead": AHEAD}
+def lease(connection: sqlite3.Connection, name: str, holder: str, lasting: timedelta, now: datetime) -> bool:
+    """Take the lease, if it is to be had; True if taken. If it is lost with the machine's power, so is its holder.
+
+    A lease that ends more than `CLOCKS_DIFFER` after ours would is void, unless ours ends now: all holders of a name
+    ask for the same length, so the clock was set back.
+    """
+    times = {"now": micros(now), "until": micros(now + lasting), "ahead": AHEAD}
     values = {"name": utf8(name), "holder": utf8(holder), **times}
     return connection.execute(_LEASE, values).rowcount == 1
 
@@ -346,5 +341,5 @@ def expire_rows(connection: sqlite3.Connection, rows: Rows, now: datetime, limit
             if task is None:
                 connection.execute(_BURY_UNREAD, (row[0],))
             else:
-                rows.update(connection, task, expire(task))
+                update(connection, rows, task, expire(task))
     return len(expired)

@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,8 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
+from mcp_workflows.store.rows import AHEAD, END_OF_TIME, LAST_CHARACTER, NoteTexts, Rows, micros, place_of, utf8
+from mcp_workflows.store.secrets import KEY_SECRET
 from mcp_workflows.store.sqlite import key_value, queries, rekey, secrets
 from mcp_workflows.store.sqlite.file import (
     LogFile,
@@ -40,8 +42,8 @@ from mcp_workflows.store.sqlite.file import (
     rewrite_version,
     write_ahead,
 )
-from mcp_workflows.store.sqlite.queries import AHEAD, CountedRows
-from mcp_workflows.store.sqlite.rows import TRY, Rows, micros, utf8
+from mcp_workflows.store.sqlite.queries import CountedRows
+from mcp_workflows.store.sqlite.rows import TRY, get
 from mcp_workflows.task import Task
 
 T = TypeVar("T")
@@ -78,6 +80,10 @@ _TRY_EVERY: Final = 0.05  # seconds
 _TRIES: Final = 100  # to empty the write-ahead log while others use it
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 class SQLiteStore(Store):
     """Tasks in one SQLite file: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`.
 
@@ -88,14 +94,22 @@ class SQLiteStore(Store):
         ConfigError: the URL is not one of these.
     """
 
-    def __init__(self, url: str, *, cipher: Cipher | None = None, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
-        """Read the URL; nothing is opened yet."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        cipher: Cipher | None = None,
+        busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        """Read the URL; nothing is opened yet. `clock`: the time of leases."""
+        self._clock = clock
         self._file, self._busy_timeout_ms = read_url(url, busy_timeout_ms)
         self._cipher = cipher
         self._rows = Rows()
         self._syncing = anyio.Lock()
         self._sync_thread = anyio.CapacityLimiter(1)  # of its own: tools may keep all threads of the server busy
-        self._notes = key_value.NoteRows(cipher=cipher)
+        self._notes = NoteTexts(cipher=cipher)
         self._path: Path | None = None
         self._opened: sqlite3.Connection | None = None
         self._files: OpenFiles | None = None
@@ -139,7 +153,7 @@ class SQLiteStore(Store):
         with connection:
             secrets.check_keys(connection, self._cipher)
             if self._cipher:
-                secret = secrets.secret(connection, self._cipher, secrets.KEY_SECRET)
+                secret = secrets.secret(connection, self._cipher, KEY_SECRET)
                 self._rows = Rows(cipher=self._cipher, key_secret=secret)
         if self._cipher:
             overwrite(connection)
@@ -202,7 +216,7 @@ class SQLiteStore(Store):
 
     async def get(self, task_id: str, owner: str) -> Task | None:
         """Return the row, if it belongs to this owner."""
-        return await self._do(lambda connection: self._rows.get(connection, task_id, owner))
+        return await self._do(lambda connection: get(connection, self._rows, task_id, owner))
 
     async def change(
         self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
@@ -238,7 +252,7 @@ class SQLiteStore(Store):
             "tool": tool,
             "engine": engine,
             "limit": limit,
-            "before": queries.END_OF_TIME if before is None else micros(before),
+            "before": END_OF_TIME if before is None else micros(before),
         }
         return await self._do(lambda connection: self._rows.many(connection.execute(query, values)))
 
@@ -246,14 +260,16 @@ class SQLiteStore(Store):
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
         """Return one owner's rows that can be read at that time, after that one, the youngest first."""
-        return await self._many(queries.OWNED_BY, utf8(owner), *_place(before), micros(now), limit)
+        return await self._many(queries.OWNED_BY, utf8(owner), *place_of(before), micros(now), limit)
 
     async def list_of_tools(
         self, tools: Sequence[str], *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
         """Return live rows of any owner of these tools, after that one, the youngest first."""
         return await self._do(
-            lambda connection: queries.list_of_tools(connection, self._rows, tools, _place(before), micros(now), limit)
+            lambda connection: queries.list_of_tools(
+                connection, self._rows, tools, place_of(before), micros(now), limit
+            )
         )
 
     async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
@@ -282,14 +298,17 @@ class SQLiteStore(Store):
             await anyio.lowlevel.checkpoint()
         return list(totals.values())
 
-    async def lease(self, name: str, holder: str, *, now: datetime, until: datetime) -> bool:
-        """Take the lease of this name until then; True if taken."""
-        return await self._write(lambda connection: queries.lease(connection, name, holder, now, until), durable=False)
+    async def lease(self, name: str, holder: str, *, lasting: timedelta) -> bool:
+        """Take the lease of this name for so long, by the clock of this machine; True if taken."""
+        now = self._clock()
+        return await self._write(
+            lambda connection: queries.lease(connection, name, holder, lasting, now), durable=False
+        )
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
         """Return for the operator rows of any owner, no tombstones, whose id has this beginning; by id."""
         first = utf8(beginning)
-        return await self._many(queries.FIND, first, first + queries.LAST_CHARACTER, limit)
+        return await self._many(queries.FIND, first, first + LAST_CHARACTER, limit)
 
     async def has_owner(self, like: str, unlike: str) -> bool:
         """Return True if an owner of a row is like one pattern and not like the other."""
@@ -323,14 +342,16 @@ class SQLiteStore(Store):
 
     async def note(self, space: str, key: str) -> JSON:
         """Return the value under this key of a space; None: there is none."""
-        return await self._do(lambda connection: self._notes.read(connection, utf8(space), utf8(key)))
+        return await self._do(lambda connection: key_value.read(connection, self._notes, utf8(space), utf8(key)))
 
     async def notes_under(self, space: str, beginning: str) -> Mapping[str, JSON]:
         """Return the values of a space whose keys have this beginning; values added meanwhile may be missing."""
         found: dict[str, JSON] = {}
         last: str | None = None
         while True:
-            page = await self._do(partial(self._notes.under, space=utf8(space), beginning=utf8(beginning), after=last))
+            page = await self._do(
+                partial(key_value.under, notes=self._notes, space=utf8(space), beginning=utf8(beginning), after=last)
+            )
             found.update(page)
             if len(page) < key_value.PAGE:
                 return found
@@ -340,12 +361,12 @@ class SQLiteStore(Store):
     async def add_note(self, space: str, key: str, value: JSON, *, until: datetime) -> JSON:
         """Return the value under this key from now on: the one already there, or else this."""
         note = (utf8(space), utf8(key), value, micros(until))
-        return await self._write(lambda connection: self._notes.add(connection, *note))
+        return await self._write(lambda connection: key_value.add(connection, self._notes, *note))
 
     async def put_note(self, space: str, key: str, value: JSON, *, until: datetime) -> None:
         """Keep this value under this key, in place of any other."""
         note = (utf8(space), utf8(key), value, micros(until))
-        await self._write(lambda connection: self._notes.put(connection, *note))
+        await self._write(lambda connection: key_value.put(connection, self._notes, *note))
 
     async def secret(self, name: str) -> bytes:
         """Return 32 random bytes under this name, made once and the same for all processes that share the file."""
@@ -477,11 +498,6 @@ class SQLiteStore(Store):
             self._in_line -= began is not None and turns is not None
             if turns and began is not None and not self._in_line:
                 turns.leave_turn()
-
-
-def _place(before: tuple[datetime, str] | None) -> tuple[int, str]:
-    """Return the row after which to go on, as the columns have it."""
-    return (queries.END_OF_TIME, "") if before is None else (micros(before[0]), utf8(before[1]))
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -1,0 +1,51 @@
+"""Re-encryption of rows with the first key; a store reads and writes them in batches of its own.
+
+The beginning of a text names its key, so that the work can be stopped and resumed at any time, and others read and
+write in between.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+from mcp_workflows.store import secrets
+from mcp_workflows.store.encryption import Cipher, CipherError, is_sealed
+from mcp_workflows.store.rows import NoteTexts, Rows
+
+logger = logging.getLogger(__name__)
+
+REKEY_BATCH: Final = 200  # rows
+
+Row: TypeAlias = tuple[Any, ...]  # Any: text, numbers and bytes, as the database gives them
+Reencrypt: TypeAlias = Callable[[Row], Row]  # the values for the update of this row
+
+
+def task_columns(rows: Rows, row: Row) -> Row:
+    """Return the task and the idempotency key of a row (place, id, owner, task, tool, key), and its place."""
+    place, task_id, owner, text, tool, key = row
+    plain = rows.opened(task_id, owner, text)
+    kept = key if key is None or is_sealed(text) else rows.digest(owner, tool, key)
+    return rows.sealed(task_id, owner, plain), kept, place
+
+
+def note_columns(notes: NoteTexts, row: Row) -> Row:
+    """Return the value of a note (place, space, key, value), and its place."""
+    place, space, key, text = row
+    return notes.sealed(space, key, notes.opened(space, key, text)), place
+
+
+def secret_columns(cipher: Cipher, row: Row) -> Row:
+    """Return the value of a secret (name, value), and its name."""
+    name, value = row
+    return secrets.sealed(cipher, name, secrets.opened(cipher, name, value)), name
+
+
+def reencrypted(found: Iterable[Row], reencrypt: Reencrypt) -> Iterator[Row]:
+    """Yield the new values of rows; those that cannot be decrypted are left out, and the log has the reason."""
+    for row in found:
+        try:
+            yield reencrypt(row)
+        except CipherError as error:
+            logger.error("left as it is: %s", error)

@@ -1,0 +1,269 @@
+"""The rows of every store: the columns of tasks and notes, and their JSON, which may be encrypted.
+
+The SQL is each store's own. Text and times are kept alike in all of them, so that rows can move from one to another.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.errors import StoreUnavailable
+from mcp_workflows.store.encryption import Cipher, CipherError, is_sealed
+from mcp_workflows.task import CLOCKS_DIFFER, Task
+
+logger = logging.getLogger(__name__)
+
+SEARCHED: Final = (
+    "id",
+    "owner",
+    "tool",
+    "engine",
+    "idempotency_key",
+    "created",
+    "expires",
+    "attempts",
+    "bound",
+    "ended",
+    "tombstone",
+    "status",
+    "updated",
+    "due",
+    "unanswered",
+    "unanswered_until",
+)
+"""The columns beside `task`, in the order of `Rows.searched`; `engine` is `Task.engine_key`."""
+
+COLUMNS: Final = (*SEARCHED, "task")
+_FIXED: Final = 3  # of SEARCHED, from the front, which no change may touch
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TASK: Final = TypeAdapter(Task)
+_TASKS: Final = "tasks"
+_NOTES: Final = "notes"
+AHEAD: Final = CLOCKS_DIFFER // timedelta(microseconds=1)  # rows of a clock that was ahead count for no window
+END_OF_TIME: Final = 2**63 - 1  # in microseconds
+LAST_CHARACTER: Final = "\U0010ffff"
+LEFT_FOR: Final = timedelta(days=1)  # for maintenance to act on expired rows
+_MOST_KNOWN: Final = 2000  # rows, of about 2 kB each beside the task
+
+Found = tuple[str, str, str]  # id, owner, task: the columns of every query for rows
+
+
+class KnownRow(NamedTuple):
+    """A row that was read or written lately."""
+
+    owner: str
+    text: str  # of its column `task`
+    task: Task
+    searched: tuple[Any, ...] | None = None  # None: not needed yet; Any: see `Rows.searched`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The conversion of tasks into rows, and back.
+
+    The task of a row is remembered with the row's text: while the text is the same, the row is not decoded again.
+    """
+
+    cipher: Cipher | None = None
+    key_secret: bytes | None = None  # with a cipher: the secret for digests of idempotency keys
+    _known: dict[str, KnownRow] = field(default_factory=dict[str, KnownRow], repr=False)  # by id
+
+    def readable(self, row: Found) -> Task:
+        """Return the task of a row.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
+        """
+        task = self.read(row)
+        if task is None:
+            raise StoreUnavailable("the store has a row for this that cannot be read; see the log")
+        return task
+
+    def many(self, found: Iterable[Found]) -> Sequence[Task]:
+        """Return the rows that can be read: an unreadable one does not block the others."""
+        return [task for row in found if (task := self.read(row)) is not None]
+
+    def read(self, row: Found) -> Task | None:
+        """Return the task of a row; None: it cannot be read. The log has the reason, without the row's content."""
+        task_id, owner, text = row
+        known = self._known.get(task_id)
+        if known is not None and known.text == text and known.owner == owner:
+            return known.task
+        try:
+            task = _TASK.validate_json(self.opened(task_id, owner, text) if is_sealed(text) else text)
+        except CipherError as error:
+            logger.error("a row of the store cannot be read: %s", error)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+            logger.error("a row of the store cannot be read: %s at %s", first["type"], first["loc"])
+        else:
+            if self.cipher is None or (utf8(task.id), utf8(task.owner)) == (task_id, owner):
+                self.keep(task_id, KnownRow(owner, text, task))
+                return task
+            logger.error("a row of the store cannot be read: it is another's")
+        return None
+
+    def keep(self, task_id: str, row: KnownRow) -> None:
+        """Remember a row that was read or written."""
+        self._known.pop(task_id, None)
+        self._known[task_id] = row
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def whole(self, task: Task) -> tuple[Any, ...]:  # Any: text and numbers, in the order of the columns
+        """Return all columns of a new task, in the order of COLUMNS."""
+        searched, text = self.searched(task), self.text(task)
+        self.keep(searched[0], KnownRow(searched[1], text, task, searched))
+        return *searched, text
+
+    def searched(self, task: Task) -> tuple[Any, ...]:  # Any: text and numbers, in the order of SEARCHED
+        """Return the columns of a task beside its JSON."""
+        expires = None if task.expires is None else micros(task.expires)
+        due = None if (at := task.due) is None else micros(at)
+        flags = (task.attempts, task.handle is not None, task.ended is not None, task.tombstone)
+        names = (utf8(name) for name in (task.id, task.owner, task.tool, task.engine_key))
+        shown = (task.execution.status.value, micros(task.updated), due)
+        mark = (None, None) if (call := task.unanswered) is None else (call.match, micros(call.open_until))
+        return *names, self.kept_key(task), micros(task.created), expires, *flags, *shown, *mark
+
+    def kept_key(self, task: Task) -> str | None:
+        """Return the idempotency key as the column has it: with a cipher a digest, the same for the same key."""
+        if task.idempotency_key is None:
+            return None
+        return self.digest(utf8(task.owner), utf8(task.tool), utf8(task.idempotency_key))
+
+    def digest(self, owner: str, tool: str, key: str) -> str:
+        """Return the digest of a key by the values of columns."""
+        if self.cipher is None or self.key_secret is None:
+            return key
+        return self.cipher.digest(self.key_secret, owner, tool, key)
+
+    def text(self, task: Task) -> str:
+        """Return the JSON of a task, encrypted if there is a cipher."""
+        return self.sealed(utf8(task.id), utf8(task.owner), _dump(task))
+
+    def sealed(self, task_id: str, owner: str, text: str) -> str:
+        """Return the JSON, encrypted if there is a cipher."""
+        return text if self.cipher is None else self.cipher.seal(text, _TASKS, task_id, owner)
+
+    def opened(self, task_id: str, owner: str, text: str) -> str:
+        """Return the JSON of a task, decrypted if it was encrypted.
+
+        Raises:
+            CipherError: it cannot be decrypted.
+        """
+        return opened(self.cipher, text, _TASKS, task_id, owner)
+
+    def known_text(self, task: Task) -> str | None:
+        """Return the text of the row that this very task was read from; None: it is not remembered."""
+        known = self._known.get(utf8(task.id))
+        return known.text if known is not None and known.task is task else None
+
+    def changed(self, before: Task, after: Task) -> tuple[Mapping[str, Any], KnownRow]:  # Any: text and numbers
+        """Return the columns that differ, `task` the last of them, and the row to remember once they are written.
+
+        Only these are written, so that few indexes are touched. With a cipher the idempotency key is always one of
+        them: the old one may not be encrypted.
+        """
+        known = self._known.get(utf8(before.id))
+        kept = known.searched if known is not None and known.task is before else None
+        old = kept or self.searched(before)
+        new, text = self.searched(after), self.text(after)
+        columns = {name: new[at] for at, name in enumerate(SEARCHED) if at >= _FIXED and new[at] != old[at]}
+        if self.cipher is not None:
+            columns["idempotency_key"] = self.kept_key(after)
+        return {**columns, "task": text}, KnownRow(new[1], text, after, new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteTexts:
+    """The conversion of values into notes, and back."""
+
+    cipher: Cipher | None = None
+
+    def text(self, space: str, key: str, value: JSON) -> str:
+        """Return the JSON of a value, encrypted if there is a cipher."""
+        return self.sealed(space, key, json.dumps(value))
+
+    def value(self, space: str, key: str, text: str) -> JSON:
+        """Return the value of a note.
+
+        Raises:
+            StoreUnavailable: it cannot be read; the log has the reason.
+        """
+        try:
+            value: JSON = json.loads(self.opened(space, key, text))
+        except CipherError as error:
+            logger.error("a note of the store cannot be read: %s", error)
+            raise StoreUnavailable("the store has a note that cannot be read; see the log") from None
+        return value
+
+    def sealed(self, space: str, key: str, text: str) -> str:
+        """Return the JSON of a value, encrypted if there is a cipher."""
+        return text if self.cipher is None else self.cipher.seal(text, _NOTES, space, key)
+
+    def opened(self, space: str, key: str, text: str) -> str:
+        """Return the JSON of a value, decrypted if it was encrypted.
+
+        Raises:
+            CipherError: it cannot be decrypted.
+        """
+        return opened(self.cipher, text, _NOTES, space, key)
+
+
+def opened(cipher: Cipher | None, text: str, *names: str) -> str:
+    """Return a text of the store, decrypted if it was encrypted.
+
+    Raises:
+        CipherError: it cannot be decrypted.
+    """
+    if not is_sealed(text):
+        return text
+    if cipher is None:
+        raise CipherError("it is encrypted, and no keys are given")
+    return cipher.open(text, *names)
+
+
+def _dump(task: Task) -> str:
+    try:
+        return _TASK.dump_json(
+            task, exclude_defaults=task.tombstone, by_alias=True
+        ).decode()  # tombstones stay long, and are many
+    except PydanticSerializationError:  # half a surrogate pair somewhere in it, which JSON allows and UTF-8 does not
+        return utf8(json.dumps(_TASK.dump_python(task, mode="json", by_alias=True), ensure_ascii=False))
+
+
+def utf8(text: str) -> str:
+    """Return the text as every store can keep it: half a surrogate pair becomes a question mark, NUL its symbol."""
+    whole = text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return whole if "\0" not in whole else whole.replace("\0", "\u2400")  # PostgreSQL cannot keep it
+
+
+def micros(at: datetime) -> int:
+    """Return the time as columns have it."""
+    since = at - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def at_micros(number: int) -> datetime:
+    """Return the time of a column."""
+    return _EPOCH + timedelta(microseconds=number)
+
+
+def place_of(before: tuple[datetime, str] | None) -> tuple[int, str]:
+    """Return the row after which a list goes on, as the columns have it."""
+    return (END_OF_TIME, "") if before is None else (micros(before[0]), utf8(before[1]))
+
+
+def leaves_window(created: datetime, since: datetime | None, oldest: int | None) -> datetime | None:
+    """Return the time at which the oldest row of a cap's window, which moves with the clock, leaves it."""
+    return None if oldest is None or since is None else at_micros(oldest) + (created - since)
