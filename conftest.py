@@ -14,6 +14,7 @@ pytest_plugins = [
     "tests.support.dev_server",
     "tests.support.event_loop",
     "tests.support.google_engine",
+    "tests.support.postgres_server",
     "tests.support.processes",
     "tests.support.stepfunctions_engine",
     "tests.support.tokens",

@@ -15,8 +15,7 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
 from mcp_workflows.store.encryption import Cipher, new_key
-from mcp_workflows.store.protocol import CapReached, Caps, Count, Store
-from mcp_workflows.store.sqlite.store import SQLiteStore
+from mcp_workflows.store.protocol import CapReached, Caps, Count, Store, open_store
 from mcp_workflows.task import (
     CLOCKS_DIFFER,
     Task,
@@ -30,6 +29,7 @@ from mcp_workflows.task import (
     request_cancel,
 )
 from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task
+from tests.support.postgres_server import Postgres, new_schema
 
 CIPHER = Cipher([new_key(), new_key()])
 CAPPED: Sequence[tuple[str, bool, bool]] = (  # the cap; whether another owner, another tool counts too
@@ -41,10 +41,19 @@ CAPPED: Sequence[tuple[str, bool, bool]] = (  # the cap; whether another owner, 
 )
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.process)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new store."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/tasks.db"
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return server.url(new_schema())
+
+
 @pytest.fixture(params=[None, CIPHER], ids=["plain", "encrypted"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+def new_store(request: pytest.FixtureRequest, url: str) -> Callable[[], Store]:
     """Makes stores that share their rows: a second one is another replica, or the same one after a restart."""
-    return lambda: SQLiteStore(f"sqlite:///{tmp_path}/tasks.db", cipher=request.param)
+    return lambda: open_store(url, request.param)
 
 
 def _ended(task: Task) -> Task:

@@ -15,7 +15,8 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import AdapterBroke, EngineRefused, EngineUnavailable, ExecutionNotFound, StoreUnavailable
 from mcp_workflows.store.leases import LEASE, Leases
-from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.store.protocol import Store
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task, bind
 from mcp_workflows.tasks.maintenance import EVERY, RETENTION_PAGE, RETRY_AFTER, YOUNG, RetentionScan, retention_rounds
 from mcp_workflows.testing import make_task
@@ -65,7 +66,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def here() -> AsyncGenerator[Place]:
-    async with open_store("sqlite:///:memory:") as store:
+    async with SQLiteStore("sqlite:///:memory:", clock=lambda: place.now) as store:
         place = Place(store)
         for number in range(MANY):
             await place.add(f"h{number}", OLD - timedelta(seconds=number))
@@ -128,7 +129,7 @@ async def test_a_round_that_was_killed_goes_on_at_its_place_in_another_process_a
             await anyio.sleep_forever()
         return await here.look(task)
 
-    killed = RetentionScan(here.store, _Unreleased(here.store, lambda: here.now), stuck, lambda: here.now)
+    killed = RetentionScan(here.store, _Unreleased(here.store), stuck, lambda: here.now)
     async with anyio.create_task_group() as group:
         group.start_soon(killed.round)
         with anyio.fail_after(60):

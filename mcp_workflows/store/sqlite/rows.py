@@ -11,7 +11,7 @@ from mcp_workflows.task import Task
 _SHOWN: Final = slice(SEARCHED.index("status"), SEARCHED.index("due") + 1)
 INSERT: Final = f"INSERT INTO tasks ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608  # names of ours
 TRY: Final = f"SELECT {', '.join(COLUMNS)} FROM tasks LIMIT 0"  # noqa: S608  # names of ours
-_BY_ID: Final = "SELECT id, owner, task FROM tasks WHERE id = ? AND owner = ?"
+BY_ID: Final = "SELECT id, owner, task FROM tasks WHERE id = ? AND owner = ?"
 _BACKFILL: Final = "UPDATE tasks SET status = ?, updated = ?, due = ? WHERE rowid = ?"
 
 
@@ -21,7 +21,7 @@ def get(connection: sqlite3.Connection, rows: Rows, task_id: str, owner: str) ->
     Raises:
         StoreUnavailable: it is there, and cannot be read.
     """
-    return one(connection, rows, _BY_ID, task_id, owner)
+    return one(connection, rows, BY_ID, task_id, owner)
 
 
 def one(connection: sqlite3.Connection, rows: Rows, query: str, *values: str) -> Task | None:

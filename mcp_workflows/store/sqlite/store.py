@@ -27,6 +27,7 @@ import anyio.to_thread
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
+from mcp_workflows.store.flushes import Flushes
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
 from mcp_workflows.store.rows import AHEAD, END_OF_TIME, LAST_CHARACTER, NoteTexts, Rows, micros, place_of, utf8
 from mcp_workflows.store.secrets import KEY_SECRET
@@ -43,7 +44,7 @@ from mcp_workflows.store.sqlite.file import (
     write_ahead,
 )
 from mcp_workflows.store.sqlite.queries import CountedRows
-from mcp_workflows.store.sqlite.rows import TRY, get
+from mcp_workflows.store.sqlite.rows import BY_ID, TRY
 from mcp_workflows.task import Task
 
 T = TypeVar("T")
@@ -71,7 +72,6 @@ _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _IS_DAMAGED: Final = "the store's file is damaged: stop the server, restore the file from a backup, and start it again"
 INTEGRITY_EVERY: Final = 3600.0  # seconds from one look at the whole file to the next; at once if it may be damaged
 INTEGRITY_UP_TO: Final = 100 * 2**20  # bytes of the file: a thread reads them in about a second
-FAST_SYNC: Final = 0.001  # seconds
 _PAUSE: Final = 0.002  # seconds at most between two tries to get the lock
 _TURN: Final = 0.2  # seconds until a process that was stopped while it was next to write is passed by
 _BATCH_SECONDS: Final = 0.01  # of one transaction when many rows are changed
@@ -107,7 +107,6 @@ class SQLiteStore(Store):
         self._file, self._busy_timeout_ms = read_url(url, busy_timeout_ms)
         self._cipher = cipher
         self._rows = Rows()
-        self._syncing = anyio.Lock()
         self._sync_thread = anyio.CapacityLimiter(1)  # of its own: tools may keep all threads of the server busy
         self._notes = NoteTexts(cipher=cipher)
         self._path: Path | None = None
@@ -115,7 +114,8 @@ class SQLiteStore(Store):
         self._files: OpenFiles | None = None
         self._log: LogFile | None = None
         self._in_line = 0  # writes of this process that wait for the lock
-        self._flushes = True  # as the connection is set: each commit waits for the disk
+        self._flushes = Flushes()
+        self._is_durable = True  # as the connection is set: each commit waits for the disk
         self._damaged = False  # by all signs since the file was opened
         self._checked: float | None = None  # the time of the last check of the whole file, of the event loop's clock
 
@@ -141,11 +141,8 @@ class SQLiteStore(Store):
         self._opened, self._files = connection, OpenFiles(self._file, self._path)
         self._log = LogFile(self._path) if self._path else None
         self._counted = CountedRows()
-        self._unsynced = 0  # rows told by `create`, numbered, that may not be on disk
-        self._synced = 0  # of these
-        self._failed = 0  # likewise: they may never be on disk
-        self._sync_takes = 1.0  # seconds; a slow disk is fast now and then, when there is little to write
-        self._damaged, self._checked, self._flushes = False, None, True
+        self._flushes = Flushes()
+        self._damaged, self._checked, self._is_durable = False, None, True
         return self
 
     def _unlock(self, connection: sqlite3.Connection) -> None:
@@ -165,17 +162,17 @@ class SQLiteStore(Store):
         with anyio.CancelScope(shield=True):
             with suppress(StoreUnavailable):
                 await self.sync()  # others may keep the file open
-            async with self._syncing:
-                if self._log:
-                    self._log.close()
-                if self._opened:
-                    self._opened.close()
-                self._opened = self._log = None
+            await self._flushes.finish()
+            if self._log:
+                self._log.close()
+            if self._opened:
+                self._opened.close()
+            self._opened = self._log = None
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
         """Insert the row, or return the one that its idempotency key already has."""
 
-        is_doubtful = self._failed > self._synced
+        is_doubtful = self._flushes.is_doubtful
 
         def step(connection: sqlite3.Connection) -> Task:
             if is_doubtful and not rekey.empty_log(connection):  # what follows a part missing on disk is lost with it
@@ -184,39 +181,36 @@ class SQLiteStore(Store):
 
         row = await self._write(step, durable=durable or is_doubtful)
         is_found = row.id != task.id  # another process may have committed it, without a sync
-        self._unsynced += is_found or not durable
+        self._flushes.unsynced += is_found or not durable
         if is_doubtful:
-            self._synced = self._unsynced
+            self._flushes.succeed()
         return row
 
     async def sync(self, *, briefly: bool = False) -> bool:
         """Wait for the disk, for a slow one in a thread; one sync serves all whose rows were committed before it."""
         if self._opened is None:
             raise StoreUnavailable("the store is not open")
-        wanted, is_slow = self._unsynced, self._sync_takes >= FAST_SYNC
-        if briefly and is_slow and self._log is not None:
+        if self._log is None:
+            return True
+        if briefly and self._flushes.is_slow:
             return False
-        async with self._syncing:
-            if self._log is None or self._synced >= wanted:
-                return True
-            if self._failed >= wanted:  # the disk says so once, and a second sync would succeed
-                raise StoreUnavailable("the store got an error from its disk, and the task may be lost with the power")
-            covered = self._unsynced
-            try:
-                if is_slow:
-                    took = await anyio.to_thread.run_sync(self._log.sync, limiter=self._sync_thread)
-                else:
-                    took = self._log.sync()
-            except OSError as error:
-                self._failed = covered
-                raise StoreUnavailable(f"the store got an error from its disk: {error.strerror}") from error
-            self._sync_takes = max(took, self._sync_takes * 0.9)
-            self._synced = covered
+        await self._flushes.wait(self._flush)
         return True
+
+    async def _flush(self) -> float:
+        if self._log is None:
+            raise StoreUnavailable("the store is not open")
+        try:
+            if self._flushes.is_slow:
+                return await anyio.to_thread.run_sync(self._log.sync, limiter=self._sync_thread)
+            return self._log.sync()
+        except OSError as error:
+            raise StoreUnavailable(f"the store got an error from its disk: {error.strerror}") from error
 
     async def get(self, task_id: str, owner: str) -> Task | None:
         """Return the row, if it belongs to this owner."""
-        return await self._do(lambda connection: get(connection, self._rows, task_id, owner))
+        row = await self._do(lambda connection: connection.execute(BY_ID, (utf8(task_id), utf8(owner))).fetchone())
+        return None if row is None else self._rows.readable(row)
 
     async def change(
         self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
@@ -443,9 +437,9 @@ class SQLiteStore(Store):
         def guarded(connection: sqlite3.Connection) -> T:
             if self._damaged:
                 raise StoreUnavailable(_IS_DAMAGED)
-            if durable is not self._flushes:
+            if durable is not self._is_durable:
                 connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-                self._flushes = durable
+                self._is_durable = durable
             return step(connection)
 
         return await self._do(guarded, turns=self._log)

@@ -1,0 +1,341 @@
+"""The connections of a PostgreSQL store. asyncpg is used here alone, and imported when a store is made.
+
+A step is a function of one connection. It is shielded from cancellation, because asyncpg would open another connection
+to cancel a statement, and bounded by a time-out: when `run` returns, the step was done or was not. A connection that
+failed with anything but an error of the server is terminated; its later replies could belong to another statement.
+Source: https://magicstack.github.io/asyncpg/current/api/, https://github.com/MagicStack/asyncpg/issues/1069.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import anyio
+
+from mcp_workflows.errors import ConfigError, StoreError, StoreUnavailable, StoreUnusable
+
+T = TypeVar("T")
+Row: TypeAlias = tuple[Any, ...]  # Any: text, numbers and bytes, as the tables have them
+
+TIMEOUT: Final = 5.0  # seconds for one step, and to wait for a free connection
+MIGRATING: Final = 60.0  # seconds; another replica may do it, and tables may be large
+MOST_CONNECTIONS: Final = 8
+_SCHEMA: Final = "mcp_workflows"
+_STATEMENTS: Final = 100  # prepared ones that a connection keeps
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
+_PLACE: Final = re.compile(r"(?:[^@/]*@)?((?:\[[0-9A-Fa-f:.%]+\]|[\w.%-]*)(?::\d+)?(?:,[\w.%-]+(?::\d+)?)*)")
+_LIBPQ: Final = frozenset(
+    {"host", "port", "user", "password", "passfile", "dbname", "service", "target_session_attrs", "krbsrvname"}
+    | {"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslnegotiation", "sslpassword"}
+    | {"ssl_min_protocol_version", "ssl_max_protocol_version"}
+)
+_DENIED: Final = (StoreUnusable, "rejects the user or the password")
+_READ_ONLY: Final = (StoreUnavailable, "can only be read: it is a standby, or set to read-only")
+_TROUBLE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
+    "28000": _DENIED,
+    "28P01": _DENIED,
+    "3D000": (StoreUnusable, "cannot be opened: there is no such database"),
+    "3F000": (StoreUnavailable, "has lost its schema"),
+    "42501": (StoreUnusable, "denies its user a right: grant CREATE on the database, or all rights on the schema"),
+    "42P01": (StoreUnavailable, "has lost a table"),
+    "25006": _READ_ONLY,
+    "53100": (StoreUnavailable, "has no room left on its disk"),
+    "53300": (StoreUnavailable, "has no free connection (max_connections)"),
+    "54000": (StoreUnavailable, "cannot keep a text as long as this"),
+    "55P03": (StoreUnavailable, "is locked by another process"),
+    "57014": (StoreUnavailable, "has cancelled a statement that took too long"),
+    "57P03": (StoreUnavailable, "is starting or stopping"),
+}
+"""Error codes of the server: the error while the store is being opened, and its text.
+
+Source: https://www.postgresql.org/docs/current/errcodes-appendix.html.
+"""
+
+_LOST: Final = ("08", "57P01", "57P02", "57P03")  # the beginnings of codes after which the connection is closed
+_AGAIN: Final = ("40001", "40P01")  # serialization failure, deadlock: nothing was done
+
+
+class _Native(Protocol):
+    """The parts of asyncpg's `Connection` in use here."""
+
+    async def execute(self, query: str, *values: object) -> str: ...
+    async def executemany(self, query: str, values: Sequence[Sequence[object]]) -> None: ...
+    async def fetch(self, query: str, *values: object) -> Sequence[Row]: ...
+    def is_closed(self) -> bool: ...
+    def is_in_transaction(self) -> bool: ...
+    def terminate(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The database and the schema of a store, from its URL."""
+
+    url: str  # for asyncpg, with the password
+    shown: str  # without user and password
+    schema: str
+    statements: int
+
+    @classmethod
+    def of(cls, url: str) -> Place:
+        """Read a URL; no message shows it, because it may hold a password.
+
+        Raises:
+            ConfigError: it is not as `PostgresStore` says.
+        """
+        parts = urlsplit(url)
+        netloc = _PLACE.fullmatch(parts.netloc)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if netloc is None or parts.fragment or "@" in parts.path + parts.query:
+            raise ConfigError(
+                "the URL of the store cannot be read: write postgresql://user:password@host:5432/database, with "
+                "special characters of user and password percent-encoded"
+            )
+        schema = options.pop("schema", _SCHEMA)
+        if not _NAME.fullmatch(schema):
+            raise ConfigError("the store's schema= must be a lower-case name: letters, digits and _, at most 63")
+        statements = options.pop("statement_cache_size", str(_STATEMENTS))
+        if not statements.isdecimal():
+            raise ConfigError("the store's statement_cache_size= must be a whole number; 0 for PgBouncer before 1.21")
+        if unknown := sorted(options.keys() - _LIBPQ):
+            raise ConfigError(f"the store's URL has an unknown option: {', '.join(unknown)}")
+        place = parts._replace(query=urlencode(options)).geturl()
+        host = netloc[1] or options.get("host", "localhost")
+        return cls(url=place, shown=f"{host}{parts.path}", schema=schema, statements=int(statements))
+
+
+class Session:
+    """One connection while a step has it. `@name` in a statement is a table of the store's schema."""
+
+    def __init__(self, native: _Native, schema: str) -> None:
+        """Wrap an open connection."""
+        self._native = native
+        self._prefix = f'"{schema}".'
+        self.schema = schema
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the server or we closed it."""
+        return self._native.is_closed()
+
+    async def fetch(self, query: str, *values: object) -> Sequence[Row]:
+        """Return all rows of a statement."""
+        return await self._native.fetch(query.replace("@", self._prefix), *values)
+
+    async def row(self, query: str, *values: object) -> Row | None:
+        """Return the first row of a statement; None: it has none."""
+        found = await self.fetch(query, *values)
+        return found[0] if found else None
+
+    async def many(self, query: str, values: Sequence[Sequence[object]]) -> None:
+        """Run one statement for each of these values."""
+        await self._native.executemany(query.replace("@", self._prefix), values)
+
+    async def script(self, statements: str) -> None:
+        """Run statements without values in one round trip."""
+        await self._native.execute(statements.replace("@", self._prefix))
+
+    @asynccontextmanager
+    async def transaction(self, first: str = "") -> AsyncGenerator[None]:
+        """Run a transaction; `first` is sent together with BEGIN."""
+        await self.script(f"BEGIN; {first}")
+        try:
+            yield
+        except Exception:
+            if not self.is_closed:
+                await self.script("ROLLBACK")
+            raise
+        await self.script("COMMIT")
+
+    def is_reusable(self) -> bool:
+        """True if nothing of a step is left in it."""
+        return not self._native.is_closed() and not self._native.is_in_transaction()
+
+    def terminate(self) -> None:
+        """Close it at once."""
+        self._native.terminate()
+
+    async def close(self) -> None:
+        """Say goodbye to the server."""
+        with anyio.move_on_after(1):
+            await self._native.close()
+
+
+Step: TypeAlias = Callable[[Session], Awaitable[T]]
+
+
+class Connections:
+    """A few connections, of which the one that was used last is used next."""
+
+    def __init__(self, place: Place) -> None:
+        """Import asyncpg; connect to nothing yet.
+
+        Raises:
+            ConfigError: asyncpg is not installed.
+        """
+        try:
+            self._asyncpg: Any = import_module("asyncpg")  # Any: it has no types
+        except ImportError:
+            raise ConfigError("a store on PostgreSQL needs: pip install 'mcp-workflows[postgres]'") from None
+        self._place = place
+        self._idle: list[Session] = []
+        self._turns = anyio.Semaphore(MOST_CONNECTIONS)
+        self._is_open = False
+        native = (self._asyncpg.PostgresError, self._asyncpg.InterfaceError, self._asyncpg.InternalClientError)
+        self._failures: tuple[type[Exception], ...] = (OSError, *native)
+
+    async def open(self, step: Step[T]) -> T:
+        """Connect, and do the first step.
+
+        Raises:
+            StoreUnusable: the server refuses us.
+            StoreUnavailable: it cannot be reached, or not now.
+        """
+        self._is_open = True
+        try:
+            return await self._while_lost(step, MIGRATING)
+        except self._failures as error:
+            self._is_open = False
+            raise self._translated(error, opening=True) from None
+        except BaseException:
+            self._is_open = False
+            self._drop_idle()
+            raise
+
+    async def close(self) -> None:
+        """Close all connections; steps that are under way end first, each closes its own."""
+        self._is_open = False
+        while self._idle:
+            with suppress(*self._failures):
+                await self._idle.pop().close()
+
+    async def run(self, step: Step[T], *, seconds: float = TIMEOUT) -> T:
+        """Do one step; once more if its connection was lost, so it must find out what it has done already.
+
+        Raises:
+            StoreUnavailable: it could not be done, or its outcome is unknown.
+        """
+        try:
+            return await self._while_lost(step, seconds)
+        except self._failures as error:
+            raise self._translated(error, opening=False) from error
+
+    async def connect(self) -> Session:
+        """Open a connection that its caller keeps and closes.
+
+        Raises:
+            StoreUnavailable: the server cannot be reached.
+        """
+        if not self._is_open:
+            raise StoreUnavailable("the store is not open")
+        try:
+            with anyio.fail_after(TIMEOUT, shield=True):
+                return await self._connect()
+        except self._failures as error:
+            raise self._translated(error, opening=False) from error
+
+    async def alone(self, session: Session, step: Step[T]) -> T:
+        """Do one step on a connection of the caller's; it is closed if that fails.
+
+        Raises:
+            StoreUnavailable: it failed, or its outcome is unknown.
+        """
+        try:
+            with anyio.fail_after(TIMEOUT, shield=True):
+                return await step(session)
+        except self._failures as error:
+            session.terminate()
+            raise self._translated(error, opening=False) from error
+
+    async def _while_lost(self, step: Step[T], seconds: float) -> T:
+        try:
+            return await self._turn(step, seconds)
+        except self._failures as error:
+            state = getattr(error, "sqlstate", None) or ""
+            if state not in _AGAIN and not self._is_lost(error):
+                raise
+            if state not in _AGAIN:
+                self._drop_idle()  # the same has probably happened to them
+        return await self._turn(step, seconds)
+
+    def _is_lost(self, error: Exception) -> bool:
+        if isinstance(error, self._asyncpg.PostgresError):
+            return str(getattr(error, "sqlstate", "")).startswith(_LOST)
+        return not isinstance(error, TimeoutError | ValueError)
+
+    async def _turn(self, step: Step[T], seconds: float) -> T:
+        if not self._is_open:
+            raise StoreUnavailable("the store is not open")
+        try:
+            with anyio.fail_after(seconds):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(f"the store's {MOST_CONNECTIONS} connections are all in use") from None
+        try:
+            return await self._once(step, seconds)
+        finally:
+            self._turns.release()
+
+    async def _once(self, step: Step[T], seconds: float) -> T:
+        session: Session | None = None
+        is_whole = False
+        try:
+            with anyio.fail_after(seconds, shield=True):
+                while self._idle and session is None:
+                    session = self._idle.pop()
+                    session = None if session.is_closed else session
+                session = session or await self._connect()
+                done = await step(session)
+            is_whole = True
+            return done
+        except self._failures as error:
+            is_whole = isinstance(error, self._asyncpg.PostgresError) and not self._is_lost(error)
+            raise
+        except Exception:  # of the step's own: a cap, the function of a change
+            is_whole = True
+            raise
+        finally:
+            if session is not None and is_whole and self._is_open and session.is_reusable():
+                self._idle.append(session)
+            elif session is not None:
+                session.terminate()
+
+    async def _connect(self) -> Session:
+        try:
+            native = await self._asyncpg.connect(
+                self._place.url,
+                timeout=TIMEOUT,
+                statement_cache_size=self._place.statements,
+                server_settings={"application_name": "mcp-workflows"},
+            )
+        except ValueError as error:  # asyncpg's message may quote the URL
+            raise StoreUnusable(f"the store's URL or its TLS files cannot be used ({type(error).__name__})") from None
+        return Session(native, self._place.schema)
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().terminate()
+
+    def _translated(self, error: Exception, *, opening: bool) -> StoreError:
+        state = getattr(error, "sqlstate", None)
+        name = type(error).__name__ if state is None else f"{type(error).__name__}, {state}"
+        kind: type[StoreError]
+        if isinstance(error, TimeoutError):
+            kind, text = StoreUnavailable, "gives no answer in time"
+        elif isinstance(error, OSError):
+            kind, text = StoreUnavailable, f"cannot be reached ({error.strerror or name})"
+        elif isinstance(error, self._asyncpg.TargetServerAttributeNotMatched):
+            kind, text = _READ_ONLY
+        elif state is None or state.startswith("08") or state in {"57P01", "57P02"}:
+            kind, text = StoreUnavailable, f"has closed the connection ({name})"
+        else:
+            kind, text = _TROUBLE.get(state, (StoreUnavailable, f"failed ({name})"))
+        if opening:
+            return kind(f"the store at {self._place.shown} {text}")
+        return StoreUnavailable(f"the store {text}")

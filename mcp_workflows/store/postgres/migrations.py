@@ -1,0 +1,112 @@
+"""The tables of a PostgreSQL store. Each entry of `MIGRATIONS` brings them from one version to the next.
+
+Times are whole microseconds since 1970, UTC, as in SQLite, but for leases, which go by the server's clock. Text is
+compared byte by byte (`COLLATE "C"`), whatever the database's locale. `task` is text rather than jsonb, which refuses
+`\\u0000`; it may be encrypted, too.
+
+A migration only adds (a table, a nullable column, an index): the version before runs on the tables of this one. What it
+no longer needs is dropped two versions later, with `OLDEST` raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from mcp_workflows.errors import StoreUnusable
+from mcp_workflows.store.postgres.connections import Session
+
+MIGRATIONS: Final[Sequence[str]] = (
+    """
+    CREATE TABLE @tasks (
+        id text COLLATE "C" PRIMARY KEY, owner text COLLATE "C" NOT NULL, tool text COLLATE "C" NOT NULL,
+        engine text COLLATE "C" NOT NULL, idempotency_key text COLLATE "C", created bigint NOT NULL, expires bigint,
+        attempts int NOT NULL, bound bool NOT NULL, ended bool NOT NULL, tombstone bool NOT NULL,
+        status text COLLATE "C" NOT NULL, updated bigint NOT NULL, due bigint, unanswered text COLLATE "C",
+        unanswered_until bigint, task text NOT NULL, version bigint NOT NULL DEFAULT 1
+    ) WITH (fillfactor = 80);
+    CREATE UNIQUE INDEX tasks_key ON @tasks (owner, tool, idempotency_key) WHERE idempotency_key IS NOT NULL;
+    CREATE INDEX tasks_unbound ON @tasks (engine, attempts, created, id)
+        WHERE NOT bound AND NOT ended AND NOT tombstone;
+    CREATE INDEX tasks_expires ON @tasks (tombstone, expires) WHERE expires IS NOT NULL;
+    CREATE INDEX tasks_created ON @tasks (created DESC, id) WHERE NOT tombstone;
+    CREATE INDEX tasks_owner ON @tasks (owner, created, id) WHERE NOT tombstone;
+    CREATE INDEX tasks_live ON @tasks (owner, tool, expires) WHERE NOT ended AND NOT tombstone;
+    CREATE INDEX tasks_open ON @tasks (tool, created, id) INCLUDE (expires, engine) WHERE NOT ended AND NOT tombstone;
+    CREATE INDEX tasks_working ON @tasks (created DESC, id) WHERE NOT ended AND NOT tombstone;
+    CREATE INDEX tasks_made_by ON @tasks (owner, created);
+    CREATE INDEX tasks_made_with ON @tasks (tool, created);
+    CREATE INDEX tasks_due ON @tasks (engine, due, id) WHERE due IS NOT NULL;
+    CREATE INDEX tasks_unanswered ON @tasks (unanswered, created, id) WHERE unanswered IS NOT NULL;
+    CREATE INDEX tasks_census ON @tasks (tool, engine, status) INCLUDE (created, updated, expires) WHERE NOT tombstone;
+    CREATE TABLE @notes (
+        space text COLLATE "C", key text COLLATE "C", value text NOT NULL, until bigint NOT NULL,
+        PRIMARY KEY (space, key)
+    );
+    CREATE INDEX notes_until ON @notes (until);
+    CREATE TABLE @leases (name text COLLATE "C" PRIMARY KEY, holder text NOT NULL, until timestamptz NOT NULL);
+    CREATE TABLE @secrets (name text COLLATE "C" PRIMARY KEY, value bytea NOT NULL);
+    """,
+)
+OLDEST: Final = 1  # the oldest version of the program that runs on these tables
+_LOCK: Final = 0x6D637077  # "mcpw": the advisory lock of migrations in a database
+_FOUND: Final = """
+    SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
+        EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1),
+        (SELECT count(*) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+            JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = $1 AND c.relname = 'migrations' AND a.attname IN ('version', 'oldest')) = 2,
+        current_setting('server_encoding')
+"""
+
+
+async def migrate(session: Session, schema: str) -> None:
+    """Bring the tables to our version, in one transaction, while other replicas wait.
+
+    Tables of our version or a newer one need no right but to read and write them.
+
+    Raises:
+        StoreUnusable: the schema is another program's, or needs a newer version of this one.
+    """
+    if await _version(session, schema) >= len(MIGRATIONS):
+        return
+    async with session.transaction(f"SELECT pg_advisory_xact_lock({_LOCK})"):
+        has_schema, *_ = await _found(session, schema)
+        if not has_schema:
+            await session.script(f'CREATE SCHEMA "{schema}"')
+        version = await _version(session, schema)
+        if not version:
+            await session.script("CREATE TABLE @migrations (version int PRIMARY KEY, oldest int NOT NULL)")
+        for number, statements in enumerate(MIGRATIONS[version:], version + 1):
+            await session.script(statements)
+            await session.script(f"INSERT INTO @migrations VALUES ({number}, {OLDEST})")
+
+
+async def _found(session: Session, schema: str) -> tuple[bool, bool, bool, str]:
+    found = await session.row(_FOUND, schema)
+    if found is None:
+        raise StoreUnusable("the database lists no schemas")
+    has_schema, has_tables, is_ours, encoding = found
+    return has_schema, has_tables, is_ours, encoding
+
+
+async def _version(session: Session, schema: str) -> int:
+    """Return the version of the tables; 0: there are none."""
+    _, has_tables, is_ours, encoding = await _found(session, schema)
+    if encoding != "UTF8":
+        raise StoreUnusable(f"the database of the store has the encoding {encoding}: it needs UTF8")
+    if not has_tables:
+        return 0
+    if not is_ours:
+        raise StoreUnusable(
+            f"the schema {schema} of the database has tables of another program: name another one, "
+            "postgresql://...?schema=NAME"
+        )
+    last = await session.row("SELECT version, oldest FROM @migrations ORDER BY version DESC LIMIT 1")
+    version, oldest = last or (0, 0)
+    if oldest > len(MIGRATIONS):
+        raise StoreUnusable(
+            f"the store's tables have version {version} and need at least version {oldest}, this mcp-workflows knows "
+            f"version {len(MIGRATIONS)}: install a newer mcp-workflows, or name another schema"
+        )
+    return int(version)

@@ -1,0 +1,354 @@
+"""The statements of a PostgreSQL store; each function is one step on an open connection.
+
+`@name` is a table of the store's schema. Text is given as `utf8` makes it, times as `micros` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any, Final
+
+from mcp_workflows.errors import StoreUnavailable
+from mcp_workflows.store.encryption import Cipher
+from mcp_workflows.store.postgres.connections import Session
+from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps
+from mcp_workflows.store.rows import (
+    AHEAD,
+    COLUMNS,
+    LEFT_FOR,
+    KnownRow,
+    NoteTexts,
+    Rows,
+    leaves_window,
+    micros,
+    utf8,
+)
+from mcp_workflows.store.secrets import is_mark, mark_of, new_mark, new_secret, read_secret
+from mcp_workflows.task import CLOCKS_DIFFER, Task, expire
+
+BATCH: Final = 200  # rows of one transaction at most, when many are changed
+_LOSSES: Final = 3  # races with other writers, before a row is locked
+_EVER: Final = -(2**63)
+_FIXED: Final = 3  # columns from the front that no change may touch
+
+_ROW: Final = "SELECT id, owner, task FROM @tasks"
+_LIVE: Final = "NOT ended AND NOT tombstone AND (expires IS NULL OR expires > {now})"
+_LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"  # of this statement's commit alone
+_NOW_LAZILY: Final = "SET LOCAL synchronous_commit = off;"
+FLUSH: Final = "SELECT pg_logical_emit_message(true, 'mcp-workflows', '')"  # a commit on disk has all before it there
+
+GET: Final = f"{_ROW} WHERE id = $1 AND owner = $2"
+_VERSION: Final = "SELECT id, owner, task, version FROM @tasks WHERE id = $1 AND owner = $2"
+_GIVEN: Final = ", ".join(f"${at}" for at in range(1, len(COLUMNS) + 1))
+_INSERT: Final = f"INSERT INTO @tasks ({', '.join(COLUMNS)}) SELECT {_GIVEN}"
+_THERE: Final = f"{_ROW} WHERE id = $1 OR (owner = $2 AND tool = $3 AND idempotency_key = ANY($4::text[]))"
+_DELETE: Final = "DELETE FROM @tasks WHERE id = $1 AND version = $2 RETURNING 1"
+UNANSWERED: Final = f"""
+    {_ROW} WHERE unanswered = $1 AND unanswered_until > $2 AND NOT tombstone ORDER BY created, id LIMIT 100
+"""
+UNBOUND: Final = f"""
+    {_ROW} WHERE NOT bound AND NOT ended AND NOT tombstone AND engine = $1
+    AND (created < $2 OR created > $3) ORDER BY attempts, created, id LIMIT $4
+"""
+EVERYONES: Final = f"""
+    {_ROW} WHERE NOT tombstone AND created < $1 AND ($2::text IS NULL OR tool = $2)
+    AND ($3::text IS NULL OR engine = $3) ORDER BY created DESC, id LIMIT $4
+"""
+EVERYONES_LIVE: Final = EVERYONES.replace("WHERE", "WHERE NOT ended AND")
+OWNED_BY: Final = f"""
+    {_ROW} WHERE NOT tombstone AND owner = $1 AND (created, id) < ($2, $3)
+    AND (expires IS NULL OR expires > $4) ORDER BY created DESC, id DESC LIMIT $5
+"""
+OF_TOOLS: Final = f"""
+    SELECT id, owner, task FROM unnest($1::text[]) AS wanted, LATERAL (
+        SELECT * FROM @tasks WHERE tool = wanted COLLATE "C" AND (created, id) < ($2, $3)
+        AND {_LIVE.format(now="$4")} ORDER BY created DESC, id DESC LIMIT $5
+    ) AS found ORDER BY created DESC, id DESC LIMIT $5
+"""
+LONGEST_LIVE: Final = f"""
+    {_ROW} WHERE ($1::text IS NULL OR owner = $1) AND ($2::text IS NULL OR tool = $2)
+    AND {_LIVE.format(now="$3")} ORDER BY created, id LIMIT $4
+"""
+OF_OTHERS: Final = f"{_ROW} WHERE id = $1 AND NOT tombstone AND tool = ANY($2::text[])"
+DUE: Final = f"{_ROW} WHERE engine = $1 AND due <= $2 ORDER BY due, id LIMIT $3"
+FIND: Final = f"{_ROW} WHERE NOT tombstone AND id >= $1 AND id < $2 ORDER BY id LIMIT $3"
+COUNTS: Final = """
+    SELECT tool, engine, status, count(*), min(created), min(updated) FROM @tasks
+    WHERE NOT tombstone AND (expires IS NULL OR expires > $1) GROUP BY tool, engine, status
+"""
+LIVE_COUNTS: Final = f"""
+    SELECT tool, engine, count(*) FROM @tasks WHERE {_LIVE.format(now="$1")} GROUP BY tool, engine ORDER BY tool, engine
+"""
+OWNER: Final = """
+    SELECT 1 FROM @tasks WHERE NOT tombstone AND owner LIKE $1 ESCAPE '' AND owner NOT LIKE $2 ESCAPE '' LIMIT 1
+"""
+TRY: Final = f"SELECT {', '.join(COLUMNS)} FROM @tasks LIMIT 0"
+LEASE: Final = f"""
+    INSERT INTO @leases AS kept SELECT $1, $2, clock_timestamp() + $3::interval FROM {_LAZILY}
+    ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+    WHERE kept.holder = excluded.holder OR kept.until <= clock_timestamp() OR ($3::interval > interval '0'
+    AND kept.until > excluded.until + interval '{CLOCKS_DIFFER.total_seconds()} seconds') RETURNING 1
+"""
+_FORGET: Final = """
+    DELETE FROM @tasks WHERE id IN (
+        SELECT id FROM @tasks WHERE tombstone AND expires < $1 ORDER BY expires LIMIT $2 FOR UPDATE SKIP LOCKED
+    ) RETURNING 1
+"""
+_DROP: Final = """
+    DELETE FROM @notes WHERE (space, key) IN (
+        SELECT space, key FROM @notes WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED
+    ) RETURNING 1
+"""
+_EXPIRED: Final = f"""
+    {_ROW} WHERE NOT tombstone AND expires <= $1 AND (due IS NULL OR expires <= $2)
+    ORDER BY expires LIMIT $3 FOR UPDATE SKIP LOCKED
+"""
+_BURY: Final = (
+    f"UPDATE @tasks SET {', '.join(f'{name} = ${n + 2}' for n, name in enumerate(COLUMNS[_FIXED:]))}, "
+    "version = version + 1 WHERE id = $1"
+)
+_BURY_UNREAD: Final = """
+    UPDATE @tasks SET tombstone = true, due = NULL, task = '', version = version + 1 WHERE id = ANY($1::text[])
+"""
+NOTE: Final = "SELECT value FROM @notes WHERE space = $1 AND key = $2"
+NOTES_UNDER: Final = """
+    SELECT key, value FROM @notes WHERE space = $1 AND key >= $2 AND starts_with(key, $2) ORDER BY key
+"""
+_SAVE_NOTE: Final = "INSERT INTO @notes (space, key, value, until) SELECT $1, $2, $3, $4"
+_PUT: Final = "ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, until = excluded.until"
+_SECRET: Final = "SELECT value FROM @secrets WHERE name = $1"
+SECRETS: Final = "SELECT name, value FROM @secrets"
+_MAKE_SECRET: Final = "INSERT INTO @secrets (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+
+_CAPPED: Final[Mapping[str, str]] = {
+    "live_of_owner": f"owner = $1 AND {_LIVE.format(now='$3')}",
+    "live_of_tool": f"tool = $2 AND {_LIVE.format(now='$3')}",
+    "live_of_owner_and_tool": f"owner = $1 AND tool = $2 AND {_LIVE.format(now='$3')}",
+    "created_of_owner": f"owner = $1 AND created > $4 AND created <= $3 + {AHEAD}",
+    "created_of_tool": f"tool = $2 AND created > $4 AND created <= $3 + {AHEAD}",
+}
+"""By field of `Caps`: the rows counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """The parts of a write that encrypts: it fails unless the key's mark is there, and keeps it until its commit.
+
+    So `rekey` cannot retire a key between a write and its commit: it deletes marks first, which waits for writes.
+    """
+
+    cipher: Cipher | None
+
+    def statement(self, write: str, *, durable: bool = True, where: str = "") -> str:
+        """Return a write `... SELECT ...` or `UPDATE ... SET ...`, followed by its sources and a condition."""
+        sources = [] if durable else [_LAZILY]
+        if self.cipher is not None:
+            write = f"WITH mark AS (SELECT FROM @secrets WHERE name = '{mark_of(self.cipher)}' FOR KEY SHARE) {write}"
+            sources.append("mark")
+        return f"{write} {'FROM ' if sources else ''}{', '.join(sources)} {where}"
+
+    async def put(self, session: Session) -> None:
+        """Put the mark there, if it was not or is no more; in a transaction it is kept until the commit."""
+        if self.cipher is None:
+            return
+        kept = f"SELECT 1 FROM @secrets WHERE name = '{mark_of(self.cipher)}' FOR KEY SHARE"
+        if await session.row(kept) is None:
+            await session.fetch(_MAKE_SECRET, mark_of(self.cipher), new_mark(self.cipher))
+
+
+async def create(session: Session, rows: Rows, task: Task, caps: Caps, *, durable: bool) -> Task:
+    """Insert the row, or return the one that its idempotency key has, or that a lost connection has inserted.
+
+    With caps, creates under the same caps wait for each other, but not for each other's flush to disk.
+
+    Raises:
+        CapReached: there are as many as there may be.
+    """
+    if caps == NO_CAPS:
+        plain_key = rows.cipher is not None and task.idempotency_key is not None  # perhaps from before the encryption
+        found = await _there(session, rows, task) if plain_key else None
+        return found or await _insert(session, rows, task, durable=durable)
+    async with session.transaction(f"{_NOW_LAZILY} {_locks(session, task, caps)}"):
+        found = await _there(session, rows, task)
+        if found is None:
+            await _check(session, task, caps)
+            found = await _insert(session, rows, task, durable=True)
+    if durable:
+        await session.fetch(FLUSH)
+    return found
+
+
+async def _insert(session: Session, rows: Rows, task: Task, *, durable: bool) -> Task:
+    marked = Marked(cipher=rows.cipher)
+    query = marked.statement(_INSERT, durable=durable, where="ON CONFLICT DO NOTHING RETURNING 1")
+    for _ in range(_LOSSES):
+        if await session.row(query, *rows.whole(task)) is not None:
+            return task
+        if (found := await _there(session, rows, task)) is not None:
+            return found
+        await marked.put(session)
+    raise StoreUnavailable("the store cannot tell whether an idempotency key is free; try again")
+
+
+async def _there(session: Session, rows: Rows, task: Task) -> Task | None:
+    """Return the row itself, or that of its idempotency key; with a cipher also one from before the encryption."""
+    kept = rows.kept_key(task)
+    keys = [] if kept is None or task.idempotency_key is None else list({kept, utf8(task.idempotency_key)})
+    for row in await session.fetch(_THERE, utf8(task.id), utf8(task.owner), utf8(task.tool), keys):
+        found = rows.readable(tuple(row))
+        if found.id == task.id or utf8(found.idempotency_key or "") == utf8(task.idempotency_key or ""):
+            return found  # else a client has sent a text like a digest
+    return None
+
+
+def _locks(session: Session, task: Task, caps: Caps) -> str:
+    """Return statements that let no other process create under the same caps until the commit; sorted: no deadlocks."""
+    capped = [name for name in _CAPPED if getattr(caps, name) is not None]
+    names = {f"owner {utf8(task.owner)}" for name in capped if "owner" in name}
+    names |= {f"tool {utf8(task.tool)}" for name in capped if name.endswith("of_tool")}
+    digests = (blake2b(f"{session.schema} {name}".encode(), digest_size=8).digest() for name in names)
+    keys = sorted(int.from_bytes(digest, "big", signed=True) for digest in digests)
+    return " ".join(f"SELECT pg_advisory_xact_lock({key});" for key in keys)
+
+
+async def _check(session: Session, task: Task, caps: Caps) -> None:
+    since = _EVER if caps.since is None else micros(caps.since)
+    values = (utf8(task.owner), utf8(task.tool), micros(task.created), since)
+    given = "WITH given AS (SELECT $1::text, $2::text, $3::bigint, $4::bigint)"  # no condition has all of them
+    for name, condition in _CAPPED.items():
+        cap: int | None = getattr(caps, name)
+        if cap is None:
+            continue
+        is_window = name.startswith("created")
+        order = "ORDER BY created DESC" if is_window else ""
+        query = f"{given} SELECT created FROM @tasks WHERE {condition} {order} LIMIT 1 OFFSET {max(cap - 1, 0)}"
+        found = await session.row(query, *values) if cap > 0 else (None,)
+        if found is not None:
+            again = leaves_window(task.created, caps.since, found[0]) if is_window else None
+            raise CapReached(name, again=again)
+
+
+class Change:
+    """One change of a row: optimistic, so that no transaction is open while Python runs.
+
+    It may be done again after a lost connection: a row that already has the text of the last attempt is its result.
+    """
+
+    def __init__(
+        self, rows: Rows, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool
+    ) -> None:
+        """`change` is the pure function."""
+        self._rows = rows
+        self._names = utf8(task_id), utf8(owner)
+        self._change = change
+        self._durable = durable
+        self._marked = Marked(cipher=rows.cipher)
+        self._attempt: KnownRow | None = None
+
+    async def apply(self, session: Session) -> Task | None:
+        """Apply the function until nobody else changes the row in between; at last with the row locked."""
+        for _ in range(_LOSSES):
+            is_done, task = await self._apply(session, "")
+            if is_done:
+                return task
+            await self._marked.put(session)
+        async with session.transaction("" if self._durable else _NOW_LAZILY):
+            await self._marked.put(session)
+            is_done, task = await self._apply(session, "FOR UPDATE")
+        if not is_done:
+            raise StoreUnavailable("the store cannot change a row that others change all the time; try again")
+        return task
+
+    async def _apply(self, session: Session, lock: str) -> tuple[bool, Task | None]:
+        row = await session.row(f"{_VERSION} {lock}", *self._names)
+        if row is None:
+            return True, None
+        *found, version = row
+        if self._attempt is not None and self._attempt.text == found[2]:
+            return True, self._attempt.task
+        before = self._rows.readable((found[0], found[1], found[2]))
+        after = self._change(before)
+        if after is before:
+            return True, after
+        if after is None:
+            return await session.row(_DELETE, self._names[0], version) is not None, None
+        columns, self._attempt = self._rows.changed(before, after)
+        names = "".join(f"{name} = ${at}, " for at, name in enumerate(columns, 3))
+        query = self._marked.statement(
+            f"UPDATE @tasks SET {names}version = version + 1",
+            durable=self._durable,
+            where="WHERE id = $1 AND version = $2 RETURNING 1",
+        )
+        is_done = await session.row(query, self._names[0], version, *columns.values()) is not None
+        if is_done:
+            self._rows.keep(self._names[0], self._attempt)
+        return is_done, after
+
+
+async def forget(session: Session, before: datetime) -> int:
+    """Drop a batch of old tombstones; return their number."""
+    return len(await session.fetch(_FORGET, micros(before), BATCH))
+
+
+async def drop_notes(session: Session, now: datetime) -> int:
+    """Drop a batch of notes whose time is over; return their number."""
+    return len(await session.fetch(_DROP, micros(now), BATCH))
+
+
+async def expire_rows(session: Session, rows: Rows, now: datetime) -> int:
+    """Make tombstones of a batch of expired rows that nobody else has locked; return their number.
+
+    An unreadable row loses its content, too: its idempotency key starts nothing again either.
+    """
+    buried: list[Sequence[Any]] = []  # Any: text and numbers
+    unread: list[str] = []
+    async with session.transaction(_NOW_LAZILY):
+        expired = await session.fetch(_EXPIRED, micros(now), micros(now - LEFT_FOR), BATCH)
+        for row in expired:
+            task = rows.read(tuple(row))
+            if task is None:
+                unread.append(row[0])
+            else:
+                gone = expire(task)
+                buried.append((row[0], *rows.searched(gone)[_FIXED:], rows.text(gone)))
+        if buried:
+            await Marked(cipher=rows.cipher).put(session)
+            await session.many(_BURY, buried)
+        if unread:
+            await session.fetch(_BURY_UNREAD, unread)
+    return len(expired)
+
+
+async def save_note(session: Session, notes: NoteTexts, note: tuple[str, str, str, int], *, replace: bool) -> str:
+    """Keep the text of a note; return the one that is there from now on."""
+    marked = Marked(cipher=notes.cipher)
+    query = marked.statement(_SAVE_NOTE, where=f"{_PUT if replace else 'ON CONFLICT DO NOTHING'} RETURNING value")
+    for _ in range(_LOSSES):
+        found = await session.row(query, *note) or await session.row(NOTE, *note[:2])
+        if found is not None and not (replace and found[0] != note[2]):
+            return str(found[0])
+        await marked.put(session)
+    raise StoreUnavailable("the store has a note that comes and goes; try again")
+
+
+async def secret(session: Session, cipher: Cipher | None, name: str) -> bytes:
+    """Return 32 random bytes under this name, made once."""
+    found = await session.row(_SECRET, name)
+    if found is None:
+        async with session.transaction():
+            await Marked(cipher=cipher).put(session)
+            await session.fetch(_MAKE_SECRET, name, new_secret(cipher, name))
+        found = await session.row(_SECRET, name)
+    if found is None:
+        raise StoreUnavailable("the store has lost a secret")
+    return read_secret(cipher, name, found[0])
+
+
+async def retire(session: Session, cipher: Cipher) -> None:
+    """Forget the marks of all keys but the first: nothing is encrypted with them any more."""
+    for name, _ in await session.fetch(SECRETS):
+        if is_mark(name) and name != mark_of(cipher):
+            await session.fetch("DELETE FROM @secrets WHERE name = $1", name)

@@ -1,0 +1,84 @@
+"""Re-encryption of a PostgreSQL store with the first key, a batch at a time; see `store/rekey.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
+
+from mcp_workflows.store.encryption import Cipher
+from mcp_workflows.store.postgres.connections import Row, Session
+from mcp_workflows.store.postgres.queries import SECRETS, Marked, retire
+from mcp_workflows.store.protocol import Rekeyed
+from mcp_workflows.store.rekey import REKEY_BATCH, Reencrypt, note_columns, reencrypted, secret_columns, task_columns
+from mcp_workflows.store.rows import NoteTexts, Rows
+from mcp_workflows.store.secrets import is_mark
+
+Position: TypeAlias = tuple[str, ...]  # the primary key of a row
+
+_TASKS: Final = """
+    SELECT id, id, owner, task, tool, idempotency_key FROM @tasks
+    WHERE id > $1 AND NOT starts_with(task, $2) AND task <> '' ORDER BY id LIMIT $3 FOR UPDATE
+"""
+_UPDATE_TASK: Final = "UPDATE @tasks SET task = $1, idempotency_key = $2, version = version + 1 WHERE id = $3"
+_NOTES: Final = """
+    SELECT space, key, space, key, value FROM @notes
+    WHERE (space, key) > ($1, $2) AND NOT starts_with(value, $3) ORDER BY space, key LIMIT $4 FOR UPDATE
+"""
+_UPDATE_NOTE: Final = "UPDATE @notes SET value = $1 WHERE space = $2 AND key = $3"
+_UPDATE_SECRET: Final = "UPDATE @secrets SET value = $1 WHERE name = $2"
+_LEFT: Final = """
+    SELECT (SELECT count(*) FROM @tasks WHERE NOT starts_with(task, $1) AND task <> '')
+         + (SELECT count(*) FROM @notes WHERE NOT starts_with(value, $1))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RekeyedPart:
+    """The result of one step, up to a row."""
+
+    last: Position
+    done: Rekeyed
+
+
+async def tasks(session: Session, rows: Rows, cipher: Cipher, after: Position) -> RekeyedPart | None:
+    """Re-encrypt the next rows of tasks; None: there are none."""
+    return await _part(session, (_TASKS, _UPDATE_TASK), cipher, after or ("",), partial(task_columns, rows))
+
+
+async def notes(session: Session, kept: NoteTexts, cipher: Cipher, after: Position) -> RekeyedPart | None:
+    """Re-encrypt the next notes; None: there are none."""
+    return await _part(session, (_NOTES, _UPDATE_NOTE), cipher, after or ("", ""), partial(note_columns, kept))
+
+
+async def _part(
+    session: Session, queries: tuple[str, str], cipher: Cipher, after: Position, reencrypt: Reencrypt
+) -> RekeyedPart | None:
+    query, update = queries
+    size = len(after)
+    async with session.transaction():
+        rows = await session.fetch(query, *after, cipher.prefix, REKEY_BATCH)
+        found: list[Row] = [(tuple(row[:size]), *row[size:]) for row in rows]
+        written = [(*values, *place) for *values, place in reencrypted(found, reencrypt)]
+        if written:
+            await Marked(cipher=cipher).put(session)
+            await session.many(update, written)
+    done = Rekeyed(rewritten=len(written), unreadable=len(found) - len(written))
+    return RekeyedPart(last=found[-1][0], done=done) if found else None
+
+
+async def finish(session: Session, cipher: Cipher) -> int:
+    """Re-encrypt the secrets; if nothing else is left, retire all keys but the first. Return the number left.
+
+    Unreadable texts are left, and those that others have written with another key meanwhile. The lock on the marks
+    waits for their writes under way, and lets no other begin before the count is over.
+    """
+    async with session.transaction():
+        found = [tuple(row) for row in await session.fetch(f"{SECRETS} FOR UPDATE") if not is_mark(row[0])]
+        written = list(reencrypted(found, partial(secret_columns, cipher)))
+        await session.many(_UPDATE_SECRET, written)
+        counted = await session.row(_LEFT, cipher.prefix)
+        left = int(counted[0] if counted else 1) + len(found) - len(written)
+        if not left:
+            await retire(session, cipher)
+    return left

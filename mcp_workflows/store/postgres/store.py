@@ -1,0 +1,300 @@
+"""The store for several hosts: one schema of a PostgreSQL database.
+
+A change reads the row and its version, applies the function, and writes the row if the version is still the same. So no
+transaction is open while Python runs, and PgBouncer may give each transaction another connection. Creates under a cap
+wait for each other with an advisory lock, which is not held while the disk is waited for: see docs/decisions/0033.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from types import TracebackType
+
+import anyio
+
+from mcp_workflows.adapter import JSON, Status
+from mcp_workflows.errors import StoreUnavailable, StoreUnusable
+from mcp_workflows.store.encryption import Cipher
+from mcp_workflows.store.flushes import Flushes
+from mcp_workflows.store.postgres import queries, rekey
+from mcp_workflows.store.postgres.connections import Connections, Place, Row, Session
+from mcp_workflows.store.postgres.migrations import migrate
+from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
+from mcp_workflows.store.rows import (
+    AHEAD,
+    END_OF_TIME,
+    LAST_CHARACTER,
+    NoteTexts,
+    Rows,
+    at_micros,
+    micros,
+    place_of,
+    utf8,
+)
+from mcp_workflows.store.secrets import KEY_SECRET, check_marks
+from mcp_workflows.task import Task
+
+
+class PostgresStore(Store):
+    """Tasks in a PostgreSQL database: `postgresql://user:password@host:5432/database`, with the options of libpq.
+
+    `?schema=` names the schema (`mcp_workflows`), which is made if it is not there. `?statement_cache_size=0` is for
+    PgBouncer before 1.21. With a cipher the JSON of rows, the values of notes and the secrets are encrypted, and
+    idempotency keys are digests.
+
+    Raises:
+        ConfigError: the URL is not one of these, or asyncpg is not installed.
+    """
+
+    def __init__(self, url: str, *, cipher: Cipher | None = None) -> None:
+        """Read the URL; nothing is opened yet."""
+        self._place = Place.of(url)
+        self._connections = Connections(self._place)
+        self._cipher = cipher
+        self._rows = Rows()
+        self._notes = NoteTexts(cipher=cipher)
+        self._flushes = Flushes()
+        self._opening = anyio.Lock()
+        self._flusher: Session | None = None  # of its own: while it is open, the server has lost nothing it took
+
+    async def __aenter__(self) -> PostgresStore:
+        """Connect, and create or migrate the tables.
+
+        Raises:
+            StoreUnusable: the server refuses us, or the schema is not ours, from a newer version, or encrypted with
+                a key that is not given.
+            StoreUnavailable: the server cannot be reached.
+        """
+        self._flushes = Flushes()
+        self._rows = await self._connections.open(self._unlock)
+        return self
+
+    async def _unlock(self, session: Session) -> Rows:
+        await migrate(session, self._place.schema)
+        check_marks(dict(await session.fetch(queries.SECRETS)), self._cipher)
+        await session.fetch(queries.TRY)
+        if self._cipher is None:
+            return Rows()
+        await queries.Marked(cipher=self._cipher).put(session)
+        secret = await queries.secret(session, self._cipher, KEY_SECRET)
+        return Rows(cipher=self._cipher, key_secret=secret)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections; the server has all that was committed."""
+        with anyio.CancelScope(shield=True):
+            await self._flushes.finish()
+            await self._connections.close()
+            if self._flusher is not None:
+                self._flusher.terminate()
+                self._flusher = None
+
+    async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
+        """Insert the row, or return the one that its idempotency key already has."""
+        flusher = await self._open_flusher()
+        row = await self._connections.run(
+            partial(queries.create, rows=self._rows, task=task, caps=caps, durable=durable)
+        )
+        if row.id != task.id or not durable:  # another process may have committed it, without a flush
+            self._flushes.unsynced += 1
+            if flusher is not self._flusher:
+                self._flushes.fail()
+        return row
+
+    async def _open_flusher(self) -> Session:
+        """Return the connection for flushes, open before a row is written that may need one."""
+        if self._flusher is not None and not self._flusher.is_closed:
+            return self._flusher
+        async with self._opening:
+            if self._flusher is None or self._flusher.is_closed:
+                self._flushes.fail()
+                self._flusher = await self._connections.connect()
+            return self._flusher
+
+    async def sync(self, *, briefly: bool = False) -> bool:
+        """Wait for the server's disk; one flush serves all whose rows were committed before it."""
+        if briefly and self._flushes.is_slow:
+            return False
+        await self._flushes.wait(self._flush)
+        return True
+
+    async def _flush(self) -> float:
+        """Flush all that was committed; on the connection that was open before, so that no restart is missed."""
+        if self._flusher is None:
+            raise StoreUnavailable("the store is not open")
+        began = time.perf_counter()
+        await self._connections.alone(self._flusher, lambda session: session.fetch(queries.FLUSH))
+        return time.perf_counter() - began
+
+    async def get(self, task_id: str, owner: str) -> Task | None:
+        """Return the row, if it belongs to this owner."""
+        return await self._one(queries.GET, utf8(task_id), utf8(owner))
+
+    async def change(
+        self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
+    ) -> Task | None:
+        """Apply a pure function to the row; nothing is written if it returns the same object."""
+        one = queries.Change(self._rows, task_id, owner, change, durable=durable)
+        return await self._connections.run(one.apply)
+
+    async def unanswered(self, match: str, now: datetime) -> Sequence[Task]:
+        """Return rows whose mark has this match and is not over; the oldest first."""
+        return await self._many(queries.UNANSWERED, match, micros(now))
+
+    async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
+        """Return an engine's rows without a handle, created before that time or by a clock ahead; oldest first."""
+        ahead = micros(before) + AHEAD
+        return await self._many(queries.UNBOUND, utf8(engine), micros(before), ahead, limit)
+
+    async def list_all(
+        self,
+        *,
+        tool: str | None = None,
+        engine: str | None = None,
+        live_only: bool = True,
+        limit: int = 100,
+        before: datetime | None = None,
+    ) -> Sequence[Task]:
+        """Return for the operator rows of any owner, no tombstones, created before that time; the youngest first."""
+        query = queries.EVERYONES_LIVE if live_only else queries.EVERYONES
+        created = END_OF_TIME if before is None else micros(before)
+        return await self._many(query, created, _given(tool), _given(engine), limit)
+
+    async def list_of_owner(
+        self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
+    ) -> Sequence[Task]:
+        """Return one owner's rows that can be read at that time, after that one, the youngest first."""
+        return await self._many(queries.OWNED_BY, utf8(owner), *place_of(before), micros(now), limit)
+
+    async def list_of_tools(
+        self, tools: Sequence[str], *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
+    ) -> Sequence[Task]:
+        """Return live rows of any owner of these tools, after that one, the youngest first."""
+        names = sorted({utf8(tool) for tool in tools})
+        return await self._many(queries.OF_TOOLS, names, *place_of(before), micros(now), limit)
+
+    async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
+        """Return live rows of this owner, of this tool, the oldest first."""
+        return await self._many(queries.LONGEST_LIVE, _given(owner), _given(tool), micros(now), limit)
+
+    async def get_of_tools(self, task_id: str, tools: Sequence[str]) -> Task | None:
+        """Return the row of any owner, if it is of one of these tools and no tombstone."""
+        task = await self._one(queries.OF_OTHERS, utf8(task_id), [utf8(tool) for tool in tools])
+        return task if task is not None and task.tool in tools else None
+
+    async def due(self, engine: str, now: datetime, limit: int) -> Sequence[Task]:
+        """Return an engine's rows that maintenance must act on by now; longest due first."""
+        return await self._many(queries.DUE, utf8(engine), micros(now), limit)
+
+    async def counts(self, now: datetime) -> Sequence[Count]:
+        """Count tasks for the operator by tool and status; readers keep no writers waiting."""
+        return [
+            Count(
+                tool=tool,
+                engine=engine,
+                status=Status(status),
+                tasks=tasks,
+                oldest_created=at_micros(created),
+                oldest_updated=at_micros(updated),
+            )
+            for tool, engine, status, tasks, created, updated in await self._fetch(queries.COUNTS, micros(now))
+        ]
+
+    async def lease(self, name: str, holder: str, *, lasting: timedelta) -> bool:
+        """Take the lease of this name for so long, by the server's clock; True if taken."""
+        return bool(await self._fetch(queries.LEASE, utf8(name), utf8(holder), lasting))
+
+    async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
+        """Return for the operator rows of any owner, no tombstones, whose id has this beginning; by id."""
+        first = utf8(beginning)
+        return await self._many(queries.FIND, first, first + LAST_CHARACTER, limit)
+
+    async def has_owner(self, like: str, unlike: str) -> bool:
+        """Return True if an owner of a row is like one pattern and not like the other."""
+        return bool(await self._fetch(queries.OWNER, like, unlike))
+
+    async def live_counts(self, now: datetime) -> Mapping[tuple[str, str], int]:
+        """Return for the operator the numbers of live tasks of any owner, by tool and engine."""
+        rows = await self._fetch(queries.LIVE_COUNTS, micros(now))
+        return {(tool, engine): count for tool, engine, count in rows}
+
+    async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
+        """Drop old tombstones and notes, and expire rows; in batches, of which replicas do different ones."""
+        steps: Sequence[Callable[[Session], Awaitable[int]]] = (
+            partial(queries.forget, before=keep_tombstones_since),
+            partial(queries.expire_rows, rows=self._rows, now=now),
+            partial(queries.drop_notes, now=now),
+        )
+        deleted = 0
+        for step in steps:
+            while done := await self._connections.run(step):
+                deleted += done
+        return deleted
+
+    async def note(self, space: str, key: str) -> JSON:
+        """Return the value under this key of a space; None: there is none."""
+        rows = await self._fetch(queries.NOTE, utf8(space), utf8(key))
+        return self._notes.value(utf8(space), utf8(key), rows[0][0]) if rows else None
+
+    async def notes_under(self, space: str, beginning: str) -> Mapping[str, JSON]:
+        """Return the values of a space whose keys have this beginning."""
+        rows = await self._fetch(queries.NOTES_UNDER, utf8(space), utf8(beginning))
+        return {key: self._notes.value(utf8(space), key, text) for key, text in rows}
+
+    async def add_note(self, space: str, key: str, value: JSON, *, until: datetime) -> JSON:
+        """Return the value under this key from now on: the one already there, or else this."""
+        return await self._save_note(utf8(space), utf8(key), value, until, replace=False)
+
+    async def put_note(self, space: str, key: str, value: JSON, *, until: datetime) -> None:
+        """Keep this value under this key, in place of any other."""
+        await self._save_note(utf8(space), utf8(key), value, until, replace=True)
+
+    async def _save_note(self, space: str, key: str, value: JSON, until: datetime, *, replace: bool) -> JSON:
+        note = (space, key, self._notes.text(space, key, value), micros(until))
+        text = await self._connections.run(partial(queries.save_note, notes=self._notes, note=note, replace=replace))
+        return self._notes.value(space, key, text)
+
+    async def secret(self, name: str) -> bytes:
+        """Return 32 random bytes under this name, made once and the same for all processes that share the schema."""
+        return await self._connections.run(partial(queries.secret, cipher=self._cipher, name=name))
+
+    async def check(self) -> None:
+        """Flush a record to the server's disk, which a standby refuses, and look at the table."""
+        await self._fetch(queries.FLUSH)
+        await self._fetch(queries.TRY)
+
+    async def rekey(self) -> AsyncGenerator[Rekeyed]:
+        """Encrypt with the first key all that is not yet, a batch at a time; see `Seals`.
+
+        Old versions of rows stay in the server's files until it vacuums them, and in its log and backups: `cleaned` is
+        never true.
+        """
+        if self._cipher is None:
+            raise StoreUnusable("the store is not encrypted: no keys are given")
+        for table in (
+            partial(rekey.tasks, rows=self._rows, cipher=self._cipher),
+            partial(rekey.notes, kept=self._notes, cipher=self._cipher),
+        ):
+            last: rekey.Position = ()
+            while part := await self._connections.run(partial(table, after=last)):
+                last = part.last
+                yield part.done
+        yield Rekeyed(left=await self._connections.run(partial(rekey.finish, cipher=self._cipher)))
+
+    async def _fetch(self, query: str, *values: object) -> Sequence[Row]:
+        return await self._connections.run(lambda session: session.fetch(query, *values))
+
+    async def _one(self, query: str, *values: object) -> Task | None:
+        rows = await self._fetch(query, *values)
+        return self._rows.readable(tuple(rows[0])) if rows else None
+
+    async def _many(self, query: str, *values: object) -> Sequence[Task]:
+        return self._rows.many(tuple(row) for row in await self._fetch(query, *values))
+
+
+def _given(name: str | None) -> str | None:
+    return None if name is None else utf8(name)
