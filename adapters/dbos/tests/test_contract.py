@@ -16,13 +16,14 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
-from adapters.dbos.tests.postgres_server import frozen, new_database
+from adapters.dbos.tests.conftest import new_database
 from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, Hints, Limited, Ref, Start
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Checks, Explains
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from tests.support.child_processes import free_port
 from tests.support.commands import piped
+from tests.support.postgres_server import Postgres
 
 ROOT = Path(__file__).resolve().parents[3]
 FLOWS = "adapters.dbos.tests.flows"
@@ -166,11 +167,11 @@ class TestWorkersElsewhere(AdapterContract):
 
     @pytest.mark.process
     async def test_a_start_on_a_database_that_freezes_is_told_in_time_and_can_be_sent_again(
-        self, postgres_url: str
+        self, listening_postgres: Postgres
     ) -> None:
         start = Start(workflow="echo", arguments={"text": "hi"}, key=uuid.uuid4().hex, created=datetime.now(UTC))
-        async with in_process(new_database(postgres_url)) as adapter:
-            with frozen(postgres_url), pytest.MonkeyPatch.context() as patch:
+        async with in_process(new_database(listening_postgres.address)) as adapter:
+            with listening_postgres.frozen(), pytest.MonkeyPatch.context() as patch:
                 patch.setattr("mcp_workflows_dbos.adapter._TIMEOUT", 1)
                 with pytest.raises(EngineUnavailable, match="gave no answer within 1 s"):
                     await adapter.start(start)

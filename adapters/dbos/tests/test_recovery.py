@@ -23,7 +23,7 @@ from dbos import DBOSClient, EnqueueOptions, WorkflowSerializationFormat, run_db
 from mcp_workflows_dbos import DbosAdapter, DbosSettings, TypedJsonSerializer, executor_lock
 from mcp_workflows_dbos.executor_lock import lock_for
 
-from adapters.dbos.tests.postgres_server import new_database
+from adapters.dbos.tests.conftest import new_database
 from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
 from mcp_workflows.errors import EngineUnavailable
 from tests.support.commands import Piped, piped
