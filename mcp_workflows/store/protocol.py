@@ -245,7 +245,7 @@ class Rekeyed:
     rewritten: int = 0
     unreadable: int = 0  # left as they are; the log has the reason
     left: int = 0  # at the end: not encrypted with the first key all the same
-    cleaned: bool = False  # at the end: nothing of the old data is left in the files
+    cleaned: bool | None = False  # at the end: nothing of the old data is left in the files; None: it cannot be told
 
 
 @runtime_checkable

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -29,7 +28,7 @@ from mcp_workflows.task import (
     request_cancel,
 )
 from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task
-from tests.support.postgres_server import Postgres, new_schema
+from tests.store.places import Place
 
 CIPHER = Cipher([new_key(), new_key()])
 CAPPED: Sequence[tuple[str, bool, bool]] = (  # the cap; whether another owner, another tool counts too
@@ -41,19 +40,10 @@ CAPPED: Sequence[tuple[str, bool, bool]] = (  # the cap; whether another owner, 
 )
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.process)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new store."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/tasks.db"
-    server: Postgres = request.getfixturevalue("postgres_server")
-    return server.url(new_schema())
-
-
 @pytest.fixture(params=[None, CIPHER], ids=["plain", "encrypted"])
-def new_store(request: pytest.FixtureRequest, url: str) -> Callable[[], Store]:
+def new_store(request: pytest.FixtureRequest, place: Place) -> Callable[[], Store]:
     """Makes stores that share their rows: a second one is another replica, or the same one after a restart."""
-    return lambda: open_store(url, request.param)
+    return lambda: open_store(place.url, request.param)
 
 
 def _ended(task: Task) -> Task:

@@ -1,11 +1,9 @@
-"""An encrypted SQLite store: its files show nothing, and its keys can be changed in use."""
+"""Encrypted stores: their keys can be changed in use, and the files of SQLite show nothing."""
 
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,18 +15,19 @@ from mcp_workflows.adapter import Execution, InputRequest, Status
 from mcp_workflows.errors import ConfigError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher, CipherError, new_key
 from mcp_workflows.store.protocol import Rekeyed, Seals, Store, open_store
-from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task, bind, observe
 from mcp_workflows.testing import make_task
 from mcp_workflows.testing.tasks import NOON
+from tests.store.places import Place, SQLiteFile, store_in
 
 DAY = timedelta(days=1)
 OLD, NEW, OTHER = new_key(), new_key(), new_key()
 CANARIES = ("canary-argument", "canary-result", "canary-question", "canary-message", "canary-note", "canary-key")
 
 
-def store_in(folder: Path, *keys: str) -> SQLiteStore:
-    return SQLiteStore(f"sqlite:///{folder}/tasks.db", cipher=Cipher(keys) if keys else None)
+@pytest.fixture
+def file(tmp_path: Path) -> SQLiteFile:
+    return SQLiteFile(tmp_path)
 
 
 def marked(**changes: object) -> Task:
@@ -50,17 +49,12 @@ async def fill(store: Store, **changes: object) -> Task:
     return found
 
 
-def seen(folder: Path) -> Mapping[str, Sequence[str]]:
+def seen(file: SQLiteFile) -> Mapping[str, Sequence[str]]:
     """What of it can be seen in the raw bytes of the files, by file."""
-    files = {name: (folder / name).read_bytes() for name in os.listdir(folder)}
+    files = {name: (file.folder / name).read_bytes() for name in os.listdir(file.folder)}
     assert {"tasks.db", "tasks.db-wal", "tasks.db-shm"} >= set(files)
     found = {name: [mark for mark in CANARIES if mark.encode() in content] for name, content in files.items()}
     return {name: marks for name, marks in found.items() if marks}
-
-
-def kept(folder: Path, query: str) -> Sequence[tuple[object, ...]]:
-    with closing(sqlite3.connect(folder / "tasks.db")) as connection, connection:
-        return connection.execute(query).fetchall()
 
 
 async def rekeyed(store: Store) -> Rekeyed:
@@ -70,47 +64,47 @@ async def rekeyed(store: Store) -> Rekeyed:
     return replace(steps[-1], rewritten=sum(step.rewritten for step in steps))
 
 
-async def complaint(folder: Path, *keys: str) -> str:
+async def complaint(place: Place, *keys: str) -> str:
     with pytest.raises(StoreUnusable) as unusable:
-        async with store_in(folder, *keys):
+        async with store_in(place, *keys):
             pass
     said = str(unusable.value)
     assert not any(key in said for key in (OLD, NEW, OTHER))
     return said
 
 
-async def test_no_byte_of_an_encrypted_stores_files_shows_what_it_holds(tmp_path: Path) -> None:
-    async with store_in(tmp_path, NEW) as store:
+async def test_no_byte_of_an_encrypted_stores_files_shows_what_it_holds(file: SQLiteFile) -> None:
+    async with store_in(file, NEW) as store:
         task = await fill(store)
         for number in range(20):
             await fill(store, owner=f"owner-{number}")
         await store.delete_expired(NOON + DAY, NOON - DAY)
-        assert seen(tmp_path) == {}
+        assert seen(file) == {}
         found = await store.get(task.id, task.owner)
         assert found is not None
         assert found.idempotency_key == "canary-key"
-    assert seen(tmp_path) == {}
+    assert seen(file) == {}
 
 
-async def test_rows_from_before_the_encryption_are_read_and_encrypted_when_they_change(tmp_path: Path) -> None:
-    async with store_in(tmp_path) as store:
+async def test_rows_from_before_the_encryption_are_read_and_encrypted_when_they_change(place: Place) -> None:
+    async with store_in(place) as store:
         task = await store.create(marked())
         await store.put_note("engine", "a", "old", until=NOON)
         secret = await store.secret("seal")
-    async with store_in(tmp_path, NEW) as store:
+    async with store_in(place, NEW) as store:
         assert await store.get(task.id, task.owner) == task
         assert await store.note("engine", "a") == "old"
         assert await store.secret("seal") == secret
         await store.change(task.id, task.owner, lambda row: bind(row, "handle", NOON))
-        ((text, key),) = kept(tmp_path, "SELECT task, idempotency_key FROM tasks")
+        ((text, key),) = place.execute("SELECT task, idempotency_key FROM tasks")
         assert str(text).startswith("fernet:")
         assert str(key).startswith("hmac:")
 
 
-async def test_idempotency_keys_go_on_counting_when_encryption_is_switched_on(tmp_path: Path) -> None:
-    async with store_in(tmp_path) as store:
+async def test_idempotency_keys_go_on_counting_when_encryption_is_switched_on(place: Place) -> None:
+    async with store_in(place) as store:
         task = await store.create(make_task(idempotency_key="once"))
-    async with store_in(tmp_path, NEW) as one, store_in(tmp_path, NEW) as other:
+    async with store_in(place, NEW) as one, store_in(place, NEW) as other:
         assert await one.create(make_task(idempotency_key="once")) == task
         bound = await one.change(task.id, task.owner, lambda row: bind(row, "handle", NOON))
         assert await other.create(make_task(idempotency_key="once")) == bound
@@ -120,48 +114,48 @@ async def test_idempotency_keys_go_on_counting_when_encryption_is_switched_on(tm
         assert (await one.create(make_task(idempotency_key="once"))).id == task.id
 
 
-async def test_a_key_that_looks_like_a_digest_is_a_key_of_its_own(tmp_path: Path) -> None:
-    async with store_in(tmp_path, NEW) as store:
+async def test_a_key_that_looks_like_a_digest_is_a_key_of_its_own(place: Place) -> None:
+    async with store_in(place, NEW) as store:
         await store.create(make_task(idempotency_key="once"))
-        ((digest,),) = kept(tmp_path, "SELECT idempotency_key FROM tasks")
+        ((digest,),) = place.execute("SELECT idempotency_key FROM tasks")
         forged = make_task(idempotency_key=str(digest))
         assert await store.create(forged) == forged
 
 
-async def test_rekeying_leaves_nothing_of_before_in_the_files(tmp_path: Path) -> None:
-    async with store_in(tmp_path) as plain:
+async def test_rekeying_leaves_nothing_of_before_in_the_files(file: SQLiteFile) -> None:
+    async with store_in(file) as plain:
         tasks = [await fill(plain, owner=f"owner-{number}") for number in range(450)]
         await plain.delete_expired(NOON + DAY, NOON - DAY)  # there are free pages too
         fresh = await fill(plain, expires=None)
-    assert seen(tmp_path)
-    async with store_in(tmp_path, NEW) as store:
+    assert seen(file)
+    async with store_in(file, NEW) as store:
         done = await rekeyed(store)
         assert (done.rewritten, done.left, done.unreadable, done.cleaned) == (2 * len(tasks) + 2, 0, 0, True)
-        assert seen(tmp_path) == {}
+        assert seen(file) == {}
         assert await store.get(fresh.id, fresh.owner) == fresh
         assert await store.note("engine", tasks[7].id) == {"n": "canary-note"}
         assert (await rekeyed(store)).rewritten == 0
-    assert seen(tmp_path) == {}
+    assert seen(file) == {}
 
 
-async def test_after_rekeying_the_old_key_can_be_left_out(tmp_path: Path) -> None:
-    async with store_in(tmp_path, OLD) as store:
+async def test_after_rekeying_the_old_key_can_be_left_out(place: Place) -> None:
+    async with store_in(place, OLD) as store:
         task = await fill(store)
         secret = await store.secret("seal")
-    assert "add that key" in await complaint(tmp_path, NEW)
-    async with store_in(tmp_path, NEW, OLD) as store:
+    assert "add that key" in await complaint(place, NEW)
+    async with store_in(place, NEW, OLD) as store:
         assert (await rekeyed(store)).left == 0
-    async with store_in(tmp_path, NEW) as store:
+    async with store_in(place, NEW) as store:
         assert await store.get(task.id, task.owner) == task
         assert await store.note("engine", task.id) == {"n": "canary-note"}
         assert await store.secret("seal") == secret
-    assert "add that key" in await complaint(tmp_path, OLD)
+    assert "add that key" in await complaint(place, OLD)
 
 
-async def test_others_read_and_write_while_it_is_rekeyed(tmp_path: Path) -> None:
-    async with store_in(tmp_path, OLD) as store:
+async def test_others_read_and_write_while_it_is_rekeyed(place: Place) -> None:
+    async with store_in(place, OLD) as store:
         tasks = [await store.create(make_task()) for _ in range(450)]
-    async with store_in(tmp_path, NEW, OLD) as one, store_in(tmp_path, NEW, OLD) as other:
+    async with store_in(place, NEW, OLD) as one, store_in(place, NEW, OLD) as other:
         steps: list[Rekeyed] = []
         async for step in one.rekey():
             steps.append(step)
@@ -169,27 +163,27 @@ async def test_others_read_and_write_while_it_is_rekeyed(tmp_path: Path) -> None
                 assert await other.get(task.id, task.owner) is not None
             await other.change(tasks[0].id, "anna", lambda row: replace(row, attempts=row.attempts + 1))
             await other.create(make_task())
-    assert (steps[-1].left, steps[-1].cleaned) == (0, True)
+    assert (steps[-1].left, steps[-1].cleaned) == (0, True if isinstance(place, SQLiteFile) else None)
 
 
-async def test_who_still_writes_with_the_old_key_keeps_it_needed(tmp_path: Path) -> None:
-    async with store_in(tmp_path, OLD, NEW) as late, store_in(tmp_path, NEW, OLD) as store:
+async def test_who_still_writes_with_the_old_key_keeps_it_needed(place: Place) -> None:
+    async with store_in(place, OLD, NEW) as late, store_in(place, NEW, OLD) as store:
         task = await late.create(make_task())
         steps = store.rekey()
         await anext(steps)
         await late.change(task.id, task.owner, lambda row: replace(row, attempts=1))  # it has been passed already
         last = [step async for step in steps][-1]
         assert last.left == 1
-    assert "add that key" in await complaint(tmp_path, NEW)
-    async with store_in(tmp_path, NEW, OLD) as store:
+    assert "add that key" in await complaint(place, NEW)
+    async with store_in(place, NEW, OLD) as store:
         assert (await rekeyed(store)).left == 0
-    async with store_in(tmp_path, NEW) as store:
+    async with store_in(place, NEW) as store:
         assert await store.get(task.id, task.owner) == replace(task, attempts=1)
 
 
 @pytest.mark.parametrize("write", ["create", "change", "add_note", "put_note", "sweep"])
-async def test_a_key_that_encrypts_after_it_was_given_up_is_needed_again(tmp_path: Path, write: str) -> None:
-    async with store_in(tmp_path, OLD, NEW) as late, store_in(tmp_path, NEW, OLD) as store:
+async def test_a_key_that_encrypts_after_it_was_given_up_is_needed_again(place: Place, write: str) -> None:
+    async with store_in(place, OLD, NEW) as late, store_in(place, NEW, OLD) as store:
         task = await late.create(make_task())
         assert (await rekeyed(store)).left == 0
         writes: Mapping[str, Callable[[], Awaitable[object]]] = {
@@ -200,28 +194,28 @@ async def test_a_key_that_encrypts_after_it_was_given_up_is_needed_again(tmp_pat
             "sweep": lambda: late.delete_expired(NOON + DAY, NOON - DAY),
         }
         await writes[write]()
-    assert "add that key" in await complaint(tmp_path, NEW)
+    assert "add that key" in await complaint(place, NEW)
 
 
-async def test_a_missing_or_a_wrong_key_says_what_to_do_before_anything_is_read(tmp_path: Path) -> None:
-    async with store_in(tmp_path, OLD):
+async def test_a_missing_or_a_wrong_key_says_what_to_do_before_anything_is_read(place: Place) -> None:
+    async with store_in(place, OLD):
         pass
-    said = await complaint(tmp_path)
+    said = await complaint(place)
     assert "the store is encrypted" in said
     assert "encryption: {keys: [...]}" in said
-    said = await complaint(tmp_path, OTHER)
+    said = await complaint(place, OTHER)
     assert Cipher([OLD]).names[0] in said
     assert Cipher([OTHER]).names[0] in said
     assert "store rekey" in said
 
 
-async def test_rows_put_in_each_others_place_are_refused(tmp_path: Path) -> None:
-    async with store_in(tmp_path, NEW) as store:
+async def test_rows_put_in_each_others_place_are_refused(place: Place) -> None:
+    async with store_in(place, NEW) as store:
         mine, anothers = await fill(store, owner="anna"), await fill(store, owner="ben")
         await store.put_note("engine", "b", "b", until=NOON)
         text = f"(SELECT task FROM tasks WHERE id = '{anothers.id}')"
-        kept(tmp_path, f"UPDATE tasks SET task = {text} WHERE id = '{mine.id}'")
-        kept(tmp_path, f"UPDATE notes SET value = (SELECT value FROM notes WHERE key = 'b') WHERE key = '{mine.id}'")
+        place.execute(f"UPDATE tasks SET task = {text} WHERE id = '{mine.id}'")
+        place.execute(f"UPDATE notes SET value = (SELECT value FROM notes WHERE key = 'b') WHERE key = '{mine.id}'")
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             await store.get(mine.id, "anna")
         with pytest.raises(StoreUnavailable, match="cannot be read"):
@@ -229,51 +223,51 @@ async def test_rows_put_in_each_others_place_are_refused(tmp_path: Path) -> None
         assert await store.list_all(live_only=False) == [anothers]
 
 
-async def test_a_row_given_to_another_owner_is_refused(tmp_path: Path) -> None:
-    async with store_in(tmp_path, NEW) as store:
+async def test_a_row_given_to_another_owner_is_refused(place: Place) -> None:
+    async with store_in(place, NEW) as store:
         task = await fill(store, owner="anna")
-        kept(tmp_path, "UPDATE tasks SET owner = 'mallory'")
+        place.execute("UPDATE tasks SET owner = 'mallory'")
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             await store.get(task.id, "mallory")
 
 
-async def test_a_plain_row_given_to_another_owner_is_refused_too(tmp_path: Path) -> None:
-    async with store_in(tmp_path) as store:
+async def test_a_plain_row_given_to_another_owner_is_refused_too(place: Place) -> None:
+    async with store_in(place) as store:
         task = await fill(store, owner="anna")
-        kept(tmp_path, "UPDATE tasks SET owner = 'mallory'")
-    async with store_in(tmp_path, NEW) as store:
+        place.execute("UPDATE tasks SET owner = 'mallory'")
+    async with store_in(place, NEW) as store:
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             await store.get(task.id, "mallory")
 
 
-async def test_a_row_that_was_changed_is_no_garbage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with store_in(tmp_path, NEW) as store:
+async def test_a_row_that_was_changed_is_no_garbage(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    async with store_in(place, NEW) as store:
         task = await fill(store)
-        kept(tmp_path, "UPDATE tasks SET task = substr(task, 1, 200) || 'AAAA' || substr(task, 205)")
+        place.execute("UPDATE tasks SET task = substr(task, 1, 200) || 'AAAA' || substr(task, 205)")
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             await store.get(task.id, task.owner)
     assert "changed since it was encrypted" in caplog.text
     assert not any(mark in caplog.text for mark in CANARIES)
 
 
-async def test_what_cannot_be_read_is_left_as_it_is_and_keeps_its_key_needed(tmp_path: Path) -> None:
-    async with store_in(tmp_path, OLD) as store:
+async def test_what_cannot_be_read_is_left_as_it_is_and_keeps_its_key_needed(place: Place) -> None:
+    async with store_in(place, OLD) as store:
         broken = await fill(store)
         await store.create(make_task(owner="ben"))
-    kept(tmp_path, f"UPDATE tasks SET task = replace(task, 'A', 'B') WHERE id = '{broken.id}'")
-    before = kept(tmp_path, f"SELECT task FROM tasks WHERE id = '{broken.id}'")
-    async with store_in(tmp_path, NEW, OLD) as store:
+    place.execute(f"UPDATE tasks SET task = replace(task, 'A', 'B') WHERE id = '{broken.id}'")
+    before = place.execute(f"SELECT task FROM tasks WHERE id = '{broken.id}'")
+    async with store_in(place, NEW, OLD) as store:
         done = await rekeyed(store)
     assert (done.left, done.rewritten) == (1, 2)
-    assert kept(tmp_path, f"SELECT task FROM tasks WHERE id = '{broken.id}'") == before
+    assert place.execute(f"SELECT task FROM tasks WHERE id = '{broken.id}'") == before
 
 
-async def test_replicas_that_switch_encryption_on_at_once_agree(tmp_path: Path) -> None:
+async def test_replicas_that_switch_encryption_on_at_once_agree(place: Place) -> None:
     made: list[Task] = []
     secrets: list[bytes] = []
 
     async def use() -> None:
-        async with store_in(tmp_path, NEW) as store:
+        async with store_in(place, NEW) as store:
             made.append(await store.create(make_task(idempotency_key="once")))
             secrets.append(await store.secret("seal"))
 

@@ -80,7 +80,13 @@ def rekey(config: ConfigArgument = None, option: ConfigInstead = None) -> None:
             f"{done.left} are not ({done.unreadable} of them cannot be read, see above): if a server still has another "
             "key first, restart it with this configuration and do this again; all keys are needed until then"
         )
-    if not done.cleaned:
+    if done.cleaned is None:
+        typer.echo(
+            "traces of before stay in the database's files until it vacuums its tables, in its write-ahead log, and in "
+            "backups: run VACUUM, and let old backups expire",
+            err=True,
+        )
+    elif not done.cleaned:
         raise OperatorError("traces of before may be left in its files, as others were using it: do this again")
     typer.echo("no other key is needed any more")
 

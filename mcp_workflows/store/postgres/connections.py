@@ -186,7 +186,7 @@ class Connections:
         self._place = place
         self._idle: list[Session] = []
         self._turns = anyio.Semaphore(MOST_CONNECTIONS)
-        self._is_open = False
+        self.is_open = False
         native = (self._asyncpg.PostgresError, self._asyncpg.InterfaceError, self._asyncpg.InternalClientError)
         self._failures: tuple[type[Exception], ...] = (OSError, *native)
 
@@ -197,32 +197,33 @@ class Connections:
             StoreUnusable: the server refuses us.
             StoreUnavailable: it cannot be reached, or not now.
         """
-        self._is_open = True
+        self.is_open = True
         try:
             return await self._while_lost(step, MIGRATING)
-        except self._failures as error:
-            self._is_open = False
-            raise self._translated(error, opening=True) from None
-        except BaseException:
-            self._is_open = False
-            self._drop_idle()
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await self.close()
+            if isinstance(error, self._failures):
+                raise self._translated(error, opening=True) from None
             raise
 
-    async def close(self) -> None:
-        """Close all connections; steps that are under way end first, each closes its own."""
-        self._is_open = False
+    async def close(self, kept: Session | None = None) -> None:
+        """Close all connections, and one that its caller kept; steps that are under way close their own."""
+        self.is_open = False
+        if kept is not None:
+            self._idle.append(kept)
         while self._idle:
             with suppress(*self._failures):
                 await self._idle.pop().close()
 
-    async def run(self, step: Step[T], *, seconds: float = TIMEOUT) -> T:
+    async def run(self, step: Step[T]) -> T:
         """Do one step; once more if its connection was lost, so it must find out what it has done already.
 
         Raises:
             StoreUnavailable: it could not be done, or its outcome is unknown.
         """
         try:
-            return await self._while_lost(step, seconds)
+            return await self._while_lost(step, TIMEOUT)
         except self._failures as error:
             raise self._translated(error, opening=False) from error
 
@@ -232,7 +233,7 @@ class Connections:
         Raises:
             StoreUnavailable: the server cannot be reached.
         """
-        if not self._is_open:
+        if not self.is_open:
             raise StoreUnavailable("the store is not open")
         try:
             with anyio.fail_after(TIMEOUT, shield=True):
@@ -270,7 +271,7 @@ class Connections:
         return not isinstance(error, TimeoutError | ValueError)
 
     async def _turn(self, step: Step[T], seconds: float) -> T:
-        if not self._is_open:
+        if not self.is_open:
             raise StoreUnavailable("the store is not open")
         try:
             with anyio.fail_after(seconds):
@@ -301,7 +302,7 @@ class Connections:
             is_whole = True
             raise
         finally:
-            if session is not None and is_whole and self._is_open and session.is_reusable():
+            if session is not None and is_whole and self.is_open and session.is_reusable():
                 self._idle.append(session)
             elif session is not None:
                 session.terminate()

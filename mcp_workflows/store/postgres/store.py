@@ -88,10 +88,8 @@ class PostgresStore(Store):
         """Close all connections; the server has all that was committed."""
         with anyio.CancelScope(shield=True):
             await self._flushes.finish()
-            await self._connections.close()
-            if self._flusher is not None:
-                self._flusher.terminate()
-                self._flusher = None
+            await self._connections.close(self._flusher)
+            self._flusher = None
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
         """Insert the row, or return the one that its idempotency key already has."""
@@ -117,6 +115,10 @@ class PostgresStore(Store):
 
     async def sync(self, *, briefly: bool = False) -> bool:
         """Wait for the server's disk; one flush serves all whose rows were committed before it."""
+        if self._flusher is None:
+            if self._connections.is_open:
+                return True  # no row was written yet
+            raise StoreUnavailable("the store is not open")
         if briefly and self._flushes.is_slow:
             return False
         await self._flushes.wait(self._flush)
@@ -271,7 +273,7 @@ class PostgresStore(Store):
         """Encrypt with the first key all that is not yet, a batch at a time; see `Seals`.
 
         Old versions of rows stay in the server's files until it vacuums them, and in its log and backups: `cleaned` is
-        never true.
+        None at the end.
         """
         if self._cipher is None:
             raise StoreUnusable("the store is not encrypted: no keys are given")
@@ -283,7 +285,8 @@ class PostgresStore(Store):
             while part := await self._connections.run(partial(table, after=last)):
                 last = part.last
                 yield part.done
-        yield Rekeyed(left=await self._connections.run(partial(rekey.finish, cipher=self._cipher)))
+        left = await self._connections.run(partial(rekey.finish, cipher=self._cipher))
+        yield Rekeyed(left=left, cleaned=None)
 
     async def _fetch(self, query: str, *values: object) -> Sequence[Row]:
         return await self._connections.run(lambda session: session.fetch(query, *values))
