@@ -316,13 +316,9 @@ async def seconds(call: Callable[[int], Awaitable[object]], times: int = 30, at_
 async def test_creates_under_one_cap_do_not_wait_for_each_others_flush(slow_disk: Postgres) -> None:
     caps = Caps(live_of_tool=10_000)
     async with open_store(slow_disk.url(new_schema())) as store:
-
-        def create(number: int) -> Awaitable[Task]:
-            return store.create(make_task(), caps)
-
-        alone = await seconds(create, at_once=1)
-        together = await seconds(create)
-    assert together < alone * 0.6, "a lock that is held over the flush makes both take as long"
+        one_by_one = await seconds(lambda _: store.create(make_task()), at_once=1)
+        together = await seconds(lambda _: store.create(make_task(), caps))
+    assert together < one_by_one * 0.6, "a lock that is held over the flush has them flush one by one"
 
 
 async def test_a_change_that_need_not_be_durable_waits_for_no_flush(slow_disk: Postgres) -> None:
