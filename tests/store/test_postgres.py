@@ -11,11 +11,12 @@ import anyio
 import pytest
 
 from mcp_workflows.errors import ConfigError, StoreUnavailable, StoreUnusable
+from mcp_workflows.store.encryption import Cipher, new_key
 from mcp_workflows.store.postgres import connections, queries
 from mcp_workflows.store.postgres.connections import Row, Session
 from mcp_workflows.store.postgres.migrations import MIGRATIONS
 from mcp_workflows.store.postgres.store import PostgresStore
-from mcp_workflows.store.protocol import Caps, open_store
+from mcp_workflows.store.protocol import NO_CAPS, Caps, open_store
 from mcp_workflows.task import Task, accept, bind
 from mcp_workflows.testing import make_task
 from mcp_workflows.testing.tasks import NOON
@@ -287,6 +288,39 @@ async def test_a_server_that_hangs_is_an_error_in_time(monkeypatch: pytest.Monke
             monkeypatch.undo()
             assert await store.get(task.id, task.owner) == task
             assert await store.create(make_task())
+
+
+# --- keys
+
+
+async def test_a_key_is_not_given_up_while_a_write_with_it_is_under_way(postgres_server: Postgres, url: str) -> None:
+    old, new = new_key(), new_key()
+    late, store = (PostgresStore(url, cipher=Cipher(keys)) for keys in ((old, new), (new, old)))
+    is_written, may_commit = anyio.Event(), anyio.Event()
+    task, left = make_task(), list[int]()
+
+    async def write(session: Session) -> None:
+        async with session.transaction():
+            await queries.create(session, late._rows, task, NO_CAPS, durable=True)
+            is_written.set()
+            await may_commit.wait()
+
+    async def rekey() -> None:
+        left.append([step async for step in store.rekey()][-1].left)
+
+    async with late, store:
+        async with anyio.create_task_group() as group:
+            group.start_soon(late._connections.run, write)
+            await is_written.wait()
+            group.start_soon(rekey)
+            with anyio.fail_after(60):
+                while postgres_server.run("SELECT count(*) FROM pg_locks WHERE NOT granted") == "0":
+                    await anyio.sleep(0.01)
+            may_commit.set()
+        assert left == [1]
+        await rekey()
+        assert left == [1, 0]
+        assert await store.get(task.id, task.owner) == task
 
 
 # --- a disk that is slow to flush

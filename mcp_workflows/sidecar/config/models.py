@@ -206,7 +206,8 @@ class StoreSettings(BaseModel):
 
     url: str = Field(
         default="sqlite:///mcp-workflows.db",
-        description="The store. A relative SQLite path (three slashes) starts at the folder of this file.",
+        description="The store: an SQLite file, or `postgresql://user:password@host/database`. A relative SQLite path "
+        "(three slashes) starts at the folder of this file.",
     )
     retention: Duration = Field(
         default=timedelta(days=90), description="How long a task can be read after its creation, without a ttl."
