@@ -293,7 +293,10 @@ async def test_a_server_that_hangs_is_an_error_in_time(monkeypatch: pytest.Monke
 # --- keys
 
 
-async def test_a_key_is_not_given_up_while_a_write_with_it_is_under_way(postgres_server: Postgres, url: str) -> None:
+async def test_a_key_is_not_given_up_while_a_write_with_it_is_under_way(
+    postgres_server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "TIMEOUT", 60)
     old, new = new_key(), new_key()
     late, store = (PostgresStore(url, cipher=Cipher(keys)) for keys in ((old, new), (new, old)))
     is_written, may_commit = anyio.Event(), anyio.Event()

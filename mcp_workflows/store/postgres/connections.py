@@ -102,7 +102,7 @@ class Place:
             raise ConfigError("the store's schema= must be a lower-case name: letters, digits and _, at most 63")
         statements = options.pop("statement_cache_size", str(_STATEMENTS))
         if not statements.isdecimal():
-            raise ConfigError("the store's statement_cache_size= must be a whole number; 0 for PgBouncer before 1.21")
+            raise ConfigError("the store's statement_cache_size= must be a whole number; 0 for PgBouncer")
         if unknown := sorted(options.keys() - _LIBPQ):
             raise ConfigError(f"the store's URL has an unknown option: {', '.join(unknown)}")
         place = parts._replace(query=urlencode(options)).geturl()

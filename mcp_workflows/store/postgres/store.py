@@ -42,7 +42,7 @@ class PostgresStore(Store):
     """Tasks in a PostgreSQL database: `postgresql://user:password@host:5432/database`, with the options of libpq.
 
     `?schema=` names the schema (`mcp_workflows`), which is made if it is not there. `?statement_cache_size=0` is for
-    PgBouncer before 1.21. With a cipher the JSON of rows, the values of notes and the secrets are encrypted, and
+    PgBouncer in transaction mode. With a cipher the JSON of rows, the values of notes and the secrets are encrypted, and
     idempotency keys are digests.
 
     Raises:
