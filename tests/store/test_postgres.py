@@ -13,7 +13,7 @@ import pytest
 from mcp_workflows.errors import ConfigError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher, new_key
 from mcp_workflows.store.postgres import connections, queries
-from mcp_workflows.store.postgres.connections import Row, Session
+from mcp_workflows.store.postgres.connections import PostgresConnection, Row
 from mcp_workflows.store.postgres.migrations import MIGRATIONS
 from mcp_workflows.store.postgres.store import PostgresStore
 from mcp_workflows.store.protocol import NO_CAPS, Caps, open_store
@@ -211,24 +211,24 @@ class LostReplies:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: str, times: int = 1) -> None:
         self.left = times
-        fetch, script = Session.fetch, Session.script
+        fetch, script = PostgresConnection.fetch, PostgresConnection.script
 
-        async def fetched(session: Session, query: str, *values: object) -> Sequence[Row]:
-            found = await fetch(session, query, *values)
-            self._lose(session, query, kind)
+        async def fetched(connection: PostgresConnection, query: str, *values: object) -> Sequence[Row]:
+            found = await fetch(connection, query, *values)
+            self._lose(connection, query, kind)
             return found
 
-        async def done(session: Session, statements: str) -> None:
-            await script(session, statements)
-            self._lose(session, statements, kind)
+        async def done(connection: PostgresConnection, statements: str) -> None:
+            await script(connection, statements)
+            self._lose(connection, statements, kind)
 
-        monkeypatch.setattr(Session, "fetch", fetched)
-        monkeypatch.setattr(Session, "script", done)
+        monkeypatch.setattr(PostgresConnection, "fetch", fetched)
+        monkeypatch.setattr(PostgresConnection, "script", done)
 
-    def _lose(self, session: Session, statement: str, kind: str) -> None:
+    def _lose(self, connection: PostgresConnection, statement: str, kind: str) -> None:
         if self.left and kind in statement:
             self.left -= 1
-            session.terminate()
+            connection.terminate()
             raise ConnectionResetError("lost")
 
 
@@ -302,9 +302,9 @@ async def test_a_key_is_not_given_up_while_a_write_with_it_is_under_way(
     is_written, may_commit = anyio.Event(), anyio.Event()
     task, left = make_task(), list[int]()
 
-    async def write(session: Session) -> None:
-        async with session.transaction():
-            await queries.create(session, late._rows, task, NO_CAPS, durable=True)
+    async def write(connection: PostgresConnection) -> None:
+        async with connection.transaction():
+            await queries.create(connection, late._rows, task, NO_CAPS, durable=True)
             is_written.set()
             await may_commit.wait()
 
@@ -414,9 +414,9 @@ TYPES: dict[str, tuple[object, ...]] = {
 
 @pytest.mark.parametrize(("index", "query"), SEARCHES.items())
 async def test_every_search_has_its_index(url: str, index: str, query: str) -> None:
-    async def plan(session: Session) -> str:
-        async with session.transaction("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"):
-            return "\n".join(row[0] for row in await session.fetch(f"EXPLAIN {query}", *TYPES.get(index, ())))
+    async def plan(connection: PostgresConnection) -> str:
+        async with connection.transaction("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"):
+            return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {query}", *TYPES.get(index, ())))
 
     async with PostgresStore(url) as store:
         found = await store._connections.run(plan)

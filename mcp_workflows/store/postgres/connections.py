@@ -74,7 +74,7 @@ class _Native(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DatabaseUrl:
     """The database and the schema of a store, from its URL."""
 
     url: str  # for asyncpg, with the password
@@ -83,7 +83,7 @@ class Place:
     statements: int
 
     @classmethod
-    def of(cls, url: str) -> Place:
+    def of(cls, url: str) -> DatabaseUrl:
         """Read a URL; no message shows it, because it may hold a password.
 
         Raises:
@@ -110,7 +110,7 @@ class Place:
         return cls(url=place, shown=f"{host}{parts.path}", schema=schema, statements=int(statements))
 
 
-class Session:
+class PostgresConnection:
     """One connection while a step has it. `@name` in a statement is a table of the store's schema."""
 
     def __init__(self, native: _Native, schema: str) -> None:
@@ -167,13 +167,13 @@ class Session:
             await self._native.close()
 
 
-Step: TypeAlias = Callable[[Session], Awaitable[T]]
+Step: TypeAlias = Callable[[PostgresConnection], Awaitable[T]]
 
 
 class Connections:
     """A few connections, of which the one that was used last is used next."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, database: DatabaseUrl) -> None:
         """Import asyncpg; connect to nothing yet.
 
         Raises:
@@ -183,8 +183,8 @@ class Connections:
             self._asyncpg: Any = import_module("asyncpg")  # Any: it has no types
         except ImportError:
             raise ConfigError("a store on PostgreSQL needs: pip install 'mcp-workflows[postgres]'") from None
-        self._place = place
-        self._idle: list[Session] = []
+        self._database = database
+        self._idle: list[PostgresConnection] = []
         self._turns = anyio.Semaphore(MOST_CONNECTIONS)
         self.is_open = False
         native = (self._asyncpg.PostgresError, self._asyncpg.InterfaceError, self._asyncpg.InternalClientError)
@@ -207,7 +207,7 @@ class Connections:
                 raise self._translated(error, opening=True) from None
             raise
 
-    async def close(self, kept: Session | None = None) -> None:
+    async def close(self, kept: PostgresConnection | None = None) -> None:
         """Close all connections, and one that its caller kept; steps that are under way close their own."""
         self.is_open = False
         if kept is not None:
@@ -227,7 +227,7 @@ class Connections:
         except self._failures as error:
             raise self._translated(error, opening=False) from error
 
-    async def connect(self) -> Session:
+    async def connect(self) -> PostgresConnection:
         """Open a connection that its caller keeps and closes.
 
         Raises:
@@ -241,7 +241,7 @@ class Connections:
         except self._failures as error:
             raise self._translated(error, opening=False) from error
 
-    async def alone(self, session: Session, step: Step[T]) -> T:
+    async def alone(self, connection: PostgresConnection, step: Step[T]) -> T:
         """Do one step on a connection of the caller's; it is closed if that fails.
 
         Raises:
@@ -249,9 +249,9 @@ class Connections:
         """
         try:
             with anyio.fail_after(TIMEOUT, shield=True):
-                return await step(session)
+                return await step(connection)
         except self._failures as error:
-            session.terminate()
+            connection.terminate()
             raise self._translated(error, opening=False) from error
 
     async def _while_lost(self, step: Step[T], seconds: float) -> T:
@@ -284,15 +284,15 @@ class Connections:
             self._turns.release()
 
     async def _once(self, step: Step[T], seconds: float) -> T:
-        session: Session | None = None
+        connection: PostgresConnection | None = None
         is_whole = False
         try:
             with anyio.fail_after(seconds, shield=True):
-                while self._idle and session is None:
-                    session = self._idle.pop()
-                    session = None if session.is_closed else session
-                session = session or await self._connect()
-                done = await step(session)
+                while self._idle and connection is None:
+                    connection = self._idle.pop()
+                    connection = None if connection.is_closed else connection
+                connection = connection or await self._connect()
+                done = await step(connection)
             is_whole = True
             return done
         except self._failures as error:
@@ -302,22 +302,22 @@ class Connections:
             is_whole = True
             raise
         finally:
-            if session is not None and is_whole and self.is_open and session.is_reusable():
-                self._idle.append(session)
-            elif session is not None:
-                session.terminate()
+            if connection is not None and is_whole and self.is_open and connection.is_reusable():
+                self._idle.append(connection)
+            elif connection is not None:
+                connection.terminate()
 
-    async def _connect(self) -> Session:
+    async def _connect(self) -> PostgresConnection:
         try:
             native = await self._asyncpg.connect(
-                self._place.url,
+                self._database.url,
                 timeout=TIMEOUT,
-                statement_cache_size=self._place.statements,
+                statement_cache_size=self._database.statements,
                 server_settings={"application_name": "mcp-workflows"},
             )
         except ValueError as error:  # asyncpg's message may quote the URL
             raise StoreUnusable(f"the store's URL or its TLS files cannot be used ({type(error).__name__})") from None
-        return Session(native, self._place.schema)
+        return PostgresConnection(native, self._database.schema)
 
     def _drop_idle(self) -> None:
         while self._idle:
@@ -338,5 +338,5 @@ class Connections:
         else:
             kind, text = _TROUBLE.get(state, (StoreUnavailable, f"failed ({name})"))
         if opening:
-            return kind(f"the store at {self._place.shown} {text}")
+            return kind(f"the store at {self._database.shown} {text}")
         return StoreUnavailable(f"the store {text}")

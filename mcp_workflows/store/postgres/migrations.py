@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mcp_workflows.errors import StoreUnusable
-from mcp_workflows.store.postgres.connections import Session
+from mcp_workflows.store.postgres.connections import PostgresConnection
 
 MIGRATIONS: Final[Sequence[str]] = (
     """
@@ -60,7 +60,7 @@ _FOUND: Final = """
 """
 
 
-async def migrate(session: Session, schema: str) -> None:
+async def migrate(connection: PostgresConnection, schema: str) -> None:
     """Bring the tables to our version, in one transaction, while other replicas wait.
 
     Tables of our version or a newer one need no right but to read and write them.
@@ -68,31 +68,31 @@ async def migrate(session: Session, schema: str) -> None:
     Raises:
         StoreUnusable: the schema is another program's, or needs a newer version of this one.
     """
-    if await _version(session, schema) >= len(MIGRATIONS):
+    if await _version(connection, schema) >= len(MIGRATIONS):
         return
-    async with session.transaction(f"SELECT pg_advisory_xact_lock({_LOCK})"):
-        has_schema, *_ = await _found(session, schema)
+    async with connection.transaction(f"SELECT pg_advisory_xact_lock({_LOCK})"):
+        has_schema, *_ = await _found(connection, schema)
         if not has_schema:
-            await session.script(f'CREATE SCHEMA "{schema}"')
-        version = await _version(session, schema)
+            await connection.script(f'CREATE SCHEMA "{schema}"')
+        version = await _version(connection, schema)
         if not version:
-            await session.script("CREATE TABLE @migrations (version int PRIMARY KEY, oldest int NOT NULL)")
+            await connection.script("CREATE TABLE @migrations (version int PRIMARY KEY, oldest int NOT NULL)")
         for number, statements in enumerate(MIGRATIONS[version:], version + 1):
-            await session.script(statements)
-            await session.script(f"INSERT INTO @migrations VALUES ({number}, {OLDEST})")
+            await connection.script(statements)
+            await connection.script(f"INSERT INTO @migrations VALUES ({number}, {OLDEST})")
 
 
-async def _found(session: Session, schema: str) -> tuple[bool, bool, bool, str]:
-    found = await session.row(_FOUND, schema)
+async def _found(connection: PostgresConnection, schema: str) -> tuple[bool, bool, bool, str]:
+    found = await connection.row(_FOUND, schema)
     if found is None:
         raise StoreUnusable("the database lists no schemas")
     has_schema, has_tables, is_ours, encoding = found
     return has_schema, has_tables, is_ours, encoding
 
 
-async def _version(session: Session, schema: str) -> int:
+async def _version(connection: PostgresConnection, schema: str) -> int:
     """Return the version of the tables; 0: there are none."""
-    _, has_tables, is_ours, encoding = await _found(session, schema)
+    _, has_tables, is_ours, encoding = await _found(connection, schema)
     if encoding != "UTF8":
         raise StoreUnusable(f"the database of the store has the encoding {encoding}: it needs UTF8")
     if not has_tables:
@@ -102,7 +102,7 @@ async def _version(session: Session, schema: str) -> int:
             f"the schema {schema} of the database has tables of another program: name another one, "
             "postgresql://...?schema=NAME"
         )
-    last = await session.row("SELECT version, oldest FROM @migrations ORDER BY version DESC LIMIT 1")
+    last = await connection.row("SELECT version, oldest FROM @migrations ORDER BY version DESC LIMIT 1")
     version, oldest = last or (0, 0)
     if oldest > len(MIGRATIONS):
         raise StoreUnusable(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.store.encryption import Cipher
-from mcp_workflows.store.postgres.connections import Session
+from mcp_workflows.store.postgres.connections import PostgresConnection
 from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps
 from mcp_workflows.store.rows import (
     AHEAD,
@@ -150,16 +150,16 @@ class Marked:
             sources.append("mark")
         return f"{write} {'FROM ' if sources else ''}{', '.join(sources)} {where}"
 
-    async def put(self, session: Session) -> None:
+    async def put(self, connection: PostgresConnection) -> None:
         """Put the mark there, if it was not or is no more; in a transaction it is kept until the commit."""
         if self.cipher is None:
             return
         kept = f"SELECT 1 FROM @secrets WHERE name = '{mark_of(self.cipher)}' FOR KEY SHARE"
-        if await session.row(kept) is None:
-            await session.fetch(_MAKE_SECRET, mark_of(self.cipher), new_mark(self.cipher))
+        if await connection.row(kept) is None:
+            await connection.fetch(_MAKE_SECRET, mark_of(self.cipher), new_mark(self.cipher))
 
 
-async def create(session: Session, rows: Rows, task: Task, caps: Caps, *, durable: bool) -> Task:
+async def create(connection: PostgresConnection, rows: Rows, task: Task, caps: Caps, *, durable: bool) -> Task:
     """Insert the row, or return the one that its idempotency key has, or that a lost connection has inserted.
 
     With caps, creates under the same caps wait for each other, but not for each other's flush to disk.
@@ -169,52 +169,52 @@ async def create(session: Session, rows: Rows, task: Task, caps: Caps, *, durabl
     """
     if caps == NO_CAPS:
         plain_key = rows.cipher is not None and task.idempotency_key is not None  # perhaps from before the encryption
-        found = await _there(session, rows, task) if plain_key else None
-        return found or await _insert(session, rows, task, durable=durable)
-    async with session.transaction(f"{_NOW_LAZILY} {_locks(session, task, caps)}"):
-        found = await _there(session, rows, task)
+        found = await _there(connection, rows, task) if plain_key else None
+        return found or await _insert(connection, rows, task, durable=durable)
+    async with connection.transaction(f"{_NOW_LAZILY} {_locks(connection, task, caps)}"):
+        found = await _there(connection, rows, task)
         if found is None:
-            await _check(session, task, caps)
-            found = await _insert(session, rows, task, durable=True)
+            await _check(connection, task, caps)
+            found = await _insert(connection, rows, task, durable=True)
     if durable:
-        await session.fetch(FLUSH)
+        await connection.fetch(FLUSH)
     return found
 
 
-async def _insert(session: Session, rows: Rows, task: Task, *, durable: bool) -> Task:
+async def _insert(connection: PostgresConnection, rows: Rows, task: Task, *, durable: bool) -> Task:
     marked = Marked(cipher=rows.cipher)
     query = marked.statement(_INSERT, durable=durable, where="ON CONFLICT DO NOTHING RETURNING 1")
     for _ in range(_LOSSES):
-        if await session.row(query, *rows.whole(task)) is not None:
+        if await connection.row(query, *rows.whole(task)) is not None:
             return task
-        if (found := await _there(session, rows, task)) is not None:
+        if (found := await _there(connection, rows, task)) is not None:
             return found
-        await marked.put(session)
+        await marked.put(connection)
     raise StoreUnavailable("the store cannot tell whether an idempotency key is free; try again")
 
 
-async def _there(session: Session, rows: Rows, task: Task) -> Task | None:
+async def _there(connection: PostgresConnection, rows: Rows, task: Task) -> Task | None:
     """Return the row itself, or that of its idempotency key; with a cipher also one from before the encryption."""
     kept = rows.kept_key(task)
     keys = [] if kept is None or task.idempotency_key is None else list({kept, utf8(task.idempotency_key)})
-    for row in await session.fetch(_THERE, utf8(task.id), utf8(task.owner), utf8(task.tool), keys):
+    for row in await connection.fetch(_THERE, utf8(task.id), utf8(task.owner), utf8(task.tool), keys):
         found = rows.readable(tuple(row))
         if found.id == task.id or utf8(found.idempotency_key or "") == utf8(task.idempotency_key or ""):
             return found  # else a client has sent a text like a digest
     return None
 
 
-def _locks(session: Session, task: Task, caps: Caps) -> str:
+def _locks(connection: PostgresConnection, task: Task, caps: Caps) -> str:
     """Return statements that let no other process create under the same caps until the commit; sorted: no deadlocks."""
     capped = [name for name in _CAPPED if getattr(caps, name) is not None]
     names = {f"owner {utf8(task.owner)}" for name in capped if "owner" in name}
     names |= {f"tool {utf8(task.tool)}" for name in capped if name.endswith("of_tool")}
-    digests = (blake2b(f"{session.schema} {name}".encode(), digest_size=8).digest() for name in names)
+    digests = (blake2b(f"{connection.schema} {name}".encode(), digest_size=8).digest() for name in names)
     keys = sorted(int.from_bytes(digest, "big", signed=True) for digest in digests)
     return " ".join(f"SELECT pg_advisory_xact_lock({key});" for key in keys)
 
 
-async def _check(session: Session, task: Task, caps: Caps) -> None:
+async def _check(connection: PostgresConnection, task: Task, caps: Caps) -> None:
     since = _EVER if caps.since is None else micros(caps.since)
     values = (utf8(task.owner), utf8(task.tool), micros(task.created), since)
     given = "WITH given AS (SELECT $1::text, $2::text, $3::bigint, $4::bigint)"  # no condition has all of them
@@ -225,7 +225,7 @@ async def _check(session: Session, task: Task, caps: Caps) -> None:
         is_window = name.startswith("created")
         order = "ORDER BY created DESC" if is_window else ""
         query = f"{given} SELECT created FROM @tasks WHERE {condition} {order} LIMIT 1 OFFSET {max(cap - 1, 0)}"
-        found = await session.row(query, *values) if cap > 0 else (None,)
+        found = await connection.row(query, *values) if cap > 0 else (None,)
         if found is not None:
             again = leaves_window(task.created, caps.since, found[0]) if is_window else None
             raise CapReached(name, again=again)
@@ -248,22 +248,22 @@ class Change:
         self._marked = Marked(cipher=rows.cipher)
         self._attempt: KnownRow | None = None
 
-    async def apply(self, session: Session) -> Task | None:
+    async def apply(self, connection: PostgresConnection) -> Task | None:
         """Apply the function until nobody else changes the row in between; at last with the row locked."""
         for _ in range(_LOSSES):
-            is_done, task = await self._apply(session, "")
+            is_done, task = await self._apply(connection, "")
             if is_done:
                 return task
-            await self._marked.put(session)
-        async with session.transaction("" if self._durable else _NOW_LAZILY):
-            await self._marked.put(session)
-            is_done, task = await self._apply(session, "FOR UPDATE")
+            await self._marked.put(connection)
+        async with connection.transaction("" if self._durable else _NOW_LAZILY):
+            await self._marked.put(connection)
+            is_done, task = await self._apply(connection, "FOR UPDATE")
         if not is_done:
             raise StoreUnavailable("the store cannot change a row that others change all the time; try again")
         return task
 
-    async def _apply(self, session: Session, lock: str) -> tuple[bool, Task | None]:
-        row = await session.row(f"{_VERSION} {lock}", *self._names)
+    async def _apply(self, connection: PostgresConnection, lock: str) -> tuple[bool, Task | None]:
+        row = await connection.row(f"{_VERSION} {lock}", *self._names)
         if row is None:
             return True, None
         *found, version = row
@@ -274,7 +274,7 @@ class Change:
         if after is before:
             return True, after
         if after is None:
-            return await session.row(_DELETE, self._names[0], version) is not None, None
+            return await connection.row(_DELETE, self._names[0], version) is not None, None
         columns, self._attempt = self._rows.changed(before, after)
         names = "".join(f"{name} = ${at}, " for at, name in enumerate(columns, 3))
         query = self._marked.statement(
@@ -282,31 +282,31 @@ class Change:
             durable=self._durable,
             where="WHERE id = $1 AND version = $2 RETURNING 1",
         )
-        is_done = await session.row(query, self._names[0], version, *columns.values()) is not None
+        is_done = await connection.row(query, self._names[0], version, *columns.values()) is not None
         if is_done:
             self._rows.keep(self._names[0], self._attempt)
         return is_done, after
 
 
-async def forget(session: Session, before: datetime) -> int:
+async def forget(connection: PostgresConnection, before: datetime) -> int:
     """Drop a batch of old tombstones; return their number."""
-    return len(await session.fetch(_FORGET, micros(before), BATCH))
+    return len(await connection.fetch(_FORGET, micros(before), BATCH))
 
 
-async def drop_notes(session: Session, now: datetime) -> int:
+async def drop_notes(connection: PostgresConnection, now: datetime) -> int:
     """Drop a batch of notes whose time is over; return their number."""
-    return len(await session.fetch(_DROP, micros(now), BATCH))
+    return len(await connection.fetch(_DROP, micros(now), BATCH))
 
 
-async def expire_rows(session: Session, rows: Rows, now: datetime) -> int:
+async def expire_rows(connection: PostgresConnection, rows: Rows, now: datetime) -> int:
     """Make tombstones of a batch of expired rows that nobody else has locked; return their number.
 
     An unreadable row loses its content, too: its idempotency key starts nothing again either.
     """
     buried: list[Sequence[Any]] = []  # Any: text and numbers
     unread: list[str] = []
-    async with session.transaction(_NOW_LAZILY):
-        expired = await session.fetch(_EXPIRED, micros(now), micros(now - LEFT_FOR), BATCH)
+    async with connection.transaction(_NOW_LAZILY):
+        expired = await connection.fetch(_EXPIRED, micros(now), micros(now - LEFT_FOR), BATCH)
         for row in expired:
             task = rows.read(tuple(row))
             if task is None:
@@ -315,40 +315,42 @@ async def expire_rows(session: Session, rows: Rows, now: datetime) -> int:
                 gone = expire(task)
                 buried.append((row[0], *rows.searched(gone)[_FIXED:], rows.text(gone)))
         if buried:
-            await Marked(cipher=rows.cipher).put(session)
-            await session.many(_BURY, buried)
+            await Marked(cipher=rows.cipher).put(connection)
+            await connection.many(_BURY, buried)
         if unread:
-            await session.fetch(_BURY_UNREAD, unread)
+            await connection.fetch(_BURY_UNREAD, unread)
     return len(expired)
 
 
-async def save_note(session: Session, notes: NoteTexts, note: tuple[str, str, str, int], *, replace: bool) -> str:
+async def save_note(
+    connection: PostgresConnection, notes: NoteTexts, note: tuple[str, str, str, int], *, replace: bool
+) -> str:
     """Keep the text of a note; return the one that is there from now on."""
     marked = Marked(cipher=notes.cipher)
     query = marked.statement(_SAVE_NOTE, where=f"{_PUT if replace else 'ON CONFLICT DO NOTHING'} RETURNING value")
     for _ in range(_LOSSES):
-        found = await session.row(query, *note) or await session.row(NOTE, *note[:2])
+        found = await connection.row(query, *note) or await connection.row(NOTE, *note[:2])
         if found is not None and not (replace and found[0] != note[2]):
             return str(found[0])
-        await marked.put(session)
+        await marked.put(connection)
     raise StoreUnavailable("the store has a note that comes and goes; try again")
 
 
-async def secret(session: Session, cipher: Cipher | None, name: str) -> bytes:
+async def secret(connection: PostgresConnection, cipher: Cipher | None, name: str) -> bytes:
     """Return 32 random bytes under this name, made once."""
-    found = await session.row(_SECRET, name)
+    found = await connection.row(_SECRET, name)
     if found is None:
-        async with session.transaction():
-            await Marked(cipher=cipher).put(session)
-            await session.fetch(_MAKE_SECRET, name, new_secret(cipher, name))
-        found = await session.row(_SECRET, name)
+        async with connection.transaction():
+            await Marked(cipher=cipher).put(connection)
+            await connection.fetch(_MAKE_SECRET, name, new_secret(cipher, name))
+        found = await connection.row(_SECRET, name)
     if found is None:
         raise StoreUnavailable("the store has lost a secret")
     return read_secret(cipher, name, found[0])
 
 
-async def retire(session: Session, cipher: Cipher) -> None:
+async def retire(connection: PostgresConnection, cipher: Cipher) -> None:
     """Forget the marks of all keys but the first: nothing is encrypted with them any more."""
-    for name, _ in await session.fetch(SECRETS):
+    for name, _ in await connection.fetch(SECRETS):
         if is_mark(name) and name != mark_of(cipher):
-            await session.fetch("DELETE FROM @secrets WHERE name = $1", name)
+            await connection.fetch("DELETE FROM @secrets WHERE name = $1", name)

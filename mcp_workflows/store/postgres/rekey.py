@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from mcp_workflows.store.encryption import Cipher
-from mcp_workflows.store.postgres.connections import Row, Session
+from mcp_workflows.store.postgres.connections import PostgresConnection, Row
 from mcp_workflows.store.postgres.queries import SECRETS, Marked, retire
 from mcp_workflows.store.protocol import Rekeyed
 from mcp_workflows.store.rekey import REKEY_BATCH, Reencrypt, note_columns, reencrypted, secret_columns, task_columns
@@ -34,51 +34,51 @@ _LEFT: Final = """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RekeyedPart:
+class RekeyedRows:
     """The result of one step, up to a row."""
 
     last: Position
     done: Rekeyed
 
 
-async def tasks(session: Session, rows: Rows, cipher: Cipher, after: Position) -> RekeyedPart | None:
+async def tasks(connection: PostgresConnection, rows: Rows, cipher: Cipher, after: Position) -> RekeyedRows | None:
     """Re-encrypt the next rows of tasks; None: there are none."""
-    return await _part(session, (_TASKS, _UPDATE_TASK), cipher, after or ("",), partial(task_columns, rows))
+    return await _part(connection, (_TASKS, _UPDATE_TASK), cipher, after or ("",), partial(task_columns, rows))
 
 
-async def notes(session: Session, kept: NoteTexts, cipher: Cipher, after: Position) -> RekeyedPart | None:
+async def notes(connection: PostgresConnection, kept: NoteTexts, cipher: Cipher, after: Position) -> RekeyedRows | None:
     """Re-encrypt the next notes; None: there are none."""
-    return await _part(session, (_NOTES, _UPDATE_NOTE), cipher, after or ("", ""), partial(note_columns, kept))
+    return await _part(connection, (_NOTES, _UPDATE_NOTE), cipher, after or ("", ""), partial(note_columns, kept))
 
 
 async def _part(
-    session: Session, queries: tuple[str, str], cipher: Cipher, after: Position, reencrypt: Reencrypt
-) -> RekeyedPart | None:
+    connection: PostgresConnection, queries: tuple[str, str], cipher: Cipher, after: Position, reencrypt: Reencrypt
+) -> RekeyedRows | None:
     query, update = queries
     size = len(after)
-    async with session.transaction():
-        rows = await session.fetch(query, *after, cipher.prefix, REKEY_BATCH)
+    async with connection.transaction():
+        rows = await connection.fetch(query, *after, cipher.prefix, REKEY_BATCH)
         found: list[Row] = [(tuple(row[:size]), *row[size:]) for row in rows]
         written = [(*values, *place) for *values, place in reencrypted(found, reencrypt)]
         if written:
-            await Marked(cipher=cipher).put(session)
-            await session.many(update, written)
+            await Marked(cipher=cipher).put(connection)
+            await connection.many(update, written)
     done = Rekeyed(rewritten=len(written), unreadable=len(found) - len(written))
-    return RekeyedPart(last=found[-1][0], done=done) if found else None
+    return RekeyedRows(last=found[-1][0], done=done) if found else None
 
 
-async def finish(session: Session, cipher: Cipher) -> int:
+async def finish(connection: PostgresConnection, cipher: Cipher) -> int:
     """Re-encrypt the secrets; if nothing else is left, retire all keys but the first. Return the number left.
 
     Unreadable texts are left, and those that others have written with another key meanwhile. The lock on the marks
     waits for their writes under way, and lets no other begin before the count is over.
     """
-    async with session.transaction():
-        found = [tuple(row) for row in await session.fetch(f"{SECRETS} FOR UPDATE") if not is_mark(row[0])]
+    async with connection.transaction():
+        found = [tuple(row) for row in await connection.fetch(f"{SECRETS} FOR UPDATE") if not is_mark(row[0])]
         written = list(reencrypted(found, partial(secret_columns, cipher)))
-        await session.many(_UPDATE_SECRET, written)
-        counted = await session.row(_LEFT, cipher.prefix)
+        await connection.many(_UPDATE_SECRET, written)
+        counted = await connection.row(_LEFT, cipher.prefix)
         left = int(counted[0] if counted else 1) + len(found) - len(written)
         if not left:
-            await retire(session, cipher)
+            await retire(connection, cipher)
     return left

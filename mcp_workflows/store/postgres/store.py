@@ -20,7 +20,7 @@ from mcp_workflows.errors import StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.flushes import Flushes
 from mcp_workflows.store.postgres import queries, rekey
-from mcp_workflows.store.postgres.connections import Connections, Place, Row, Session
+from mcp_workflows.store.postgres.connections import Connections, DatabaseUrl, PostgresConnection, Row
 from mcp_workflows.store.postgres.migrations import migrate
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
 from mcp_workflows.store.rows import (
@@ -42,8 +42,8 @@ class PostgresStore(Store):
     """Tasks in a PostgreSQL database: `postgresql://user:password@host:5432/database`, with the options of libpq.
 
     `?schema=` names the schema (`mcp_workflows`), which is made if it is not there. `?statement_cache_size=0` is for
-    PgBouncer in transaction mode. With a cipher the JSON of rows, the values of notes and the secrets are encrypted, and
-    idempotency keys are digests.
+    PgBouncer in transaction mode. With a cipher the JSON of rows, the values of notes and the secrets are encrypted,
+    and idempotency keys are digests.
 
     Raises:
         ConfigError: the URL is not one of these, or asyncpg is not installed.
@@ -51,14 +51,14 @@ class PostgresStore(Store):
 
     def __init__(self, url: str, *, cipher: Cipher | None = None) -> None:
         """Read the URL; nothing is opened yet."""
-        self._place = Place.of(url)
-        self._connections = Connections(self._place)
+        self._database = DatabaseUrl.of(url)
+        self._connections = Connections(self._database)
         self._cipher = cipher
         self._rows = Rows()
         self._notes = NoteTexts(cipher=cipher)
         self._flushes = Flushes()
         self._opening = anyio.Lock()
-        self._flusher: Session | None = None  # of its own: while it is open, the server has lost nothing it took
+        self._flusher: PostgresConnection | None = None  # while it is open, the server has lost nothing
 
     async def __aenter__(self) -> PostgresStore:
         """Connect, and create or migrate the tables.
@@ -72,14 +72,14 @@ class PostgresStore(Store):
         self._rows = await self._connections.open(self._unlock)
         return self
 
-    async def _unlock(self, session: Session) -> Rows:
-        await migrate(session, self._place.schema)
-        check_marks(dict(await session.fetch(queries.SECRETS)), self._cipher)
-        await session.fetch(queries.TRY)
+    async def _unlock(self, connection: PostgresConnection) -> Rows:
+        await migrate(connection, self._database.schema)
+        check_marks(dict(await connection.fetch(queries.SECRETS)), self._cipher)
+        await connection.fetch(queries.TRY)
         if self._cipher is None:
             return Rows()
-        await queries.Marked(cipher=self._cipher).put(session)
-        secret = await queries.secret(session, self._cipher, KEY_SECRET)
+        await queries.Marked(cipher=self._cipher).put(connection)
+        secret = await queries.secret(connection, self._cipher, KEY_SECRET)
         return Rows(cipher=self._cipher, key_secret=secret)
 
     async def __aexit__(
@@ -103,7 +103,7 @@ class PostgresStore(Store):
                 self._flushes.fail()
         return row
 
-    async def _open_flusher(self) -> Session:
+    async def _open_flusher(self) -> PostgresConnection:
         """Return the connection for flushes, open before a row is written that may need one."""
         if self._flusher is not None and not self._flusher.is_closed:
             return self._flusher
@@ -129,7 +129,7 @@ class PostgresStore(Store):
         if self._flusher is None:
             raise StoreUnavailable("the store is not open")
         began = time.perf_counter()
-        await self._connections.alone(self._flusher, lambda session: session.fetch(queries.FLUSH))
+        await self._connections.alone(self._flusher, lambda connection: connection.fetch(queries.FLUSH))
         return time.perf_counter() - began
 
     async def get(self, task_id: str, owner: str) -> Task | None:
@@ -226,7 +226,7 @@ class PostgresStore(Store):
 
     async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
         """Drop old tombstones and notes, and expire rows; in batches, of which replicas do different ones."""
-        steps: Sequence[Callable[[Session], Awaitable[int]]] = (
+        steps: Sequence[Callable[[PostgresConnection], Awaitable[int]]] = (
             partial(queries.forget, before=keep_tombstones_since),
             partial(queries.expire_rows, rows=self._rows, now=now),
             partial(queries.drop_notes, now=now),
@@ -289,7 +289,7 @@ class PostgresStore(Store):
         yield Rekeyed(left=left, cleaned=None)
 
     async def _fetch(self, query: str, *values: object) -> Sequence[Row]:
-        return await self._connections.run(lambda session: session.fetch(query, *values))
+        return await self._connections.run(lambda connection: connection.fetch(query, *values))
 
     async def _one(self, query: str, *values: object) -> Task | None:
         rows = await self._fetch(query, *values)
