@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -57,10 +57,15 @@ def seen(file: SQLiteFile) -> Mapping[str, Sequence[str]]:
     return {name: marks for name, marks in found.items() if marks}
 
 
+def rekey(store: Store) -> AsyncIterator[Rekeyed]:
+    """Its steps."""
+    assert isinstance(store, Seals)
+    return store.rekey()
+
+
 async def rekeyed(store: Store) -> Rekeyed:
     """All of it: how much was rewritten, and how it ended."""
-    assert isinstance(store, Seals)
-    steps = [step async for step in store.rekey()]
+    steps = [step async for step in rekey(store)]
     return replace(steps[-1], rewritten=sum(step.rewritten for step in steps))
 
 
@@ -157,7 +162,7 @@ async def test_others_read_and_write_while_it_is_rekeyed(place: Place) -> None:
         tasks = [await store.create(make_task()) for _ in range(450)]
     async with store_in(place, NEW, OLD) as one, store_in(place, NEW, OLD) as other:
         steps: list[Rekeyed] = []
-        async for step in one.rekey():
+        async for step in rekey(one):
             steps.append(step)
             for task in tasks[::50]:
                 assert await other.get(task.id, task.owner) is not None
@@ -169,7 +174,7 @@ async def test_others_read_and_write_while_it_is_rekeyed(place: Place) -> None:
 async def test_who_still_writes_with_the_old_key_keeps_it_needed(place: Place) -> None:
     async with store_in(place, OLD, NEW) as late, store_in(place, NEW, OLD) as store:
         task = await late.create(make_task())
-        steps = store.rekey()
+        steps = rekey(store)
         await anext(steps)
         await late.change(task.id, task.owner, lambda row: replace(row, attempts=1))  # it has been passed already
         last = [step async for step in steps][-1]

@@ -304,7 +304,8 @@ async def test_a_key_is_not_given_up_while_a_write_with_it_is_under_way(
 
     async def write(connection: PostgresConnection) -> None:
         async with connection.transaction():
-            await queries.create(connection, late._rows, task, NO_CAPS, durable=True)
+            rows = late._rows  # pyright: ignore[reportPrivateUsage]
+            await queries.create(connection, rows, task, NO_CAPS, durable=True)
             is_written.set()
             await may_commit.wait()
 
@@ -313,7 +314,7 @@ async def test_a_key_is_not_given_up_while_a_write_with_it_is_under_way(
 
     async with late, store:
         async with anyio.create_task_group() as group:
-            group.start_soon(late._connections.run, write)
+            group.start_soon(late._connections.run, write)  # pyright: ignore[reportPrivateUsage]
             await is_written.wait()
             group.start_soon(rekey)
             with anyio.fail_after(60):
@@ -331,8 +332,8 @@ async def test_a_key_is_not_given_up_while_a_write_with_it_is_under_way(
 
 @pytest.fixture(scope="module")
 def slow_disk() -> Iterator[Postgres]:
-    """A server whose flushes take 20 ms: more than a network disk's, so that a busy machine changes no ratio."""
-    with postgres("fsync=on", "commit_delay=20000", "commit_siblings=0") as server:
+    """A server whose flushes take 50 ms: more than a network disk's, so that a busy machine changes no ratio."""
+    with postgres("fsync=on", "commit_delay=50000", "commit_siblings=0") as server:
         yield server
 
 
@@ -419,7 +420,7 @@ async def test_every_search_has_its_index(url: str, index: str, query: str) -> N
             return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {query}", *TYPES.get(index, ())))
 
     async with PostgresStore(url) as store:
-        found = await store._connections.run(plan)
+        found = await store._connections.run(plan)  # pyright: ignore[reportPrivateUsage]
     assert f"using {index}" in found
     assert "Sort  " not in found or index == "tasks_open", found
 
