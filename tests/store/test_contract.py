@@ -294,6 +294,17 @@ async def test_the_operator_finds_rows_by_how_their_ids_begin(store: Store) -> N
         assert await store.find(nobodys) == []
 
 
+async def test_owners_are_looked_for_by_the_form_of_their_ids(store: Store) -> None:
+    client, subject = ('["%', "%,null]"), ("[null,%", "")
+    assert not await store.has_owner(*client)
+    await _made(store, {"owner": '["app\\",null]'}, {"owner": "local"}, {"owner": '[null,"a"]', "tombstone": True})
+    assert not await store.has_owner(*client)
+    assert not await store.has_owner(*subject)
+    await _made(store, {"owner": '["app\\","https://a","b"]'})
+    assert await store.has_owner(*client)
+    assert not await store.has_owner(*subject)
+
+
 async def test_sweeping_drops_what_has_expired(store: Store) -> None:
     expired, fresh, forever = make_task(expires=NOON, input=["private"]), make_task(), make_task(expires=None)
     for row in (expired, fresh, forever):

@@ -163,8 +163,10 @@ class PostgresConnection:
 
     async def close(self) -> None:
         """Say goodbye to the server."""
-        with anyio.move_on_after(1):
+        with anyio.move_on_after(1) as waited:
             await self._native.close()
+        if waited.cancelled_caught:
+            self._native.terminate()
 
 
 Step: TypeAlias = Callable[[PostgresConnection], Awaitable[T]]
@@ -258,11 +260,11 @@ class Connections:
         try:
             return await self._turn(step, seconds)
         except self._failures as error:
-            state = getattr(error, "sqlstate", None) or ""
-            if state not in _AGAIN and not self._is_lost(error):
-                raise
-            if state not in _AGAIN:
+            is_lost = self._is_lost(error)
+            if is_lost or isinstance(error, TimeoutError):
                 self._drop_idle()  # the same has probably happened to them
+            if not is_lost and getattr(error, "sqlstate", None) not in _AGAIN:
+                raise
         return await self._turn(step, seconds)
 
     def _is_lost(self, error: Exception) -> bool:
