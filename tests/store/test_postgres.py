@@ -75,6 +75,13 @@ async def test_a_server_that_cannot_be_reached_is_named(place: str) -> None:
     assert "the store at " in said
 
 
+async def test_of_several_hosts_one_that_can_be_written_is_used(postgres_server: Postgres, url: str) -> None:
+    hosts = f"host=/nowhere,{postgres_server.folder}&port=1,{postgres_server.port}&target_session_attrs=read-write"
+    several = f"postgresql://postgres@/postgres?{hosts}&schema={url.rpartition('=')[2]}"
+    async with open_store(several) as store:
+        await store.check()
+
+
 async def test_a_wrong_password_is_refused_without_showing_it(postgres_server: Postgres) -> None:
     schema = new_schema()
     postgres_server.run(f"""
