@@ -17,6 +17,7 @@ from pathlib import Path
 import anyio
 import pytest
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
+from mcp_workflows_dbos.start import validate_arguments
 from mcp_workflows_dbos.tooling.schema import draft_file
 
 from mcp_workflows.adapter import Execution, Failure, Ref, Start, Status
@@ -262,6 +263,19 @@ async def test_a_method_beside_other_workflows_is_told_with_its_line(
 
 
 @pytest.mark.anyio
+class Connection:
+    """No type of JSON."""
+
+
+def connected(number: int, connection: Connection | None = None) -> int:
+    """Take what only code in the process can give."""
+    return number
+
+
+def test_a_parameter_that_is_not_passed_needs_no_type_of_json() -> None:
+    assert validate_arguments(connected, ["1"]) == {"number": 1}
+
+
 async def test_a_single_object_that_names_no_parameter_is_the_first_argument(file: Path) -> None:
     async with adapter_of(file) as adapter:
         by_position = replace(order(f"{file.stem}.breaks"), arguments=[{"a": 1}])
