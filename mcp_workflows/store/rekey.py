@@ -7,19 +7,36 @@ write in between.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from mcp_workflows.store import secrets
 from mcp_workflows.store.encryption import Cipher, CipherError, is_sealed
+from mcp_workflows.store.protocol import Rekeyed
 from mcp_workflows.store.rows import NoteTexts, Rows
 
 logger = logging.getLogger(__name__)
 
+P = TypeVar("P")
 REKEY_BATCH: Final = 200  # rows
 
 Row: TypeAlias = tuple[Any, ...]  # Any: text, numbers and bytes, as the database gives them
 Reencrypt: TypeAlias = Callable[[Row], Row]  # the values for the update of this row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RekeyedPart(Generic[P]):
+    """The result of one step, and the place of its last row."""
+
+    last: P
+    done: Rekeyed
+
+
+def part_of(found: Sequence[Row], written: Sequence[Row]) -> RekeyedPart[Any] | None:  # Any: a place
+    """Return the result of a step that found these rows, their place first, and wrote some; None: there were none."""
+    done = Rekeyed(rewritten=len(written), unreadable=len(found) - len(written))
+    return RekeyedPart(last=found[-1][0], done=done) if found else None
 
 
 def task_columns(rows: Rows, row: Row) -> Row:

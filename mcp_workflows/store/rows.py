@@ -43,7 +43,7 @@ SEARCHED: Final = (
 """The columns beside `task`, in the order of `Rows.searched`; `engine` is `Task.engine_key`."""
 
 COLUMNS: Final = (*SEARCHED, "task")
-_FIXED: Final = 3  # of SEARCHED, from the front, which no change may touch
+FIXED: Final = 3  # of SEARCHED, from the front, which no change may touch
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TASK: Final = TypeAdapter(Task)
 _TASKS: Final = "tasks"
@@ -178,7 +178,7 @@ class Rows:
         kept = known.searched if known is not None and known.task is before else None
         old = kept or self.searched(before)
         new, text = self.searched(after), self.text(after)
-        columns = {name: new[at] for at, name in enumerate(SEARCHED) if at >= _FIXED and new[at] != old[at]}
+        columns = {name: new[at] for at, name in enumerate(SEARCHED) if at >= FIXED and new[at] != old[at]}
         if self.cipher is not None:
             columns["idempotency_key"] = self.kept_key(after)
         return {**columns, "task": text}, KnownRow(new[1], text, after, new)

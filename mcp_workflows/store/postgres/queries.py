@@ -18,6 +18,7 @@ from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps
 from mcp_workflows.store.rows import (
     AHEAD,
     COLUMNS,
+    FIXED,
     LEFT_FOR,
     KnownRow,
     NoteTexts,
@@ -32,7 +33,6 @@ from mcp_workflows.task import CLOCKS_DIFFER, Task, expire
 BATCH: Final = 200  # rows of one transaction at most, when many are changed
 _LOSSES: Final = 3  # races with other writers, before a row is locked
 _EVER: Final = -(2**63)
-_FIXED: Final = 3  # columns from the front that no change may touch
 
 _ROW: Final = "SELECT id, owner, task FROM @tasks"
 _LIVE: Final = "NOT ended AND NOT tombstone AND (expires IS NULL OR expires > {now})"
@@ -107,7 +107,7 @@ _EXPIRED: Final = f"""
     ORDER BY expires LIMIT $3 FOR UPDATE SKIP LOCKED
 """
 _BURY: Final = (
-    f"UPDATE @tasks SET {', '.join(f'{name} = ${n + 2}' for n, name in enumerate(COLUMNS[_FIXED:]))}, "
+    f"UPDATE @tasks SET {', '.join(f'{name} = ${n + 2}' for n, name in enumerate(COLUMNS[FIXED:]))}, "
     "version = version + 1 WHERE id = $1"
 )
 _BURY_UNREAD: Final = """
@@ -313,7 +313,7 @@ async def expire_rows(connection: PostgresConnection, rows: Rows, now: datetime)
                 unread.append(row[0])
             else:
                 gone = expire(task)
-                buried.append((row[0], *rows.searched(gone)[_FIXED:], rows.text(gone)))
+                buried.append((row[0], *rows.searched(gone)[FIXED:], rows.text(gone)))
         if buried:
             await Marked(cipher=rows.cipher).put(connection)
             await connection.many(_BURY, buried)

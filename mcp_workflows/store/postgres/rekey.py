@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.postgres.connections import PostgresConnection, Row
 from mcp_workflows.store.postgres.queries import SECRETS, Marked, retire
-from mcp_workflows.store.protocol import Rekeyed
-from mcp_workflows.store.rekey import REKEY_BATCH, Reencrypt, note_columns, reencrypted, secret_columns, task_columns
+from mcp_workflows.store.rekey import (
+    REKEY_BATCH,
+    Reencrypt,
+    RekeyedPart,
+    note_columns,
+    part_of,
+    reencrypted,
+    secret_columns,
+    task_columns,
+)
 from mcp_workflows.store.rows import NoteTexts, Rows
 from mcp_workflows.store.secrets import is_mark
 
@@ -33,27 +40,23 @@ _LEFT: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RekeyedRows:
-    """The result of one step, up to a row."""
-
-    last: Position
-    done: Rekeyed
-
-
-async def tasks(connection: PostgresConnection, rows: Rows, cipher: Cipher, after: Position) -> RekeyedRows | None:
+async def tasks(
+    connection: PostgresConnection, rows: Rows, cipher: Cipher, after: Position
+) -> RekeyedPart[Position] | None:
     """Re-encrypt the next rows of tasks; None: there are none."""
     return await _part(connection, (_TASKS, _UPDATE_TASK), cipher, after or ("",), partial(task_columns, rows))
 
 
-async def notes(connection: PostgresConnection, kept: NoteTexts, cipher: Cipher, after: Position) -> RekeyedRows | None:
+async def notes(
+    connection: PostgresConnection, kept: NoteTexts, cipher: Cipher, after: Position
+) -> RekeyedPart[Position] | None:
     """Re-encrypt the next notes; None: there are none."""
     return await _part(connection, (_NOTES, _UPDATE_NOTE), cipher, after or ("", ""), partial(note_columns, kept))
 
 
 async def _part(
     connection: PostgresConnection, queries: tuple[str, str], cipher: Cipher, after: Position, reencrypt: Reencrypt
-) -> RekeyedRows | None:
+) -> RekeyedPart[Position] | None:
     query, update = queries
     size = len(after)
     async with connection.transaction():
@@ -63,8 +66,7 @@ async def _part(
         if written:
             await Marked(cipher=cipher).put(connection)
             await connection.many(update, written)
-    done = Rekeyed(rewritten=len(written), unreadable=len(found) - len(written))
-    return RekeyedRows(last=found[-1][0], done=done) if found else None
+    return part_of(found, written)
 
 
 async def finish(connection: PostgresConnection, cipher: Cipher) -> int:

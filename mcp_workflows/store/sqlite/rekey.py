@@ -6,16 +6,16 @@ Others read and write in between; see `store/rekey.py`.
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from mcp_workflows.store.encryption import Cipher
-from mcp_workflows.store.protocol import Rekeyed
 from mcp_workflows.store.rekey import (
     REKEY_BATCH,
     Reencrypt,
+    RekeyedPart,
     note_columns,
+    part_of,
     reencrypted,
     secret_columns,
     task_columns,
@@ -41,35 +41,26 @@ _LEFT: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RekeyedPart:
-    """The result of one step, up to a row."""
-
-    last: int
-    done: Rekeyed
-
-
-def tasks(connection: sqlite3.Connection, rows: Rows, cipher: Cipher, after: int) -> RekeyedPart | None:
+def tasks(connection: sqlite3.Connection, rows: Rows, cipher: Cipher, after: int) -> RekeyedPart[int] | None:
     """Re-encrypt the next rows of tasks; None: there are none."""
     return _part(connection, (_TASKS, _UPDATE_TASK), cipher, after, partial(task_columns, rows))
 
 
-def notes(connection: sqlite3.Connection, kept: NoteTexts, cipher: Cipher, after: int) -> RekeyedPart | None:
+def notes(connection: sqlite3.Connection, kept: NoteTexts, cipher: Cipher, after: int) -> RekeyedPart[int] | None:
     """Re-encrypt the next notes; None: there are none."""
     return _part(connection, (_NOTES, _UPDATE_NOTE), cipher, after, partial(note_columns, kept))
 
 
 def _part(
     connection: sqlite3.Connection, queries: tuple[str, str], cipher: Cipher, after: int, reencrypt: Reencrypt
-) -> RekeyedPart | None:
+) -> RekeyedPart[int] | None:
     query, update = queries
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         found = connection.execute(query, (after, len(cipher.prefix), cipher.prefix, REKEY_BATCH)).fetchall()
         written = list(reencrypted(found, reencrypt))
         connection.executemany(update, written)
-    done = Rekeyed(rewritten=len(written), unreadable=len(found) - len(written))
-    return RekeyedPart(last=found[-1][0], done=done) if found else None
+    return part_of(found, written)
 
 
 def finish(connection: sqlite3.Connection, cipher: Cipher) -> int:
