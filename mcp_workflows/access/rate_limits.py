@@ -1,7 +1,7 @@
-"""Rate limits of one process: for requests about tasks, for failed look-ups, for vain starts and for open requests.
+"""Rate limits of one process: for requests about tasks, for failed look-ups and for vain starts; and open requests.
 
-Replicas do not share them. These limits keep a process alive and guessing hopeless; a round trip to the store for each
-poll would cost more than the poll.
+Replicas do not share the rates. They keep a process alive and guessing hopeless; a round trip to the store for each
+poll would cost more than the poll. Open requests and sessions count on all replicas that share a store.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from math import ceil
@@ -18,12 +18,15 @@ from typing import Final
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, Event, record_of, silent
 from mcp_workflows.access.limit_settings import Limits
+from mcp_workflows.adapter import digest
 from mcp_workflows.errors import LimitReached
 
 MOST_KNOWN: Final = 10_000  # principals that are counted; one that was forgotten begins anew
 MOST_SHOWN: Final = 10_000  # tasks of anonymous callers
 _MINUTE: Final = 60.0  # seconds
 _TOLERANCE: Final = 1e-6  # seconds: sums of fractions are not exact
+_TOLD: Final = 0.1  # of a cap: fewer open requests or sessions than that are not told to the other replicas
+_ALL: Final = ""  # callers
 _FOR_A_SESSION: Final = 30.0  # seconds to wait until a session may have ended
 _SHORTEST_WAIT: Final = 1.0  # seconds: a client that is too fast by far is told no milliseconds
 _NETWORK: Final = 64  # bits of an IPv6 address that belong to one caller, who chooses the rest freely
@@ -78,8 +81,9 @@ class RateLimits:
         self._misses = _Rate(limits.failed_lookups_per_minute, clock)
         self._vain = _Rate(limits.creates_per_minute, clock)
         self._shown: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._open: dict[str, int] = {}
-        self._all_open = 0
+        self._open: dict[str, int] = {_ALL: 0}  # requests
+        self.sessions: Callable[[], Mapping[str, int]] = dict  # those of each caller now
+        self.open_elsewhere: Mapping[str, int] = {}  # the sum of `open_here` on the other replicas
 
     def count_poll(self, principal: Principal, tasks: int = 1) -> None:
         """Count a request about so many tasks.
@@ -156,33 +160,50 @@ class RateLimits:
             LimitReached: too many are open.
         """
         who, limits = whose_meter(principal), self._limits
-        own = self._open.get(who, 0)
+        everybody = self._open[_ALL] + self._elsewhere("listens", _ALL)
+        own = self._open.get(who, 0) + self._elsewhere("listens", who)
         if limits.open_listens_per_principal is not None and own >= limits.open_listens_per_principal:
             text = f"at most {limits.open_listens_per_principal} requests of one caller may stay open: end one"
             raise self._reached(principal, text)
-        if limits.open_listens is not None and self._all_open >= limits.open_listens:
+        if limits.open_listens is not None and everybody >= limits.open_listens:
             text = f"at most {limits.open_listens} requests of all callers may stay open: poll, or try again later"
             raise self._reached(principal, text)
-        self._open[who] = own + 1
-        self._all_open += 1
+        self._open[who] = self._open.get(who, 0) + 1
+        self._open[_ALL] += 1
         try:
             yield
         finally:
-            self._all_open -= 1
+            self._open[_ALL] -= 1
             self._open[who] -= 1
             if not self._open[who]:
                 del self._open[who]
 
     def open_session(self, principal: Principal, has: int) -> None:
-        """Check that a caller with `has` sessions over HTTP may open one more.
+        """Check that a caller with `has` sessions over HTTP, on this replica, may open one more.
 
         Raises:
             LimitReached: it has too many.
         """
         most = self._limits.sessions_per_principal
-        if most is not None and has >= most:
+        if most is not None and has + self._elsewhere("sessions", whose_meter(principal)) >= most:
             text = f"at most {most} sessions of one caller may be open: end one (DELETE), or come again later"
             raise self._reached(principal, text, _FOR_A_SESSION)
+
+    def open_here(self) -> Mapping[str, int]:
+        """Return the numbers of open requests and sessions that the other replicas should know, by a digest.
+
+        These are at least a tenth of their cap, so a caller may exceed a cap by a tenth for each replica, and by what
+        it opens on several of them within a second.
+        """
+        listens, most = self._limits.open_listens_per_principal, self._limits.open_listens
+        counted = [("listens", who, many, most if who == _ALL else listens) for who, many in self._open.items()]
+        counted += [
+            ("sessions", who, many, self._limits.sessions_per_principal) for who, many in self.sessions().items()
+        ]
+        return {digest([kind, who]): many for kind, who, many, cap in counted if cap and many >= cap * _TOLD}
+
+    def _elsewhere(self, kind: str, who: str) -> int:
+        return self.open_elsewhere.get(digest([kind, who]), 0) if self.open_elsewhere else 0
 
     # --- all
 

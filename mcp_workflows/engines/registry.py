@@ -342,8 +342,10 @@ class EngineCall:
         opened, record = self._opened, self._record
         assert opened is not None
         assert record is not None
-        in_time = self._scope is None or not self._scope.__exit__(kind, error, trace)
-        failure = self._failure(error) if in_time else self._late()
+        if self._scope is not None:
+            self._scope.__exit__(kind, error, trace)  # what it returns differs between asyncio and Trio
+        is_late = self._scope is not None and self._scope.cancelled_caught
+        failure = self._late() if is_late else self._failure(error)
         if self._api in _COUNTED:
             is_poll = self._api in _POLLS  # adapters refuse some starts by themselves
             opened.circuit.record(self._began, failure, refusal_is_answer=is_poll)

@@ -66,6 +66,7 @@ class Sessions:
         self._sender = sender
         self._meters = meters
         self._of: dict[str, set[_Place]] = {}
+        meters.sessions = self._counts
         self._opened = 0  # since the last check of all callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,8 +115,13 @@ class Sessions:
         self._opened += 1
         if self._opened > SPARE + len(self._live):
             self._opened = 0
-            for owner in tuple(self._of):
-                self._forget_ended(owner)
+            self._counts()
+
+    def _counts(self) -> Mapping[str, int]:
+        """Return the number of sessions of each caller."""
+        for owner in tuple(self._of):
+            self._forget_ended(owner)
+        return {owner: len(places) for owner, places in self._of.items()}
 
 
 class StandaloneStreams:

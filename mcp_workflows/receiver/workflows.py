@@ -120,6 +120,7 @@ class Workflows:
                 retention=self._retention,
                 polling=self._polling,
                 limits=self._limits,
+                meters=self._meters,
                 audit=self._audit,
             )
             self._executions = await stack.enter_async_context(executions)

@@ -278,6 +278,52 @@ class ChecksIntegrity(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A replica whose last heartbeat is not over."""
+
+    id: str
+    hears: bool  # messages reach it
+    open: Mapping[str, int]  # the requests and sessions that callers have open on it, see `OpenCounts`
+
+
+class ReplicaChannel(Protocol):
+    """How the replicas that share a store know and reach each other. All methods raise `StoreUnavailable`."""
+
+    async def beat(self, replica: Replica, *, lasting: timedelta) -> tuple[Sequence[Replica], float]:
+        """Stay in the list of live replicas for so long. Return the others, and the server's clock in seconds."""
+        ...
+
+    async def send(self, texts: Sequence[str]) -> None:
+        """Send each of these texts, at most `LONGEST_MESSAGE` bytes, to all that listen. Some may be lost."""
+        ...
+
+    async def listen(self, hear: Callable[[float, str], None]) -> None:
+        """Call `hear` with each text and the server's time at which it was sent, until the connection is lost."""
+        ...
+
+    async def changed(self, within: timedelta) -> Mapping[str, int]:
+        """Return the ids of the rows that changed in this time until now, each with the version of its row."""
+        ...
+
+    async def read(self, task_ids: Sequence[str]) -> Sequence[Task]:
+        """Return the rows with these ids, of any owner."""
+        ...
+
+
+LONGEST_MESSAGE = 7900  # bytes
+
+
+@runtime_checkable
+class ConnectsReplicas(Protocol):
+    """A store that several hosts share."""
+
+    @property
+    def channel(self) -> ReplicaChannel:
+        """Its channel; usable while the store is entered."""
+        ...
+
+
 async def changed(store: Store, task: Task, change: Callable[[Task], Task], *, durable: bool = True) -> Task:
     """Return the row after a change; if it is gone, the row as it would be."""
     return await store.change(task.id, task.owner, change, durable=durable) or change(task)

@@ -26,10 +26,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, Event, record_of, silent, status_record
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
+from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Execution, Failure, HasLogs, Status, Terminates, digest
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.adapter.templates import Template
+from mcp_workflows.engines.polling.peers import ALONE
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.polling.poller import Poller
 from mcp_workflows.engines.registry import FOREIGN, Engines, ref_of, validated
@@ -47,7 +49,7 @@ from mcp_workflows.errors import (
     StoreUnavailable,
     WorkflowsError,
 )
-from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, Store, changed
+from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, ConnectsReplicas, Store, changed
 from mcp_workflows.task import (
     Task,
     accept,
@@ -62,6 +64,7 @@ from mcp_workflows.task import (
 from mcp_workflows.tasks.adopt import Adoption
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
 from mcp_workflows.tasks.repeated_calls import OpenCall, RepeatedCalls
+from mcp_workflows.tasks.replicas import Replicas
 from mcp_workflows.tasks.results import keepable, mismatch, tool_result
 from mcp_workflows.tasks.start import NO_KEY, TaskCreation
 from mcp_workflows.telemetry import annotate_span
@@ -111,11 +114,15 @@ class Executions:
         retention: timedelta = RETENTION,
         polling: PollingPolicy = DEFAULT_POLICY,
         limits: Limits = UNLIMITED,
+        meters: RateLimits | None = None,
         clock: Callable[[], datetime] = utc_now,
         steady: Callable[[], float] | None = None,
         audit: Audit = silent,
     ) -> None:
-        """`steady` counts seconds evenly, even if the clock is set. A `clock` given without it counts as never set."""
+        """`steady` counts seconds evenly, even if the clock is set. A `clock` given without it counts as never set.
+
+        `meters` count the open requests and sessions of callers; replicas tell each other of them.
+        """
         self.clock = clock
         self.read_timeout = READ_TIMEOUT
         self.adoption = Adoption(store, engines, clock)
@@ -126,7 +133,8 @@ class Executions:
         steady = steady or (uptime if clock is utc_now else lambda: clock().timestamp())
         self._clock_check = ClockCheck(clock, steady)
         self._creation = TaskCreation(store, engines, clock, self._clock_check.is_steady)
-        self._poller = Poller(self._poll, engines, polling)
+        self._replicas = Replicas(store.channel, meters) if isinstance(store, ConnectsReplicas) else None
+        self._poller = Poller(self._poll, engines, polling, peers=self._replicas or ALONE)
         self._maintenance = Maintenance(
             store=store,
             engines=engines,
@@ -152,6 +160,9 @@ class Executions:
             await stack.enter_async_context(self._poller)
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
+            if self._replicas is not None:
+                await self._replicas.join()
+                group.start_soon(self._replicas.run, self._poller)
             group.start_soon(self._maintenance.run)
             group.start_soon(self.repeated_calls.run)
             self._stack = stack.pop_all()
@@ -422,6 +433,8 @@ class Executions:
             self._engines.check_identity(task)
             delivered = await self._deliver_cancel_again(task, handle)
             task = task if delivered.tombstone else delivered
+        if self._replicas is not None and not self._replicas.is_live:
+            raise StoreUnavailable("this replica was out of touch with the store for a moment; try again")
         is_asking()
         execution = await self._describe(task, handle)
         if task.identity != (current := self._engines.identity(task.engine)):  # written before engines had one

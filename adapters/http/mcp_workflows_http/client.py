@@ -25,9 +25,10 @@ import httpx2
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.redaction import KNOWN
+from mcp_workflows.adapter.replicas import sharing
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
-from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, BucketLimits, QuotaKey
+from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, Bucket, BucketLimits, QuotaKey
 from mcp_workflows_http.auth import Credentials
 from mcp_workflows_http.definition import Method, Pages, Request
 from mcp_workflows_http.errors import ReplyUndecodable, connection_error, describe_error
@@ -50,15 +51,18 @@ class RateLimit:
     """The rate at which the API may be called, and the time until which it throttles us."""
 
     def __init__(self, settings: HttpSettings) -> None:
-        rate, self._throttled = settings.rate, settings.throttled
-        limits = UNLIMITED
+        self._rate, self._throttled = settings.rate, settings.throttled
+        self._key = QuotaKey(endpoint=settings.url, owner=None, place="", operation="call")
+        self._until = 0.0  # of the wall clock
+
+    @property
+    def _bucket(self) -> Bucket:
+        limits, rate = UNLIMITED, self._rate
         if rate is not None:
-            calls = rate.calls * rate.share / rate.replicas
+            calls = rate.calls * rate.share / sharing(rate.replicas)
             burst = max(1.0, calls * _AT_ONCE)
             limits = BucketLimits(bucket=burst, refill=calls * (1 - _AT_ONCE) / rate.per.total_seconds())
-        key = QuotaKey(endpoint=settings.url, owner=None, place="", operation="call")
-        self._bucket = BUCKETS.bucket(key, limits)
-        self._until = 0.0  # of the wall clock
+        return BUCKETS.bucket(self._key, limits)
 
     @property
     def refill(self) -> float:

@@ -37,6 +37,10 @@ class PollingPolicy:
     interest: float = 10.0  # at least
     forget_after: float = 60.0  # their states are in the store
 
+    # replicas
+    wanted_for: float = 25.0  # after a replica has asked another one to poll an execution
+    owner_grace: float = 1.0  # until a replica polls what another one should have polled
+
     # batches: one call for many executions
     batch_from: int = 20  # executions: fewer are polled one by one
     batch_every: float = 0.2  # at least: engines take fewer lists than polls
@@ -73,20 +77,23 @@ class PollingPolicy:
         age = (datetime.now(UTC) - task.created).total_seconds()
         return min(max(age / self.age_per_interval, self.shortest_interval), self.longest_interval)
 
-    def limits(self, allowance: Allowance | None) -> PollLimits:
+    def limits(self, allowance: Allowance | None, replicas: int = 1) -> PollLimits:
         """Return the lesser of these rates and those that the engine's quotas allow, if it has quotas.
+
+        So many replicas share these rates. An allowance is for this process alone.
 
         Without a setting, nothing limits polls of workflows that run in this process.
         """
         usual = math.inf if allowance is not None and allowance.runs_here is not None else USUAL_POLLS
-        most = usual if self.polls_per_second is None else self.polls_per_second
+        most = (usual if self.polls_per_second is None else self.polls_per_second) / replicas
+        batch_every = self.batch_every * replicas
         if allowance is None:
-            return PollLimits(polls_per_second=most, batch_every=self.batch_every, batch=self.batch)
+            return PollLimits(polls_per_second=most, batch_every=batch_every, batch=self.batch)
         allowed = allowance.polls_per_second
         allowed = allowed if allowed > self.fewest_polls else self.fewest_polls  # also if it is NaN
         return PollLimits(
             polls_per_second=min(most, allowed),
-            batch_every=max(allowance.batch_every, self.batch_every),
+            batch_every=max(allowance.batch_every, batch_every),
             batch=max(allowance.batch, 1),
             burst=int(max(0.0, min(allowance.burst, most - allowed))),
             by_quota=math.isfinite(allowed),

@@ -12,13 +12,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from heapq import nsmallest
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from mcp_workflows.adapter import TERMINAL, Status
+from mcp_workflows.engines.polling.peers import ALONE, Peers, RemotePoll
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.polling.schedule import FOREVER, NEVER, CacheEntry, PollSchedule
 from mcp_workflows.engines.polling.watch import HintListeners, LongPolls
@@ -29,6 +30,7 @@ from mcp_workflows.telemetry import detach_trace
 
 logger = logging.getLogger(__name__)
 
+_NEWS: Final = ("updated", "ended", "handle")  # what other replicas read the row for
 Poll = Callable[[Task, Task | None, Callable[[], None]], Awaitable[tuple[Task, str | None]]]
 Listener = Callable[[Task], Awaitable[bool | None]]
 
@@ -46,17 +48,16 @@ class Poller:
         poll: Poll,
         engines: Engines,
         policy: PollingPolicy = DEFAULT_POLICY,
-        *,
-        is_mine: Callable[[Task], bool] = lambda _: True,
+        peers: Peers = ALONE,
     ) -> None:
-        """`is_mine` returns True for the tasks that this process polls in the background: all of them so far."""
+        """`peers` are the other replicas."""
         self._poll = poll
-        self._is_mine = is_mine
+        self._peers = peers
         self._engines = engines
         self._policy = policy
         self._schedules: dict[str, PollSchedule] = {}
-        self._long_polls = LongPolls(engines, policy, self.refresh_now)
-        self._listeners = HintListeners(engines, self._hint, policy)
+        self._long_polls = LongPolls(engines, policy, self._refresh)
+        self._listeners = HintListeners(engines, self.hint, policy)
         self._following: dict[str, CacheEntry] = {}
         self._stopped = False
         self._stack = AsyncExitStack()
@@ -94,7 +95,7 @@ class Poller:
             if entry.poll_in_progress or entry.stale or urgent or schedule.call_rate.has_capacity:
                 await self._share_poll(schedule, entry, row)
             else:
-                schedule.expect(entry, began)
+                schedule.expect_soon(entry, began)
                 if schedule.good_enough(entry):
                     break
                 schedule.awaited.set()
@@ -167,22 +168,86 @@ class Poller:
 
     def note(self, task: Task) -> None:
         """Tell followers of a change to the task at once, also while the engine does not answer."""
-        for schedule in self._schedules.values():
-            if entry := schedule.entries.get(task.id):
-                entry.task = entry.latest(task)
-                entry.notify()
+        if found := self.entry(task.id):
+            _, entry = found
+            entry.task = entry.latest(task)
+            entry.notify()
 
     def refresh_now(self, task_id: str) -> None:
-        """Make the next poll a fresh one, and poll now if the task has followers."""
+        """Make the next poll a fresh one on all replicas, and poll now if the task has followers."""
+        self._peers.publish_change(task_id)
+        self._refresh(task_id)
+
+    def _refresh(self, task_id: str) -> None:
+        if found := self.entry(task_id):
+            _, entry = found
+            entry.stale_at = anyio.current_time()
+            self._poll_for_followers(entry)
+            if not entry.is_followed:
+                self._long_polls.drop(task_id)
+
+    def hint(self, engine: str, handle: str, *, forwarded: bool = False) -> None:
+        """Note a hint of the engine, if the execution is known here; otherwise its owner may know it."""
+        if schedule := self._schedules.get(engine):
+            schedule.hint(handle, forwarded=forwarded)
+        if not forwarded and engine in self._engines.routes:  # it calls one replica
+            self._peers.forward_hint(engine, handle)
+
+    # --- other replicas
+
+    def entry(self, task_id: str) -> tuple[PollSchedule, CacheEntry] | None:
+        """Return what is known here of a task."""
         for schedule in self._schedules.values():
             if entry := schedule.entries.get(task_id):
-                entry.stale_at = anyio.current_time()
-                self._poll_for_followers(entry)
+                return schedule, entry
+        return None
 
-    def _hint(self, engine: str, handle: str) -> None:
-        """Note a hint of the engine, if the execution is known here."""
-        if schedule := self._schedules.get(engine):
-            schedule.hint(handle)
+    def needs_row(self, task_id: str) -> bool:
+        """True if somebody here waits for news of the task."""
+        found = self.entry(task_id)
+        return found is not None and (found[1].is_followed or found[1].poll_finished is not None)
+
+    def note_remote(self, task_id: str, poll: RemotePoll) -> None:
+        """Note a poll of another replica; if the row has changed, `note` it first."""
+        if found := self.entry(task_id):
+            schedule, entry = found
+            schedule.note_remote(entry, poll)
+
+    def note_remote_change(self, task: Task) -> None:
+        """Note a row that another replica has changed, perhaps by a cancellation; its owner polls."""
+        self.note(task)
+        if self._peers.is_mine(task.id):
+            self._refresh(task.id)
+
+    def poll_for_others(self, task: Task, *, now: bool) -> None:
+        """Poll an execution for another replica: in the background for a while, or once now."""
+        if task.ended or self._engines.get(task.engine) is None:
+            return
+        schedule = self._schedule(task.engine)
+        entry = schedule.known(task)
+        if now:
+            schedule.expect_soon(entry, anyio.current_time())
+            schedule.awaited.set()
+        else:
+            entry.wanted_until = anyio.current_time() + self._policy.wanted_for
+            self._poll_for_followers(entry)
+            schedule.follow(entry)
+
+    def reshard(self) -> None:
+        """Schedule the followed executions anew, as some have other owners now."""
+        for schedule in self._schedules.values():
+            for entry in schedule.entries.values():
+                if entry.is_followed and not entry.task.ended:
+                    if not self._peers.is_mine(entry.task.id):
+                        self._long_polls.drop(entry.task.id)
+                    self._poll_for_followers(entry)
+                    schedule.follow(entry)
+
+    def renew_interest(self) -> None:
+        """Ask the owners once more to poll the executions that have followers here."""
+        for task_id in self._following:
+            if not self._peers.is_mine(task_id):
+                self._peers.want(task_id)
 
     # --- polls
 
@@ -209,7 +274,7 @@ class Poller:
         return is_over
 
     async def _poll_once(self, entry: CacheEntry, row: Task | None) -> None:
-        began, schedule = anyio.current_time(), self._schedule(entry.task.engine)
+        began, schedule, before = anyio.current_time(), self._schedule(entry.task.engine), entry.task
         request_made = partial(schedule.call_rate.made, entry)
         entry.was_cut = True
         try:
@@ -222,6 +287,9 @@ class Poller:
                 logger.exception("a poll of a task failed")
                 entry.error = EngineUnavailable("the poll of it failed; see the log")
             self._note_outcome(entry, began)
+            if entry.error is None and entry.unsaved is None:
+                changed = any(getattr(entry.task, name) != getattr(before, name) for name in _NEWS)
+                self._peers.publish(entry.task.id, began, schedule.interval(entry.task), changed=changed)
         finally:
             request_made()  # in case that no request was made
             entry.finish_poll()
@@ -237,8 +305,8 @@ class Poller:
 
     def _poll_for_followers(self, entry: CacheEntry) -> None:
         """Poll at once a changed task that has followers."""
-        if entry.followers and entry.task.ended is None:
-            if self._is_mine(entry.task):
+        if entry.is_followed and entry.task.ended is None:
+            if self._peers.is_mine(entry.task.id):
                 self._long_polls.add(self._tasks, entry.task)
             if entry.stale and entry.poll_in_progress is None:
                 self._schedule(entry.task.engine).call_rate.reserve(entry)
@@ -266,7 +334,7 @@ class Poller:
     def _schedule(self, engine: str) -> PollSchedule:
         found = self._schedules.get(engine)
         if found is None:
-            found = self._schedules[engine] = PollSchedule(engine, self._engines, self._policy, self._is_mine)
+            found = self._schedules[engine] = PollSchedule(engine, self._engines, self._policy, self._peers)
             batch_loop = BatchLoop(found, self._engines)
             for run in (PollLoop(found, batch_loop, self._begin_poll).run, batch_loop.run):
                 self._tasks.start_soon(self._keep_going, run)
@@ -303,6 +371,9 @@ class BatchLoop:
         """Poll batches of an engine that has quotas, beside all polls, for ever; polls that are due stay due."""
         while True:
             pause = self._policy.batch_check_every
+            if not self._schedule.peers.is_live:
+                await anyio.sleep(pause)
+                continue
             self._schedule.read_limits(anyio.current_time())
             if self._schedule.limits.by_quota and self._schedule.in_batches:
                 pause = self._schedule.limits.batch_every
@@ -336,7 +407,8 @@ class BatchLoop:
         batch = [entry for entry in due if entry.batchable]
         if batch and len(batch) < self._policy.batch:
             halfway = (entry for entry in self._schedule.idle() if entry.at + entry.due <= 2 * now)
-            batch = sorted((each for each in halfway if each.batchable), key=lambda entry: entry.due)
+            ours = (entry for entry in halfway if entry.batchable and self._schedule.is_mine(entry))
+            batch = sorted(ours, key=lambda entry: entry.due)
         return batch[: self._policy.batch]
 
     def _wanted(self) -> Sequence[CacheEntry]:
@@ -380,6 +452,8 @@ class BatchLoop:
             asked = entry.asked >= entry.at
             entry.at, entry.answered, entry.error = began, anyio.current_time(), None
             entry.failing = FOREVER
+            schedule = self._schedule
+            schedule.peers.publish(entry.task.id, entry.began, schedule.interval(entry.task), changed=False)
             if asked:
                 entry.notify()  # waiting requests; followers need changes only, and there may be 10,000
 
@@ -421,6 +495,9 @@ class PollLoop:
         Entries that a client asked for and that were never polled come before all: they have no state to return yet.
         """
         schedule, now = self._schedule, anyio.current_time()
+        if not schedule.peers.is_live:
+            await anyio.sleep(self._policy.burst_rest)
+            return
         schedule.read_limits(now)
         self._catch_up()
         if pause := schedule.call_rate.wait_after_early:

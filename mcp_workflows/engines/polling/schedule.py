@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import anyio
 
 from mcp_workflows.adapter import DescribesMany
+from mcp_workflows.engines.polling.peers import Peers, RemotePoll
 from mcp_workflows.engines.polling.policy import CallRateLimiter, PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import WorkflowsError
@@ -39,12 +40,18 @@ class CacheEntry:
     poll_in_progress: anyio.Event | None = None  # set at its end
     poll_finished: anyio.Event | None = None  # for followers
     followers: int = 0
+    wanted_until: float = NEVER  # another replica has followers
     was_cut: bool = False  # the last poll ended with its caller, without an answer
 
     @property
     def stale(self) -> bool:
         """True if the task was changed, for example cancelled, after the last poll began."""
         return self.began < self.stale_at
+
+    @property
+    def is_followed(self) -> bool:
+        """True if it has followers, here or on a replica that wants it polled."""
+        return bool(self.followers) or (self.wanted_until > NEVER and anyio.current_time() < self.wanted_until)
 
     @property
     def is_suspect(self) -> bool:
@@ -77,6 +84,14 @@ class CacheEntry:
         seen = self.task
         newer = known.updated > seen.updated or known.answered > seen.answered
         return known if newer and not seen.ended else seen
+
+    def note_remote(self, poll: RemotePoll) -> None:
+        """Note a poll of another replica, whose row is known here."""
+        if poll.began <= self.began:
+            return
+        self.began = self.polled = self.at = self.answered = poll.began
+        self.error, self.failing, self.was_cut = None, FOREVER, False
+        self.notify()
 
     def next_result(self) -> anyio.Event:
         """Return an event that is set when the next poll has finished."""
@@ -165,8 +180,7 @@ class HandleIndex:
 class PollSchedule:
     """The entries of one engine, the time each is due, and the engine's limits; the loops act on it."""
 
-    def __init__(self, engine: str, engines: Engines, policy: PollingPolicy, is_mine: Callable[[Task], bool]) -> None:
-        """`is_mine` returns True for the tasks that this process polls in the background."""
+    def __init__(self, engine: str, engines: Engines, policy: PollingPolicy, peers: Peers) -> None:
         self.engine = engine
         self.entries: dict[str, CacheEntry] = {}
         self.suspects = SuspectQueue()
@@ -176,9 +190,13 @@ class PollSchedule:
         self.batch_after = NEVER
         self._engines = engines
         self.policy = policy
-        self._is_mine = is_mine
+        self.peers = peers
+        self._resharded = peers.resharded
+        self._mine = 0  # entries that this process polls
         self._index = HandleIndex()
-        self.limits = policy.limits(engines.allowance(engine))  # the rates allowed now, see `read_limits`
+        self.limits = policy.limits(
+            engines.allowance(engine), peers.replicas
+        )  # the rates allowed now, see `read_limits`
         self.call_rate = CallRateLimiter(self.limits.polls_per_second)
         self._limits_read = anyio.current_time()
         self._burst = self.limits.burst
@@ -190,7 +208,7 @@ class PollSchedule:
         """Read the rates that the engine allows now, if they were not read a moment ago."""
         if now - self._limits_read >= self.policy.allowance_every:
             self._limits_read = now
-            self.limits = self.policy.limits(self._engines.allowance(self.engine))
+            self.limits = self.policy.limits(self._engines.allowance(self.engine), self.peers.replicas)
             self.call_rate.limit(self.limits.polls_per_second)
             self._burst = self.limits.burst
 
@@ -201,9 +219,17 @@ class PollSchedule:
         return allowed
 
     @property
+    def load(self) -> int:
+        """The number of entries that this process polls."""
+        if self._resharded != self.peers.resharded:
+            self._resharded = self.peers.resharded
+            self._mine = sum(map(self.peers.is_mine, self.entries))
+        return self._mine
+
+    @property
     def in_batches(self) -> bool:
         """True if there are so many entries that batches are worthwhile."""
-        many, allowed = len(self.entries), self.limits
+        many, allowed = self.load, self.limits
         if (
             many <= self.policy.batch_from
             or anyio.current_time() < self.batch_after
@@ -226,7 +252,7 @@ class PollSchedule:
         interval is the time that polls all of them take, but a minute at most: by then a batch has found those that
         ended.
         """
-        many = len(self.entries)
+        many = self.load
         if not many:  # only ended tasks, which clients may still poll
             return 0.0
         allowed = self.limits
@@ -260,7 +286,7 @@ class PollSchedule:
 
     def good_enough(self, entry: CacheEntry) -> bool:
         """Return True if the known state is recent enough to be returned when no further poll is allowed."""
-        trip = len(self.entries) / self.limits.polls_per_second if self.limits.by_quota else 0.0
+        trip = self.load / self.limits.polls_per_second if self.limits.by_quota else 0.0
         longest = self.policy.stale_intervals * max(self.interval(entry.task), trip)
         return not entry.stale and anyio.current_time() - entry.at <= longest
 
@@ -270,19 +296,27 @@ class PollSchedule:
         """Return the cache entry of a task; create it if there is none."""
         found = self.entries.get(task.id)
         if found is None:
+            mine = self.load + self.peers.is_mine(task.id)
             found = self.entries[task.id] = CacheEntry(task)
+            self._mine = mine
             self._index.add(found)
+            if poll := self.peers.last_poll(task.id):
+                found.note_remote(poll)
         return found
 
     def idle(self) -> Iterator[CacheEntry]:
         """Iterate over the entries without a poll in progress."""
         return (entry for entry in self.entries.values() if entry.poll_in_progress is None)
 
+    def is_mine(self, entry: CacheEntry) -> bool:
+        """True if this process polls the entry in the background; every replica polls those not known to be started."""
+        return entry.task.handle is None or self.peers.is_mine(entry.task.id)
+
     def wanted(self, entry: CacheEntry) -> bool:
         """Return True if this process polls the entry in the background: it is followed, or was asked for lately."""
-        if not self._is_mine(entry.task):
+        if not self.is_mine(entry):
             return False
-        return bool(entry.followers) or anyio.current_time() - entry.asked < self._interest(entry)
+        return entry.is_followed or anyio.current_time() - entry.asked < self._interest(entry)
 
     def note_interest(self, entry: CacheEntry, now: float) -> None:
         """Note that a client asked; batches include the entry for some time."""
@@ -292,8 +326,34 @@ class PollSchedule:
 
     def follow(self, entry: CacheEntry) -> None:
         """Schedule polls for a follower."""
+        now = anyio.current_time()
         if self.wanted(entry):
-            self.expect(entry, max(anyio.current_time(), self._next(entry)))
+            self.expect(entry, max(now, self._next(entry)))
+        elif entry.followers:
+            self.peers.want(entry.task.id)
+            self.set_due(entry, self._without_owner(entry, now))
+
+    def expect_soon(self, entry: CacheEntry, now: float) -> None:
+        """Make a poll due now: here, or where its owner is."""
+        if self.is_mine(entry):
+            self.expect(entry, now)
+        else:
+            self.peers.want(entry.task.id, now=True)
+            self.expect(entry, now + self.policy.owner_grace)
+
+    def note_remote(self, entry: CacheEntry, poll: RemotePoll) -> None:
+        """Schedule the next poll after one of another replica."""
+        entry.note_remote(poll)
+        self.suspects.resolve(entry)
+        due = FOREVER
+        if entry.is_followed and not entry.task.ended:
+            without = self._without_owner(entry, anyio.current_time(), poll.interval)
+            due = self._next(entry) if self.is_mine(entry) else without
+        self.set_due(entry, due)
+
+    def _without_owner(self, entry: CacheEntry, now: float, interval: float = 0.0) -> float:
+        """Return when this process polls an entry of another replica, if it hears nothing of it."""
+        return now + 2 * max(interval, self._background_interval(entry.task)) + self.policy.owner_grace
 
     def expect(self, entry: CacheEntry, due: float) -> None:
         """Make the next poll due then, unless it is due earlier."""
@@ -306,15 +366,16 @@ class PollSchedule:
         if due < self.asleep_until:
             self.woken.set()
 
-    def hint(self, handle: str) -> None:
+    def hint(self, handle: str, *, forwarded: bool = False) -> None:
         """Queue the executions of a handle that the engine reports as changed; polls that began before do not count.
 
         Repeated hints within a few seconds are not urgent: otherwise a writer of hints could starve all other
-        executions.
+        executions. `forwarded` by another replica; it may have come here as well.
         """
         now = anyio.current_time()
         for entry in self._index.of(handle):
-            if not entry.task.ended:
+            known = forwarded and now - entry.hinted < self.policy.owner_grace
+            if not (entry.task.ended or known) and self.is_mine(entry):
                 if urgent := now - entry.hinted >= self.policy.urgent_every:
                     entry.hinted = now
                 self.suspects.add(entry, now, urgent=urgent)
@@ -327,9 +388,12 @@ class PollSchedule:
         if self.suspects.resolve(entry):
             self.woken.set()
         due = FOREVER
-        wanted = entry.is_suspect or ((entry.followers or self.in_batches) and self.wanted(entry))
+        wanted = entry.is_suspect or ((entry.is_followed or self.in_batches) and self.wanted(entry))
         if entry.unsaved_end or (wanted and not entry.task.ended):
             due = now + self._background_interval(entry.task)
+        elif entry.followers and not entry.task.ended:
+            self.peers.want(entry.task.id)
+            due = self._without_owner(entry, now)
         self.set_due(entry, due)
         self._forget(now)
 
@@ -347,8 +411,9 @@ class PollSchedule:
             return
         self._forgot = now
         for task_id, entry in list(self.entries.items()):
-            idle = not (entry.poll_in_progress or entry.followers or entry.unsaved_end)
+            idle = not (entry.poll_in_progress or entry.is_followed or entry.unsaved_end)
             if idle and (entry.task.ended or now - entry.asked > max(self.policy.forget_after, self._interest(entry))):
+                self._mine = self.load - self.peers.is_mine(task_id)
                 del self.entries[task_id]
                 self.suspects.drop(entry)
                 self._index.drop(entry)

@@ -47,6 +47,15 @@ MIGRATIONS: Final[Sequence[str]] = (
     CREATE TABLE @leases (name text COLLATE "C" PRIMARY KEY, holder text NOT NULL, until timestamptz NOT NULL);
     CREATE TABLE @secrets (name text COLLATE "C" PRIMARY KEY, value bytea NOT NULL);
     """,
+    # `changed` has no default for the rows that are there: that would rewrite the table
+    """
+    ALTER TABLE @tasks ADD COLUMN changed timestamptz;
+    ALTER TABLE @tasks ALTER COLUMN changed SET DEFAULT clock_timestamp();
+    CREATE INDEX tasks_changed ON @tasks (changed);
+    CREATE TABLE @replicas (
+        id text PRIMARY KEY, hears bool NOT NULL, open text NOT NULL, until timestamptz NOT NULL
+    );
+    """,
 )
 OLDEST: Final = 1  # the oldest version of the program that runs on these tables
 _LOCK: Final = 0x6D637077  # "mcpw": the advisory lock of migrations in a database

@@ -36,8 +36,9 @@ _EVER: Final = -(2**63)
 
 _ROW: Final = "SELECT id, owner, task FROM @tasks"
 _LIVE: Final = "NOT ended AND NOT tombstone AND (expires IS NULL OR expires > {now})"
-_LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"  # of this statement's commit alone
+LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"  # of this statement's commit alone
 _NOW_LAZILY: Final = "SET LOCAL synchronous_commit = off;"
+_STAMP: Final = "version = version + 1, changed = clock_timestamp()"
 FLUSH: Final = "SELECT pg_logical_emit_message(true, 'mcp-workflows', '')"  # a commit on disk has all before it there
 
 GET: Final = f"{_ROW} WHERE id = $1 AND owner = $2"
@@ -87,7 +88,7 @@ OWNER: Final = """
 """
 TRY: Final = f"SELECT {', '.join(COLUMNS)} FROM @tasks LIMIT 0"
 LEASE: Final = f"""
-    INSERT INTO @leases AS kept SELECT $1, $2, clock_timestamp() + $3::interval FROM {_LAZILY}
+    INSERT INTO @leases AS kept SELECT $1, $2, clock_timestamp() + $3::interval FROM {LAZILY}
     ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
     WHERE kept.holder = excluded.holder OR kept.until <= clock_timestamp() OR ($3::interval > interval '0'
     AND kept.until > excluded.until + interval '{CLOCKS_DIFFER.total_seconds()} seconds') RETURNING 1
@@ -108,7 +109,7 @@ _EXPIRED: Final = f"""
 """
 _BURY: Final = (
     f"UPDATE @tasks SET {', '.join(f'{name} = ${n + 2}' for n, name in enumerate(COLUMNS[FIXED:]))}, "
-    "version = version + 1 WHERE id = $1"
+    f"{_STAMP} WHERE id = $1"
 )
 _BURY_UNREAD: Final = """
     UPDATE @tasks SET tombstone = true, due = NULL, task = '', version = version + 1 WHERE id = ANY($1::text[])
@@ -144,7 +145,7 @@ class Marked:
 
     def statement(self, write: str, *, durable: bool = True, where: str = "") -> str:
         """Return a write `... SELECT ...` or `UPDATE ... SET ...`, followed by its sources and a condition."""
-        sources = [] if durable else [_LAZILY]
+        sources = [] if durable else [LAZILY]
         if self.cipher is not None:
             write = f"WITH mark AS (SELECT FROM @secrets WHERE name = '{mark_of(self.cipher)}' FOR KEY SHARE) {write}"
             sources.append("mark")
@@ -278,7 +279,7 @@ class Change:
         columns, self._attempt = self._rows.changed(before, after)
         names = "".join(f"{name} = ${at}, " for at, name in enumerate(columns, 3))
         query = self._marked.statement(
-            f"UPDATE @tasks SET {names}version = version + 1",
+            f"UPDATE @tasks SET {names}{_STAMP}",
             durable=self._durable,
             where="WHERE id = $1 AND version = $2 RETURNING 1",
         )

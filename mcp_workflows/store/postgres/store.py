@@ -22,6 +22,7 @@ from mcp_workflows.store.flushes import Flushes
 from mcp_workflows.store.postgres import queries, rekey
 from mcp_workflows.store.postgres.connections import Connections, DatabaseUrl, PostgresConnection, Row
 from mcp_workflows.store.postgres.migrations import migrate
+from mcp_workflows.store.postgres.replicas import PostgresChannel
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
 from mcp_workflows.store.rows import (
     AHEAD,
@@ -53,6 +54,7 @@ class PostgresStore(Store):
         """Read the URL; nothing is opened yet."""
         self._database = DatabaseUrl.of(url)
         self._connections = Connections(self._database)
+        self.channel = PostgresChannel(self._connections, self._database.schema, lambda: self._rows)
         self._cipher = cipher
         self._rows = Rows()
         self._notes = NoteTexts(cipher=cipher)

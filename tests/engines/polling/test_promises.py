@@ -238,27 +238,6 @@ def test_an_engine_with_quotas(load: Load) -> None:
 
 
 @SETTINGS
-@given(many=st.integers(1, 60), ours=st.integers(0, 60))
-def test_only_ones_own_executions_are_looked_at_in_the_background(many: int, ours: int) -> None:
-    load = Load(ends=[HORIZON] * many, followed=many, asked=0, ask_every=None, latency=0.01, polls_per_second=50)
-    world = World(load=load)
-
-    def is_mine(task: Task) -> bool:
-        return int(task.handle or 0) < ours
-
-    async def followed_for_a_while() -> None:
-        async with polling(world, is_mine=is_mine) as found:
-            with anyio.move_on_after(10):
-                async with anyio.create_task_group() as group:
-                    for number in range(many):
-                        group.start_soon(follow, world, found, number)
-
-    anyio.run(followed_for_a_while, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
-    assert {int(handle) for handle in world.looked_at} <= set(range(ours))
-    assert bool(world.looks or world.sweeps) is (ours > 0)
-
-
-@SETTINGS
 @given(latency=st.sampled_from([0.0, 0.01, 0.3, 1.5]))
 def test_a_client_that_polls_at_the_pace_it_was_told_gets_a_new_look_each_time(latency: float) -> None:
     load = Load(ends=[2 * HORIZON], followed=0, asked=1, ask_every=None, latency=latency, polls_per_second=50)

@@ -1,0 +1,303 @@
+"""The replicas that share a store: who they are, which of them polls an execution, and what they tell each other.
+
+Each execution has one owner, by rendezvous hashing, so the death of a replica moves its executions only. Messages may
+be lost: what a replica does not hear, it reads from the rows that have changed, or it asks the engine itself. See
+docs/decisions/0034.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from hashlib import blake2b
+from typing import Final, TypeAlias
+
+import anyio
+from pydantic import TypeAdapter, ValidationError
+
+from mcp_workflows.access.rate_limits import RateLimits
+from mcp_workflows.adapter.replicas import note_live
+from mcp_workflows.engines.polling.peers import Peers, RemotePoll
+from mcp_workflows.engines.polling.poller import Poller
+from mcp_workflows.errors import StoreError
+from mcp_workflows.store.protocol import LONGEST_MESSAGE, Replica, ReplicaChannel
+from mcp_workflows.task import Task
+
+logger = logging.getLogger(__name__)
+
+LEASE: Final = timedelta(seconds=3)
+BEAT_EVERY: Final = 1.0  # seconds
+TRUST: Final = 2.0  # after its last heartbeat a replica polls no more, before others take over
+DEAF_AFTER: Final = 4.0  # without hearing any message: each replica also hears its own
+GATHER: Final = 0.02  # for which messages are collected
+RENEW_EVERY: Final = 10.0
+RECONCILE_EVERY: Final = 2.0
+RECONCILE_DEAF: Final = 0.5
+OVERLAP: Final = 10.0  # commits may come in another order than their times
+LEAVING: Final = 1.0
+MOST_REMEMBERED: Final = 20_000  # polls of other replicas, and owners
+MOST_ROWS: Final = 500  # read at once
+
+_FORMAT: Final = 1  # of messages; a replica ignores those of another one
+_BEAT, _LEAVE, _POLL, _CHANGED, _REFRESH, _WANT, _NOW, _HINT = "blpcrwnh"
+Line: TypeAlias = tuple[str, str, float, str | float]  # kind, task id, and for a poll its age and interval in seconds
+_MESSAGE: Final = TypeAdapter(tuple[int, str, list[Line]])
+
+
+class Replicas(Peers):
+    """This process among the replicas. `run` it beside the poller."""
+
+    def __init__(self, channel: ReplicaChannel, limits: RateLimits | None = None) -> None:
+        """`limits` count open requests and sessions on all replicas."""
+        self._channel = channel
+        self._limits = limits
+        self._id = secrets.token_hex(6)
+        self._owners: Sequence[str] = (self._id,)  # those that messages reach
+        self._is_owner: dict[str, bool] = {}
+        self._others: frozenset[str] = frozenset()
+        self._trusted_until = float("-inf")
+        self._server_ahead = 0.0  # seconds from the event loop's clock to the server's
+        self._hears, self._is_deaf = False, False  # neither is known at first
+        self._heard_at = 0.0
+        self._listening = anyio.CancelScope()
+        self._beat_now = anyio.Event()
+        self._polls: OrderedDict[str, RemotePoll] = OrderedDict()
+        self._outbox: dict[tuple[str, str], tuple[float, str | float]] = {}
+        self._posted = anyio.Event()
+        self._for_rows: dict[str, list[Callable[[Task], None]]] = {}
+        self._rows_wanted = anyio.Event()
+
+    @property
+    def is_live(self) -> bool:
+        """True if no other replica can have taken over yet, by this process's own clock."""
+        return anyio.current_time() < self._trusted_until
+
+    def is_mine(self, task_id: str) -> bool:
+        """True if this process polls the execution in the background; all of them, if it cannot hear the others."""
+        if self._owners == (self._id,):
+            return True
+        found = self._is_owner.get(task_id)
+        if found is None:
+            if len(self._is_owner) >= MOST_REMEMBERED:
+                self._is_owner.clear()
+            owner = max(self._owners, key=lambda each: blake2b(f"{task_id} {each}".encode(), digest_size=8).digest())
+            found = self._is_owner[task_id] = owner == self._id
+        return found
+
+    def last_poll(self, task_id: str) -> RemotePoll | None:
+        """Return the last poll of another replica that was heard of lately."""
+        return self._polls.get(task_id)
+
+    # --- what this process tells
+
+    def publish(self, task_id: str, began: float, interval: float, *, changed: bool) -> None:
+        """Tell the other replicas of a poll that was answered."""
+        kind = _CHANGED if changed or (_CHANGED, task_id) in self._outbox else _POLL
+        self._post(kind, task_id, began, interval)
+
+    def publish_change(self, task_id: str) -> None:
+        """Tell the other replicas that the row was changed and the execution is worth a poll."""
+        self._post(_REFRESH, task_id)
+
+    def want(self, task_id: str, *, now: bool = False) -> None:
+        """Ask the owner to poll an execution for a while, or now."""
+        self._post(_NOW if now else _WANT, task_id)
+
+    def forward_hint(self, engine: str, handle: str) -> None:
+        """Tell the other replicas that an execution may have changed."""
+        self._post(_HINT, handle, 0.0, engine)
+
+    def _post(self, kind: str, name: str, number: float = 0.0, other: str | float = 0.0) -> None:
+        if self._others or kind == _BEAT:
+            self._outbox[kind, name] = number, other
+            self._posted.set()
+
+    def _texts(self) -> Iterator[str]:
+        """Empty the outbox into messages, none too long."""
+        outbox, self._outbox = self._outbox, {}
+        now, size, lines = anyio.current_time(), 0, list[Line]()
+        for (kind, name), (number, other) in outbox.items():
+            line = kind, name, round(now - number, 3) if kind in {_POLL, _CHANGED} else number, other
+            length = len(json.dumps(line)) + 2
+            if size + length > LONGEST_MESSAGE - 100 and lines:
+                yield json.dumps((_FORMAT, self._id, lines))
+                size, lines = 0, []
+            if length <= LONGEST_MESSAGE - 100:
+                size, lines = size + length, [*lines, line]
+        yield json.dumps((_FORMAT, self._id, lines))
+
+    async def _send(self) -> None:
+        while True:
+            await self._posted.wait()
+            await anyio.sleep(GATHER)
+            self._posted = anyio.Event()
+            with suppress(StoreError):  # a message that is lost is no harm
+                await self._channel.send(list(self._texts()))
+
+    # --- membership
+
+    async def join(self) -> None:
+        """Send the first heartbeat.
+
+        Raises:
+            StoreUnavailable: the store does not take it.
+        """
+        await self._beat()
+
+    async def run(self, poller: Poller) -> None:
+        """Send heartbeats and messages, and act on those of others, until cancelled; then leave."""
+        try:
+            async with anyio.create_task_group() as group:
+                for work in (self._listen, self._reconcile, self._stay, self._read_rows, self._renew):
+                    group.start_soon(partial(work, poller))
+                group.start_soon(self._send)
+        finally:
+            with anyio.move_on_after(LEAVING, shield=True), suppress(StoreError):
+                await self._channel.beat(Replica(id=self._id, hears=False, open={}), lasting=timedelta())
+                await self._channel.send([json.dumps((_FORMAT, self._id, [(_LEAVE, "", 0.0, 0.0)]))])
+
+    async def _stay(self, poller: Poller) -> None:
+        was_live = True
+        while True:
+            self._beat_now = anyio.Event()
+            with anyio.move_on_after(BEAT_EVERY):
+                await self._beat_now.wait()
+            resharded = self.resharded
+            try:
+                await self._beat()
+            except StoreError as error:
+                if was_live:
+                    logger.warning("this replica polls no executions until the store answers: %s", error)
+                was_live = False
+                continue
+            was_live = True
+            if resharded != self.resharded:
+                poller.reshard()
+            self._check_hearing()
+
+    async def _beat(self) -> None:
+        began = anyio.current_time()
+        here = self._limits.open_here() if self._limits else {}
+        others, clock = await self._channel.beat(Replica(id=self._id, hears=self._hears, open=here), lasting=LEASE)
+        self._trusted_until = began + TRUST
+        self._server_ahead = clock - (began + anyio.current_time()) / 2
+        if self._limits:
+            self._limits.open_elsewhere = sum((Counter(each.open) for each in others), Counter[str]())
+        self._others, self.replicas = frozenset(each.id for each in others), len(others) + 1
+        note_live(self.replicas)
+        hearing = [each.id for each in others if each.hears] if self._hears else []
+        owners = tuple(sorted([*hearing, self._id]))
+        if owners != self._owners:
+            self._owners, self.resharded = owners, self.resharded + 1
+            self._is_owner.clear()
+        self._post(_BEAT, "")
+
+    def _check_hearing(self) -> None:
+        """Connect anew if nothing was heard for a while, and poll all executions until something is."""
+        if anyio.current_time() - self._heard_at <= DEAF_AFTER:
+            return
+        self._hears = False
+        self._listening.cancel()
+        if not self._is_deaf:
+            logger.warning(
+                "LISTEN hears nothing from PostgreSQL: this replica polls all executions itself. Behind PgBouncer in "
+                "transaction mode, set store.listen_url to the server's own address"
+            )
+        self._is_deaf = True
+
+    # --- what this process hears
+
+    async def _listen(self, poller: Poller) -> None:
+        while True:
+            self._heard_at = anyio.current_time()
+            with anyio.CancelScope() as self._listening, suppress(StoreError):
+                await self._channel.listen(partial(self._hear, poller))
+            await anyio.sleep(BEAT_EVERY)
+
+    def _hear(self, poller: Poller, sent: float, text: str) -> None:
+        try:
+            form, sender, lines = _MESSAGE.validate_json(text)
+        except ValidationError:  # a newer version's
+            return
+        now = self._heard_at = anyio.current_time()
+        if not self._hears:
+            self._hears = True
+            self._beat_now.set()
+            if self._is_deaf:
+                logger.info("LISTEN hears PostgreSQL again")
+            self._is_deaf = False
+        if form != _FORMAT or sender == self._id:
+            return
+        if (sender not in self._others) != any(kind == _LEAVE for kind, *_ in lines):
+            self._beat_now.set()
+        delay = max(0.0, now + self._server_ahead - sent)
+        for kind, name, number, other in lines:
+            if kind == _HINT:
+                poller.hint(str(other), name, forwarded=True)
+            elif kind in {_POLL, _CHANGED} and not isinstance(other, str):
+                poll = RemotePoll(began=now - delay - number, interval=other)
+                self._note_poll(poller, name, poll, has_changed=kind == _CHANGED)
+            elif kind == _REFRESH and poller.entry(name):
+                self._with_row(name, poller.note_remote_change)
+            elif kind in {_WANT, _NOW} and self.is_mine(name):
+                self._with_row(name, partial(poller.poll_for_others, now=kind == _NOW))
+
+    def _note_poll(self, poller: Poller, task_id: str, poll: RemotePoll, *, has_changed: bool) -> None:
+        self._polls[task_id] = poll
+        self._polls.move_to_end(task_id)
+        if len(self._polls) > MOST_REMEMBERED:
+            self._polls.popitem(last=False)
+        if has_changed and poller.needs_row(task_id):
+
+            def note(task: Task) -> None:
+                poller.note(task)
+                poller.note_remote(task_id, poll)
+
+            self._with_row(task_id, note)
+        else:
+            poller.note_remote(task_id, poll)
+
+    # --- rows
+
+    def _with_row(self, task_id: str, act: Callable[[Task], None]) -> None:
+        self._for_rows.setdefault(task_id, []).append(act)
+        self._rows_wanted.set()
+
+    async def _read_rows(self, _: Poller) -> None:
+        while True:
+            await self._rows_wanted.wait()
+            self._rows_wanted = anyio.Event()
+            waiting, self._for_rows = self._for_rows, {}
+            names = list(waiting)
+            for at in range(0, len(names), MOST_ROWS):
+                with suppress(StoreError):  # `_reconcile` finds what is missed
+                    for task in await self._channel.read(names[at : at + MOST_ROWS]):
+                        for act in waiting[task.id]:
+                            act(task)
+
+    async def _reconcile(self, poller: Poller) -> None:
+        """Read rows of which no message came: the sender died before it sent one, or this process was cut off."""
+        last, known = anyio.current_time(), dict[str, int]()
+        while True:
+            await anyio.sleep(RECONCILE_EVERY if self._hears else RECONCILE_DEAF)
+            began = anyio.current_time()
+            if not self._others:
+                last = began
+                continue
+            with suppress(StoreError):
+                versions = dict(await self._channel.changed(timedelta(seconds=began - last + OVERLAP)))
+                for task_id, version in versions.items():
+                    if known.get(task_id) != version and poller.needs_row(task_id):
+                        self._with_row(task_id, poller.note)
+                last, known = began, versions
+
+    async def _renew(self, poller: Poller) -> None:
+        while True:
+            await anyio.sleep(RENEW_EVERY)
+            poller.renew_interest()
