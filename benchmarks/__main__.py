@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import comparisons, durability
+from benchmarks import comparisons, durability, replicas
 from benchmarks.load import Mode
 from benchmarks.place import NotServingError, Place
 from benchmarks.report import Line
@@ -54,6 +54,11 @@ GOALS: Final[Mapping[str, Mapping[str, Measure]]] = {
         "listen": partial(comparisons.load, engine="google", mode=Mode.LISTEN),
     },
     "http": {"describe": comparisons.describe, "listen": partial(comparisons.load, engine="http", mode=Mode.LISTEN)},
+    "replicas": {
+        "calls": replicas.calls,
+        "takeover": replicas.takeover,
+        "polled": replicas.polled,
+    },
     "dbos": {"throughput": durability.throughput, "kill": durability.kill},
 }
 """The goals of each engine; where an engine makes no difference, they are Temporal's."""

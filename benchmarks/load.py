@@ -90,27 +90,27 @@ class Clients:
         self.poll_interval_ms = 0  # the longest
         self.polls: list[float] = []
 
-    async def follow(self, tasks: Sequence[Task]) -> None:
-        """Listen to tasks, or poll each at its pollIntervalMs, until they end."""
+    async def follow(self, tasks: Sequence[Task], every: int = 1) -> None:
+        """Listen to tasks, or poll each at its pollIntervalMs (or every so many of these), until they end."""
         async with asyncio.TaskGroup() as group:
             if self._mode is not Mode.POLL:
                 for task in tasks:
                     note = partial(self._note, task.id)
                     group.create_task(self._service.follow(task, note, ANONYMOUS))
                 return
-            due = [(time.monotonic() + random.random() * 5, task.id) for task in tasks]
+            due = [(time.monotonic() + random.random() * 5 * every, task.id) for task in tasks]
             heapify(due)
             while True:  # a client that polls over HTTP leaves nothing here between two polls
                 while due and due[0][0] <= time.monotonic():
-                    group.create_task(self._poll(heappop(due)[1], due))
+                    group.create_task(self._poll(heappop(due)[1], due, every))
                 await asyncio.sleep(_TICK)
 
-    async def _poll(self, task_id: str, due: list[tuple[float, str]]) -> None:
+    async def _poll(self, task_id: str, due: list[tuple[float, str]], every: int) -> None:
         view = await self._service.get(task_id, ANONYMOUS)
         self.polls.append(time.monotonic())
         await self._note(task_id, view)
         if task_id not in self.ends:
-            heappush(due, (time.monotonic() + view.poll_interval_ms / 1000, task_id))
+            heappush(due, (time.monotonic() + every * view.poll_interval_ms / 1000, task_id))
 
     async def _note(self, task_id: str, view: TaskView) -> None:
         self.poll_interval_ms = max(self.poll_interval_ms, view.poll_interval_ms)
@@ -124,8 +124,8 @@ async def run_load(engine: str, control: Control, folder: Path, mode: Mode, size
     """Run a client for each task while some end and some ask; return what was measured, times in seconds."""
     names = {f"task-{number}": name for number, name in enumerate(control.order(seed=size.tasks, forget=True))}
     tasks = [known_task(engine, name, task_id) for task_id, name in names.items()]
-    there = adapter(engine, control.port, events=mode is Mode.EVENTS)
-    async with there, serving(engine, there, tasks, folder) as service, asyncio.TaskGroup() as group:
+    there, store = adapter(engine, control.port, events=mode is Mode.EVENTS), f"sqlite:///{folder}/load.db"
+    async with there, serving(engine, there, tasks, store) as (service, _), asyncio.TaskGroup() as group:
         collect_rarely()  # as `serve` does
         clients, rest = Clients(service, mode), tasks[size.tasks // 10 :]
         following = [group.create_task(clients.follow(tasks[: size.tasks // 10]))]
@@ -242,16 +242,18 @@ def known_task(engine: str, name: str, task_id: str) -> Task:
 
 
 @asynccontextmanager
-async def serving(engine: str, there: Adapter, tasks: Sequence[Task], folder: Path) -> AsyncGenerator[TaskService]:
-    """Open all that lies above the engine and below HTTP, with these tasks in its store."""
+async def serving(
+    engine: str, there: Adapter, tasks: Sequence[Task], url: str
+) -> AsyncGenerator[tuple[TaskService, Executions]]:
+    """Open all that lies above the engine and below HTTP, with these tasks in the store of this URL."""
     tool = Tool(name="order", engine="engine", workflow=WORKFLOWS.get(engine, MACHINE))
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/load-{os.getpid()}.db"))
+        store = await stack.enter_async_context(open_store(url))
         for task in tasks:
             await store.create(task)
         engines = await stack.enter_async_context(Engines({"engine": there}))
         executions = await stack.enter_async_context(Executions(store=store, engines=engines, retention=RETENTION))
-        yield TaskService(tools={tool.name: tool}, executions=executions, retention=RETENTION)
+        yield TaskService(tools={tool.name: tool}, executions=executions, retention=RETENTION), executions
 
 
 def memory_bytes() -> int:

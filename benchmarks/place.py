@@ -21,6 +21,7 @@ from benchmarks.wire import Wire
 from tests.support.child_processes import Child, Command, free_port, is_taken, stop_all
 from tests.support.environments import ROOT
 from tests.support.local_engines import BIN, SAMPLES, TemporalDevServer
+from tests.support.postgres_server import Postgres, postgres
 
 PATIENCE = 60.0  # seconds for each to serve
 _IN_MEMORY = Path("/dev/shm")  # for stores where the speed of a disk is not measured
@@ -134,6 +135,11 @@ class Place:
         """Yield a folder in memory, where the system has one; it is removed at the end."""
         with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else self.folder) as folder:
             yield Path(folder)
+
+    @cached_property
+    def postgres(self) -> Postgres:
+        """A PostgreSQL server that writes to the disk as it does for users."""
+        return self._stack.enter_context(postgres("fsync=on", "full_page_writes=on"))
 
     @cached_property
     def temporal(self) -> TemporalDevServer:

@@ -7,7 +7,7 @@ they show the last known state. They start no execution: the sidecar does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import anyio
@@ -18,7 +18,7 @@ from mcp_workflows.adapter import JSON, Status, Terminates, asked
 from mcp_workflows.engines.registry import Engines, ref_of
 from mcp_workflows.errors import EngineError, OperatorError, RequestError
 from mcp_workflows.kit.tooling import ExplainedGate, Explains, Explanation, GateState, open_gates
-from mcp_workflows.store.protocol import Store
+from mcp_workflows.store.protocol import Store, TaskFilter
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.adopt import watched_arguments
 from mcp_workflows.tasks.executions import NOT_STARTED, Executions, ObservedTask
@@ -32,20 +32,6 @@ MAX_SHOWN = 5  # ids in a message
 
 OPERATOR = Principal(id="operator")
 """The principal of these commands, in templates of gates and in the audit log."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilter:
-    """A filter for lists of tasks."""
-
-    tool: str | None = None
-    statuses: frozenset[Status] = frozenset()  # empty: all
-    ended: bool = False  # also tasks that have ended
-    limit: int = 50
-
-    def fits(self, task: Task) -> bool:
-        """Return whether a task passes the filter."""
-        return (not self.statuses or task.seen.status in self.statuses) and (self.ended or not task.ended)
 
 
 async def find_task(store: Store, name: str) -> Task:
@@ -85,22 +71,20 @@ class Operator:
         self._executions = Executions(store=store, engines=engines, clock=clock, audit=audit)
         self._turns = anyio.Semaphore(MAX_CALLS)
 
-    async def tasks(self, task_filter: TaskFilter) -> Sequence[ObservedTask]:
-        """Return the youngest tasks that fit the filter, after a poll of each."""
+    async def tasks(
+        self, where: TaskFilter, statuses: frozenset[Status] = frozenset(), limit: int = 50
+    ) -> Sequence[ObservedTask]:
+        """Return the youngest tasks that fit, after a poll of each; `statuses` are those after the poll, empty: any."""
         found: list[ObservedTask] = []
-        before: datetime | None = None
+        before: tuple[datetime, str] | None = None
         for _ in range(MAX_PAGES):
-            page = await self._store.list_all(
-                tool=task_filter.tool,
-                live_only=not task_filter.ended,
-                limit=max(PAGE, task_filter.limit),
-                before=before,
-            )
-            found += [each for each in await self._observe_all(page) if task_filter.fits(each.task)]
-            if not page or len(found) >= task_filter.limit:
+            page = await self._store.list_all(where, limit=max(PAGE, limit), before=before)
+            observed = [each for each in await self._observe_all(page) if not (where.live_only and each.task.ended)]
+            found += [each for each in observed if not statuses or each.task.seen.status in statuses]
+            if not page or len(found) >= limit:
                 break
-            before = page[-1].created
-        return found[: task_filter.limit]
+            before = page[-1].created, page[-1].id
+        return found[:limit]
 
     async def find(self, name: str) -> ObservedTask:
         """Return the task with this id, or the only one whose id begins so, after a poll.

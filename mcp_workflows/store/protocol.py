@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.metadata import entry_points
-from typing import Protocol, cast, runtime_checkable
+from inspect import signature
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
 from urllib.parse import urlsplit
 
 from mcp_workflows.adapter import JSON, Status
@@ -48,6 +50,20 @@ class CapReached(Exception):  # noqa: N818  # an answer rather than an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """A filter of rows for the operator; None: any. Status and the rest are as last stored."""
+
+    live_only: bool = True  # none that have ended
+    tool: str | None = None
+    engine: str | None = None  # `Task.engine_key`
+    owner: str | None = None
+    status: Status | None = None
+    id_begins: str | None = None
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
     """Tasks of one tool in one status."""
 
@@ -62,8 +78,8 @@ class Count:
 class Store(AbstractAsyncContextManager["Store"], Protocol):
     """Durable rows of tasks, and notes of adapters; replicas that share one share all. A read of a row names its owner.
 
-    The exceptions are `list_all`, `find`, `live_counts` and `counts`, for the operator, and `unbound`, `due` and
-    `longest_live`, for maintenance and caps: no request may ever show their rows, see docs/decisions/0007.
+    The exceptions are `list_all`, `count_all`, `find`, `live_counts` and `counts`, for the operator, and `unbound`,
+    `due` and `longest_live`, for maintenance and caps: no request may ever show their rows, see docs/decisions/0007.
     `list_of_tools` and `get_of_tools` find the rows that the rules of tools let others see: docs/decisions/0017.
 
     Wherever a method takes or returns an `engine`, it is a `Task.engine_key`: the name and the identity of an engine.
@@ -134,14 +150,16 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
 
     async def list_all(
         self,
+        where: TaskFilter = TaskFilter(),  # it cannot be changed
         *,
-        tool: str | None = None,
-        engine: str | None = None,
-        live_only: bool = True,
         limit: int = 100,
-        before: datetime | None = None,
+        before: tuple[datetime, str] | None = None,
     ) -> Sequence[Task]:
-        """Return for the operator rows of any owner, no tombstones, created before that time; the youngest first."""
+        """Return for the operator rows of any owner, no tombstones, the youngest first; see `list_of_owner`."""
+        ...
+
+    async def count_all(self, where: TaskFilter) -> int:
+        """Return for the operator the number of rows of any owner, no tombstones."""
         ...
 
     async def list_of_owner(
@@ -279,6 +297,60 @@ class ChecksIntegrity(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRows:
+    """Rows of a table as they are kept."""
+
+    table: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[Any, ...]]  # Any: text, numbers and bytes
+
+
+@runtime_checkable
+class MovesAway(Protocol):
+    """A store of one host, which another store may replace."""
+
+    def moving(self, place: str) -> AbstractContextManager[tuple[Iterator[StoredRows], bool]]:
+        """Yield all rows for the store at another place, and True if a copy that was killed goes on.
+
+        Nobody can write to this store from now on, and nobody can open it after the body; a body that fails undoes
+        that. Do not enter the store.
+
+        Raises:
+            StoreUnusable: it was moved already, or cannot be used.
+            StoreUnavailable: it cannot be read or written now.
+        """
+        ...
+
+    def backup(self, target: Path) -> None:
+        """Write a copy of the store as of one moment into a new file, while others use it.
+
+        Raises:
+            StoreUnusable: the file is there already, or cannot be made.
+            StoreUnavailable: the store cannot be read now.
+        """
+        ...
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """A store that can replace another one."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, without a password."""
+        ...
+
+    async def take_over(self, parts: Iterable[StoredRows], *, resumed: bool) -> int:
+        """Store all these rows or none; return the number of tasks. Do not enter the store.
+
+        Raises:
+            StoreUnusable: it has tasks already, and this does not go on with a copy that was killed.
+            StoreUnavailable: it cannot be written now.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """A replica whose last heartbeat is not over."""
 
@@ -329,11 +401,13 @@ async def changed(store: Store, task: Task, change: Callable[[Task], Task], *, d
     return await store.change(task.id, task.owner, change, durable=durable) or change(task)
 
 
-def open_store(url: str, cipher: Cipher | None = None) -> Store:
+def open_store(url: str, cipher: Cipher | None = None, **options: object) -> Store:
     """Return the store of a URL (`sqlite:///path`), encrypted by a cipher if there is one; enter it to use it.
 
+    `options` are further keywords of that store.
+
     Raises:
-        ConfigError: no store of that scheme is installed, or it cannot encrypt.
+        ConfigError: no store of that scheme is installed, or it cannot encrypt, or has no such option.
     """
     scheme = urlsplit(url).scheme
     found = entry_points(group=ENTRY_POINT_GROUP, name=scheme)
@@ -341,8 +415,11 @@ def open_store(url: str, cipher: Cipher | None = None) -> Store:
         here = ", ".join(sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})) or "none"
         raise ConfigError(f"no store for {scheme or url!r} is installed (installed: {here}); e.g. sqlite:///tasks.db")
     kind: type[Store] = next(iter(found)).load()
+    make = cast("Callable[..., Store]", kind)
+    if unknown := sorted(options.keys() - signature(kind).parameters.keys()):
+        raise ConfigError(f"a store for {scheme} has no option {', '.join(unknown)}: leave it out")
     if cipher is None:
-        return kind(url)
+        return make(url, **options)
     if not issubclass(kind, Seals):
         raise ConfigError(f"the store for {scheme} cannot encrypt: leave out store.encryption, or use sqlite:///")
-    return cast("Callable[..., Store]", kind)(url, cipher=cipher)
+    return make(url, cipher=cipher, **options)

@@ -18,6 +18,7 @@ from pydantic_core import PydanticSerializationError
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.store.encryption import Cipher, CipherError, is_sealed
+from mcp_workflows.store.protocol import TaskFilter
 from mcp_workflows.task import CLOCKS_DIFFER, Task
 
 logger = logging.getLogger(__name__)
@@ -257,6 +258,22 @@ def micros(at: datetime) -> int:
 def at_micros(number: int) -> datetime:
     """Return the time of a column."""
     return _EPOCH + timedelta(microseconds=number)
+
+
+def conditions(where: TaskFilter) -> Mapping[str, str | int]:
+    """Return the conditions of a filter beside `live_only`, and the value of each: columns and operators."""
+    first = None if where.id_begins is None else utf8(where.id_begins)
+    found = {
+        "tool =": None if where.tool is None else utf8(where.tool),
+        "engine =": None if where.engine is None else utf8(where.engine),
+        "owner =": None if where.owner is None else utf8(where.owner),
+        "status =": None if where.status is None else where.status.value,
+        "id >=": first,
+        "id <": None if first is None else first + LAST_CHARACTER,
+        "created >=": None if where.created_from is None else micros(where.created_from),
+        "created <": None if where.created_before is None else micros(where.created_before),
+    }
+    return {condition: value for condition, value in found.items() if value is not None}
 
 
 def place_of(before: tuple[datetime, str] | None) -> tuple[int, str]:

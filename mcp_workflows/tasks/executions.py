@@ -133,8 +133,8 @@ class Executions:
         steady = steady or (uptime if clock is utc_now else lambda: clock().timestamp())
         self._clock_check = ClockCheck(clock, steady)
         self._creation = TaskCreation(store, engines, clock, self._clock_check.is_steady)
-        self._replicas = Replicas(store.channel, meters) if isinstance(store, ConnectsReplicas) else None
-        self._poller = Poller(self._poll, engines, polling, peers=self._replicas or ALONE)
+        self.replicas = Replicas(store.channel, meters) if isinstance(store, ConnectsReplicas) else ALONE
+        self._poller = Poller(self._poll, engines, polling, peers=self.replicas)
         self._maintenance = Maintenance(
             store=store,
             engines=engines,
@@ -160,9 +160,9 @@ class Executions:
             await stack.enter_async_context(self._poller)
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
-            if self._replicas is not None:
-                await self._replicas.join()
-                group.start_soon(self._replicas.run, self._poller)
+            if isinstance(self.replicas, Replicas):
+                await self.replicas.join()
+                group.start_soon(self.replicas.run, self._poller)
             group.start_soon(self._maintenance.run)
             group.start_soon(self.repeated_calls.run)
             self._stack = stack.pop_all()
@@ -433,7 +433,7 @@ class Executions:
             self._engines.check_identity(task)
             delivered = await self._deliver_cancel_again(task, handle)
             task = task if delivered.tombstone else delivered
-        if self._replicas is not None and not self._replicas.is_live:
+        if not self.replicas.is_live:
             raise StoreUnavailable("this replica was out of touch with the store for a moment; try again")
         is_asking()
         execution = await self._describe(task, handle)

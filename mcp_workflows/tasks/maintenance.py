@@ -19,7 +19,7 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.store.leases import Leases
-from mcp_workflows.store.protocol import ChecksIntegrity, Store, changed
+from mcp_workflows.store.protocol import ChecksIntegrity, Store, TaskFilter, changed
 from mcp_workflows.task import Task, postpone, set_back, split_engine_key
 
 logger = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ async def _pages(
 ) -> AsyncGenerator[Sequence[Task]]:
     """Yield the rows that have not ended, the youngest first; all rows of one moment are on one page."""
     size = limit
-    while page := await store.list_all(engine=engine, limit=size, before=before):
+    while page := await store.list_all(TaskFilter(engine=engine, created_before=before), limit=size):
         if len(page) == size:
             page = [task for task in page if task.created > page[-1].created]
         if page:

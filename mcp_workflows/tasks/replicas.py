@@ -35,7 +35,7 @@ LEASE: Final = timedelta(seconds=3)
 BEAT_EVERY: Final = 1.0  # seconds
 TRUST: Final = 2.0  # after its last heartbeat a replica polls no more, before others take over
 DEAF_AFTER: Final = 4.0  # without hearing any message: each replica also hears its own
-GATHER: Final = 0.02  # for which messages are collected
+GATHER: Final = 0.02  # from one message to the next; what comes meanwhile is in one
 RENEW_EVERY: Final = 10.0
 RECONCILE_EVERY: Final = 2.0
 RECONCILE_DEAF: Final = 0.5
@@ -135,10 +135,10 @@ class Replicas(Peers):
     async def _send(self) -> None:
         while True:
             await self._posted.wait()
-            await anyio.sleep(GATHER)
             self._posted = anyio.Event()
             with suppress(StoreError):  # a message that is lost is no harm
                 await self._channel.send(list(self._texts()))
+            await anyio.sleep(GATHER)
 
     # --- membership
 

@@ -27,8 +27,8 @@ from mcp_workflows.sidecar.cli.format import (
     summary_json,
     task_json,
 )
-from mcp_workflows.sidecar.operator import Operator, TaskFilter
-from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.sidecar.operator import Operator
+from mcp_workflows.store.protocol import Store, TaskFilter, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
 from mcp_workflows.tools.tool import Tool
@@ -83,7 +83,7 @@ async def test_everybodys_tasks_are_listed_the_youngest_first_after_a_look(here:
     assert [observed.task.id for observed in await here.operator.tasks(TaskFilter())] == [
         old.id
     ]  # the other has just ended
-    discoveries = await here.operator.tasks(TaskFilter(ended=True))
+    discoveries = await here.operator.tasks(TaskFilter(live_only=False))
     assert [observed.task.id for observed in discoveries] == [young.id, old.id]
     assert discoveries[0].task.execution.output == {"slept": 0}
     kept = await here.store.get(young.id, "ben")

@@ -14,7 +14,7 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
 from mcp_workflows.store.encryption import Cipher, new_key
-from mcp_workflows.store.protocol import CapReached, Caps, Count, Store, open_store
+from mcp_workflows.store.protocol import CapReached, Caps, Count, Store, TaskFilter, open_store
 from mcp_workflows.task import (
     CLOCKS_DIFFER,
     Task,
@@ -235,7 +235,7 @@ async def test_rows_are_searched_by_the_name_and_the_identity_of_their_engine(st
             await store.create(row)
         assert await store.unbound(unbound.engine_key, NOON + DAY, 10) == [unbound]
         assert await store.due(due.engine_key, NOON, 10) == [due]
-        assert len(await store.list_all(engine=due.engine_key)) == 2
+        assert len(await store.list_all(TaskFilter(engine=due.engine_key))) == 2
         assert (await store.live_counts(NOON))[due.tool, due.engine_key] == 2
     moved = await store.change(due.id, due.owner, lambda row: replace(row, identity="prod"))
     assert await store.due(due.engine_key, NOON, 10) == []
@@ -275,10 +275,32 @@ async def test_the_operator_sees_everyones_rows_the_youngest_first(store: Store)
     live = [rows[0], rows[1], rows[3], rows[4]]
     assert await store.list_all() == live
     assert await store.list_all(limit=2) == live[:2]
-    assert await store.list_all(before=rows[1].created) == live[2:]
-    assert await store.list_all(tool="refund") == await store.list_all(engine="parcels") == [rows[1]]
-    assert await store.list_all(live_only=False) == [*rows[:2], ended, *rows[3:]]
-    assert await store.list_all(tool="nobodys") == []
+    assert await store.list_all(before=(rows[1].created, rows[1].id)) == live[2:]
+    assert await store.list_all(TaskFilter(tool="nobodys")) == []
+    everything = [*rows[:2], ended, *rows[3:]]
+    for where, found in (
+        (TaskFilter(live_only=False), everything),
+        (TaskFilter(tool="refund"), [rows[1]]),
+        (TaskFilter(engine="parcels"), [rows[1]]),
+        (TaskFilter(owner="ben"), [rows[1]]),
+        (TaskFilter(status=Status.SUCCEEDED, live_only=False), [ended]),
+        (TaskFilter(status=Status.SUCCEEDED), []),
+        (TaskFilter(id_begins=rows[3].id[:-1]), [rows[3]]),
+        (TaskFilter(id_begins="%"), []),
+        (TaskFilter(created_before=rows[1].created), live[2:]),
+        (TaskFilter(created_from=rows[1].created), live[:2]),
+        (TaskFilter(created_from=rows[1].created, created_before=rows[0].created, owner="ben"), [rows[1]]),
+    ):
+        assert await store.list_all(where) == found, where
+        assert await store.count_all(where) == len(found), where
+
+
+async def test_pages_of_everyones_rows_have_each_row_once(store: Store) -> None:
+    rows = [await store.create(make_task(owner=f"owner-{number}")) for number in range(5)]
+    paged: list[Task] = []
+    while page := await store.list_all(limit=2, before=(paged[-1].created, paged[-1].id) if paged else None):
+        paged += page
+    assert sorted(paged, key=lambda row: row.id) == sorted(rows, key=lambda row: row.id)
 
 
 async def test_the_operator_finds_rows_by_how_their_ids_begin(store: Store) -> None:

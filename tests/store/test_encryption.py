@@ -14,7 +14,7 @@ import pytest
 from mcp_workflows.adapter import Execution, InputRequest, Status
 from mcp_workflows.errors import ConfigError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher, CipherError, new_key
-from mcp_workflows.store.protocol import Rekeyed, Seals, Store, open_store
+from mcp_workflows.store.protocol import Rekeyed, Seals, Store, TaskFilter, open_store
 from mcp_workflows.task import Task, bind, observe
 from mcp_workflows.testing import make_task
 from mcp_workflows.testing.tasks import NOON
@@ -225,7 +225,7 @@ async def test_rows_put_in_each_others_place_are_refused(place: Place) -> None:
             await store.get(mine.id, "anna")
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             await store.note("engine", mine.id)
-        assert await store.list_all(live_only=False) == [anothers]
+        assert await store.list_all(TaskFilter(live_only=False)) == [anothers]
 
 
 async def test_a_row_given_to_another_owner_is_refused(place: Place) -> None:

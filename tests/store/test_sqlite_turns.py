@@ -6,11 +6,12 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import pytest
 
+from mcp_workflows.store.protocol import TaskFilter
 from mcp_workflows.store.rows import Rows
 from mcp_workflows.store.sqlite import queries
 from mcp_workflows.store.sqlite.file import LogFile
@@ -108,12 +109,10 @@ async def test_a_sweep_changes_as_many_rows_at_once_as_fit_its_time(
 
 @pytest.mark.parametrize(
     ("query", "values"),
-    [(queries.EVERYONES_LIVE, {"before": 1, "tool": None, "engine": None, "limit": 1}), (queries.TALLY, {"now": 1})],
-    ids=["list", "count"],
+    [queries.list_all(TaskFilter(), (1, ""), 1), queries.count_all(TaskFilter()), (queries.TALLY, {"now": 1})],
+    ids=["list", "count", "tally"],
 )
-async def test_ended_rows_are_not_walked_to_list_or_count_live_ones(
-    path: Path, query: str, values: dict[str, int | None]
-) -> None:
+async def test_ended_rows_are_not_walked_to_list_or_count_live_ones(path: Path, query: str, values: Any) -> None:
     async with SQLiteStore(f"sqlite:///{path}"):
         pass
     with closing(sqlite3.connect(path)) as connection:

@@ -20,6 +20,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.store.protocol import TaskFilter
 from mcp_workflows.task import Task
 from tests.support.served import VERSION, serving
 
@@ -37,7 +38,7 @@ class Scene:
     async def tasks(self) -> list[Task]:
         """All that is in the store."""
         async with self.config.store.open() as store:
-            return list(await store.list_all(live_only=False))
+            return list(await store.list_all(TaskFilter(live_only=False)))
 
 
 def scene(folder: Path, tools: str, server: str = "") -> Scene:

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_workflows.adapter import Status
 from mcp_workflows.sidecar.shutdown import OpenRequests, ShutdownState
-from mcp_workflows.store.protocol import open_store
+from mcp_workflows.store.protocol import TaskFilter, open_store
 from tests.support.commands import COMMAND, piped
 from tests.support.here import MODERN, Elder, elder, over_http, scene
 from tests.support.served import Peer, peer
@@ -146,7 +146,7 @@ async def unready(client: Peer, process: Process) -> None:
 
 async def nothing_was_cancelled(folder: Path) -> None:
     async with open_store(f"sqlite:///{folder}/tasks.db") as store:
-        rows = await store.list_all(live_only=False)
+        rows = await store.list_all(TaskFilter(live_only=False))
     assert {row.execution.status for row in rows} == {Status.RUNNING, Status.INPUT_REQUIRED}
     assert not any(row.cancel_requested for row in rows)
 

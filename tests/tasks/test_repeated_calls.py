@@ -19,7 +19,7 @@ from mcp_workflows.adapter import Execution, Ref, Start, StartGuarantee
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.store.protocol import Store, TaskFilter, open_store
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import Executions
@@ -109,7 +109,7 @@ class Replica:
         """All rows, once there are so many, and so many of them marked."""
         with anyio.fail_after(TIMEOUT):
             while True:
-                rows = await self.store.list_all(live_only=False)
+                rows = await self.store.list_all(TaskFilter(live_only=False))
                 if len(rows) == count and (marked is None or sum(row.unanswered is not None for row in rows) == marked):
                     return rows
                 await anyio.sleep(0.01)

@@ -33,9 +33,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "call": ("call", "Call a tool and wait for its result: progress, questions and all."),
     "tasks": ("tasks", "Everybody's tasks: list, show, why, answer, cancel, track."),
     "print": ("print_", "Print schemas, permissions, presets and more, for files of yours."),
-    "token": ("keys", "Make a bearer token."),
-    "store": ("keys", "The store's encryption: print a key, change keys."),
-    "engines": ("keys", "The engines that tasks belong to: rebind tasks."),
+    "token": ("token", "Make a bearer token."),
+    "store": ("store", "The store: encryption keys, tables, a backup, a move to PostgreSQL."),
+    "engines": ("engines", "The engines that tasks belong to: rebind tasks."),
     "new-adapter": ("new_adapter", "Write a package for an adapter of your own."),
 }
 """The module of each command and its line in the help, in the order of the help."""

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -45,10 +46,12 @@ from mcp_workflows.sidecar.cli.options import (
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
 from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion, Response, named_question, open_questions
 from mcp_workflows.sidecar.config.models import Config
-from mcp_workflows.sidecar.operator import Operator, TaskFilter
+from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.sidecar.telemetry.exporters import exporters_of
 from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.store.protocol import TaskFilter
 from mcp_workflows.tasks.executions import ObservedTask
+from mcp_workflows.units import parse_duration, utc_now
 
 T = TypeVar("T")
 
@@ -68,6 +71,11 @@ def list_tasks(
         str | None,
         typer.Option(metavar="TOOL", help="Only tasks of this tool.", autocompletion=names_in("tools")),
     ] = None,
+    owner: Annotated[str | None, typer.Option(metavar="OWNER", help="Only tasks of this principal's id.")] = None,
+    older: Annotated[
+        timedelta | None,
+        typer.Option(parser=parse_duration, metavar="DURATION", help="Only tasks older than this, such as 2d."),
+    ] = None,
     status: Annotated[list[TaskStatus] | None, typer.Option(help="Only tasks in this status; can be repeated.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also tasks that have ended.")] = False,
     limit: Annotated[int, typer.Option(metavar="COUNT", min=1, max=10_000, help="How many, at most.")] = 50,
@@ -77,19 +85,20 @@ def list_tasks(
 ) -> None:
     """List the tasks that have not ended, the youngest first."""
     states = frozenset(status or ())
-    task_filter = TaskFilter(
+    where = TaskFilter(
         tool=tool,
-        statuses=frozenset(STATUSES[state] for state in states),
-        ended=everything or bool(states & ENDED),
-        limit=limit,
+        owner=owner,
+        created_before=utc_now() - older if older else None,
+        live_only=not (everything or states & ENDED),
     )
-    observed = _run(config, lambda operator, _: operator.tasks(task_filter))
+    statuses = frozenset(STATUSES[state] for state in states)
+    observed = _run(config, lambda operator, _: operator.tasks(where, statuses, limit))
     if as_json:
         typer.echo(json.dumps([summary_json(each) for each in observed], indent=2))
     elif observed:
         typer.echo(render_table(observed, None if wide or not sys.stdout.isatty() else Console().width))
     else:
-        typer.echo("no tasks" if task_filter.ended else "no tasks under way; those that have ended: --all")
+        typer.echo("no tasks under way; those that have ended: --all" if where.live_only else "no tasks")
     for trouble in dict.fromkeys(each.warning for each in observed if each.warning):
         say(f"as last known: {trouble}", err=True)
 

@@ -10,7 +10,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
@@ -36,6 +35,7 @@ from mcp_workflows.sidecar.config.models import (
     Engine,
     ServerSettings,
     StoreSettings,
+    imported,
     with_absolute_path,
 )
 from mcp_workflows.sidecar.config.problems import Report, known_keys, models_in, names, no_engine
@@ -178,14 +178,18 @@ def _store(report: Report, source: Source) -> StoreSettings | None:
     except ConfigError as error:
         report.add(("store", "url") if isinstance(written, dict) and "url" in written else ("store",), str(error))
         return None
-    encryption = settings.encryption.with_absolute_path(folder) if settings.encryption else None
-    settings = settings.model_copy(update={"url": url, "encryption": encryption})
+    settings = settings.model_copy(update={"url": url}).with_absolute_paths(folder)
     if any(problem.where[:2] == ("store", "encryption") for problem in source.problems):
         return settings  # a variable that is not set stands for the key
+    encryption = settings.encryption
+    place: Where = ("store", "encryption", "key_file" if encryption and encryption.key_file else "keys")
     try:
-        settings.open()  # only reads the keys
+        if encryption is not None:
+            encryption.cipher()
+        place = ("store",)
+        settings.open()  # only reads the URLs
     except ConfigError as error:
-        report.add(("store", "encryption", "key_file" if encryption and encryption.key_file else "keys"), str(error))
+        report.add(place, str(error))
     return settings
 
 
@@ -398,13 +402,7 @@ def _load_authorizer(reference: str) -> Authorizer:
     Raises:
         ConfigError: it cannot be imported, or is no async function of one argument.
     """
-    module, _, path = reference.partition(":")
-    try:
-        found: Any = import_module(module)  # Any: any object of a module
-        for name in path.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ConfigError(f"{reference} cannot be imported ({type(error).__name__}: {error})") from None
+    found = imported(reference)
     if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
         raise ConfigError(f"{reference} must be an async function of one argument, see: docs/access.md")
     return cast("Authorizer", found)

@@ -7,6 +7,8 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial, reduce
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
@@ -218,13 +220,63 @@ class StoreSettings(BaseModel):
         "file only its user can read.",
     )
 
-    def open(self) -> Store:
-        """Return the store, not entered yet.
+    migrate: bool = Field(
+        default=True,
+        description="PostgreSQL: create and change tables at the start. `false` if the role of the URL may not; then "
+        "run `mcp-workflows store migrate` as another role before each new version.",
+    )
+    listen_url: str | None = Field(
+        default=None,
+        description="PostgreSQL behind PgBouncer in transaction mode: the URL of the server itself. Replicas reach "
+        "each other through it.",
+    )
+    password_file: Path | None = Field(
+        default=None,
+        description="PostgreSQL: a file with the password, which is read for each connection. A relative path starts "
+        "at the folder of this file.",
+    )
+    password_function: str | None = Field(
+        default=None,
+        description="PostgreSQL: a function in code, `module:attribute`, that returns the password or a token; it may "
+        "be async and is called for each connection.",
+    )
+
+    def open(self, *, migrate: bool = False) -> Store:
+        """Return the store, not entered yet; `migrate`: whatever the setting says.
 
         Raises:
-            ConfigError: there is no such store, or its keys are malformed.
+            ConfigError: there is no such store, or its keys are malformed, or it lacks an option.
         """
-        return open_store(self.url, self.encryption.cipher() if self.encryption else None)
+        options: dict[str, object] = {} if migrate or self.migrate else {"migrate": False}
+        options |= {"listen_url": self.listen_url} if self.listen_url else {}
+        if self.password_file is not None:
+            options["password"] = partial(_first_line, self.password_file)
+        elif self.password_function is not None:
+            options["password"] = imported(self.password_function)
+        return open_store(self.url, self.encryption.cipher() if self.encryption else None, **options)
+
+    def with_absolute_paths(self, folder: Path) -> StoreSettings:
+        """Return the same settings, relative paths made absolute from this folder."""
+        encryption = self.encryption.with_absolute_path(folder) if self.encryption else None
+        password = folder.resolve() / self.password_file if self.password_file else None
+        return self.model_copy(update={"encryption": encryption, "password_file": password})
+
+
+def _first_line(file: Path) -> str:
+    return file.read_text().partition("\n")[0]
+
+
+def imported(reference: str) -> Any:  # Any: any object of a module
+    """Import `module:attribute`.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    module, _, path = reference.partition(":")
+    try:
+        return reduce(getattr, path.split("."), import_module(module))
+    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+        raise ConfigError(f"{reference} cannot be imported ({type(error).__name__}: {error})") from None
 
 
 class AuditSettings(BaseModel):

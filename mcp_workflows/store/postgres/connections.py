@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
 
 from mcp_workflows.errors import ConfigError, StoreError, StoreUnavailable, StoreUnusable
 
@@ -25,6 +26,7 @@ Row: TypeAlias = tuple[Any, ...]  # Any: text, numbers and bytes, as the tables 
 
 TIMEOUT: Final = 5.0  # seconds for one step, and to wait for a free connection
 MIGRATING: Final = 60.0  # seconds; another replica may do it, and tables may be large
+COPYING: Final = 86_400.0  # seconds; a store may be large
 MOST_CONNECTIONS: Final = 8
 _SCHEMA: Final = "mcp_workflows"
 _STATEMENTS: Final = 100  # prepared ones that a connection keeps
@@ -155,12 +157,12 @@ class PostgresConnection:
             raise
         await self.script("COMMIT")
 
-    async def listen(self, channel: str, hear: Callable[[str], None]) -> anyio.Event:
-        """Call `hear` with the payload of each notification; return an event that is set when the connection ends."""
-        ended = anyio.Event()
-        self._native.add_termination_listener(lambda _: ended.set())
-        await self._native.add_listener(channel, lambda _connection, _pid, _channel, payload: hear(payload))
-        return ended
+    async def listen(self, channel: str) -> MemoryObjectReceiveStream[str]:
+        """Return a stream of the payloads of notifications, which ends with the connection."""
+        payloads, heard = anyio.create_memory_object_stream[str](float("inf"))
+        self._native.add_termination_listener(lambda _: payloads.close())
+        await self._native.add_listener(channel, lambda _, pid, name, payload: payloads.send_nowait(payload))
+        return heard
 
     def is_reusable(self) -> bool:
         """True if nothing of a step is left in it."""
@@ -178,14 +180,15 @@ class PostgresConnection:
             self._native.terminate()
 
 
+Password: TypeAlias = Callable[[], str | Awaitable[str]]
 Step: TypeAlias = Callable[[PostgresConnection], Awaitable[T]]
 
 
 class Connections:
     """A few connections, of which the one that was used last is used next."""
 
-    def __init__(self, database: DatabaseUrl) -> None:
-        """Import asyncpg; connect to nothing yet.
+    def __init__(self, database: DatabaseUrl, listened: DatabaseUrl, password: Password | None) -> None:
+        """Import asyncpg; connect to nothing yet. `listened` is for the connection that listens.
 
         Raises:
             ConfigError: asyncpg is not installed.
@@ -194,15 +197,16 @@ class Connections:
             self._asyncpg: Any = import_module("asyncpg")  # Any: it has no types
         except ImportError:
             raise ConfigError("a store on PostgreSQL needs: pip install 'mcp-workflows[postgres]'") from None
-        self._database = database
+        self._database, self._listened = database, listened
+        self._password = password
         self._idle: list[PostgresConnection] = []
         self._turns = anyio.Semaphore(MOST_CONNECTIONS)
         self.is_open = False
         native = (self._asyncpg.PostgresError, self._asyncpg.InterfaceError, self._asyncpg.InternalClientError)
         self._failures: tuple[type[Exception], ...] = (OSError, *native)
 
-    async def open(self, step: Step[T]) -> T:
-        """Connect, and do the first step.
+    async def open(self, step: Step[T], *, within: float = MIGRATING) -> T:
+        """Connect, and do the first step, within so many seconds.
 
         Raises:
             StoreUnusable: the server refuses us.
@@ -210,7 +214,7 @@ class Connections:
         """
         self.is_open = True
         try:
-            return await self._while_lost(step, MIGRATING)
+            return await self._while_lost(step, within)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await self.close()
@@ -238,7 +242,7 @@ class Connections:
         except self._failures as error:
             raise self._translated(error, opening=False) from error
 
-    async def connect(self) -> PostgresConnection:
+    async def connect(self, *, to_listen: bool = False) -> PostgresConnection:
         """Open a connection that its caller keeps and closes.
 
         Raises:
@@ -248,7 +252,7 @@ class Connections:
             raise StoreUnavailable("the store is not open")
         try:
             with anyio.fail_after(TIMEOUT, shield=True):
-                return await self._connect()
+                return await self._connect(self._listened if to_listen else self._database)
         except self._failures as error:
             raise self._translated(error, opening=False) from error
 
@@ -302,7 +306,7 @@ class Connections:
                 while self._idle and connection is None:
                     connection = self._idle.pop()
                     connection = None if connection.is_closed else connection
-                connection = connection or await self._connect()
+                connection = connection or await self._connect(self._database)
                 done = await step(connection)
             is_whole = True
             return done
@@ -318,17 +322,26 @@ class Connections:
             elif connection is not None:
                 connection.terminate()
 
-    async def _connect(self) -> PostgresConnection:
+    async def _connect(self, to: DatabaseUrl) -> PostgresConnection:
         try:
             native = await self._asyncpg.connect(
-                self._database.url,
+                to.url,
                 timeout=TIMEOUT,
-                statement_cache_size=self._database.statements,
+                statement_cache_size=to.statements,
                 server_settings={"application_name": "mcp-workflows"},
+                **({"password": self._ask_password} if self._password else {}),
             )
         except ValueError as error:  # asyncpg's message may quote the URL
             raise StoreUnusable(f"the store's URL or its TLS files cannot be used ({type(error).__name__})") from None
         return PostgresConnection(native, self._database.schema)
+
+    async def _ask_password(self) -> str:
+        assert self._password is not None
+        try:
+            found = self._password()
+            return found if isinstance(found, str) else await found
+        except Exception as error:  # noqa: BLE001  # whatever it raises may show a secret
+            raise StoreUnavailable(f"there is no password for the store now ({type(error).__name__})") from None
 
     def _drop_idle(self) -> None:
         while self._idle:

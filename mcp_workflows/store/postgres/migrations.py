@@ -69,16 +69,23 @@ _FOUND: Final = """
 """
 
 
-async def migrate(connection: PostgresConnection, schema: str) -> None:
+async def migrate(connection: PostgresConnection, schema: str, *, allowed: bool) -> None:
     """Bring the tables to our version, in one transaction, while other replicas wait.
 
     Tables of our version or a newer one need no right but to read and write them.
 
     Raises:
-        StoreUnusable: the schema is another program's, or needs a newer version of this one.
+        StoreUnusable: the schema is another program's, or needs a newer version of this one, or must be migrated and
+            that is not allowed.
     """
-    if await _version(connection, schema) >= len(MIGRATIONS):
+    version = await _version(connection, schema)
+    if version >= len(MIGRATIONS):
         return
+    if not allowed:
+        raise StoreUnusable(
+            f"the store's tables have version {version}, this mcp-workflows needs version {len(MIGRATIONS)}, and "
+            "store.migrate is false: run `mcp-workflows store migrate` as a role that may create and change tables"
+        )
     async with connection.transaction(f"SELECT pg_advisory_xact_lock({_LOCK})"):
         has_schema, *_ = await _found(connection, schema)
         if not has_schema:

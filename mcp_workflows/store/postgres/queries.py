@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final
 
-from mcp_workflows.errors import StoreUnavailable
+from mcp_workflows.errors import StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.postgres.connections import PostgresConnection
-from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps
+from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, StoredRows, TaskFilter
 from mcp_workflows.store.rows import (
     AHEAD,
     COLUMNS,
@@ -23,6 +23,7 @@ from mcp_workflows.store.rows import (
     KnownRow,
     NoteTexts,
     Rows,
+    conditions,
     leaves_window,
     micros,
     utf8,
@@ -54,11 +55,6 @@ UNBOUND: Final = f"""
     {_ROW} WHERE NOT bound AND NOT ended AND NOT tombstone AND engine = $1
     AND (created < $2 OR created > $3) ORDER BY attempts, created, id LIMIT $4
 """
-EVERYONES: Final = f"""
-    {_ROW} WHERE NOT tombstone AND created < $1 AND ($2::text IS NULL OR tool = $2)
-    AND ($3::text IS NULL OR engine = $3) ORDER BY created DESC, id LIMIT $4
-"""
-EVERYONES_LIVE: Final = EVERYONES.replace("WHERE", "WHERE NOT ended AND")
 OWNED_BY: Final = f"""
     {_ROW} WHERE NOT tombstone AND owner = $1 AND (created, id) < ($2, $3)
     AND (expires IS NULL OR expires > $4) ORDER BY created DESC, id DESC LIMIT $5
@@ -93,6 +89,7 @@ LEASE: Final = f"""
     WHERE kept.holder = excluded.holder OR kept.until <= clock_timestamp() OR ($3::interval > interval '0'
     AND kept.until > excluded.until + interval '{CLOCKS_DIFFER.total_seconds()} seconds') RETURNING 1
 """
+_IN_USE: Final = "SELECT EXISTS (SELECT FROM @tasks) OR EXISTS (SELECT FROM @notes)"
 _FORGET: Final = """
     DELETE FROM @tasks WHERE id IN (
         SELECT id FROM @tasks WHERE tombstone AND expires < $1 ORDER BY expires LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -158,6 +155,25 @@ class Marked:
         kept = f"SELECT 1 FROM @secrets WHERE name = '{mark_of(self.cipher)}' FOR KEY SHARE"
         if await connection.row(kept) is None:
             await connection.fetch(_MAKE_SECRET, mark_of(self.cipher), new_mark(self.cipher))
+
+
+def list_all(where: TaskFilter, place: tuple[int, str], limit: int) -> tuple[str, Sequence[object]]:
+    """Return the statement of a page of an operator's list, and its values."""
+    query, values = _filtered(where, 3)
+    page = "created <= $1 AND (created < $1 OR id > $2) ORDER BY created DESC, id LIMIT $3"
+    return f"{_ROW} WHERE {query} AND {page}", [*place, limit, *values]
+
+
+def count_all(where: TaskFilter) -> tuple[str, Sequence[object]]:
+    """Return the statement that counts the rows of an operator's list, and its values."""
+    query, values = _filtered(where, 0)
+    return f"SELECT count(*) FROM @tasks WHERE {query}", values
+
+
+def _filtered(where: TaskFilter, given: int) -> tuple[str, Sequence[object]]:
+    found = conditions(where)
+    parts = ["NOT tombstone", *(["NOT ended"] if where.live_only else [])]
+    return " AND ".join([*parts, *(f"{each} ${n}" for n, each in enumerate(found, given + 1))]), [*found.values()]
 
 
 async def create(connection: PostgresConnection, rows: Rows, task: Task, caps: Caps, *, durable: bool) -> Task:
@@ -287,6 +303,25 @@ class Change:
         if is_done:
             self._rows.keep(self._names[0], self._attempt)
         return is_done, after
+
+
+async def take_over(connection: PostgresConnection, parts: Iterable[StoredRows], *, resumed: bool) -> int:
+    """Store rows of another store, all or none; return the number of tasks.
+
+    Raises:
+        StoreUnusable: there are rows already, and this does not go on with a copy that was killed.
+    """
+    tasks = 0
+    async with connection.transaction():
+        if not resumed and (await connection.fetch(_IN_USE))[0][0]:
+            raise StoreUnusable("the store to copy to has tasks or notes already: name another schema, ?schema=NAME")
+        for part in parts:
+            names, given = ", ".join(part.columns), ", ".join(f"${at}" for at, _ in enumerate(part.columns, 1))
+            kept = "(name) DO UPDATE SET value = excluded.value" if part.table == "secrets" else "DO NOTHING"
+            query = f"INSERT INTO @{part.table} ({names}) VALUES ({given}) ON CONFLICT {kept}"  # ours
+            await connection.many(query, part.rows)
+            tasks += len(part.rows) if part.table == "tasks" else 0
+    return tasks
 
 
 async def forget(connection: PostgresConnection, before: datetime) -> int:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Final
 
-import anyio
 from pydantic import TypeAdapter
 
-from mcp_workflows.store.postgres.connections import Connections, PostgresConnection
+from mcp_workflows.store.postgres.connections import Connections
 from mcp_workflows.store.postgres.queries import LAZILY
 from mcp_workflows.store.protocol import Replica
 from mcp_workflows.store.rows import Rows, utf8
@@ -64,15 +62,12 @@ class PostgresChannel:
 
     async def listen(self, hear: Callable[[float, str], None]) -> None:
         """Call `hear` with each text and the time at which it was sent, until the connection is lost."""
-
-        def heard(payload: str) -> None:
-            sent, _, text = payload.partition(" ")
-            hear(float(sent), text)
-
-        connection = await self._connections.connect()
+        connection = await self._connections.connect(to_listen=True)
         try:
-            ended = await self._connections.alone(connection, partial(_listen, name=self._name, hear=heard))
-            await ended.wait()
+            async with await self._connections.alone(connection, lambda each: each.listen(self._name)) as payloads:
+                async for payload in payloads:
+                    sent, _, text = payload.partition(" ")
+                    hear(float(sent), text)
         finally:
             connection.terminate()
 
@@ -86,7 +81,3 @@ class PostgresChannel:
         names = [utf8(task_id) for task_id in task_ids]
         rows = await self._connections.run(lambda connection: connection.fetch(_READ, names))
         return self._rows().many(tuple(row) for row in rows)
-
-
-async def _listen(connection: PostgresConnection, name: str, hear: Callable[[str], None]) -> anyio.Event:
-    return await connection.listen(name, hear)

@@ -8,7 +8,7 @@ wait for each other with an advisory lock, which is not held while the disk is w
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -20,13 +20,19 @@ from mcp_workflows.errors import StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.flushes import Flushes
 from mcp_workflows.store.postgres import queries, rekey
-from mcp_workflows.store.postgres.connections import Connections, DatabaseUrl, PostgresConnection, Row
+from mcp_workflows.store.postgres.connections import (
+    COPYING,
+    Connections,
+    DatabaseUrl,
+    Password,
+    PostgresConnection,
+    Row,
+)
 from mcp_workflows.store.postgres.migrations import migrate
 from mcp_workflows.store.postgres.replicas import PostgresChannel
-from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
+from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store, StoredRows, TaskFilter
 from mcp_workflows.store.rows import (
     AHEAD,
-    END_OF_TIME,
     LAST_CHARACTER,
     NoteTexts,
     Rows,
@@ -50,10 +56,24 @@ class PostgresStore(Store):
         ConfigError: the URL is not one of these, or asyncpg is not installed.
     """
 
-    def __init__(self, url: str, *, cipher: Cipher | None = None) -> None:
-        """Read the URL; nothing is opened yet."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        cipher: Cipher | None = None,
+        migrate: bool = True,
+        listen_url: str | None = None,
+        password: Password | None = None,
+    ) -> None:
+        """Read the URL; nothing is opened yet.
+
+        `migrate`: create and change tables when it is entered. `listen_url` leads to the server itself, if `url` leads
+        to PgBouncer in transaction mode. `password` is asked for each connection, so it may return a token that is
+        valid for a short time.
+        """
         self._database = DatabaseUrl.of(url)
-        self._connections = Connections(self._database)
+        self._may_migrate = migrate
+        self._connections = Connections(self._database, DatabaseUrl.of(listen_url or url), password)
         self.channel = PostgresChannel(self._connections, self._database.schema, lambda: self._rows)
         self._cipher = cipher
         self._rows = Rows()
@@ -74,8 +94,25 @@ class PostgresStore(Store):
         self._rows = await self._connections.open(self._unlock)
         return self
 
+    @property
+    def place(self) -> str:
+        """Server, database and schema."""
+        return f"postgresql://{self._database.shown}?schema={self._database.schema}"
+
+    async def take_over(self, parts: Iterable[StoredRows], *, resumed: bool) -> int:
+        """Store all rows of another store in one transaction; see `TakesOver`."""
+
+        async def copy(connection: PostgresConnection) -> int:
+            await migrate(connection, self._database.schema, allowed=self._may_migrate)
+            return await queries.take_over(connection, parts, resumed=resumed)
+
+        try:
+            return await self._connections.open(copy, within=COPYING)
+        finally:
+            await self._connections.close()
+
     async def _unlock(self, connection: PostgresConnection) -> Rows:
-        await migrate(connection, self._database.schema)
+        await migrate(connection, self._database.schema, allowed=self._may_migrate)
         check_marks(dict(await connection.fetch(queries.SECRETS)), self._cipher)
         await connection.fetch(queries.TRY)
         if self._cipher is None:
@@ -156,17 +193,20 @@ class PostgresStore(Store):
 
     async def list_all(
         self,
+        where: TaskFilter = TaskFilter(),  # noqa: B008  # it cannot be changed
         *,
-        tool: str | None = None,
-        engine: str | None = None,
-        live_only: bool = True,
         limit: int = 100,
-        before: datetime | None = None,
+        before: tuple[datetime, str] | None = None,
     ) -> Sequence[Task]:
-        """Return for the operator rows of any owner, no tombstones, created before that time; the youngest first."""
-        query = queries.EVERYONES_LIVE if live_only else queries.EVERYONES
-        created = END_OF_TIME if before is None else micros(before)
-        return await self._many(query, created, _given(tool), _given(engine), limit)
+        """Return for the operator rows of any owner, no tombstones, the youngest first."""
+        query, values = queries.list_all(where, place_of(before), limit)
+        return await self._many(query, *values)
+
+    async def count_all(self, where: TaskFilter) -> int:
+        """Return for the operator the number of rows of any owner, no tombstones."""
+        query, values = queries.count_all(where)
+        count: int = (await self._fetch(query, *values))[0][0]
+        return count
 
     async def list_of_owner(
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None

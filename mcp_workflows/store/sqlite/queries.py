@@ -11,8 +11,18 @@ from itertools import islice
 from typing import Final
 
 from mcp_workflows.adapter import Status
-from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, Count
-from mcp_workflows.store.rows import AHEAD, END_OF_TIME, LEFT_FOR, Rows, at_micros, leaves_window, micros, utf8
+from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, Count, TaskFilter
+from mcp_workflows.store.rows import (
+    AHEAD,
+    END_OF_TIME,
+    LEFT_FOR,
+    Rows,
+    at_micros,
+    conditions,
+    leaves_window,
+    micros,
+    utf8,
+)
 from mcp_workflows.store.sqlite import secrets
 from mcp_workflows.store.sqlite.rows import INSERT, get, one, replace_row, update
 from mcp_workflows.task import Task, expire
@@ -183,12 +193,6 @@ OWNER: Final = "SELECT 1 FROM tasks WHERE tombstone = 0 AND owner LIKE ? AND own
 UNANSWERED: Final = f"""
     {_TASK} WHERE unanswered = ? AND unanswered_until > ? AND tombstone = 0 ORDER BY created, id LIMIT 100
 """
-EVERYONES: Final = f"""
-    {_TASK} WHERE tombstone = 0 AND created < :before
-    AND (:tool IS NULL OR tool = :tool) AND (:engine IS NULL OR engine = :engine)
-    ORDER BY created DESC, id LIMIT :limit
-"""
-EVERYONES_LIVE: Final = EVERYONES.replace("WHERE", "INDEXED BY tasks_working WHERE ended = 0 AND")
 OWNED_BY: Final = f"""
     {_TASK} WHERE tombstone = 0 AND owner = ? AND (created, id) < (?, ?)
     AND (expires IS NULL OR expires > ?) ORDER BY created DESC, id DESC LIMIT ?
@@ -254,6 +258,25 @@ def _by_key(connection: sqlite3.Connection, rows: Rows, task: Task) -> Task | No
         same = found is not None and utf8(found.idempotency_key or "") == utf8(task.idempotency_key)
         return found if same else None  # else a client has sent a text like a digest
     return found
+
+
+def list_all(where: TaskFilter, place: tuple[int, str], limit: int) -> tuple[str, Sequence[str | int]]:
+    """Return the statement of a page of an operator's list, and its values."""
+    query, values = _filtered(where)
+    page = f"{_TASK} {query} AND created <= ? AND (created < ? OR id > ?) ORDER BY created DESC, id LIMIT ?"
+    return page, [*values, place[0], *place, limit]
+
+
+def count_all(where: TaskFilter) -> tuple[str, Sequence[str | int]]:
+    """Return the statement that counts the rows of an operator's list, and its values."""
+    query, values = _filtered(where)
+    return f"SELECT COUNT(*) FROM tasks {query}", values  # noqa: S608  # constants
+
+
+def _filtered(where: TaskFilter) -> tuple[str, Sequence[str | int]]:
+    found = conditions(where)
+    live = "INDEXED BY tasks_working WHERE ended = 0 AND" if where.live_only else "WHERE"
+    return " AND ".join([f"{live} tombstone = 0", *(f"{each} ?" for each in found)]), [*found.values()]
 
 
 def change(

@@ -12,8 +12,8 @@ import logging
 import random
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -28,10 +28,11 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.flushes import Flushes
-from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
-from mcp_workflows.store.rows import AHEAD, END_OF_TIME, LAST_CHARACTER, NoteTexts, Rows, micros, place_of, utf8
+from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store, StoredRows, TaskFilter
+from mcp_workflows.store.rows import AHEAD, LAST_CHARACTER, NoteTexts, Rows, micros, place_of, utf8
 from mcp_workflows.store.secrets import KEY_SECRET
-from mcp_workflows.store.sqlite import key_value, queries, rekey, secrets
+from mcp_workflows.store.sqlite import copies, key_value, queries, rekey, secrets
+from mcp_workflows.store.sqlite.copies import refuse_moved
 from mcp_workflows.store.sqlite.file import (
     LogFile,
     OpenFiles,
@@ -63,6 +64,7 @@ _TROUBLE: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     sqlite3.SQLITE_READONLY: _UNWRITABLE,
     sqlite3.SQLITE_PERM: _UNWRITABLE,
     sqlite3.SQLITE_NOTADB: (StoreUnusable, "is not an SQLite database"),
+    sqlite3.SQLITE_CONSTRAINT: (StoreUnavailable, "was moved to another store: restart the server with that one"),
     sqlite3.SQLITE_CORRUPT: (StoreUnusable, "is damaged: restore it from a backup"),
 }
 """SQLite's primary result codes: the error while the file is being opened, and its text."""
@@ -133,6 +135,7 @@ class SQLiteStore(Store):
                 connection = sqlite3.connect(self._path or ":memory:", timeout=0, isolation_level=None)
                 closed_on_error.enter_context(closing(connection))
                 await self._while_locked(connection, migrate)
+                refuse_moved(connection)
                 await self._while_locked(connection, write_ahead)
                 await self._while_locked(connection, self._unlock)
             except sqlite3.Error as error:
@@ -144,6 +147,27 @@ class SQLiteStore(Store):
         self._flushes = Flushes()
         self._damaged, self._checked, self._is_durable = False, None, True
         return self
+
+    @contextmanager
+    def moving(self, place: str) -> Generator[tuple[Iterator[StoredRows], bool]]:
+        """Yield all rows for the store that replaces this one; see `MovesAway`."""
+        with self._on_disk() as path, copies.moving(path, place) as found:
+            yield found
+
+    def backup(self, target: Path) -> None:
+        """Write a copy into a new file; see `MovesAway`."""
+        with self._on_disk() as path:
+            copies.backup(path, target)
+
+    @contextmanager
+    def _on_disk(self) -> Generator[Path]:
+        path = Path(self._file).resolve()
+        if not path.is_file():
+            raise StoreUnusable(f"there is no store {path}")
+        try:
+            yield path
+        except sqlite3.Error as error:
+            raise _translated(error, opening=self._file) from error
 
     def _unlock(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE" if self._cipher else "BEGIN")
@@ -233,22 +257,20 @@ class SQLiteStore(Store):
 
     async def list_all(
         self,
+        where: TaskFilter = TaskFilter(),  # noqa: B008  # it cannot be changed
         *,
-        tool: str | None = None,
-        engine: str | None = None,
-        live_only: bool = True,
         limit: int = 100,
-        before: datetime | None = None,
+        before: tuple[datetime, str] | None = None,
     ) -> Sequence[Task]:
-        """Return for the operator rows of any owner, no tombstones, created before that time; the youngest first."""
-        query = queries.EVERYONES_LIVE if live_only else queries.EVERYONES
-        values = {
-            "tool": tool,
-            "engine": engine,
-            "limit": limit,
-            "before": END_OF_TIME if before is None else micros(before),
-        }
-        return await self._do(lambda connection: self._rows.many(connection.execute(query, values)))
+        """Return for the operator rows of any owner, no tombstones, the youngest first."""
+        query, values = queries.list_all(where, place_of(before), limit)
+        return await self._many(query, *values)
+
+    async def count_all(self, where: TaskFilter) -> int:
+        """Return for the operator the number of rows of any owner, no tombstones."""
+        query, values = queries.count_all(where)
+        count: int = await self._do(lambda connection: connection.execute(query, values).fetchone()[0])
+        return count
 
     async def list_of_owner(
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
@@ -367,8 +389,9 @@ class SQLiteStore(Store):
         return await self._write(lambda connection: secrets.secret(connection, self._cipher, name))
 
     async def check(self) -> None:
-        """Check that the file is still in its place and not known to be damaged, and write one page of it."""
+        """Check that the file is still in its place, not moved and not known to be damaged; write one page of it."""
         await self._write(rewrite_version)
+        await self._do(refuse_moved)
         await self._do(lambda connection: connection.execute(TRY))
 
     async def check_integrity(self) -> None:
