@@ -58,6 +58,7 @@ GOALS: Final[Mapping[str, Mapping[str, Measure]]] = {
         "calls": replicas.calls,
         "takeover": replicas.takeover,
         "polled": replicas.polled,
+        "store": replicas.store,
     },
     "dbos": {"throughput": durability.throughput, "kill": durability.kill},
 }

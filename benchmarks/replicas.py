@@ -11,11 +11,15 @@ import json
 import os
 import random
 import signal
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from heapq import heappush
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +27,10 @@ from benchmarks.control import QUOTAS, Control
 from benchmarks.load import Clients, Mode, adapter, known_task, serving
 from benchmarks.place import Place
 from benchmarks.report import Line, at_most, beside, exactly, milliseconds, seconds, within
-from benchmarks.rounds import ratio, spread
+from benchmarks.rounds import ROUNDS, ratio, spread
+from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.sidecar.cli.serve import collect_rarely
-from mcp_workflows.store.protocol import open_store
+from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, TaskFilter, open_store
 from mcp_workflows.task import Task
 from tests.support.child_processes import Child, Command, stop_all
 from tests.support.environments import ROOT
@@ -104,8 +109,62 @@ def polled(place: Place) -> Iterator[Line]:
         yield within(f"{quota.api}: calls/s", f"{rate:.2f}", rate, quota.refill, f"<= {quota.refill:g}")
         yield exactly(f"{quota.api}: calls that our share of the quota would refuse", quota.refused(times))
     yield beside("polls/s of clients", f"{sum(each['polls'] for each in run.replicas) / _MEASURED:.0f}")
+    yield beside("polls that the store did not answer", sum(each["failed"] for each in run.replicas))
     late = [each["ends"][name] - at for name, at in run.orders.items() for each in run.replicas if name in each["ends"]]
     yield beside("from an end to its client, p50 / p99 / max", seconds(spread(late)))
+
+
+def store(place: Place) -> Iterator[Line]:
+    """Compare the operations of the two stores, each on the disk; and the room that rows take."""
+    server, schema = place.postgres, new_schema()
+    urls = f"sqlite:///{place.folder}/costs.db", server.url(schema)
+    measured = f"SELECT pg_total_relation_size('{schema}.tasks')"
+    sides, sizes = asyncio.run(_compare_stores(urls, lambda: int(server.run(measured))))
+    for name, (sqlite, postgres) in sides.items():
+        words = f"{statistics.median(sqlite) * 1e6:.0f}, {statistics.median(postgres) * 1e6:.0f} us"
+        yield beside(f"{name}: PostgreSQL to SQLite; SQLite, PostgreSQL", f"{ratio(postgres, sqlite)}; {words}")
+    yield beside("rows of 2 kB of JSON per GB, with indexes: SQLite, PostgreSQL", ", ".join(f"{n:,}" for n in sizes))
+
+
+async def _compare_stores(
+    urls: Sequence[str], size: Callable[[], int]
+) -> tuple[Mapping[str, Sequence[list[float]]], Sequence[int]]:
+    """Return for each operation the seconds of each round on each store, and the rows per GB of each."""
+    found: dict[str, Sequence[list[float]]] = {}
+    async with open_store(urls[0]) as sqlite, open_store(urls[1]) as postgres:
+        stores = sqlite, postgres
+        row = await sqlite.create(known_task(ENGINE, "cost", "cost"))
+        await postgres.create(row)
+
+        async def create(store: Store, caps: Caps = NO_CAPS) -> None:
+            task = replace(known_task(ENGINE, "cost", new_schema()), input="-" * 1000)
+            await store.create(task, caps)
+
+        def touch(task: Task) -> Task:
+            return replace(task, updated=task.updated + timedelta(seconds=1))
+
+        operations: Mapping[str, Callable[[Store], Awaitable[object]]] = {
+            "get": lambda store: store.get(row.id, row.owner),
+            "create": create,
+            "create under three caps": partial(
+                create, caps=Caps(live_of_owner=10**6, live_of_tool=10**6, live_of_owner_and_tool=10**6)
+            ),
+            "change": lambda store: store.change(row.id, row.owner, touch),
+            "change that need not be durable": lambda store: store.change(row.id, row.owner, touch, durable=False),
+            "list of 20": lambda store: store.list_of_owner(row.owner, now=row.created, limit=20),
+        }
+        for name, operation in operations.items():
+            found[name] = [], []
+            for number in range(ROUNDS + 1):
+                for store, into in zip(stores, found[name], strict=True):
+                    began = time.perf_counter()
+                    for _ in range(_OPERATIONS):
+                        await operation(store)
+                    if number:  # the first round warms up
+                        into.append((time.perf_counter() - began) / _OPERATIONS)
+        rows = await postgres.count_all(TaskFilter(live_only=False))
+    file = urls[0].removeprefix("sqlite:///")
+    return found, [int(rows / each * 1e9) for each in (os.stat(file).st_size, size())]
 
 
 def _run(place: Place, mode: Mode, tasks: int, replicas: int, sent: signal.Signals | None = None) -> Run:
@@ -162,6 +221,14 @@ class Replica(Clients):
         super().__init__(*given)
         self._is_mine = is_mine
         self.remote: list[float] = []
+        self.failed = 0
+
+    async def _poll(self, task_id: str, due: list[tuple[float, str]], every: int) -> None:
+        try:
+            await super()._poll(task_id, due, every)
+        except StoreUnavailable:  # as a client does, try again
+            self.failed += 1
+            heappush(due, (time.monotonic() + 1, task_id))
 
     async def _note(self, task_id: str, view: Any) -> None:
         is_news = task_id not in self.ends
@@ -197,6 +264,7 @@ async def _serve(
         "remote": clients.remote,
         "resharded": resharded,
         "polls": sum(at >= until - _MEASURED for at in clients.polls),
+        "failed": clients.failed,
         "cores": cores,
     }
 

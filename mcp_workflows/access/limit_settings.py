@@ -64,14 +64,14 @@ class Limits(BaseModel):
     )
     open_listens_per_principal: Most | None = Field(
         default=100,
-        description="Requests of one principal that stay open at the same time, per process: `subscriptions/listen`, "
+        description="Requests of one principal that stay open at the same time: `subscriptions/listen`, "
         "`tasks/result`, `task_wait`. Of anonymous callers: per address.",
     )
     open_listens: Most | None = Field(default=1000, description="The same of all callers together.")
     sessions_per_principal: Most | None = Field(
         default=1000,
-        description="Sessions of 2025-11-25 (and before) over HTTP that one principal may have open at the same time, "
-        "per process. Of anonymous callers: per address.",
+        description="Sessions of 2025-11-25 (and before) over HTTP that one principal may have open at the same "
+        "time. Of anonymous callers: per address.",
     )
     max_arguments: Most | None = Field(default=1_000_000, description="Bytes of JSON of the arguments of a call.")
     max_answer: Most | None = Field(
