@@ -90,7 +90,7 @@ class Clients:
         self.poll_interval_ms = 0  # the longest
         self.polls: list[float] = []
 
-    async def follow(self, tasks: Sequence[Task], every: int = 1) -> None:
+    async def follow(self, tasks: Sequence[Task], every: int = 1, begin_within: float = 5.0) -> None:
         """Listen to tasks, or poll each at its pollIntervalMs (or every so many of these), until they end."""
         async with asyncio.TaskGroup() as group:
             if self._mode is not Mode.POLL:
@@ -98,7 +98,7 @@ class Clients:
                     note = partial(self._note, task.id)
                     group.create_task(self._service.follow(task, note, ANONYMOUS))
                 return
-            due = [(time.monotonic() + random.random() * 5 * every, task.id) for task in tasks]
+            due = [(time.monotonic() + random.random() * begin_within, task.id) for task in tasks]
             heapify(due)
             while True:  # a client that polls over HTTP leaves nothing here between two polls
                 while due and due[0][0] <= time.monotonic():

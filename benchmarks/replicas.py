@@ -228,7 +228,7 @@ class Replica(Clients):
             await super()._poll(task_id, due, every)
         except StoreUnavailable:  # as a client does, try again
             self.failed += 1
-            heappush(due, (time.monotonic() + 1, task_id))
+            heappush(due, (time.monotonic() + random.uniform(5, 15), task_id))
 
     async def _note(self, task_id: str, view: Any) -> None:
         is_news = task_id not in self.ends
@@ -249,7 +249,7 @@ async def _serve(
         names = control.order()
         mine = [known_task(ENGINE, names[each], f"task-{each}") for each in polled]
         await asyncio.sleep(max(0.0, begin - time.monotonic()))
-        following = group.create_task(clients.follow(mine, every=replicas if mode is Mode.POLL else 1))
+        following = group.create_task(clients.follow(mine, replicas, begin_within=_SETTLING / 2))
         resharded: list[float] = []
         known, cpu, began = peers.resharded, time.process_time(), time.monotonic()
         while time.monotonic() < until and not _is_stopped:
@@ -277,7 +277,7 @@ def main() -> None:
     port, control_port, url, mode, tasks, number, replicas, begin, length = sys.argv[1:]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))  # replicas would be on different machines
-    signal.signal(signal.SIGTERM, lambda *_: _is_stopped.append(True))
+    signal.signal(signal.SIGTERM, lambda _number, _frame: _is_stopped.append(True))
     control = Control(int(port), int(control_port))
     times = float(begin), float(begin) + float(length)
     print(json.dumps(asyncio.run(_serve(control, url, Mode(mode), int(tasks), int(number), int(replicas), *times))))

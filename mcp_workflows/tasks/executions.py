@@ -50,6 +50,7 @@ from mcp_workflows.errors import (
     WorkflowsError,
 )
 from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, ConnectsReplicas, Store, changed
+from mcp_workflows.store.replicas import Replicas
 from mcp_workflows.task import (
     Task,
     accept,
@@ -64,7 +65,6 @@ from mcp_workflows.task import (
 from mcp_workflows.tasks.adopt import Adoption
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
 from mcp_workflows.tasks.repeated_calls import OpenCall, RepeatedCalls
-from mcp_workflows.tasks.replicas import Replicas
 from mcp_workflows.tasks.results import keepable, mismatch, tool_result
 from mcp_workflows.tasks.start import NO_KEY, TaskCreation
 from mcp_workflows.telemetry import annotate_span
@@ -433,7 +433,7 @@ class Executions:
             self._engines.check_identity(task)
             delivered = await self._deliver_cancel_again(task, handle)
             task = task if delivered.tombstone else delivered
-        if not self.replicas.is_live:
+        if anyio.current_time() >= self.replicas.live_until:
             raise StoreUnavailable("this replica was out of touch with the store for a moment; try again")
         is_asking()
         execution = await self._describe(task, handle)

@@ -30,8 +30,8 @@ from mcp_workflows.engines.polling.poller import Poller
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import LimitReached, StoreUnavailable
 from mcp_workflows.store.protocol import Replica
+from mcp_workflows.store.replicas import DEAF_AFTER, GATHER, RECONCILE_EVERY, TRUST, Replicas
 from mcp_workflows.task import Task, mark_cancelled
-from mcp_workflows.tasks.replicas import DEAF_AFTER, GATHER, RECONCILE_EVERY, TRUST, Replicas
 from mcp_workflows.testing import make_task
 
 BEGIN = datetime(2026, 7, 28, 12, tzinfo=UTC)

@@ -118,7 +118,11 @@ class Quota(BaseModel):
     model_config = _MODEL
 
     share: float = Field(default=0.5, gt=0, le=1, description="Which share of them, for all replicas together.")
-    replicas: int = Field(default=1, gt=0, description="How many processes like this one share that. A store on PostgreSQL counts them itself.")
+    replicas: int = Field(
+        default=1,
+        gt=0,
+        description="How many processes like this one share that, unless a store on PostgreSQL counts them.",
+    )
     get_execution: float | None = Field(default=None, gt=0, description=_PER_MINUTE)
     list_executions: float | None = Field(default=None, gt=0, description=_PER_MINUTE)
     write_executions: float | None = Field(default=None, gt=0, description=_PER_MINUTE)

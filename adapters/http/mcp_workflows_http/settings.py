@@ -196,7 +196,11 @@ class Rate(BaseModel):
     calls: float = Field(gt=0, description="Calls that the API allows.")
     per: Duration = Field(default=timedelta(hours=1), description="In which time.")
     share: float = Field(default=0.5, gt=0, le=1, description="Which share of them, for all replicas together.")
-    replicas: int = Field(default=1, gt=0, description="How many processes like this one share that. A store on PostgreSQL counts them itself.")
+    replicas: int = Field(
+        default=1,
+        gt=0,
+        description="How many processes like this one share that, unless a store on PostgreSQL counts them.",
+    )
 
 
 def _not_required_with_a_preset(schema: dict[str, Any]) -> None:

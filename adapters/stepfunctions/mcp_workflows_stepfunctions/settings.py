@@ -121,7 +121,11 @@ class Quota(BaseModel):
     model_config = _MODEL
 
     share: float = Field(default=0.5, gt=0, le=1, description="Which share of them, for all replicas together.")
-    replicas: int = Field(default=1, gt=0, description="How many processes like this one share that. A store on PostgreSQL counts them itself.")
+    replicas: int = Field(
+        default=1,
+        gt=0,
+        description="How many processes like this one share that, unless a store on PostgreSQL counts them.",
+    )
     start_execution: Rate | None = Field(default=None, description="The account's quota, if it is not AWS's default.")
     describe_execution: Rate | None = Field(default=None, description="Likewise.")
     get_execution_history: Rate | None = Field(default=None, description="Likewise.")

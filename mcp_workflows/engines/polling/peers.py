@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Protocol
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemotePoll:
-    """A poll that another replica made. Times are in seconds, of this process's event loop."""
-
-    began: float
-    interval: float  # until that replica polls the execution again, if it is of interest there
-
-
-class Peers:
-    """No other replicas: this process polls all executions. `Replicas` of the room `tasks` has others.
+class Peers(Protocol):
+    """The other replicas; by default there are none, and this process polls all executions.
 
     The executions are divided among the replicas. A replica that has followers of an execution asks its owner to poll
     it, and hears of each poll. If it hears nothing for a while, it polls for itself.
+
+    Times are in seconds of this process's event loop. `interval` is how long the replica that polled waits until it
+    polls again, if the execution is of interest there.
     """
 
     replicas: int = 1  # that share the rates
     resharded: int = 0  # how often the owners changed
-
-    @property
-    def is_live(self) -> bool:
-        """True if this process may poll."""
-        return True
+    live_until: float = float("inf")  # no other replica can have taken over before
 
     def is_mine(self, task_id: str) -> bool:
         """True if this process polls the execution in the background."""
         return True
 
-    def last_poll(self, task_id: str) -> RemotePoll | None:
-        """Return the last poll of another replica that was heard of lately."""
+    def last_poll(self, task_id: str) -> tuple[float, float] | None:
+        """Return the beginning and the interval of the last poll of another replica that was heard of lately."""
         return None
 
     def publish(self, task_id: str, began: float, interval: float, *, changed: bool) -> None:
-        """Tell the other replicas of a poll that was answered; see `RemotePoll`. `changed`: the row has changed."""
+        """Tell the other replicas of a poll that was answered. `changed`: the row has changed."""
+        return
 
     def publish_change(self, task_id: str) -> None:
         """Tell the other replicas that the row was changed and the execution is worth a poll."""
+        return
 
     def want(self, task_id: str, *, now: bool = False) -> None:
         """Ask the owner to poll an execution for a while, or now."""
+        return
 
     def forward_hint(self, engine: str, handle: str) -> None:
         """Tell the other replicas that an execution may have changed."""
+        return
 
 
-ALONE = Peers()
+class Alone(Peers):
+    """No other replicas."""
+
+
+ALONE = Alone()

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from mcp_workflows.adapter import TERMINAL, Status
-from mcp_workflows.engines.polling.peers import ALONE, Peers, RemotePoll
+from mcp_workflows.engines.polling.peers import ALONE, Peers
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.polling.schedule import FOREVER, NEVER, CacheEntry, PollSchedule
 from mcp_workflows.engines.polling.watch import HintListeners, LongPolls
@@ -195,6 +195,10 @@ class Poller:
 
     # --- other replicas
 
+    def knows(self, task_id: str) -> bool:
+        """True if the task was polled here lately."""
+        return self.entry(task_id) is not None
+
     def entry(self, task_id: str) -> tuple[PollSchedule, CacheEntry] | None:
         """Return what is known here of a task."""
         for schedule in self._schedules.values():
@@ -207,11 +211,11 @@ class Poller:
         found = self.entry(task_id)
         return found is not None and (found[1].is_followed or found[1].poll_finished is not None)
 
-    def note_remote(self, task_id: str, poll: RemotePoll) -> None:
+    def note_remote(self, task_id: str, began: float, interval: float) -> None:
         """Note a poll of another replica; if the row has changed, `note` it first."""
         if found := self.entry(task_id):
             schedule, entry = found
-            schedule.note_remote(entry, poll)
+            schedule.note_remote(entry, began, interval)
 
     def note_remote_change(self, task: Task) -> None:
         """Note a row that another replica has changed, perhaps by a cancellation; its owner polls."""
@@ -287,7 +291,7 @@ class Poller:
                 logger.exception("a poll of a task failed")
                 entry.error = EngineUnavailable("the poll of it failed; see the log")
             self._note_outcome(entry, began)
-            if entry.error is None and entry.unsaved is None:
+            if self._peers.replicas > 1 and entry.error is None and entry.unsaved is None:
                 changed = any(getattr(entry.task, name) != getattr(before, name) for name in _NEWS)
                 self._peers.publish(entry.task.id, began, schedule.interval(entry.task), changed=changed)
         finally:
@@ -371,7 +375,7 @@ class BatchLoop:
         """Poll batches of an engine that has quotas, beside all polls, for ever; polls that are due stay due."""
         while True:
             pause = self._policy.batch_check_every
-            if not self._schedule.peers.is_live:
+            if anyio.current_time() >= self._schedule.peers.live_until:
                 await anyio.sleep(pause)
                 continue
             self._schedule.read_limits(anyio.current_time())
@@ -495,7 +499,7 @@ class PollLoop:
         Entries that a client asked for and that were never polled come before all: they have no state to return yet.
         """
         schedule, now = self._schedule, anyio.current_time()
-        if not schedule.peers.is_live:
+        if now >= schedule.peers.live_until:
             await anyio.sleep(self._policy.burst_rest)
             return
         schedule.read_limits(now)

@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 
 from mcp_workflows.adapter import DescribesMany
-from mcp_workflows.engines.polling.peers import Peers, RemotePoll
+from mcp_workflows.engines.polling.peers import Peers
 from mcp_workflows.engines.polling.policy import CallRateLimiter, PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import WorkflowsError
@@ -85,11 +85,11 @@ class CacheEntry:
         newer = known.updated > seen.updated or known.answered > seen.answered
         return known if newer and not seen.ended else seen
 
-    def note_remote(self, poll: RemotePoll) -> None:
+    def note_remote(self, began: float) -> None:
         """Note a poll of another replica, whose row is known here."""
-        if poll.began <= self.began:
+        if began <= self.began:
             return
-        self.began = self.polled = self.at = self.answered = poll.began
+        self.began = self.polled = self.at = self.answered = began
         self.error, self.failing, self.was_cut = None, FOREVER, False
         self.notify()
 
@@ -296,12 +296,12 @@ class PollSchedule:
         """Return the cache entry of a task; create it if there is none."""
         found = self.entries.get(task.id)
         if found is None:
-            mine = self.load + self.peers.is_mine(task.id)
+            is_alone = self.peers.replicas == 1
+            self._mine = self.load + (is_alone or self.peers.is_mine(task.id))
             found = self.entries[task.id] = CacheEntry(task)
-            self._mine = mine
             self._index.add(found)
-            if poll := self.peers.last_poll(task.id):
-                found.note_remote(poll)
+            if not is_alone and (poll := self.peers.last_poll(task.id)):
+                found.note_remote(poll[0])
         return found
 
     def idle(self) -> Iterator[CacheEntry]:
@@ -310,7 +310,7 @@ class PollSchedule:
 
     def is_mine(self, entry: CacheEntry) -> bool:
         """True if this process polls the entry in the background; every replica polls those not known to be started."""
-        return entry.task.handle is None or self.peers.is_mine(entry.task.id)
+        return entry.task.handle is None or self.peers.replicas == 1 or self.peers.is_mine(entry.task.id)
 
     def wanted(self, entry: CacheEntry) -> bool:
         """Return True if this process polls the entry in the background: it is followed, or was asked for lately."""
@@ -341,13 +341,13 @@ class PollSchedule:
             self.peers.want(entry.task.id, now=True)
             self.expect(entry, now + self.policy.owner_grace)
 
-    def note_remote(self, entry: CacheEntry, poll: RemotePoll) -> None:
+    def note_remote(self, entry: CacheEntry, began: float, interval: float) -> None:
         """Schedule the next poll after one of another replica."""
-        entry.note_remote(poll)
+        entry.note_remote(began)
         self.suspects.resolve(entry)
         due = FOREVER
         if entry.is_followed and not entry.task.ended:
-            without = self._without_owner(entry, anyio.current_time(), poll.interval)
+            without = self._without_owner(entry, anyio.current_time(), interval)
             due = self._next(entry) if self.is_mine(entry) else without
         self.set_due(entry, due)
 

@@ -69,8 +69,8 @@ class _Native(Protocol):
     async def execute(self, query: str, *values: object) -> str: ...
     async def executemany(self, query: str, values: Sequence[Sequence[object]]) -> None: ...
     async def fetch(self, query: str, *values: object) -> Sequence[Row]: ...
-    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None: ...
-    def add_termination_listener(self, callback: Callable[..., None]) -> None: ...
+    async def add_listener(self, channel: str, callback: Callable[[object, int, str, str], None]) -> None: ...
+    def add_termination_listener(self, callback: Callable[[object], None]) -> None: ...
     def is_closed(self) -> bool: ...
     def is_in_transaction(self) -> bool: ...
     def terminate(self) -> None: ...
@@ -160,8 +160,12 @@ class PostgresConnection:
     async def listen(self, channel: str) -> MemoryObjectReceiveStream[str]:
         """Return a stream of the payloads of notifications, which ends with the connection."""
         payloads, heard = anyio.create_memory_object_stream[str](float("inf"))
-        self._native.add_termination_listener(lambda _: payloads.close())
-        await self._native.add_listener(channel, lambda _, pid, name, payload: payloads.send_nowait(payload))
+        self._native.add_termination_listener(lambda _connection: payloads.close())
+
+        def hear(_connection: object, _pid: int, _channel: str, payload: str) -> None:
+            payloads.send_nowait(payload)
+
+        await self._native.add_listener(channel, hear)
         return heard
 
     def is_reusable(self) -> bool:
@@ -289,14 +293,20 @@ class Connections:
         if not self.is_open:
             raise StoreUnavailable("the store is not open")
         try:
-            with anyio.fail_after(seconds):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise StoreUnavailable(f"the store's {MOST_CONNECTIONS} connections are all in use") from None
+            self._turns.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._wait_for_turn(seconds)
         try:
             return await self._once(step, seconds)
         finally:
             self._turns.release()
+
+    async def _wait_for_turn(self, seconds: float) -> None:
+        try:
+            with anyio.fail_after(seconds):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(f"the store's {MOST_CONNECTIONS} connections are all in use") from None
 
     async def _once(self, step: Step[T], seconds: float) -> T:
         connection: PostgresConnection | None = None

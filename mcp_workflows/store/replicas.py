@@ -11,20 +11,17 @@ import json
 import logging
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from hashlib import blake2b
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import anyio
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter.replicas import note_live
-from mcp_workflows.engines.polling.peers import Peers, RemotePoll
-from mcp_workflows.engines.polling.poller import Poller
 from mcp_workflows.errors import StoreError
 from mcp_workflows.store.protocol import LONGEST_MESSAGE, Replica, ReplicaChannel
 from mcp_workflows.task import Task
@@ -50,33 +47,52 @@ Line: TypeAlias = tuple[str, str, float, str | float]  # kind, task id, and for 
 _MESSAGE: Final = TypeAdapter(tuple[int, str, list[Line]])
 
 
-class Replicas(Peers):
-    """This process among the replicas. `run` it beside the poller."""
+class Polling(Protocol):
+    """The poller of this process, see `engines.polling.poller`."""
 
-    def __init__(self, channel: ReplicaChannel, limits: RateLimits | None = None) -> None:
+    def knows(self, task_id: str) -> bool: ...
+    def needs_row(self, task_id: str) -> bool: ...
+    def note(self, task: Task) -> None: ...
+    def note_remote(self, task_id: str, began: float, interval: float) -> None: ...
+    def note_remote_change(self, task: Task) -> None: ...
+    def poll_for_others(self, task: Task, *, now: bool) -> None: ...
+    def hint(self, engine: str, handle: str, *, forwarded: bool) -> None: ...
+    def reshard(self) -> None: ...
+    def renew_interest(self) -> None: ...
+
+
+class OpenCounts(Protocol):
+    """The open requests and sessions of callers."""
+
+    open_elsewhere: Mapping[str, int]
+
+    def open_here(self) -> Mapping[str, int]: ...
+
+
+class Replicas:
+    """This process among the replicas: the `Peers` of the poller. `run` it beside that."""
+
+    def __init__(self, channel: ReplicaChannel, limits: OpenCounts | None = None) -> None:
         """`limits` count open requests and sessions on all replicas."""
+        self.replicas = 1
+        self.resharded = 0
         self._channel = channel
         self._limits = limits
         self._id = secrets.token_hex(6)
         self._owners: Sequence[str] = (self._id,)  # those that messages reach
         self._is_owner: dict[str, bool] = {}
         self._others: frozenset[str] = frozenset()
-        self._trusted_until = float("-inf")
+        self.live_until = float("-inf")
         self._server_ahead = 0.0  # seconds from the event loop's clock to the server's
         self._hears, self._is_deaf = False, False  # neither is known at first
         self._heard_at = 0.0
         self._listening = anyio.CancelScope()
         self._beat_now = anyio.Event()
-        self._polls: OrderedDict[str, RemotePoll] = OrderedDict()
+        self._polls: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._outbox: dict[tuple[str, str], tuple[float, str | float]] = {}
         self._posted = anyio.Event()
         self._for_rows: dict[str, list[Callable[[Task], None]]] = {}
         self._rows_wanted = anyio.Event()
-
-    @property
-    def is_live(self) -> bool:
-        """True if no other replica can have taken over yet, by this process's own clock."""
-        return anyio.current_time() < self._trusted_until
 
     def is_mine(self, task_id: str) -> bool:
         """True if this process polls the execution in the background; all of them, if it cannot hear the others."""
@@ -90,7 +106,7 @@ class Replicas(Peers):
             found = self._is_owner[task_id] = owner == self._id
         return found
 
-    def last_poll(self, task_id: str) -> RemotePoll | None:
+    def last_poll(self, task_id: str) -> tuple[float, float] | None:
         """Return the last poll of another replica that was heard of lately."""
         return self._polls.get(task_id)
 
@@ -150,7 +166,7 @@ class Replicas(Peers):
         """
         await self._beat()
 
-    async def run(self, poller: Poller) -> None:
+    async def run(self, poller: Polling) -> None:
         """Send heartbeats and messages, and act on those of others, until cancelled; then leave."""
         try:
             async with anyio.create_task_group() as group:
@@ -162,7 +178,7 @@ class Replicas(Peers):
                 await self._channel.beat(Replica(id=self._id, hears=False, open={}), lasting=timedelta())
                 await self._channel.send([json.dumps((_FORMAT, self._id, [(_LEAVE, "", 0.0, 0.0)]))])
 
-    async def _stay(self, poller: Poller) -> None:
+    async def _stay(self, poller: Polling) -> None:
         was_live = True
         while True:
             self._beat_now = anyio.Event()
@@ -183,9 +199,9 @@ class Replicas(Peers):
 
     async def _beat(self) -> None:
         began = anyio.current_time()
-        here = self._limits.open_here() if self._limits else {}
+        here: Mapping[str, int] = self._limits.open_here() if self._limits else {}
         others, clock = await self._channel.beat(Replica(id=self._id, hears=self._hears, open=here), lasting=LEASE)
-        self._trusted_until = began + TRUST
+        self.live_until = began + TRUST
         self._server_ahead = clock - (began + anyio.current_time()) / 2
         if self._limits:
             self._limits.open_elsewhere = sum((Counter(each.open) for each in others), Counter[str]())
@@ -213,14 +229,14 @@ class Replicas(Peers):
 
     # --- what this process hears
 
-    async def _listen(self, poller: Poller) -> None:
+    async def _listen(self, poller: Polling) -> None:
         while True:
             self._heard_at = anyio.current_time()
             with anyio.CancelScope() as self._listening, suppress(StoreError):
                 await self._channel.listen(partial(self._hear, poller))
             await anyio.sleep(BEAT_EVERY)
 
-    def _hear(self, poller: Poller, sent: float, text: str) -> None:
+    def _hear(self, poller: Polling, sent: float, text: str) -> None:
         try:
             form, sender, lines = _MESSAGE.validate_json(text)
         except ValidationError:  # a newer version's
@@ -241,14 +257,13 @@ class Replicas(Peers):
             if kind == _HINT:
                 poller.hint(str(other), name, forwarded=True)
             elif kind in {_POLL, _CHANGED} and not isinstance(other, str):
-                poll = RemotePoll(began=now - delay - number, interval=other)
-                self._note_poll(poller, name, poll, has_changed=kind == _CHANGED)
-            elif kind == _REFRESH and poller.entry(name):
+                self._note_poll(poller, name, (now - delay - number, other), has_changed=kind == _CHANGED)
+            elif kind == _REFRESH and poller.knows(name):
                 self._with_row(name, poller.note_remote_change)
             elif kind in {_WANT, _NOW} and self.is_mine(name):
                 self._with_row(name, partial(poller.poll_for_others, now=kind == _NOW))
 
-    def _note_poll(self, poller: Poller, task_id: str, poll: RemotePoll, *, has_changed: bool) -> None:
+    def _note_poll(self, poller: Polling, task_id: str, poll: tuple[float, float], *, has_changed: bool) -> None:
         self._polls[task_id] = poll
         self._polls.move_to_end(task_id)
         if len(self._polls) > MOST_REMEMBERED:
@@ -257,11 +272,11 @@ class Replicas(Peers):
 
             def note(task: Task) -> None:
                 poller.note(task)
-                poller.note_remote(task_id, poll)
+                poller.note_remote(task_id, *poll)
 
             self._with_row(task_id, note)
         else:
-            poller.note_remote(task_id, poll)
+            poller.note_remote(task_id, *poll)
 
     # --- rows
 
@@ -269,7 +284,7 @@ class Replicas(Peers):
         self._for_rows.setdefault(task_id, []).append(act)
         self._rows_wanted.set()
 
-    async def _read_rows(self, _: Poller) -> None:
+    async def _read_rows(self, _: Polling) -> None:
         while True:
             await self._rows_wanted.wait()
             self._rows_wanted = anyio.Event()
@@ -281,7 +296,7 @@ class Replicas(Peers):
                         for act in waiting[task.id]:
                             act(task)
 
-    async def _reconcile(self, poller: Poller) -> None:
+    async def _reconcile(self, poller: Polling) -> None:
         """Read rows of which no message came: the sender died before it sent one, or this process was cut off."""
         last, known = anyio.current_time(), dict[str, int]()
         while True:
@@ -297,7 +312,7 @@ class Replicas(Peers):
                         self._with_row(task_id, poller.note)
                 last, known = began, versions
 
-    async def _renew(self, poller: Poller) -> None:
+    async def _renew(self, poller: Polling) -> None:
         while True:
             await anyio.sleep(RENEW_EVERY)
             poller.renew_interest()
