@@ -20,7 +20,7 @@ from rich.text import Text
 
 from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.authn.verifier import verifier
-from mcp_workflows.adapter import GATE_WORDS, Adapter, Finding
+from mcp_workflows.adapter import GATE_WORDS, TERMINAL, Adapter, Finding
 from mcp_workflows.adapter.display_text import cleaned, quoted
 from mcp_workflows.engines.registry import REBIND, Engines, NotesOf
 from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
@@ -455,17 +455,17 @@ async def count_live_tasks(config: Config, identities: Mapping[str, str]) -> Liv
         StoreError: it cannot be read.
     """
     async with config.store.open() as store:
-        tally = await store.live_counts(datetime.now(UTC))
+        live = [each for each in await store.counts(datetime.now(UTC)) if each.status not in TERMINAL]
     configured = {tool.name for tool in config.tools}
     tools, engines, other = Counter[str](), Counter[str](), Counter[tuple[str, str, str]]()
-    for (tool, key), count in tally.items():
-        engine, identity = split_engine_key(key)
-        tools[tool] += count
-        engines[engine] += count
+    for each in live:
+        engine, identity = split_engine_key(each.engine)
+        tools[each.tool] += each.tasks
+        engines[engine] += each.tasks
         if identity not in ("", current := identities.get(engine, identity)):
-            other[engine, identity, current] += count
+            other[engine, identity, current] += each.tasks
     return LiveTasks(
-        total=sum(tally.values()),
+        total=tools.total(),
         removed_tools={name: count for name, count in tools.items() if name not in configured},
         removed_engines={name: count for name, count in engines.items() if name not in config.engines},
         other_engines=other,

@@ -78,7 +78,7 @@ class Count:
 class Store(AbstractAsyncContextManager["Store"], Protocol):
     """Durable rows of tasks, and notes of adapters; replicas that share one share all. A read of a row names its owner.
 
-    The exceptions are `list_all`, `count_all`, `find`, `live_counts` and `counts`, for the operator, and `unbound`,
+    The exceptions are `list_all`, `count_all`, `find` and `counts`, for the operator, and `unbound`,
     `due` and `longest_live`, for maintenance and caps: no request may ever show their rows, see docs/decisions/0007.
     `list_of_tools` and `get_of_tools` find the rows that the rules of tools let others see: docs/decisions/0017.
 
@@ -213,10 +213,6 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
         """Return for the operator rows of any owner, no tombstones, whose id has this beginning; by id."""
-        ...
-
-    async def live_counts(self, now: datetime) -> Mapping[tuple[str, str], int]:
-        """Return for the operator the numbers of live tasks of any owner, by tool and engine."""
         ...
 
     async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:

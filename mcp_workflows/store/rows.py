@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, Status
 from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.store.encryption import Cipher, CipherError, is_sealed
-from mcp_workflows.store.protocol import TaskFilter
+from mcp_workflows.store.protocol import Count, TaskFilter
 from mcp_workflows.task import CLOCKS_DIFFER, Task
 
 logger = logging.getLogger(__name__)
@@ -274,6 +274,21 @@ def conditions(where: TaskFilter) -> Mapping[str, str | int]:
         "created <": None if where.created_before is None else micros(where.created_before),
     }
     return {condition: value for condition, value in found.items() if value is not None}
+
+
+def counted(rows: Iterable[Sequence[Any]]) -> Sequence[Count]:  # Any: text and numbers
+    """Return the counts of rows: tool, engine, status, number, oldest creation, oldest change."""
+    return [
+        Count(
+            tool=tool,
+            engine=engine,
+            status=Status(status),
+            tasks=tasks,
+            oldest_created=at_micros(created),
+            oldest_updated=at_micros(updated),
+        )
+        for tool, engine, status, tasks, created, updated in rows
+    ]
 
 
 def place_of(before: tuple[datetime, str] | None) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, TERMINAL
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.store.leases import Leases
@@ -107,7 +107,8 @@ class RetentionScan:
             if self._engines:
                 keys = sorted(self._engines.keys)
             else:
-                keys = sorted({engine for _, engine in await self._store.live_counts(self._clock())})
+                counts = await self._store.counts(self._clock())
+                keys = sorted({each.engine for each in counts if each.status not in TERMINAL})
             async with anyio.create_task_group() as group:
                 for engine in keys:
                     step = partial(self._step, engine, busy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
 
@@ -59,8 +58,8 @@ async def _rebind(config: Config, old: str, new: str, *, yes: bool) -> int:
         if not keys:
             there = ", ".join(known.values())
             raise OperatorError(f"NEW must be the identity of an engine, and not OLD; the configuration has: {there}")
-        tally = await store.live_counts(datetime.now(UTC))
-        say(f"{counted(sum(count for (_, key), count in tally.items() if key in keys))}: {old} -> {new}")
+        live = sum([await store.count_all(TaskFilter(engine=key)) for key in keys])
+        say(f"{counted(live)}: {old} -> {new}")
         if not (yes or sys.stdin.isatty()):
             raise OperatorError("nothing was changed, as nobody can be asked here: add --yes")
         if not yes:

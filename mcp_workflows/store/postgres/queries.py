@@ -76,9 +76,6 @@ COUNTS: Final = """
     SELECT tool, engine, status, count(*), min(created), min(updated) FROM @tasks
     WHERE NOT tombstone AND (expires IS NULL OR expires > $1) GROUP BY tool, engine, status
 """
-LIVE_COUNTS: Final = f"""
-    SELECT tool, engine, count(*) FROM @tasks WHERE {_LIVE.format(now="$1")} GROUP BY tool, engine ORDER BY tool, engine
-"""
 OWNER: Final = """
     SELECT 1 FROM @tasks WHERE NOT tombstone AND owner LIKE $1 ESCAPE '' AND owner NOT LIKE $2 ESCAPE '' LIMIT 1
 """

@@ -15,7 +15,7 @@ from types import TracebackType
 
 import anyio
 
-from mcp_workflows.adapter import JSON, Status
+from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.flushes import Flushes
@@ -36,7 +36,7 @@ from mcp_workflows.store.rows import (
     LAST_CHARACTER,
     NoteTexts,
     Rows,
-    at_micros,
+    counted,
     micros,
     place_of,
     utf8,
@@ -236,17 +236,7 @@ class PostgresStore(Store):
 
     async def counts(self, now: datetime) -> Sequence[Count]:
         """Count tasks for the operator by tool and status; readers keep no writers waiting."""
-        return [
-            Count(
-                tool=tool,
-                engine=engine,
-                status=Status(status),
-                tasks=tasks,
-                oldest_created=at_micros(created),
-                oldest_updated=at_micros(updated),
-            )
-            for tool, engine, status, tasks, created, updated in await self._fetch(queries.COUNTS, micros(now))
-        ]
+        return counted(await self._fetch(queries.COUNTS, micros(now)))
 
     async def lease(self, name: str, holder: str, *, lasting: timedelta) -> bool:
         """Take the lease of this name for so long, by the server's clock; True if taken."""
@@ -260,11 +250,6 @@ class PostgresStore(Store):
     async def has_owner(self, like: str, unlike: str) -> bool:
         """Return True if an owner of a row is like one pattern and not like the other."""
         return bool(await self._fetch(queries.OWNER, like, unlike))
-
-    async def live_counts(self, now: datetime) -> Mapping[tuple[str, str], int]:
-        """Return for the operator the numbers of live tasks of any owner, by tool and engine."""
-        rows = await self._fetch(queries.LIVE_COUNTS, micros(now))
-        return {(tool, engine): count for tool, engine, count in rows}
 
     async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
         """Drop old tombstones and notes, and expire rows; in batches, of which replicas do different ones."""

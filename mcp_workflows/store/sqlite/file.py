@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import psutil
@@ -96,6 +96,8 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -295,26 +297,29 @@ def _place(name: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-async def damage_in(path: Path) -> str | None:
-    """Return the damage that SQLite's quick check finds in the file; None if there is none.
-
-    It reads the whole file, on a connection of its own in a thread, and is interrupted when the caller is cancelled.
+async def read_apart(path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
+    """Read much of the file, on a connection of its own in a thread; interrupted when the caller is cancelled.
 
     Raises:
         sqlite3.Error: it cannot be read now, or not at all (`SQLITE_CORRUPT`, `SQLITE_NOTADB`).
     """
     opened: list[sqlite3.Connection] = []
 
-    def check() -> str:
+    def run() -> T:
         url = f"{path.as_uri()}?mode=ro"
         with closing(sqlite3.connect(url, uri=True, isolation_level=None, check_same_thread=False)) as connection:
             opened.append(connection)
-            return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            return read(connection)
 
     try:
-        found = await to_thread.run_sync(check, abandon_on_cancel=True)
+        return await to_thread.run_sync(run, abandon_on_cancel=True)
     finally:
         with suppress(sqlite3.ProgrammingError):  # it is closed already
             for connection in opened:
                 connection.interrupt()
+
+
+def damage_in(connection: sqlite3.Connection) -> str | None:
+    """Return the damage that SQLite's quick check finds in the whole file; None if there is none."""
+    found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
     return None if found == "ok" else found

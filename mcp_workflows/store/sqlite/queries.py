@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from heapq import merge
 from itertools import islice
 from typing import Final
 
-from mcp_workflows.adapter import Status
-from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, Count, TaskFilter
+from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, TaskFilter
 from mcp_workflows.store.rows import (
     AHEAD,
-    END_OF_TIME,
     LEFT_FOR,
     Rows,
-    at_micros,
     conditions,
     leaves_window,
     micros,
@@ -108,73 +105,10 @@ class CountedRows:
             del self._bounds[next(iter(self._bounds))]
 
 
-PART: Final = 20_000
-NEXT: Final = """
-    SELECT tool, engine, status FROM tasks INDEXED BY tasks_census
-    WHERE tombstone = 0 AND (tool, engine, status) > (?, ?, ?) ORDER BY tool, engine, status LIMIT 1
+COUNTS: Final = """
+    SELECT tool, engine, status, COUNT(*), MIN(created), MIN(updated) FROM tasks INDEXED BY tasks_census
+    WHERE tombstone = 0 AND (expires IS NULL OR expires > ?) GROUP BY tool, engine, status
 """
-_OF: Final = "FROM tasks INDEXED BY tasks_census WHERE tombstone = 0 AND tool = ? AND engine = ? AND status = ?"
-CUT: Final = f"SELECT created {_OF} AND created > ? ORDER BY created LIMIT 1 OFFSET ?"
-COUNT: Final = f"""
-    SELECT COUNT(*), MIN(created), MIN(updated) {_OF} AND created > ? AND created <= ?
-    AND (expires IS NULL OR expires > ?)
-"""
-_BEGINNING: Final = -(2**63)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The position of the count: after this creation in these tasks."""
-
-    tool: str = ""
-    engine: str = ""
-    status: str = ""
-    created: int = END_OF_TIME
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountPart:
-    """The result of one step: a count up to a position."""
-
-    place: Place
-    count: Count | None  # None: all of them have expired
-
-
-def count(connection: sqlite3.Connection, after: Place, now: int) -> CountPart | None:
-    """Count the next part; None: there is none."""
-    if after.created == END_OF_TIME:
-        group = connection.execute(NEXT, (after.tool, after.engine, after.status)).fetchone()
-        if group is None:
-            return None
-        after = Place(tool=group[0], engine=group[1], status=group[2], created=_BEGINNING)
-    of = (after.tool, after.engine, after.status, after.created)
-    cut = connection.execute(CUT, (*of, PART)).fetchone()
-    end = cut[0] if cut else END_OF_TIME
-    tasks, created, updated = connection.execute(COUNT, (*of, end, now)).fetchone()
-    place = replace(after, created=end)
-    if not tasks:
-        return CountPart(place=place, count=None)
-    counted = Count(
-        tool=after.tool,
-        engine=after.engine,
-        status=Status(after.status),
-        tasks=tasks,
-        oldest_created=at_micros(created),
-        oldest_updated=at_micros(updated),
-    )
-    return CountPart(place=place, count=counted)
-
-
-def added(one: Count, other: Count) -> Count:
-    """Add up two parts of the same tasks."""
-    return replace(
-        one,
-        tasks=one.tasks + other.tasks,
-        oldest_created=min(one.oldest_created, other.oldest_created),
-        oldest_updated=min(one.oldest_updated, other.oldest_updated),
-    )
-
-
 BATCH: Final = 200  # rows of one transaction at most, when many are changed
 
 
@@ -204,11 +138,6 @@ OF_TOOL: Final = """
 """
 DUE: Final = f"{_TASK} WHERE engine = ? AND due <= ? ORDER BY due, id LIMIT ?"
 FIND: Final = f"{_TASK} WHERE tombstone = 0 AND id >= ? AND id < ? ORDER BY id LIMIT ?"
-TALLY: Final = """
-    SELECT tool, engine, COUNT(*) FROM tasks INDEXED BY tasks_working
-    WHERE tombstone = 0 AND ended = 0 AND (expires IS NULL OR expires > :now)
-    GROUP BY tool, engine ORDER BY tool, engine
-"""
 _LEASE: Final = """
     INSERT INTO leases (name, holder, until) VALUES (:name, :holder, :until) ON CONFLICT (name) DO UPDATE
     SET holder = excluded.holder, until = excluded.until WHERE holder = excluded.holder OR until <= :now

@@ -29,7 +29,7 @@ from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.flushes import Flushes
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store, StoredRows, TaskFilter
-from mcp_workflows.store.rows import AHEAD, LAST_CHARACTER, NoteTexts, Rows, micros, place_of, utf8
+from mcp_workflows.store.rows import AHEAD, LAST_CHARACTER, NoteTexts, Rows, counted, micros, place_of, utf8
 from mcp_workflows.store.secrets import KEY_SECRET
 from mcp_workflows.store.sqlite import copies, key_value, queries, rekey, secrets
 from mcp_workflows.store.sqlite.copies import refuse_moved
@@ -40,6 +40,7 @@ from mcp_workflows.store.sqlite.file import (
     migrate,
     overwrite,
     prepare,
+    read_apart,
     read_url,
     rewrite_version,
     write_ahead,
@@ -303,16 +304,21 @@ class SQLiteStore(Store):
         return await self._many(queries.DUE, utf8(engine), micros(now), limit)
 
     async def counts(self, now: datetime) -> Sequence[Count]:
-        """Count tasks for the operator by tool and status; in parts, so that others get their turn."""
-        totals: dict[tuple[str, str, str], Count] = {}
-        place = queries.Place()
-        while part := await self._do(partial(queries.count, after=place, now=micros(now))):
-            place = part.place
-            if part.count:
-                of = (place.tool, place.engine, place.status)
-                totals[of] = queries.added(totals[of], part.count) if of in totals else part.count
-            await anyio.lowlevel.checkpoint()
-        return list(totals.values())
+        """Count tasks for the operator by tool and status; in a thread, as it reads an index of all rows."""
+
+        def read(connection: sqlite3.Connection) -> Sequence[Count]:
+            return counted(connection.execute(queries.COUNTS, (micros(now),)))
+
+        return await self._do(read) if self._path is None else await self._apart(read)
+
+    async def _apart(self, read: Step[T]) -> T:
+        if self._opened is None or self._path is None or self._files is None:
+            raise StoreUnavailable("the store is not open")
+        self._files.check()
+        try:
+            return await read_apart(self._path, read)
+        except sqlite3.Error as error:
+            raise _translated(error) from error
 
     async def lease(self, name: str, holder: str, *, lasting: timedelta) -> bool:
         """Take the lease of this name for so long, by the clock of this machine; True if taken."""
@@ -331,11 +337,6 @@ class SQLiteStore(Store):
         return await self._do(
             lambda connection: connection.execute(queries.OWNER, (like, unlike)).fetchone() is not None
         )
-
-    async def live_counts(self, now: datetime) -> Mapping[tuple[str, str], int]:
-        """Return for the operator the numbers of live tasks of any owner, by tool and engine."""
-        rows = await self._do(lambda connection: connection.execute(queries.TALLY, {"now": micros(now)}).fetchall())
-        return {(tool, engine): count for tool, engine, count in rows}
 
     async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
         """Drop old tombstones and notes, and expire rows; in short batches, each with a pause as long for others."""
@@ -405,7 +406,7 @@ class SQLiteStore(Store):
         if self._path.stat().st_size > INTEGRITY_UP_TO:
             return
         try:
-            damage = await damage_in(self._path)
+            damage = await read_apart(self._path, damage_in)
         except sqlite3.Error as error:
             if _code(error) not in _DAMAGED:
                 raise _translated(error) from error
