@@ -380,7 +380,7 @@ def test_a_cancellation_on_one_replica_is_seen_by_the_listeners_of_another_one()
     heard: list[float] = []
 
     async def body() -> None:
-        task = cluster.add(0)
+        task, began = cluster.add(0), math.inf
 
         async def hear(task: Task) -> None:
             if task.cancelled:

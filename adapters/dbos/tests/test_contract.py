@@ -12,15 +12,20 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.lowlevel
+import psycopg
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
 from adapters.dbos.tests.conftest import new_database
-from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, Hints, Limited, Ref, Start
+from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, Hints, Limited, Ref, Start, Status
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Checks, Explains
-from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
+from mcp_workflows.store.protocol import open_store
+from mcp_workflows.tasks.executions import Executions
+from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy, make_task
 from tests.support.child_processes import free_port
 from tests.support.commands import piped
 from tests.support.postgres_server import Postgres
@@ -190,6 +195,27 @@ class TestWorkersElsewhere(AdapterContract):
             async with DbosAdapter(settings) as adapter, proxy.losing():
                 with anyio.fail_after(60), pytest.raises(EngineUnavailable):
                     await adapter.describe(Ref(workflow="echo", handle="one"))
+
+
+@pytest.mark.process
+async def test_the_store_may_be_in_the_same_database_in_a_schema_of_its_own(hosted_url: str) -> None:
+    settings = {"database": hosted_url, "queue": f"{APPLICATION}-queue", "application": APPLICATION}
+    adapter = DbosAdapter(DbosSettings.model_validate(settings))
+    async with (
+        open_store(hosted_url) as store,
+        Engines({"flows": adapter}) as engines,
+        Executions(store=store, engines=engines) as executions,
+    ):
+        times = {"created": datetime.now(UTC), "updated": datetime.now(UTC), "expires": None}
+        flow = {"workflow": "echo", "key": uuid.uuid4().hex, "input": [{"text": "hi"}]}
+        new = make_task(engine="flows", identity=engines.identity("flows"), **flow, **times)
+        with anyio.fail_after(60):
+            ended = await executions.follow(await executions.create(new), lambda _: anyio.lowlevel.checkpoint())
+        assert ended.execution.status is Status.SUCCEEDED
+        assert await store.get(ended.id, ended.owner) == ended
+    with psycopg.connect(hosted_url) as connection:
+        schemas = connection.execute("SELECT DISTINCT table_schema FROM information_schema.tables").fetchall()
+    assert {("dbos",), ("mcp_workflows",)} <= set(schemas)
 
 
 @contextmanager
