@@ -146,8 +146,8 @@ class PostgresConnection:
         await self._native.execute(statements.replace("@", self._prefix))
 
     @asynccontextmanager
-    async def transaction(self, first: str = "") -> AsyncGenerator[None]:
-        """Run a transaction; `first` is sent together with BEGIN."""
+    async def transaction(self, first: str = "", *, then: str = "") -> AsyncGenerator[None]:
+        """Run a transaction; `first` is sent together with BEGIN, and `then`, which follows it, with COMMIT."""
         await self.script(f"BEGIN; {first}")
         try:
             yield
@@ -155,7 +155,7 @@ class PostgresConnection:
             if not self.is_closed:
                 await self.script("ROLLBACK")
             raise
-        await self.script("COMMIT")
+        await self.script(f"COMMIT; {then}")
 
     async def listen(self, channel: str) -> MemoryObjectReceiveStream[str]:
         """Return a stream of the payloads of notifications, which ends with the connection."""

@@ -126,6 +126,7 @@ _CAPPED: Final[Mapping[str, str]] = {
     "created_of_tool": f"tool = $2 AND created > $4 AND created <= $3 + {AHEAD}",
 }
 """By field of `Caps`: the rows counted."""
+_WINDOWS: Final = {"created_of_owner", "created_of_tool"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,13 +186,12 @@ async def create(connection: PostgresConnection, rows: Rows, task: Task, caps: C
         plain_key = rows.cipher is not None and task.idempotency_key is not None  # perhaps from before the encryption
         found = await _there(connection, rows, task) if plain_key else None
         return found or await _insert(connection, rows, task, durable=durable)
-    async with connection.transaction(f"{_NOW_LAZILY} {_locks(connection, task, caps)}"):
+    first = f"{_NOW_LAZILY} {_locks(connection, task, caps)}"
+    async with connection.transaction(first, then=FLUSH if durable else ""):
         found = await _there(connection, rows, task)
         if found is None:
             await _check(connection, task, caps)
             found = await _insert(connection, rows, task, durable=True)
-    if durable:
-        await connection.fetch(FLUSH)
     return found
 
 
@@ -231,18 +231,17 @@ def _locks(connection: PostgresConnection, task: Task, caps: Caps) -> str:
 async def _check(connection: PostgresConnection, task: Task, caps: Caps) -> None:
     since = _EVER if caps.since is None else micros(caps.since)
     values = (utf8(task.owner), utf8(task.tool), micros(task.created), since)
+    wanted: dict[str, int] = {name: cap for name in _CAPPED if (cap := getattr(caps, name)) is not None}
+    last = (  # the row that reaches a cap
+        f"(SELECT created FROM @tasks WHERE {_CAPPED[name]} {'ORDER BY created DESC' if name in _WINDOWS else ''} "
+        f"LIMIT 1 OFFSET {max(cap - 1, 0)})"
+        for name, cap in wanted.items()
+    )
     given = "WITH given AS (SELECT $1::text, $2::text, $3::bigint, $4::bigint)"  # no condition has all of them
-    for name, condition in _CAPPED.items():
-        cap: int | None = getattr(caps, name)
-        if cap is None:
-            continue
-        is_window = name.startswith("created")
-        order = "ORDER BY created DESC" if is_window else ""
-        query = f"{given} SELECT created FROM @tasks WHERE {condition} {order} LIMIT 1 OFFSET {max(cap - 1, 0)}"
-        found = await connection.row(query, *values) if cap > 0 else (None,)
-        if found is not None:
-            again = leaves_window(task.created, caps.since, found[0]) if is_window else None
-            raise CapReached(name, again=again)
+    found = await connection.row(f"{given} SELECT {', '.join(last)}", *values) or ()
+    for (name, cap), created in zip(wanted.items(), found, strict=True):
+        if created is not None or cap < 1:
+            raise CapReached(name, again=leaves_window(task.created, caps.since, created) if name in _WINDOWS else None)
 
 
 class Change:
