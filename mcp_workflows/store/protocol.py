@@ -366,8 +366,8 @@ class ReplicaChannel(Protocol):
         """Send each of these texts, at most `LONGEST_MESSAGE` bytes, to all that listen. Some may be lost."""
         ...
 
-    async def listen(self, hear: Callable[[float, str], None]) -> None:
-        """Call `hear` with each text and the server's time at which it was sent, until the connection is lost."""
+    async def listen(self, hear: Callable[[str], None]) -> None:
+        """Call `hear` with each text that is sent, until the connection is lost."""
         ...
 
     async def changed(self, within: timedelta) -> Mapping[str, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,9 @@ from hashlib import blake2b
 from typing import Final, Protocol, TypeAlias
 
 import anyio
-from pydantic import TypeAdapter, ValidationError
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import TypeAdapter
 
 from mcp_workflows.adapter.replicas import note_live
 from mcp_workflows.errors import StoreError
@@ -42,9 +45,11 @@ MOST_REMEMBERED: Final = 20_000  # polls of other replicas, and owners
 MOST_ROWS: Final = 500  # read at once
 
 _FORMAT: Final = 1  # of messages; a replica ignores those of another one
+_ROOM: Final = LONGEST_MESSAGE * 3 // 4 - 150  # bytes of lines in a message
+_NONCE: Final = 12  # bytes
 _BEAT, _LEAVE, _POLL, _CHANGED, _REFRESH, _WANT, _NOW, _HINT = "blpcrwnh"
 Line: TypeAlias = tuple[str, str, float, str | float]  # kind, task id, and for a poll its age and interval in seconds
-_MESSAGE: Final = TypeAdapter(tuple[int, str, list[Line]])
+_MESSAGE: Final = TypeAdapter(tuple[int, str, float, list[Line]])  # format, sender, the server's time, lines
 
 
 class Polling(Protocol):
@@ -79,6 +84,7 @@ class Replicas:
         self._channel = channel
         self._limits = limits
         self._id = secrets.token_hex(6)
+        self._cipher = AESGCM(bytes(32))  # until `join`
         self._owners: Sequence[str] = (self._id,)  # those that messages reach
         self._is_owner: dict[str, bool] = {}
         self._others: frozenset[str] = frozenset()
@@ -141,12 +147,27 @@ class Replicas:
         for (kind, name), (number, other) in outbox.items():
             line = kind, name, round(now - number, 3) if kind in {_POLL, _CHANGED} else number, other
             length = len(json.dumps(line)) + 2
-            if size + length > LONGEST_MESSAGE - 100 and lines:
-                yield json.dumps((_FORMAT, self._id, lines))
+            if size + length > _ROOM and lines:
+                yield self._sealed(lines)
                 size, lines = 0, []
-            if length <= LONGEST_MESSAGE - 100:
+            if length <= _ROOM:
                 size, lines = size + length, [*lines, line]
-        yield json.dumps((_FORMAT, self._id, lines))
+        yield self._sealed(lines)
+
+    def _sealed(self, lines: Sequence[Line]) -> str:
+        """Return a message that only replicas can read and write: all users of a database may listen and notify."""
+        nonce = secrets.token_bytes(_NONCE)
+        text = json.dumps((_FORMAT, self._id, anyio.current_time() + self._server_ahead, lines))
+        return b64encode(nonce + self._cipher.encrypt(nonce, text.encode(), None)).decode()
+
+    def _opened(self, message: str) -> tuple[int, str, float, list[Line]] | None:
+        """Return the parts of a message; None: it is not from a replica, or has another format."""
+        try:
+            sealed = b64decode(message)
+            found = _MESSAGE.validate_json(self._cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], None))
+        except (ValueError, InvalidTag):  # ValidationError is a ValueError
+            return None
+        return found if found[0] == _FORMAT else None
 
     async def _send(self) -> None:
         while True:
@@ -158,12 +179,13 @@ class Replicas:
 
     # --- membership
 
-    async def join(self) -> None:
-        """Send the first heartbeat.
+    async def join(self, secret: bytes) -> None:
+        """Send the first heartbeat; the replicas share the secret.
 
         Raises:
             StoreUnavailable: the store does not take it.
         """
+        self._cipher = AESGCM(secret)
         await self._beat()
 
     async def run(self, poller: Polling) -> None:
@@ -176,7 +198,7 @@ class Replicas:
         finally:
             with anyio.move_on_after(LEAVING, shield=True), suppress(StoreError):
                 await self._channel.beat(Replica(id=self._id, hears=False, open={}), lasting=timedelta())
-                await self._channel.send([json.dumps((_FORMAT, self._id, [(_LEAVE, "", 0.0, 0.0)]))])
+                await self._channel.send([self._sealed([(_LEAVE, "", 0.0, 0.0)])])
 
     async def _stay(self, poller: Polling) -> None:
         was_live = True
@@ -184,6 +206,7 @@ class Replicas:
             self._beat_now = anyio.Event()
             with anyio.move_on_after(BEAT_EVERY):
                 await self._beat_now.wait()
+                await anyio.sleep(GATHER)  # whoever sends much without being a member causes no more heartbeats
             resharded = self.resharded
             try:
                 await self._beat()
@@ -236,11 +259,11 @@ class Replicas:
                 await self._channel.listen(partial(self._hear, poller))
             await anyio.sleep(BEAT_EVERY)
 
-    def _hear(self, poller: Polling, sent: float, text: str) -> None:
-        try:
-            form, sender, lines = _MESSAGE.validate_json(text)
-        except ValidationError:  # a newer version's
+    def _hear(self, poller: Polling, message: str) -> None:
+        opened = self._opened(message)
+        if opened is None:
             return
+        _, sender, sent, lines = opened
         now = self._heard_at = anyio.current_time()
         if not self._hears:
             self._hears = True
@@ -248,7 +271,7 @@ class Replicas:
             if self._is_deaf:
                 logger.info("LISTEN hears PostgreSQL again")
             self._is_deaf = False
-        if form != _FORMAT or sender == self._id:
+        if sender == self._id:
             return
         if (sender not in self._others) != any(kind == _LEAVE for kind, *_ in lines):
             self._beat_now.set()

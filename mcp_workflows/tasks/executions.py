@@ -87,6 +87,7 @@ _FIND_PAGE_SIZE = 50
 REFUSED_FOR: Final = 60.0  # seconds before a cancellation that was refused is sent again by itself
 _START_KEYS = "start-keys"  # name of their salt in the store
 _CURSORS = "cursors"  # name of their key in the store
+_REPLICAS = "replicas"  # name of the key of their messages in the store
 _SHARED = "shared "  # before the reader's name in a cursor of other owners' tasks
 
 Answers: TypeAlias = Mapping[str, Mapping[str, JSON]]
@@ -161,7 +162,7 @@ class Executions:
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
             if isinstance(self.replicas, Replicas):
-                await self.replicas.join()
+                await self.replicas.join(await self._store.secret(_REPLICAS))
                 group.start_soon(self.replicas.run, self._poller)
             group.start_soon(self._maintenance.run)
             group.start_soon(self.repeated_calls.run)

@@ -73,7 +73,7 @@ class Cluster:
     heard: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
     seen: dict[str, float] = field(default_factory=dict[str, float])
     members: dict[str, tuple[Replica, float]] = field(default_factory=dict[str, tuple[Replica, float]])
-    ears: dict[str, Callable[[float, str], None]] = field(default_factory=dict[str, Callable[[float, str], None]])
+    ears: dict[str, Callable[[str], None]] = field(default_factory=dict[str, Callable[[str], None]])
     cut_off: set[str] = field(default_factory=set[str])  # from the store
     deaf: set[str] = field(default_factory=set[str])
 
@@ -130,15 +130,14 @@ class Network:
 
     async def send(self, texts: Sequence[str]) -> None:
         """Deliver, to this replica as well."""
-        sent = now() + self.cluster.ahead
         await anyio.sleep(TRIP)
         self._reach()
         for name, hear in list(self.cluster.ears.items()):
             if not {name, self.name} & (self.cluster.deaf | self.cluster.cut_off) and random.random() >= self.lost:
                 for text in texts:
-                    hear(sent, text)
+                    hear(text)
 
-    async def listen(self, hear: Callable[[float, str], None]) -> None:
+    async def listen(self, hear: Callable[[str], None]) -> None:
         """Listen until cancelled."""
         self._reach()
         self.cluster.ears[self.name] = hear
@@ -182,7 +181,7 @@ async def replica(cluster: Cluster, name: str, lost: float = 0.0) -> AsyncGenera
     rates = PollingPolicy(polls_per_second=POLLS)
     poll = partial(cluster.poll, name)
     async with Engines({ENGINE: engine}) as engines, Poller(poll, engines, rates, peers=peers) as poller:
-        await peers.join()
+        await peers.join(bytes(range(32)))
         async with anyio.create_task_group() as group:
             group.start_soon(peers.run, poller)
             await anyio.sleep(0.2)
@@ -361,14 +360,14 @@ def test_a_message_that_was_stuck_is_not_taken_for_a_fresh_poll() -> None:
 
     async def body() -> None:
         task = cluster.add(0)
-        stuck: list[tuple[float, str]] = []
+        stuck: list[str] = []
         async with replica(cluster, "a") as one, replica(cluster, "b") as other:
             hear = cluster.ears["b"]
-            cluster.ears["b"] = lambda sent, text: stuck.append((sent, text))
+            cluster.ears["b"] = stuck.append
             await one.poll(task)
             await anyio.sleep(10)
-            for sent, text in stuck:
-                hear(sent, text)
+            for text in stuck:
+                hear(text)
             await other.poll(task)
 
     run(body)

@@ -34,7 +34,7 @@ _BEAT: Final = f"""
     )
 """
 _SEND: Final = f"""
-    SELECT pg_notify($1, extract(epoch FROM clock_timestamp()) || ' ' || text)
+    SELECT pg_notify($1, text)
     FROM {LAZILY}, unnest($2::text[]) AS text
 """
 _CHANGED: Final = "SELECT id, version FROM @tasks WHERE changed > clock_timestamp() - $1::interval LIMIT 10000"
@@ -60,14 +60,13 @@ class PostgresChannel:
         """Send texts to all that listen, this process too."""
         await self._connections.run(lambda connection: connection.fetch(_SEND, self._name, list(texts)))
 
-    async def listen(self, hear: Callable[[float, str], None]) -> None:
-        """Call `hear` with each text and the time at which it was sent, until the connection is lost."""
+    async def listen(self, hear: Callable[[str], None]) -> None:
+        """Call `hear` with each text that is sent, until the connection is lost."""
         connection = await self._connections.connect(to_listen=True)
         try:
             async with await self._connections.alone(connection, lambda each: each.listen(self._name)) as payloads:
                 async for payload in payloads:
-                    sent, _, text = payload.partition(" ")
-                    hear(float(sent), text)
+                    hear(payload)
         finally:
             connection.terminate()
 
