@@ -136,7 +136,7 @@ class Replicas:
         self._post(_HINT, handle, 0.0, engine)
 
     def _post(self, kind: str, name: str, number: float = 0.0, other: str | float = 0.0) -> None:
-        if self._others or kind == _BEAT:
+        if (self._others and len(self._outbox) < MOST_REMEMBERED) or kind == _BEAT:
             self._outbox[kind, name] = number, other
             self._posted.set()
 

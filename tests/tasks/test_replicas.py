@@ -374,6 +374,44 @@ def test_a_message_that_was_stuck_is_not_taken_for_a_fresh_poll() -> None:
     assert [name for _, name, _ in cluster.calls] == ["a", "b"]
 
 
+def test_a_message_that_no_replica_has_sent_is_ignored() -> None:
+    cluster = Cluster(ends=[math.inf])
+
+    async def body() -> None:
+        task = cluster.add(0)
+        sent: list[str] = []
+        async with replica(cluster, "a") as one, replica(cluster, "b") as other:
+            hear = cluster.ears["b"]
+            cluster.ears["b"] = sent.append
+            await one.poll(task)
+            await anyio.sleep(0.1)
+            for text in (*(f"A{text[1:]}" for text in sent), *(text[:-8] for text in sent), "", "hello", "é"):
+                hear(text)
+            await other.poll(task)
+
+    run(body)
+    assert [name for _, name, _ in cluster.calls] == ["a", "b"]
+
+
+def test_a_hint_that_reaches_another_replica_is_passed_on_to_the_owner() -> None:
+    cluster = Cluster(ends=[math.inf])
+
+    async def body() -> None:
+        task = cluster.add(0)
+        async with replica(cluster, "a") as one, replica(cluster, "b") as other, anyio.create_task_group() as group:
+            group.start_soon(follow, cluster, "a", one, task)
+            await anyio.sleep(120)  # an execution of this age is polled every 5 s
+            (owner,) = {name for at, name, _ in cluster.calls if at > 60}
+            last = cluster.calls[-1][0]
+            await anyio.sleep(last + 2 - now())
+            (other if owner == "a" else one).hint(ENGINE, "0")
+            await anyio.sleep(0.5)
+            assert [name for at, name, _ in cluster.calls if at > last] == [owner]
+            group.cancel_scope.cancel()
+
+    run(body)
+
+
 def test_a_cancellation_on_one_replica_is_seen_by_the_listeners_of_another_one() -> None:
     cluster = Cluster(ends=[math.inf])
     heard: list[float] = []

@@ -187,10 +187,10 @@ class Poller:
                 self._long_polls.drop(task_id)
 
     def hint(self, engine: str, handle: str, *, forwarded: bool = False) -> None:
-        """Note a hint of the engine, if the execution is known here; otherwise its owner may know it."""
-        if schedule := self._schedules.get(engine):
-            schedule.hint(handle, forwarded=forwarded)
-        if not forwarded and engine in self._engines.routes:  # it calls one replica
+        """Note a hint of the engine. A webhook, or a message of a queue, may reach another replica than the owner."""
+        schedule = self._schedules.get(engine)
+        is_ours = schedule is not None and schedule.hint(handle, forwarded=forwarded)
+        if not (is_ours or forwarded):
             self._peers.forward_hint(engine, handle)
 
     # --- other replicas

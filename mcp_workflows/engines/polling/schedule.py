@@ -366,20 +366,23 @@ class PollSchedule:
         if due < self.asleep_until:
             self.woken.set()
 
-    def hint(self, handle: str, *, forwarded: bool = False) -> None:
+    def hint(self, handle: str, *, forwarded: bool = False) -> bool:
         """Queue the executions of a handle that the engine reports as changed; polls that began before do not count.
 
         Repeated hints within a few seconds are not urgent: otherwise a writer of hints could starve all other
-        executions. `forwarded` by another replica; it may have come here as well.
+        executions. `forwarded` by another replica; it may have come here as well. Returns True if this process polls
+        one of them.
         """
         now = anyio.current_time()
-        for entry in self._index.of(handle):
+        ours = [entry for entry in self._index.of(handle) if self.is_mine(entry)]
+        for entry in ours:
             known = forwarded and now - entry.hinted < self.policy.owner_grace
-            if not (entry.task.ended or known) and self.is_mine(entry):
+            if not (entry.task.ended or known):
                 if urgent := now - entry.hinted >= self.policy.urgent_every:
                     entry.hinted = now
                 self.suspects.add(entry, now, urgent=urgent)
                 self.woken.set()
+        return bool(ours)
 
     def note_poll(self, entry: CacheEntry, now: float) -> None:
         """Schedule the next poll after one has finished."""
