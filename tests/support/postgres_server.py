@@ -60,6 +60,20 @@ class Postgres:
         return done.stdout.strip()
 
     @contextmanager
+    def holding(self, statements: str) -> Generator[None]:
+        """Keep what these statements have locked, in an open transaction, within this context."""
+        psql = [self.programs / "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-p", str(self.port)]
+        with subprocess.Popen(
+            [*psql, "-U", "postgres"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **self.known
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"BEGIN; {statements}; SELECT 'held';\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "held\n"
+            yield
+
+    @contextmanager
     def frozen(self) -> Generator[None]:
         """Stop all its processes within this context, as a machine that hangs does: sockets stay open."""
         server = psutil.Process(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
