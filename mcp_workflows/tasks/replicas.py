@@ -176,6 +176,8 @@ class Replicas(Peers):
                     logger.warning("this replica polls no executions until the store answers: %s", error)
                 was_live = False
                 continue
+            if not was_live:
+                logger.info("this replica polls executions again")
             was_live = True
             if resharded != self.resharded:
                 poller.reshard()
