@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 LEASE: Final = timedelta(seconds=3)
 BEAT_EVERY: Final = 1.0  # seconds
+BEAT_REST: Final = 0.1  # at least, however many strangers send messages
 TRUST: Final = 2.0  # after its last heartbeat a replica polls no more, before others take over
 DEAF_AFTER: Final = 4.0  # without hearing any message: each replica also hears its own
 GATHER: Final = 0.02  # from one message to the next; what comes meanwhile is in one
@@ -43,6 +44,7 @@ OVERLAP: Final = 10.0  # commits may come in another order than their times
 LEAVING: Final = 1.0
 MOST_REMEMBERED: Final = 20_000  # polls of other replicas, and owners
 MOST_ROWS: Final = 500  # read at once
+LONGEST_INTERVAL: Final = 3600.0  # of polls, from a message
 
 _FORMAT: Final = 1  # of messages; a replica ignores those of another one
 _BEAT, _LEAVE, _POLL, _CHANGED, _REFRESH, _WANT, _NOW, _HINT = "blpcrwnh"
@@ -132,7 +134,7 @@ class Replicas(Peers):
                 size, lines = size + length, [*lines, line]
         yield json.dumps((_FORMAT, self._id, lines))
 
-    async def _send(self) -> None:
+    async def _send(self, _: Poller) -> None:
         while True:
             await self._posted.wait()
             self._posted = anyio.Event()
@@ -154,19 +156,27 @@ class Replicas(Peers):
         """Send heartbeats and messages, and act on those of others, until cancelled; then leave."""
         try:
             async with anyio.create_task_group() as group:
-                for work in (self._listen, self._reconcile, self._stay, self._read_rows, self._renew):
-                    group.start_soon(partial(work, poller))
-                group.start_soon(self._send)
+                for work in (self._listen, self._reconcile, self._stay, self._read_rows, self._renew, self._send):
+                    group.start_soon(self._keep_going, partial(work, poller))
         finally:
             with anyio.move_on_after(LEAVING, shield=True), suppress(StoreError):
                 await self._channel.beat(Replica(id=self._id, hears=False, open={}), lasting=timedelta())
                 await self._channel.send([json.dumps((_FORMAT, self._id, [(_LEAVE, "", 0.0, 0.0)]))])
 
+    async def _keep_going(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception:  # a background loop must not end the server: docs/decisions/0002
+                logger.exception("work shared with other replicas broke, goes on in %g s", BEAT_EVERY)
+                await anyio.sleep(BEAT_EVERY)
+
     async def _stay(self, poller: Poller) -> None:
         was_live = True
         while True:
             self._beat_now = anyio.Event()
-            with anyio.move_on_after(BEAT_EVERY):
+            await anyio.sleep(BEAT_REST)
+            with anyio.move_on_after(BEAT_EVERY - BEAT_REST):
                 await self._beat_now.wait()
             resharded = self.resharded
             try:
@@ -243,12 +253,17 @@ class Replicas(Peers):
             if kind == _HINT:
                 poller.hint(str(other), name, forwarded=True)
             elif kind in {_POLL, _CHANGED} and not isinstance(other, str):
-                poll = RemotePoll(began=now - delay - number, interval=other)
+                interval = min(max(0.0, other), LONGEST_INTERVAL)
+                poll = RemotePoll(began=now - delay - max(0.0, number), interval=interval)
                 self._note_poll(poller, name, poll, has_changed=kind == _CHANGED)
             elif kind == _REFRESH and poller.entry(name):
                 self._with_row(name, poller.note_remote_change)
             elif kind in {_WANT, _NOW} and self.is_mine(name):
-                self._with_row(name, partial(poller.poll_for_others, now=kind == _NOW))
+                poll_it = partial(poller.poll_for_others, now=kind == _NOW)
+                if known := poller.entry(name):
+                    poll_it(known[1].task)
+                else:
+                    self._with_row(name, poll_it)
 
     def _note_poll(self, poller: Poller, task_id: str, poll: RemotePoll, *, has_changed: bool) -> None:
         self._polls[task_id] = poll
@@ -268,8 +283,9 @@ class Replicas(Peers):
     # --- rows
 
     def _with_row(self, task_id: str, act: Callable[[Task], None]) -> None:
-        self._for_rows.setdefault(task_id, []).append(act)
-        self._rows_wanted.set()
+        if len(self._for_rows) < MOST_REMEMBERED:
+            self._for_rows.setdefault(task_id, []).append(act)
+            self._rows_wanted.set()
 
     async def _read_rows(self, _: Poller) -> None:
         while True:
@@ -280,7 +296,7 @@ class Replicas(Peers):
             for at in range(0, len(names), MOST_ROWS):
                 with suppress(StoreError):  # `_reconcile` finds what is missed
                     for task in await self._channel.read(names[at : at + MOST_ROWS]):
-                        for act in waiting[task.id]:
+                        for act in waiting.get(task.id, ()):
                             act(task)
 
     async def _reconcile(self, poller: Poller) -> None:

@@ -41,7 +41,7 @@ class Postgres:
     port: int
     known: dict[str, Any]  # Any: arguments of `subprocess`
     options: Sequence[str]
-    process: subprocess.Popen[bytes] | None = None
+    process: Any = None  # `subprocess.Popen`
 
     def start(self) -> None:
         """Start it, or start it again on its data, and wait until it can be used."""

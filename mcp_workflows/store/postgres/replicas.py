@@ -67,7 +67,8 @@ class PostgresChannel:
             async with await self._connections.alone(connection, lambda each: each.listen(self._name)) as payloads:
                 async for payload in payloads:
                     sent, _, text = payload.partition(" ")
-                    hear(float(sent), text)
+                    if sent.replace(".", "", 1).isdecimal():  # else another program's: any role may notify
+                        hear(float(sent), text)
         finally:
             connection.terminate()
 
