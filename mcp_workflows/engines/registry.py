@@ -104,10 +104,10 @@ class Engines:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         for opened in self._opened.values():
             opened.stop()
-        return await self._tasks.__aexit__(None, None, None)  # likewise
+        await self._tasks.__aexit__(None, None, None)  # likewise; on Trio it returns True
 
     # --- the adapters
 

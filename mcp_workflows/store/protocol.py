@@ -305,8 +305,8 @@ class StoredRows:
 class MovesAway(Protocol):
     """A store of one host, which another store may replace."""
 
-    def moving(self, place: str) -> AbstractContextManager[tuple[Iterator[StoredRows], bool]]:
-        """Yield all rows for the store at another place, and True if a copy that was killed goes on.
+    def moving(self, place: str) -> AbstractContextManager[tuple[Callable[[], Iterator[StoredRows]], bool]]:
+        """Yield a function that returns all rows, and True if a copy that was killed goes on; `place` is the new store.
 
         Nobody can write to this store from now on, and nobody can open it after the body; a body that fails undoes
         that. Do not enter the store.
@@ -336,8 +336,8 @@ class TakesOver(Protocol):
         """Where it is, without a password."""
         ...
 
-    async def take_over(self, parts: Iterable[StoredRows], *, resumed: bool) -> int:
-        """Store all these rows or none; return the number of tasks. Do not enter the store.
+    async def take_over(self, parts: Callable[[], Iterable[StoredRows]], *, resumed: bool) -> int:
+        """Store all these rows or none, perhaps at a second try; return the number of tasks. Do not enter the store.
 
         Raises:
             StoreUnusable: it has tasks already, and this does not go on with a copy that was killed.
@@ -409,7 +409,8 @@ def open_store(url: str, cipher: Cipher | None = None, **options: object) -> Sto
     found = entry_points(group=ENTRY_POINT_GROUP, name=scheme)
     if not found:
         here = ", ".join(sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})) or "none"
-        raise ConfigError(f"no store for {scheme or url!r} is installed (installed: {here}); e.g. sqlite:///tasks.db")
+        named = scheme or url.rpartition("@")[2]
+        raise ConfigError(f"no store for {named!r} is installed (installed: {here}); e.g. sqlite:///tasks.db")
     kind: type[Store] = next(iter(found)).load()
     make = cast("Callable[..., Store]", kind)
     if unknown := sorted(options.keys() - signature(kind).parameters.keys()):

@@ -12,7 +12,7 @@ import logging
 import secrets
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 LEASE: Final = timedelta(seconds=3)
 BEAT_EVERY: Final = 1.0  # seconds
+BEAT_REST: Final = 0.1  # at least, however many strangers send messages
 TRUST: Final = 2.0  # after its last heartbeat a replica polls no more, before others take over
 DEAF_AFTER: Final = 4.0  # without hearing any message: each replica also hears its own
 GATHER: Final = 0.02  # from one message to the next; what comes meanwhile is in one
@@ -169,7 +170,7 @@ class Replicas:
             return None
         return found if found[0] == _FORMAT else None
 
-    async def _send(self) -> None:
+    async def _send(self, _: Polling) -> None:
         while True:
             await self._posted.wait()
             self._posted = anyio.Event()
@@ -192,21 +193,28 @@ class Replicas:
         """Send heartbeats and messages, and act on those of others, until cancelled; then leave."""
         try:
             async with anyio.create_task_group() as group:
-                for work in (self._listen, self._reconcile, self._stay, self._read_rows, self._renew):
-                    group.start_soon(partial(work, poller))
-                group.start_soon(self._send)
+                for work in (self._listen, self._reconcile, self._stay, self._read_rows, self._renew, self._send):
+                    group.start_soon(self._keep_going, partial(work, poller))
         finally:
             with anyio.move_on_after(LEAVING, shield=True), suppress(StoreError):
                 await self._channel.beat(Replica(id=self._id, hears=False, open={}), lasting=timedelta())
                 await self._channel.send([self._sealed([(_LEAVE, "", 0.0, 0.0)])])
 
+    async def _keep_going(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception:  # a background loop must not end the server: docs/decisions/0002
+                logger.exception("work shared with other replicas broke, goes on in %g s", BEAT_EVERY)
+                await anyio.sleep(BEAT_EVERY)
+
     async def _stay(self, poller: Polling) -> None:
         was_live = True
         while True:
             self._beat_now = anyio.Event()
-            with anyio.move_on_after(BEAT_EVERY):
+            await anyio.sleep(BEAT_REST)
+            with anyio.move_on_after(BEAT_EVERY - BEAT_REST):
                 await self._beat_now.wait()
-                await anyio.sleep(GATHER)  # whoever sends much without being a member causes no more heartbeats
             resharded = self.resharded
             try:
                 await self._beat()
@@ -215,6 +223,8 @@ class Replicas:
                     logger.warning("this replica polls no executions until the store answers: %s", error)
                 was_live = False
                 continue
+            if not was_live:
+                logger.info("this replica polls executions again")
             was_live = True
             if resharded != self.resharded:
                 poller.reshard()
@@ -304,8 +314,9 @@ class Replicas:
     # --- rows
 
     def _with_row(self, task_id: str, act: Callable[[Task], None]) -> None:
-        self._for_rows.setdefault(task_id, []).append(act)
-        self._rows_wanted.set()
+        if len(self._for_rows) < MOST_REMEMBERED:
+            self._for_rows.setdefault(task_id, []).append(act)
+            self._rows_wanted.set()
 
     async def _read_rows(self, _: Polling) -> None:
         while True:
@@ -316,7 +327,7 @@ class Replicas:
             for at in range(0, len(names), MOST_ROWS):
                 with suppress(StoreError):  # `_reconcile` finds what is missed
                     for task in await self._channel.read(names[at : at + MOST_ROWS]):
-                        for act in waiting[task.id]:
+                        for act in waiting.get(task.id, ()):
                             act(task)
 
     async def _reconcile(self, poller: Polling) -> None:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -32,7 +32,7 @@ PASSWORD = "correct-horse"
 ACCESS = "local all guarded scram-sha-256\nlocal all all trust\nhost all all 127.0.0.1/32 trust\n"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Postgres:
     """A server that runs."""
 
@@ -40,6 +40,24 @@ class Postgres:
     folder: Path
     port: int
     known: dict[str, Any]  # Any: arguments of `subprocess`
+    options: Sequence[str]
+    process: Any = None  # `subprocess.Popen`
+
+    def start(self) -> None:
+        """Start it, or start it again on its data, and wait until it can be used."""
+        given = [part for option in self.options for part in ("-c", option)]
+        with (self.folder / "log").open("a") as log:
+            run = [self.programs / "postgres", "-D", self.folder / "data", "-k", self.folder, *given]
+            self.process = subprocess.Popen(run, stdout=log, stderr=log, **self.known)
+        ready = [self.programs / "pg_isready", "-q", "-h", self.folder, "-p", str(self.port)]
+        while subprocess.call(ready, **self.known):
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+
+    def stop(self) -> None:
+        """Stop it at once, as a crash does; it waits for no client, not even for one that has not logged in."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait()
 
     def url(self, schema: str, user: str = "postgres") -> str:
         """The URL of a store on its socket, in a schema of its own."""
@@ -58,6 +76,20 @@ class Postgres:
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    @contextmanager
+    def holding(self, statements: str) -> Generator[None]:
+        """Keep what these statements have locked, in an open transaction, within this context."""
+        psql = [self.programs / "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-p", str(self.port)]
+        with subprocess.Popen(
+            [*psql, "-U", "postgres"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **self.known
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"BEGIN; {statements}; SELECT 'held';\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "held\n"
+            yield
 
     @contextmanager
     def frozen(self) -> Generator[None]:
@@ -114,18 +146,12 @@ def postgres(*options: str, tcp: bool = False) -> Generator[Postgres]:
         subprocess.run(make, stdout=subprocess.DEVNULL, check=True, **known)
         (folder / "data" / "pg_hba.conf").write_text(ACCESS)
         wanted = (*OPTIONS, *options, f"listen_addresses={'127.0.0.1' if tcp else ''}", f"port={port}")
-        given = [part for option in wanted for part in ("-c", option)]
-        with (folder / "log").open("w") as log:
-            run = [found / "postgres", "-D", folder / "data", "-k", folder, *given]
-            process = subprocess.Popen(run, stdout=log, stderr=log, **known)
+        server = Postgres(found, folder, port, known, wanted)
+        server.start()
         try:
-            ready = [found / "pg_isready", "-q", "-h", folder, "-p", str(port)]
-            while subprocess.call(ready, **known):
-                assert process.poll() is None, (folder / "log").read_text()
-            yield Postgres(found, folder, port, known)
+            yield server
         finally:
-            process.send_signal(signal.SIGQUIT)  # it waits for no client, not even for one that has not logged in
-            process.wait()
+            server.stop()
 
 
 def _nobody() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ import anyio
 import pytest
 from anyio import CancelScope
 from anyio.abc import TaskGroup, TaskStatus
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from trio.lowlevel import current_clock
 from trio.testing import MockClock
 
@@ -30,7 +32,7 @@ from mcp_workflows.engines.polling.poller import Poller
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import LimitReached, StoreUnavailable
 from mcp_workflows.store.protocol import Replica
-from mcp_workflows.store.replicas import DEAF_AFTER, GATHER, RECONCILE_EVERY, TRUST, Replicas
+from mcp_workflows.store.replicas import BEAT_REST, DEAF_AFTER, GATHER, RECONCILE_EVERY, RENEW_EVERY, TRUST, Replicas
 from mcp_workflows.task import Task, mark_cancelled
 from mcp_workflows.testing import make_task
 
@@ -38,6 +40,19 @@ BEGIN = datetime(2026, 7, 28, 12, tzinfo=UTC)
 ENGINE = "engine"
 POLLS = 50.0
 TRIP = 0.005  # seconds of a message
+BROKEN = "broken"  # the id of a row that cannot be read
+SECRET = bytes(range(32))
+STRANGE = [
+    *("", "hello", "[]", '[2, "x", 1, []]', '[1, "x", 1, [["b", ""]]]', '[1, "x", 1, [["p", "t0", 1.0, null]]]'),
+    '[1, "x", 1e18, [["p", "t0", 1.0, 5.0], ["c", "t1", 1e300, 1.0]]]',
+    '[1, "x", 1, [["w", "nobody", 0, 0], ["n", "t\\u0000", 0, 0], ["h", "0", 0, "no engine"], ["z", "t0", 0, 0]]]',
+    f'[1, "x", 1, [["w", "{BROKEN}", 0, 0]]]',
+]
+
+
+def sealed(text: str) -> str:
+    """A message as a replica of another version may send it."""
+    return b64encode(bytes(12) + AESGCM(SECRET).encrypt(bytes(12), text.encode(), None)).decode()
 
 
 def now() -> float:
@@ -70,6 +85,10 @@ class Cluster:
     versions: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
     calls: list[tuple[float, str, str]] = field(default_factory=list[tuple[float, str, str]])
     batch_calls: int = 0
+    waits: bool = False
+    wait_calls: int = 0
+    open_waits: int = 0
+    beats: int = 0
     heard: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
     seen: dict[str, float] = field(default_factory=dict[str, float])
     members: dict[str, tuple[Replica, float]] = field(default_factory=dict[str, tuple[Replica, float]])
@@ -122,6 +141,7 @@ class Network:
 
     async def beat(self, replica: Replica, *, lasting: timedelta) -> tuple[Sequence[Replica], float]:
         """Note the heartbeat."""
+        self.cluster.beats += 1
         await anyio.sleep(TRIP)
         self._reach()
         self.cluster.members[replica.id] = replica, now() + lasting.total_seconds()
@@ -156,7 +176,9 @@ class Network:
         """Rows."""
         await anyio.sleep(TRIP)
         self._reach()
-        return [self.cluster.rows[name] for name in task_ids]
+        if BROKEN in task_ids:
+            raise RuntimeError(BROKEN)
+        return [self.cluster.rows[name] for name in task_ids if name in self.cluster.rows]
 
 
 class Engine(MemoryAdapter):
@@ -173,15 +195,43 @@ class Engine(MemoryAdapter):
         return {ref.handle: Execution(status=self._cluster.status(ref.handle)) for ref in refs}
 
 
+class TrioEngines(Engines):
+    """Engines whose waits can be cancelled on trio, too."""
+
+    async def wait(self, task: Task) -> None:
+        """Wait, without the translation of errors."""
+        adapter = self.adapters[task.engine]
+        assert isinstance(adapter, Waiter)
+        await adapter.wait(Ref(handle=task.handle or "", workflow=task.workflow))
+
+
+class Waiter(MemoryAdapter):
+    """An engine whose executions can be waited for."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(MemorySettings())
+        self._cluster = cluster
+
+    async def wait(self, ref: Ref) -> None:
+        """Wait for the end, or for a minute."""
+        self._cluster.wait_calls += 1
+        self._cluster.open_waits += 1
+        try:
+            await anyio.sleep(max(0.0, min(60.0, self._cluster.ends[int(ref.handle)] - now())))
+        finally:
+            self._cluster.open_waits -= 1
+
+
 @asynccontextmanager
 async def replica(cluster: Cluster, name: str, lost: float = 0.0) -> AsyncGenerator[Poller]:
     """A replica that has joined, until its body ends; then it leaves."""
     peers = Replicas(Network(cluster=cluster, name=name, lost=lost))
-    engine = Engine(cluster) if cluster.batches else MemoryAdapter(MemorySettings())
+    kind = Engine if cluster.batches else Waiter
+    engine = kind(cluster) if cluster.batches or cluster.waits else MemoryAdapter(MemorySettings())
     rates = PollingPolicy(polls_per_second=POLLS)
     poll = partial(cluster.poll, name)
-    async with Engines({ENGINE: engine}) as engines, Poller(poll, engines, rates, peers=peers) as poller:
-        await peers.join(bytes(range(32)))
+    async with TrioEngines({ENGINE: engine}) as engines, Poller(poll, engines, rates, peers=peers) as poller:
+        await peers.join(SECRET)
         async with anyio.create_task_group() as group:
             group.start_soon(peers.run, poller)
             await anyio.sleep(0.2)
@@ -225,8 +275,15 @@ async def served(cluster: Cluster, names: Sequence[str], lost: float = 0.0) -> A
 
 
 def run(body: Callable[[], Any]) -> None:
-    """Run on the clock that jumps."""
-    anyio.run(body, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+    """Run to the end on the clock that jumps."""
+    ended: list[bool] = []
+
+    async def whole() -> None:
+        await body()
+        ended.append(True)
+
+    anyio.run(whole, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+    assert ended, "something has cancelled it"
 
 
 def lived_through(cluster: Cluster, names: Sequence[str], seconds: float, lost: float = 0.0) -> None:
@@ -469,6 +526,80 @@ def test_caps_on_open_requests_count_on_all_replicas() -> None:
             group.cancel_scope.cancel()
 
     run(body)
+
+
+def test_messages_that_no_replica_of_this_version_sends_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(ends=[12.0] * 6)
+
+    async def body() -> None:
+        async with served(cluster, ["a", "b"]):
+            await anyio.sleep(3)
+            before = cluster.beats
+            for _ in range(400):
+                for hear in list(cluster.ears.values()):
+                    for text in STRANGE:
+                        hear(sealed(text))
+                await anyio.sleep(0.01)
+            assert cluster.beats - before <= 2 * 4 / BEAT_REST + 2
+            await anyio.sleep(20 - now())
+
+    run(body)
+    assert len(cluster.heard) == 6
+    assert max(cluster.heard.values()) <= 12 + 2, "the poll interval at that age is less than a second"
+    assert "RuntimeError: broken" in caplog.text
+
+
+def test_an_owner_waits_for_executions_only_as_long_as_another_replica_has_followers() -> None:
+    cluster = Cluster(ends=[*[12.0] * 20, *[math.inf] * 20], waits=True)
+
+    async def body() -> None:
+        tasks = [cluster.add(number) for number in range(40)]
+        async with replica(cluster, "a"), replica(cluster, "b") as other:
+            async with anyio.create_task_group() as group:
+                for task in tasks:
+                    group.start_soon(follow, cluster, "b", other, task)
+                await anyio.sleep(20)
+                assert len(cluster.heard) == 20
+                assert cluster.open_waits == 20
+                group.cancel_scope.cancel()
+            await anyio.sleep(0.1)
+            assert 0 < cluster.open_waits < 20, "those that the other replica waits for"
+            await anyio.sleep(PollingPolicy().wanted_for + RENEW_EVERY)
+            assert cluster.open_waits == 0
+            calls = cluster.wait_calls
+            await anyio.sleep(120)
+            assert cluster.wait_calls == calls <= 2 * len(tasks)
+
+    run(body)
+
+
+def test_clients_of_a_replica_that_hears_only_old_news_are_answered() -> None:
+    cluster = Cluster(ends=[math.inf] * 300)
+    answered: list[str] = []
+
+    async def body() -> None:
+        tasks = [cluster.add(number) for number in range(300)]
+        async with replica(cluster, "a"), replica(cluster, "b") as other:
+            await anyio.sleep(3)
+            hear = cluster.ears["b"]
+            cluster.ears["b"] = list[str]().append
+
+            async def ask(task: Task) -> None:
+                await other.poll(task)
+                answered.append(task.id)
+
+            async with anyio.create_task_group() as group:
+                for task in tasks:
+                    group.start_soon(ask, task)
+                await anyio.sleep(0.1)
+                for task in tasks:
+                    sent = now() + cluster.ahead
+                    hear(sealed(f'[1, "a", {sent}, [["p", "{task.id}", 1000.0, 5.0]]]'))
+                await anyio.sleep(30)
+                group.cancel_scope.cancel()
+
+    run(body)
+    assert len(answered) == 300
 
 
 async def enter(group: TaskGroup, context: Any) -> Any:

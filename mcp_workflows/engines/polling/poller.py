@@ -183,8 +183,12 @@ class Poller:
             _, entry = found
             entry.stale_at = anyio.current_time()
             self._poll_for_followers(entry)
-            if not entry.is_followed:
-                self._long_polls.drop(task_id)
+        self._drop_vain_wait(task_id)
+
+    def _drop_vain_wait(self, task_id: str) -> None:
+        found = self.entry(task_id)
+        if found is None or found[1].task.ended or not found[1].is_followed:
+            self._long_polls.drop(task_id)
 
     def hint(self, engine: str, handle: str, *, forwarded: bool = False) -> None:
         """Note a hint of the engine. A webhook, or a message of a queue, may reach another replica than the owner."""
@@ -248,7 +252,9 @@ class Poller:
                     schedule.follow(entry)
 
     def renew_interest(self) -> None:
-        """Ask the owners once more to poll the executions that have followers here."""
+        """Ask the owners once more to poll the executions that have followers here; forget what nobody asks for."""
+        for task_id in self._long_polls.task_ids:
+            self._drop_vain_wait(task_id)
         for task_id in self._following:
             if not self._peers.is_mine(task_id):
                 self._peers.want(task_id)

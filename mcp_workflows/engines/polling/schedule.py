@@ -342,14 +342,15 @@ class PollSchedule:
             self.expect(entry, now + self.policy.owner_grace)
 
     def note_remote(self, entry: CacheEntry, began: float, interval: float) -> None:
-        """Schedule the next poll after one of another replica."""
+        """Schedule the next poll after one of another replica; one that was known leaves waiting clients their poll."""
+        is_news = began > entry.began
         entry.note_remote(began)
         self.suspects.resolve(entry)
-        due = FOREVER
         if entry.is_followed and not entry.task.ended:
             without = self._without_owner(entry, anyio.current_time(), interval)
-            due = self._next(entry) if self.is_mine(entry) else without
-        self.set_due(entry, due)
+            self.set_due(entry, self._next(entry) if self.is_mine(entry) else without)
+        elif is_news:
+            self.set_due(entry, FOREVER)
 
     def _without_owner(self, entry: CacheEntry, now: float, interval: float = 0.0) -> float:
         """Return when this process polls an entry of another replica, if it hears nothing of it."""

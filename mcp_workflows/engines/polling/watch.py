@@ -7,7 +7,7 @@ An engine may report changes of all its executions (`Hints`), or return from a c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -118,6 +118,11 @@ class LongPolls:
         self._open = 0
         self._waits: dict[str, _Wait] = {}
         self._queue: dict[str, _Wait] = {}  # those without a slot, in the order they came
+
+    @property
+    def task_ids(self) -> Sequence[str]:
+        """The executions that are waited for."""
+        return list(self._waits)
 
     def add(self, group: TaskGroup, task: Task) -> None:
         """Wait for the task now, or when a slot is free."""

@@ -86,6 +86,11 @@ LEASE: Final = f"""
     WHERE kept.holder = excluded.holder OR kept.until <= clock_timestamp() OR ($3::interval > interval '0'
     AND kept.until > excluded.until + interval '{CLOCKS_DIFFER.total_seconds()} seconds') RETURNING 1
 """
+_COPIED: Final[Mapping[str, str]] = {
+    "tasks": "(id) DO NOTHING",
+    "notes": "(space, key) DO NOTHING",
+    "secrets": "(name) DO UPDATE SET value = excluded.value",
+}
 _IN_USE: Final = "SELECT EXISTS (SELECT FROM @tasks) OR EXISTS (SELECT FROM @notes)"
 _FORGET: Final = """
     DELETE FROM @tasks WHERE id IN (
@@ -301,20 +306,23 @@ class Change:
         return is_done, after
 
 
-async def take_over(connection: PostgresConnection, parts: Iterable[StoredRows], *, resumed: bool) -> int:
-    """Store rows of another store, all or none; return the number of tasks.
+async def refuse_used(connection: PostgresConnection) -> None:
+    """Check that no server has used the store.
 
     Raises:
-        StoreUnusable: there are rows already, and this does not go on with a copy that was killed.
+        StoreUnusable: one has.
     """
+    if (await connection.fetch(_IN_USE))[0][0]:
+        raise StoreUnusable("the store to copy to has tasks or notes already: name another schema, ?schema=NAME")
+
+
+async def take_over(connection: PostgresConnection, parts: Iterable[StoredRows]) -> int:
+    """Store rows of another store that are not there yet, all or none; return the number of tasks."""
     tasks = 0
     async with connection.transaction():
-        if not resumed and (await connection.fetch(_IN_USE))[0][0]:
-            raise StoreUnusable("the store to copy to has tasks or notes already: name another schema, ?schema=NAME")
         for part in parts:
             names, given = ", ".join(part.columns), ", ".join(f"${at}" for at, _ in enumerate(part.columns, 1))
-            kept = "(name) DO UPDATE SET value = excluded.value" if part.table == "secrets" else "DO NOTHING"
-            query = f"INSERT INTO @{part.table} ({names}) VALUES ({given}) ON CONFLICT {kept}"  # ours
+            query = f"INSERT INTO @{part.table} ({names}) VALUES ({given}) ON CONFLICT {_COPIED[part.table]}"  # ours
             await connection.many(query, part.rows)
             tasks += len(part.rows) if part.table == "tasks" else 0
     return tasks

@@ -99,12 +99,17 @@ class PostgresStore(Store):
         """Server, database and schema."""
         return f"postgresql://{self._database.shown}?schema={self._database.schema}"
 
-    async def take_over(self, parts: Iterable[StoredRows], *, resumed: bool) -> int:
+    async def take_over(self, parts: Callable[[], Iterable[StoredRows]], *, resumed: bool) -> int:
         """Store all rows of another store in one transaction; see `TakesOver`."""
+        goes_on = resumed
 
         async def copy(connection: PostgresConnection) -> int:
+            nonlocal goes_on
             await migrate(connection, self._database.schema, allowed=self._may_migrate)
-            return await queries.take_over(connection, parts, resumed=resumed)
+            if not goes_on:
+                await queries.refuse_used(connection)
+            goes_on = True  # a lost connection may have committed the copy
+            return await queries.take_over(connection, parts())
 
         try:
             return await self._connections.open(copy, within=COPYING)

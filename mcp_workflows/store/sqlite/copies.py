@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,10 +47,10 @@ def refuse_moved(connection: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def moving(path: Path, place: str) -> Generator[tuple[Iterator[StoredRows], bool]]:
-    """Yield all rows for a store at another place, and True if this goes on with a copy that was killed.
+def moving(path: Path, place: str) -> Generator[tuple[Callable[[], Iterator[StoredRows]], bool]]:
+    """Yield a function that returns all rows, and True if this goes on with a copy that was killed.
 
-    From now on no process can write to this one. If the body fails, that is undone.
+    `place` is the new store. From now on no process can write to this one. If the body fails, that is undone.
 
     Raises:
         StoreUnusable: it was moved already, or is not ours.
@@ -63,7 +64,7 @@ def moving(path: Path, place: str) -> Generator[tuple[Iterator[StoredRows], bool
         elif connection.execute("SELECT place, is_over FROM moved").fetchone() != (place, 0):
             refuse_moved(connection)
         try:
-            yield _rows(connection), resumed
+            yield partial(_rows, connection), resumed
         except BaseException:
             if not resumed:
                 _lift(connection)

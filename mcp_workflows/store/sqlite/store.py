@@ -150,8 +150,8 @@ class SQLiteStore(Store):
         return self
 
     @contextmanager
-    def moving(self, place: str) -> Generator[tuple[Iterator[StoredRows], bool]]:
-        """Yield all rows for the store that replaces this one; see `MovesAway`."""
+    def moving(self, place: str) -> Generator[tuple[Callable[[], Iterator[StoredRows]], bool]]:
+        """Yield a function that returns all rows; see `MovesAway`."""
         with self._on_disk() as path, copies.moving(path, place) as found:
             yield found
 
@@ -392,7 +392,10 @@ class SQLiteStore(Store):
     async def check(self) -> None:
         """Check that the file is still in its place, not moved and not known to be damaged; write one page of it."""
         await self._write(rewrite_version)
-        await self._do(refuse_moved)
+        try:
+            await self._do(refuse_moved)
+        except StoreUnusable as error:
+            raise StoreUnavailable(str(error)) from None
         await self._do(lambda connection: connection.execute(TRY))
 
     async def check_integrity(self) -> None:
