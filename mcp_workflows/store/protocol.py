@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -309,7 +309,7 @@ class StoredRows:
 class MovesAway(Protocol):
     """A store of one host, which another store may replace."""
 
-    def moving(self, place: str) -> AbstractContextManager[tuple[Iterator[StoredRows], bool]]:
+    def moving(self, place: str) -> AbstractContextManager[tuple[Iterable[StoredRows], bool]]:
         """Yield all rows for the store at another place, and True if a copy that was killed goes on.
 
         Nobody can write to this store from now on, and nobody can open it after the body; a body that fails undoes

@@ -39,6 +39,7 @@ _LIBPQ: Final = frozenset(
 )
 _DENIED: Final = (StoreUnusable, "rejects the user or the password")
 _READ_ONLY: Final = (StoreUnavailable, "can only be read: it is a standby, or set to read-only")
+_CONTENDED: Final = (StoreUnavailable, "has others that write the same all the time; try again")
 _TROUBLE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "28000": _DENIED,
     "28P01": _DENIED,
@@ -47,6 +48,8 @@ _TROUBLE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "42501": (StoreUnusable, "denies its user a right: grant CREATE on the database, or all rights on the schema"),
     "42P01": (StoreUnavailable, "has lost a table"),
     "25006": _READ_ONLY,
+    "40001": _CONTENDED,
+    "40P01": _CONTENDED,
     "53100": (StoreUnavailable, "has no room left on its disk"),
     "53300": (StoreUnavailable, "has no free connection (max_connections)"),
     "54000": (StoreUnavailable, "cannot keep a text as long as this"),
@@ -69,8 +72,8 @@ class _Native(Protocol):
     async def execute(self, query: str, *values: object) -> str: ...
     async def executemany(self, query: str, values: Sequence[Sequence[object]]) -> None: ...
     async def fetch(self, query: str, *values: object) -> Sequence[Row]: ...
-    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None: ...
-    def add_termination_listener(self, callback: Callable[..., None]) -> None: ...
+    async def add_listener(self, channel: str, callback: Callable[[object, int, str, str], None]) -> None: ...
+    def add_termination_listener(self, callback: Callable[[object], None]) -> None: ...
     def is_closed(self) -> bool: ...
     def is_in_transaction(self) -> bool: ...
     def terminate(self) -> None: ...
@@ -148,7 +151,7 @@ class PostgresConnection:
     @asynccontextmanager
     async def transaction(self, first: str = "") -> AsyncGenerator[None]:
         """Run a transaction; `first` is sent together with BEGIN."""
-        await self.script(f"BEGIN; {first}")
+        await self.script(f"BEGIN ISOLATION LEVEL READ COMMITTED; {first}")  # a role may have another default
         try:
             yield
         except Exception:
@@ -202,6 +205,7 @@ class Connections:
         self._idle: list[PostgresConnection] = []
         self._turns = anyio.Semaphore(MOST_CONNECTIONS)
         self.is_open = False
+        self.lacks_room = False  # the server's disk was full at the last write that needs more of it
         native = (self._asyncpg.PostgresError, self._asyncpg.InterfaceError, self._asyncpg.InternalClientError)
         self._failures: tuple[type[Exception], ...] = (OSError, *native)
 
@@ -232,7 +236,9 @@ class Connections:
                 await self._idle.pop().close()
 
     async def run(self, step: Step[T]) -> T:
-        """Do one step; once more if its connection was lost, so it must find out what it has done already.
+        """Do one step; again if its connection was lost, so it must find out what it has done already.
+
+        It is repeated once for a lost connection, and for some seconds while other writers get in the way.
 
         Raises:
             StoreUnavailable: it could not be done, or its outcome is unknown.
@@ -270,15 +276,18 @@ class Connections:
             raise self._translated(error, opening=False) from error
 
     async def _while_lost(self, step: Step[T], seconds: float) -> T:
-        try:
-            return await self._turn(step, seconds)
-        except self._failures as error:
-            is_lost = self._is_lost(error)
-            if is_lost or isinstance(error, TimeoutError):
-                self._drop_idle()  # the same has probably happened to them
-            if not is_lost and getattr(error, "sqlstate", None) not in _AGAIN:
-                raise
-        return await self._turn(step, seconds)
+        until, was_lost = anyio.current_time() + seconds, False
+        while True:
+            try:
+                return await self._turn(step, seconds)
+            except self._failures as error:
+                is_lost = self._is_lost(error)
+                if is_lost or isinstance(error, TimeoutError):
+                    self._drop_idle()  # the same has probably happened to them
+                may_repeat = getattr(error, "sqlstate", None) in _AGAIN and anyio.current_time() < until
+                if not may_repeat and (was_lost or not is_lost):
+                    raise
+                was_lost |= is_lost
 
     def _is_lost(self, error: Exception) -> bool:
         if isinstance(error, self._asyncpg.PostgresError):
@@ -312,6 +321,7 @@ class Connections:
             return done
         except self._failures as error:
             is_whole = isinstance(error, self._asyncpg.PostgresError) and not self._is_lost(error)
+            self.lacks_room |= getattr(error, "sqlstate", None) == "53100"
             raise
         except Exception:  # of the step's own: a cap, the function of a change
             is_whole = True

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +47,7 @@ def refuse_moved(connection: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def moving(path: Path, place: str) -> Generator[tuple[Iterator[StoredRows], bool]]:
+def moving(path: Path, place: str) -> Generator[tuple[Iterable[StoredRows], bool]]:
     """Yield all rows for a store at another place, and True if this goes on with a copy that was killed.
 
     From now on no process can write to this one. If the body fails, that is undone.
@@ -63,7 +64,7 @@ def moving(path: Path, place: str) -> Generator[tuple[Iterator[StoredRows], bool
         elif connection.execute("SELECT place, is_over FROM moved").fetchone() != (place, 0):
             refuse_moved(connection)
         try:
-            yield _rows(connection), resumed
+            yield _AllRows(connection), resumed
         except BaseException:
             if not resumed:
                 _lift(connection)
@@ -93,12 +94,18 @@ def _triggers() -> Iterator[tuple[str, str, str]]:
     return ((f"moved_{table}_{write}", table, write) for table in _FENCED for write in _WRITES)
 
 
-def _rows(connection: sqlite3.Connection) -> Iterator[StoredRows]:
-    for table, columns in TABLES.items():
-        cursor = connection.execute(f"SELECT {', '.join(columns)} FROM {table}")  # noqa: S608  # constants
-        while page := cursor.fetchmany(_PAGE):
-            rows = [tuple(map(_portable, columns, row)) for row in page]
-            yield StoredRows(table=table, columns=columns, rows=rows)
+@dataclass(frozen=True, slots=True)
+class _AllRows:
+    """All rows, from the first one again in each loop: a copy that lost its connection starts over."""
+
+    connection: sqlite3.Connection
+
+    def __iter__(self) -> Iterator[StoredRows]:
+        for table, columns in TABLES.items():
+            cursor = self.connection.execute(f"SELECT {', '.join(columns)} FROM {table}")  # noqa: S608  # constants
+            while page := cursor.fetchmany(_PAGE):
+                rows = [tuple(map(_portable, columns, row)) for row in page]
+                yield StoredRows(table=table, columns=columns, rows=rows)
 
 
 def _portable(column: str, value: Any) -> Any:  # Any: text, a number or bytes

@@ -12,7 +12,7 @@ import logging
 import random
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -149,7 +149,7 @@ class SQLiteStore(Store):
         return self
 
     @contextmanager
-    def moving(self, place: str) -> Generator[tuple[Iterator[StoredRows], bool]]:
+    def moving(self, place: str) -> Generator[tuple[Iterable[StoredRows], bool]]:
         """Yield all rows for the store that replaces this one; see `MovesAway`."""
         with self._on_disk() as path, copies.moving(path, place) as found:
             yield found
