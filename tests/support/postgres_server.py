@@ -29,7 +29,7 @@ from tests.support.child_processes import free_port
 OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=64MB", "max_connections=200", "jit=off")
 NO_TCP = 5432  # the number names the socket only: the folder is private, so servers never collide
 PASSWORD = "correct-horse"
-ACCESS = """local all guarded scram-sha-256
+ACCESS = """local all +guarded scram-sha-256
 local all,replication all trust
 host all all 127.0.0.1/32 trust
 """
@@ -128,7 +128,18 @@ def postgres(
             "env": {"PATH": os.defpath, "HOME": name, "LC_ALL": "C.UTF-8"},
             **user,
         }
-        make = [found / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"]
+        make: list[str | Path] = [
+            found / "initdb",
+            "-D",
+            folder / "data",
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "-N",
+        ]
         if primary:
             source = ["-h", primary.folder, "-p", str(primary.port), "-U", "postgres", "-R", "-N", "-c", "fast"]
             make = [found / "pg_basebackup", "-D", folder / "data", *source]
