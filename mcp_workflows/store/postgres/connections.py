@@ -37,12 +37,11 @@ _LIBPQ: Final = frozenset(
     | {"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslnegotiation", "sslpassword"}
     | {"ssl_min_protocol_version", "ssl_max_protocol_version"}
 )
-_DENIED: Final = (StoreUnusable, "rejects the user or the password")
 _READ_ONLY: Final = (StoreUnavailable, "can only be read: it is a standby, or set to read-only")
 _CONTENDED: Final = (StoreUnavailable, "has others that write the same all the time; try again")
 _TROUBLE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
-    "28000": _DENIED,
-    "28P01": _DENIED,
+    "28000": (StoreUnusable, "rejects the user or the password, or a connection like this (TLS, pg_hba.conf)"),
+    "28P01": (StoreUnusable, "rejects the user or the password"),
     "3D000": (StoreUnusable, "cannot be opened: there is no such database"),
     "3F000": (StoreUnavailable, "has lost its schema"),
     "42501": (StoreUnusable, "denies its user a right: grant CREATE on the database, or all rights on the schema"),
@@ -342,6 +341,8 @@ class Connections:
                 **({"password": self._ask_password} if self._password else {}),
             )
         except ValueError as error:  # asyncpg's message may quote the URL
+            if isinstance(error, OSError):  # the server's certificate is not trusted
+                raise
             raise StoreUnusable(f"the store's URL or its TLS files cannot be used ({type(error).__name__})") from None
         return PostgresConnection(native, self._database.schema)
 
