@@ -11,9 +11,9 @@ import json
 import logging
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from hashlib import blake2b
 from typing import Final, TypeAlias
@@ -27,7 +27,8 @@ from mcp_workflows.engines.polling.peers import Peers, RemotePoll
 from mcp_workflows.engines.polling.poller import Poller
 from mcp_workflows.errors import StoreError
 from mcp_workflows.store.protocol import LONGEST_MESSAGE, Replica, ReplicaChannel
-from mcp_workflows.task import Task
+from mcp_workflows.task import CLOCKS_DIFFER, Task
+from mcp_workflows.units import utc_now
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +54,14 @@ _MESSAGE: Final = TypeAdapter(tuple[int, str, list[Line]])
 class Replicas(Peers):
     """This process among the replicas. `run` it beside the poller."""
 
-    def __init__(self, channel: ReplicaChannel, limits: RateLimits | None = None) -> None:
-        """`limits` count open requests and sessions on all replicas."""
+    def __init__(
+        self, channel: ReplicaChannel, limits: RateLimits | None = None, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        """`limits` count open requests and sessions on all replicas. `clock` is that of this machine."""
         self._channel = channel
         self._limits = limits
+        self._machine_clock = clock
+        self._correction = timedelta()
         self._id = secrets.token_hex(6)
         self._owners: Sequence[str] = (self._id,)  # those that messages reach
         self._is_owner: dict[str, bool] = {}
@@ -72,6 +77,10 @@ class Replicas(Peers):
         self._posted = anyio.Event()
         self._for_rows: dict[str, list[Callable[[Task], None]]] = {}
         self._rows_wanted = anyio.Event()
+
+    def clock(self) -> datetime:
+        """Return the time: that of this machine, or of PostgreSQL if the machine's is wrong by more than a minute."""
+        return self._machine_clock() + self._correction
 
     @property
     def is_live(self) -> bool:
@@ -183,10 +192,11 @@ class Replicas(Peers):
 
     async def _beat(self) -> None:
         began = anyio.current_time()
-        here = self._limits.open_here() if self._limits else {}
+        here: Mapping[str, int] = self._limits.open_here() if self._limits else {}
         others, clock = await self._channel.beat(Replica(id=self._id, hears=self._hears, open=here), lasting=LEASE)
         self._trusted_until = began + TRUST
         self._server_ahead = clock - (began + anyio.current_time()) / 2
+        self._correct_clock(timedelta(seconds=clock - self._machine_clock().timestamp()))
         if self._limits:
             self._limits.open_elsewhere = sum((Counter(each.open) for each in others), Counter[str]())
         self._others, self.replicas = frozenset(each.id for each in others), len(others) + 1
@@ -197,6 +207,18 @@ class Replicas(Peers):
             self._owners, self.resharded = owners, self.resharded + 1
             self._is_owner.clear()
         self._post(_BEAT, "")
+
+    def _correct_clock(self, behind: timedelta) -> None:
+        was_right, is_right = not self._correction, abs(behind) <= CLOCKS_DIFFER
+        self._correction = timedelta() if is_right else behind
+        if was_right and not is_right:
+            logger.warning(
+                "the clock of this machine is %s %s PostgreSQL's, which is used until they agree",
+                timedelta(seconds=round(abs(behind).total_seconds())),
+                "behind" if behind > timedelta() else "ahead of",
+            )
+        elif is_right and not was_right:
+            logger.info("the clock of this machine agrees with PostgreSQL's again")
 
     def _check_hearing(self) -> None:
         """Connect anew if nothing was heard for a while, and poll all executions until something is."""

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ from mcp_workflows.store.sqlite import copies
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task, accept
 from mcp_workflows.tasks import replicas
+from mcp_workflows.tasks.executions import Executions
+from mcp_workflows.tasks.maintenance import uptime
 from mcp_workflows.tasks.replicas import Replicas
 from mcp_workflows.testing import make_task
 from mcp_workflows.testing.tasks import NOON
@@ -369,6 +372,61 @@ async def test_a_replica_whose_listener_is_half_open_connects_anew(
             await said("LISTEN hears PostgreSQL again")
             assert member.is_live
             group.cancel_scope.cancel()
+
+
+# --- a clock that is wrong
+
+
+class WrongClock:
+    """A machine's clock that is off by an hour."""
+
+    def __init__(self, off: timedelta) -> None:
+        self.off = off
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.off
+
+
+@asynccontextmanager
+async def replica(url: str, clock: WrongClock) -> AsyncGenerator[Executions]:
+    """A replica on a machine with this clock."""
+    async with (
+        PostgresStore(url) as store,
+        Engines({}) as engines,
+        Executions(store=store, engines=engines, clock=clock, steady=uptime) as executions,
+    ):
+        yield executions
+
+
+@pytest.mark.parametrize("off", [timedelta(hours=1), timedelta(hours=-1)], ids=["ahead", "behind"])
+async def test_a_replica_whose_clock_is_off_by_an_hour_goes_by_that_of_the_server(
+    url: str, off: timedelta, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    minute = timedelta(minutes=1)
+    for pace in ("STEPS_EVERY", "CLOCK_EVERY", "RECOVER_EVERY", "KEEP_EVERY", "DELETE_EVERY"):
+        monkeypatch.setattr(f"mcp_workflows.tasks.maintenance.{pace}", 0.01)
+
+    async def until(condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(60):
+            while not condition():
+                await anyio.sleep(0.02)
+
+    wrong = WrongClock(off)
+    async with replica(url, wrong) as it, open_store(url) as store:
+        kept = await store.create(make_task(expires=datetime.now(UTC) + 30 * minute))
+        gone = await store.create(make_task(expires=datetime.now(UTC) - 30 * minute))
+        with anyio.fail_after(60):
+            while gone.id in {row.id for row in await store.list_all()}:
+                await anyio.sleep(0.02)
+        assert await store.list_all() == [kept]
+        async with replica(url, WrongClock(timedelta())) as right:
+            await until(lambda: it.replicas.replicas == right.replicas.replicas == 2)
+            assert abs(it.clock() - right.clock()) < minute
+        wrong.off = timedelta()
+        await until(lambda: "agrees with PostgreSQL's again" in caplog.text)
+        assert abs(it.clock() - datetime.now(UTC)) < minute
+    assert f"is 1:00:00 {'ahead of' if off > timedelta() else 'behind'} PostgreSQL's" in caplog.text
 
 
 # --- served
