@@ -14,7 +14,7 @@ from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import blake2b
 from typing import Final, Protocol, TypeAlias
@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 from mcp_workflows.adapter.replicas import note_live
 from mcp_workflows.errors import StoreError
 from mcp_workflows.store.protocol import LONGEST_MESSAGE, Replica, ReplicaChannel
-from mcp_workflows.task import Task
+from mcp_workflows.task import CLOCKS_DIFFER, Task
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,10 @@ _NONCE: Final = 12  # bytes
 _BEAT, _LEAVE, _POLL, _CHANGED, _REFRESH, _WANT, _NOW, _HINT = "blpcrwnh"
 Line: TypeAlias = tuple[str, str, float, str | float]  # kind, task id, and for a poll its age and interval in seconds
 _MESSAGE: Final = TypeAdapter(tuple[int, str, float, list[Line]])  # format, sender, the server's time, lines
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 class Polling(Protocol):
@@ -78,12 +82,16 @@ class OpenCounts(Protocol):
 class Replicas:
     """This process among the replicas: the `Peers` of the poller. `run` it beside that."""
 
-    def __init__(self, channel: ReplicaChannel, limits: OpenCounts | None = None) -> None:
-        """`limits` count open requests and sessions on all replicas."""
+    def __init__(
+        self, channel: ReplicaChannel, limits: OpenCounts | None = None, clock: Callable[[], datetime] = _now
+    ) -> None:
+        """`limits` count open requests and sessions on all replicas. `clock` is that of this machine."""
         self.replicas = 1
         self.resharded = 0
         self._channel = channel
         self._limits = limits
+        self._machine_clock = clock
+        self._correction = timedelta()
         self._id = secrets.token_hex(6)
         self._cipher = AESGCM(bytes(32))  # until `join`
         self._owners: Sequence[str] = (self._id,)  # those that messages reach
@@ -100,6 +108,10 @@ class Replicas:
         self._posted = anyio.Event()
         self._for_rows: dict[str, list[Callable[[Task], None]]] = {}
         self._rows_wanted = anyio.Event()
+
+    def clock(self) -> datetime:
+        """Return the time: that of this machine, or of PostgreSQL if the machine's is wrong by more than a minute."""
+        return self._machine_clock() + self._correction
 
     def is_mine(self, task_id: str) -> bool:
         """True if this process polls the execution in the background; all of them, if it cannot hear the others."""
@@ -236,6 +248,7 @@ class Replicas:
         others, clock = await self._channel.beat(Replica(id=self._id, hears=self._hears, open=here), lasting=LEASE)
         self.live_until = began + TRUST
         self._server_ahead = clock - (began + anyio.current_time()) / 2
+        self._correct_clock(timedelta(seconds=clock - self._machine_clock().timestamp()))
         if self._limits:
             self._limits.open_elsewhere = sum((Counter(each.open) for each in others), Counter[str]())
         self._others, self.replicas = frozenset(each.id for each in others), len(others) + 1
@@ -246,6 +259,18 @@ class Replicas:
             self._owners, self.resharded = owners, self.resharded + 1
             self._is_owner.clear()
         self._post(_BEAT, "")
+
+    def _correct_clock(self, behind: timedelta) -> None:
+        was_right, is_right = not self._correction, abs(behind) <= CLOCKS_DIFFER
+        self._correction = timedelta() if is_right else behind
+        if was_right and not is_right:
+            logger.warning(
+                "the clock of this machine is %s %s PostgreSQL's, which is used until they agree",
+                timedelta(seconds=round(abs(behind).total_seconds())),
+                "behind" if behind > timedelta() else "ahead of",
+            )
+        elif is_right and not was_right:
+            logger.info("the clock of this machine agrees with PostgreSQL's again")
 
     def _check_hearing(self) -> None:
         """Connect anew if nothing was heard for a while, and poll all executions until something is."""

@@ -124,17 +124,17 @@ class Executions:
 
         `meters` count the open requests and sessions of callers; replicas tell each other of them.
         """
-        self.clock = clock
+        steady = steady or (uptime if clock is utc_now else lambda: clock().timestamp())
+        self.replicas = Replicas(store.channel, meters, clock) if isinstance(store, ConnectsReplicas) else ALONE
+        self.clock = clock = self.replicas.clock if isinstance(self.replicas, Replicas) else clock
         self.read_timeout = READ_TIMEOUT
         self.adoption = Adoption(store, engines, clock)
         self._store = store
         self._engines = engines
         self._audit = audit
         self._max_kept_result = limits.max_kept_result
-        steady = steady or (uptime if clock is utc_now else lambda: clock().timestamp())
         self._clock_check = ClockCheck(clock, steady)
         self._creation = TaskCreation(store, engines, clock, self._clock_check.is_steady)
-        self.replicas = Replicas(store.channel, meters) if isinstance(store, ConnectsReplicas) else ALONE
         self._poller = Poller(self._poll, engines, polling, peers=self.replicas)
         self._maintenance = Maintenance(
             store=store,
@@ -163,6 +163,7 @@ class Executions:
             stack.callback(group.cancel_scope.cancel)
             if isinstance(self.replicas, Replicas):
                 await self.replicas.join(await self._store.secret(_REPLICAS))
+                self._clock_check.trust()
                 group.start_soon(self.replicas.run, self._poller)
             group.start_soon(self._maintenance.run)
             group.start_soon(self.repeated_calls.run)

@@ -243,6 +243,10 @@ class ClockCheck:
         self._believed = self.ahead()
         self._jump: _Jump | None = None
 
+    def trust(self) -> None:
+        """Believe the clock as it is now: it was corrected before anything relied on it."""
+        self._believed = self.ahead()
+
     def ahead(self) -> float:
         """Return the seconds from the uptime to the wall clock."""
         return self._clock().timestamp() - self._uptime()

@@ -397,6 +397,28 @@ async def test_one_flush_serves_all_who_wait_for_one(slow_disk: Postgres) -> Non
     assert together < alone * 0.6
 
 
+async def test_changes_do_not_wait_for_each_other_while_replicas_send_messages(slow_disk: Postgres) -> None:
+    url = slow_disk.url(new_schema())
+    async with PostgresStore(url) as store, PostgresStore(url) as other:
+        rows = [await store.create(make_task()) for _ in range(6)]
+
+        async def change(number: int) -> None:
+            row = rows[number % len(rows)]
+            assert await store.change(row.id, row.owner, lambda task: accept(task, [str(len(task.answered))], NOON))
+
+        async def send() -> None:
+            while True:
+                await other.channel.send(["text"])
+                await anyio.sleep(0.02)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            one_by_one = await seconds(change, at_once=1)
+            together = await seconds(change)
+            assert together < one_by_one * 0.6, "a NOTIFY in the transaction of a change has them flush one by one"
+            group.cancel_scope.cancel()
+
+
 # --- searches
 
 

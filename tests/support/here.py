@@ -41,12 +41,12 @@ class Scene:
             return list(await store.list_all(TaskFilter(live_only=False)))
 
 
-def scene(folder: Path, tools: str, server: str = "") -> Scene:
+def scene(folder: Path, tools: str, server: str = "", store: str = "sqlite:///tasks.db") -> Scene:
     """These tools (YAML) of the engine `here`."""
     path = folder / "workflows.yaml"
     name = f"{folder.parent.name}-{folder.name}"
     engine = f"engines: {{here: {{adapter: memory, name: {name}}}}}"
-    path.write_text(f"server: {{{server}}}\nstore: sqlite:///tasks.db\n{engine}\ntools:\n{tools}")
+    path.write_text(f"server: {{{server}}}\nstore: {store}\n{engine}\ntools:\n{tools}")
     config = load_config(path, {})
     return Scene(config=config, sidecar=build(config), engine=MemoryAdapter(MemorySettings(name=name)))
 

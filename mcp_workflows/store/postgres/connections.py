@@ -37,16 +37,18 @@ _LIBPQ: Final = frozenset(
     | {"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslnegotiation", "sslpassword"}
     | {"ssl_min_protocol_version", "ssl_max_protocol_version"}
 )
-_DENIED: Final = (StoreUnusable, "rejects the user or the password")
 _READ_ONLY: Final = (StoreUnavailable, "can only be read: it is a standby, or set to read-only")
+_CONTENDED: Final = (StoreUnavailable, "has others that write the same all the time; try again")
 _TROUBLE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
-    "28000": _DENIED,
-    "28P01": _DENIED,
+    "28000": (StoreUnusable, "rejects the user or the password, or a connection like this (TLS, pg_hba.conf)"),
+    "28P01": (StoreUnusable, "rejects the user or the password"),
     "3D000": (StoreUnusable, "cannot be opened: there is no such database"),
     "3F000": (StoreUnavailable, "has lost its schema"),
     "42501": (StoreUnusable, "denies its user a right: grant CREATE on the database, or all rights on the schema"),
     "42P01": (StoreUnavailable, "has lost a table"),
     "25006": _READ_ONLY,
+    "40001": _CONTENDED,
+    "40P01": _CONTENDED,
     "53100": (StoreUnavailable, "has no room left on its disk"),
     "53300": (StoreUnavailable, "has no free connection (max_connections)"),
     "54000": (StoreUnavailable, "cannot keep a text as long as this"),
@@ -148,7 +150,7 @@ class PostgresConnection:
     @asynccontextmanager
     async def transaction(self, first: str = "", *, then: str = "") -> AsyncGenerator[None]:
         """Run a transaction; `first` is sent together with BEGIN, and `then`, which follows it, with COMMIT."""
-        await self.script(f"BEGIN; {first}")
+        await self.script(f"BEGIN ISOLATION LEVEL READ COMMITTED; {first}")  # a role may have another default
         try:
             yield
         except Exception:
@@ -206,6 +208,7 @@ class Connections:
         self._idle: list[PostgresConnection] = []
         self._turns = anyio.Semaphore(MOST_CONNECTIONS)
         self.is_open = False
+        self.lacks_room = False  # the server's disk was full at the last write that needs more of it
         native = (self._asyncpg.PostgresError, self._asyncpg.InterfaceError, self._asyncpg.InternalClientError)
         self._failures: tuple[type[Exception], ...] = (OSError, *native)
 
@@ -236,7 +239,9 @@ class Connections:
                 await self._idle.pop().close()
 
     async def run(self, step: Step[T]) -> T:
-        """Do one step; once more if its connection was lost, so it must find out what it has done already.
+        """Do one step; again if its connection was lost, so it must find out what it has done already.
+
+        It is repeated once for a lost connection, and for some seconds while other writers get in the way.
 
         Raises:
             StoreUnavailable: it could not be done, or its outcome is unknown.
@@ -274,15 +279,18 @@ class Connections:
             raise self._translated(error, opening=False) from error
 
     async def _while_lost(self, step: Step[T], seconds: float) -> T:
-        try:
-            return await self._turn(step, seconds)
-        except self._failures as error:
-            is_lost = self._is_lost(error)
-            if is_lost or isinstance(error, TimeoutError):
-                self._drop_idle()  # the same has probably happened to them
-            if not is_lost and getattr(error, "sqlstate", None) not in _AGAIN:
-                raise
-        return await self._turn(step, seconds)
+        until, was_lost = anyio.current_time() + seconds, False
+        while True:
+            try:
+                return await self._turn(step, seconds)
+            except self._failures as error:
+                is_lost = self._is_lost(error)
+                if is_lost or isinstance(error, TimeoutError):
+                    self._drop_idle()  # the same has probably happened to them
+                may_repeat = getattr(error, "sqlstate", None) in _AGAIN and anyio.current_time() < until
+                if not may_repeat and (was_lost or not is_lost):
+                    raise
+                was_lost |= is_lost
 
     def _is_lost(self, error: Exception) -> bool:
         if isinstance(error, self._asyncpg.PostgresError):
@@ -322,6 +330,7 @@ class Connections:
             return done
         except self._failures as error:
             is_whole = isinstance(error, self._asyncpg.PostgresError) and not self._is_lost(error)
+            self.lacks_room |= getattr(error, "sqlstate", None) == "53100"
             raise
         except Exception:  # of the step's own: a cap, the function of a change
             is_whole = True
@@ -342,6 +351,8 @@ class Connections:
                 **({"password": self._ask_password} if self._password else {}),
             )
         except ValueError as error:  # asyncpg's message may quote the URL
+            if isinstance(error, OSError):  # the server's certificate is not trusted
+                raise
             raise StoreUnusable(f"the store's URL or its TLS files cannot be used ({type(error).__name__})") from None
         return PostgresConnection(native, self._database.schema)
 

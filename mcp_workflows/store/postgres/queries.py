@@ -41,6 +41,11 @@ LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazil
 _NOW_LAZILY: Final = "SET LOCAL synchronous_commit = off;"
 _STAMP: Final = "version = version + 1, changed = clock_timestamp()"
 FLUSH: Final = "SELECT pg_logical_emit_message(true, 'mcp-workflows', '')"  # a commit on disk has all before it there
+CHECK: Final = f"DELETE FROM @tasks WHERE false; {FLUSH};"  # a standby and a read-only database refuse the first
+TAKE_ROOM: Final = """
+    INSERT INTO @notes SELECT '', '', string_agg(md5(random()::text), ''), 0 FROM generate_series(1, 10000);
+    DELETE FROM @notes WHERE space = '';
+"""
 
 GET: Final = f"{_ROW} WHERE id = $1 AND owner = $2"
 _VERSION: Final = "SELECT id, owner, task, version FROM @tasks WHERE id = $1 AND owner = $2"

@@ -297,9 +297,16 @@ class PostgresStore(Store):
         return await self._connections.run(partial(queries.secret, cipher=self._cipher, name=name))
 
     async def check(self) -> None:
-        """Flush a record to the server's disk, which a standby refuses, and look at the table."""
-        await self._fetch(queries.FLUSH)
-        await self._fetch(queries.TRY)
+        """Write nothing, and flush that to the server's disk.
+
+        A row often fits into a page that is there, though the disk is full: after an error of a full disk, some pages
+        are written, too, until that works.
+        """
+        lacks_room = self._connections.lacks_room
+        statements = queries.CHECK + (queries.TAKE_ROOM if lacks_room else "")
+        await self._connections.run(lambda connection: connection.script(statements))
+        if lacks_room:
+            self._connections.lacks_room = False
 
     async def rekey(self) -> AsyncGenerator[Rekeyed]:
         """Encrypt with the first key all that is not yet, a batch at a time; see `Seals`.
