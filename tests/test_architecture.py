@@ -199,7 +199,7 @@ class Size(NamedTuple):
 ENGINES = ("temporal", "stepfunctions", "google")
 CENTRAL = ("adapter", "wire", "tools", "tasks", "engines")
 SIZES: Mapping[str, Size] = {
-    "core": Size(25_600, 190),
+    "core": Size(25_950, 190),
     "central rooms": Size(7_400, 50),
     **{f"the adapter of {name}": Size(3_800, 23) for name in ENGINES},
 }
