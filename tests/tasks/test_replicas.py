@@ -428,8 +428,10 @@ def test_a_message_that_was_stuck_is_not_taken_for_a_fresh_poll() -> None:
 def test_a_cancellation_on_one_replica_is_seen_by_the_listeners_of_another_one() -> None:
     cluster = Cluster(ends=[math.inf])
     heard: list[float] = []
+    began = 0.0
 
     async def body() -> None:
+        nonlocal began
         task = cluster.add(0)
 
         async def hear(task: Task) -> None:
