@@ -206,8 +206,9 @@ async def cluster(engine: DevServer, folder: Path) -> AsyncGenerator[Cluster]:
         async with httpx2.AsyncClient() as http:
             replicas = [Replica(config, http) for _ in range(3)]
             try:
-                for each in replicas:
-                    await to_thread.run_sync(each.start)
+                async with anyio.create_task_group() as group:
+                    for each in replicas:
+                        group.start_soon(to_thread.run_sync, each.start)
                 yield Cluster(database, engine, replicas)
             finally:
                 for each in replicas:

@@ -25,7 +25,7 @@ _LONGEST_NAME: Final = 63  # bytes
 _LONGEST_GONE: Final = "1 minute"
 _BEAT: Final = f"""
     WITH gone AS (
-        DELETE FROM @replicas WHERE until < clock_timestamp() - interval '{_LONGEST_GONE}'
+        DELETE FROM @replicas WHERE until < clock_timestamp() - interval '{_LONGEST_GONE}' AND id <> $1
     ), me AS (
         INSERT INTO @replicas (id, hears, open, until) SELECT $1, $2, $3, clock_timestamp() + $4::interval FROM {LAZILY}
         ON CONFLICT (id) DO UPDATE SET hears = excluded.hears, open = excluded.open, until = excluded.until
