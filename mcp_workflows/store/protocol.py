@@ -356,7 +356,7 @@ class Replica:
 
 
 class ReplicaChannel(Protocol):
-    """How the replicas that share a store know and reach each other. All methods raise `StoreUnavailable`."""
+    """The way in which replicas that share a store reach each other. All methods raise `StoreUnavailable`."""
 
     async def beat(self, replica: Replica, *, lasting: timedelta) -> tuple[Sequence[Replica], float]:
         """Stay in the list of live replicas for so long. Return the others, and the server's clock in seconds."""

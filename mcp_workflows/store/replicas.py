@@ -42,7 +42,7 @@ RECONCILE_EVERY: Final = 2.0
 RECONCILE_DEAF: Final = 0.5
 OVERLAP: Final = 10.0  # commits may come in another order than their times
 LEAVING: Final = 1.0
-MOST_REMEMBERED: Final = 20_000  # polls of other replicas, and owners
+MOST_REMEMBERED: Final = 20_000  # polls of other replicas, owners, lines to send, and rows to read
 MOST_ROWS: Final = 500  # read at once
 
 _FORMAT: Final = 1  # of messages; a replica ignores those of another one
@@ -149,7 +149,7 @@ class Replicas:
         self._post(_HINT, handle, 0.0, engine)
 
     def _post(self, kind: str, name: str, number: float = 0.0, other: str | float = 0.0) -> None:
-        if (self._others and len(self._outbox) < MOST_REMEMBERED) or kind == _BEAT:
+        if kind == _BEAT or (self._others and len(self._outbox) < MOST_REMEMBERED):
             self._outbox[kind, name] = number, other
             self._posted.set()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from hashlib import blake2b
 from typing import Final
 
 from pydantic import TypeAdapter
@@ -20,10 +21,11 @@ from mcp_workflows.task import Task
 
 _LIVE: Final = TypeAdapter(list[Replica])
 _OPEN: Final = TypeAdapter(Mapping[str, int])
+_LONGEST_NAME: Final = 63  # bytes
 _LONGEST_GONE: Final = "1 minute"
 _BEAT: Final = f"""
     WITH gone AS (
-        DELETE FROM @replicas WHERE until < clock_timestamp() - interval '{_LONGEST_GONE}'
+        DELETE FROM @replicas WHERE until < clock_timestamp() - interval '{_LONGEST_GONE}' AND id <> $1
     ), me AS (
         INSERT INTO @replicas (id, hears, open, until) SELECT $1, $2, $3, clock_timestamp() + $4::interval FROM {LAZILY}
         ON CONFLICT (id) DO UPDATE SET hears = excluded.hears, open = excluded.open, until = excluded.until
@@ -47,7 +49,9 @@ class PostgresChannel:
     def __init__(self, connections: Connections, schema: str, rows: Callable[[], Rows]) -> None:
         """`rows` returns the reader of rows since the store was entered."""
         self._connections = connections
-        self._name = f"mcpw_{schema}"[:63]
+        self._name = f"mcpw_{schema}"
+        if len(self._name) > _LONGEST_NAME:  # another schema may begin alike
+            self._name = f"mcpw_{blake2b(schema.encode(), digest_size=16).hexdigest()}"
         self._rows = rows
 
     async def beat(self, replica: Replica, *, lasting: timedelta) -> tuple[Sequence[Replica], float]:
