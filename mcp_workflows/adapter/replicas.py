@@ -5,9 +5,9 @@ from __future__ import annotations
 _live: list[int] = []  # the latest number; empty: the store does not count them
 
 
-def note_live(replicas: int) -> None:
-    """Note how many replicas share the store now."""
-    _live[:] = [replicas]
+def note_live(replicas: int | None) -> None:
+    """Note how many replicas share the store now; None: this process has left."""
+    _live[:] = [] if replicas is None else [replicas]
 
 
 def sharing(configured: int) -> int:

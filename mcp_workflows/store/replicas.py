@@ -104,7 +104,7 @@ class Replicas:
         self._listening = anyio.CancelScope()
         self._beat_now = anyio.Event()
         self._polls: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        self._outbox: dict[tuple[str, str], tuple[float, str | float]] = {}
+        self._outbox: dict[tuple[str, str, str], tuple[float, str | float]] = {}  # by kind, name and engine
         self._posted = anyio.Event()
         self._for_rows: dict[str, list[Callable[[Task], None]]] = {}
         self._rows_wanted = anyio.Event()
@@ -133,7 +133,7 @@ class Replicas:
 
     def publish(self, task_id: str, began: float, interval: float, *, changed: bool) -> None:
         """Tell the other replicas of a poll that was answered."""
-        kind = _CHANGED if changed or (_CHANGED, task_id) in self._outbox else _POLL
+        kind = _CHANGED if changed or (_CHANGED, task_id, "") in self._outbox else _POLL
         self._post(kind, task_id, began, interval)
 
     def publish_change(self, task_id: str) -> None:
@@ -150,14 +150,14 @@ class Replicas:
 
     def _post(self, kind: str, name: str, number: float = 0.0, other: str | float = 0.0) -> None:
         if kind == _BEAT or (self._others and len(self._outbox) < MOST_REMEMBERED):
-            self._outbox[kind, name] = number, other
+            self._outbox[kind, name, other if isinstance(other, str) else ""] = number, other
             self._posted.set()
 
     def _texts(self) -> Iterator[str]:
         """Empty the outbox into messages, none too long."""
         outbox, self._outbox = self._outbox, {}
         now, size, lines = anyio.current_time(), 0, list[Line]()
-        for (kind, name), (number, other) in outbox.items():
+        for (kind, name, _), (number, other) in outbox.items():
             line = kind, name, round(now - number, 3) if kind in {_POLL, _CHANGED} else number, other
             length = len(json.dumps(line)) + 2
             if size + length > _ROOM and lines:
@@ -208,6 +208,7 @@ class Replicas:
                 for work in (self._listen, self._reconcile, self._stay, self._read_rows, self._renew, self._send):
                     group.start_soon(self._keep_going, partial(work, poller))
         finally:
+            note_live(None)
             with anyio.move_on_after(LEAVING, shield=True), suppress(StoreError):
                 await self._channel.beat(Replica(id=self._id, hears=False, open={}), lasting=timedelta())
                 await self._channel.send([self._sealed([(_LEAVE, "", 0.0, 0.0)])])

@@ -39,7 +39,9 @@ _SEND: Final = f"""
     SELECT pg_notify($1, text)
     FROM {LAZILY}, unnest($2::text[]) AS text
 """
-_CHANGED: Final = "SELECT id, version FROM @tasks WHERE changed > clock_timestamp() - $1::interval LIMIT 10000"
+_CHANGED: Final = """
+    SELECT id, version FROM @tasks WHERE changed > clock_timestamp() - $1::interval ORDER BY changed DESC LIMIT 10000
+"""
 _READ: Final = "SELECT id, owner, task FROM @tasks WHERE id = ANY($1::text[]) AND NOT tombstone"
 
 
