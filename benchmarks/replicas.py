@@ -96,7 +96,7 @@ def takeover(place: Place) -> Iterator[Line]:
         run = _run(place, Mode.LISTEN, 300, 3, sent=sent)
         assert run.ended is not None
         taken = [min(at - run.ended for at in each["resharded"] if at > run.ended) for each in run.replicas]
-        what = f"from {sent.name} of one of 3 replicas until the others poll its executions"
+        what = f"from {sent.name} of one of 3 replicas until the others own its executions"
         yield within(what, f"{max(taken):.2f} s", max(taken), limit, f"<= {limit:g} s")
 
 

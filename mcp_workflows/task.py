@@ -373,6 +373,10 @@ def expire(task: Task) -> Task:
 
 
 def _touched(before: Task, at: datetime, **changes: Any) -> Task:  # Any: values of the fields
-    """Return the task with these changes; it counts as updated if a client can see one of them."""
-    after = replace(before, **changes, updated=at)
+    """Return the task with these changes; it counts as updated if a client can see one of them.
+
+    The time of a change never goes back, although replicas' clocks differ: the latest row is the latest state.
+    """
+    updated = at if at >= before.updated else before.updated + timedelta.resolution
+    after = replace(before, **changes, updated=updated)
     return after if after.shown != before.shown else replace(after, updated=before.updated)

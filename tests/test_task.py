@@ -82,6 +82,12 @@ def test_updated_moves_with_what_can_be_seen(change: Callable[[Execution], Execu
     assert observe(task, change(task.execution), LATER).updated == LATER
 
 
+def test_updated_never_goes_back_for_a_change_by_a_clock_that_is_behind() -> None:
+    ahead = observe(bound_task(), VISIBLE["message"](bound_task().execution), LATER)
+    behind = observe(ahead, LOOKS[Status.INPUT_REQUIRED], NOON)
+    assert behind.updated > ahead.updated
+
+
 def test_updated_stays_when_only_a_hidden_question_changed() -> None:
     task = accept(bound_task(Status.INPUT_REQUIRED), ["a"], LATER)
     without = replace(task.execution, requests={"b": QUESTION})

@@ -1,7 +1,7 @@
-"""Rate limits of one process: for requests about tasks, for failed look-ups and for vain starts; and open requests.
+"""Limits on callers: request rates, counted per process, and open requests and sessions, counted on all replicas.
 
-Replicas do not share the rates. They keep a process alive and guessing hopeless; a round trip to the store for each
-poll would cost more than the poll. Open requests and sessions count on all replicas that share a store.
+The rates keep a process alive and guessing hopeless; a round trip to the store for each poll would cost more than the
+poll.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_KNOWN: Final = 10_000  # principals that are counted; one that was forgotte
 MOST_SHOWN: Final = 10_000  # tasks of anonymous callers
 _MINUTE: Final = 60.0  # seconds
 _TOLERANCE: Final = 1e-6  # seconds: sums of fractions are not exact
-_TOLD: Final = 0.1  # of a cap: fewer open requests or sessions than that are not told to the other replicas
+_REPORTED_FROM: Final = 0.1  # of a cap: fewer open requests or sessions than that are not told to the other replicas
 _ALL: Final = ""  # callers
 _FOR_A_SESSION: Final = 30.0  # seconds to wait until a session may have ended
 _SHORTEST_WAIT: Final = 1.0  # seconds: a client that is too fast by far is told no milliseconds
@@ -200,7 +200,7 @@ class RateLimits:
         counted += [
             ("sessions", who, many, self._limits.sessions_per_principal) for who, many in self.sessions().items()
         ]
-        return {digest([kind, who]): many for kind, who, many, cap in counted if cap and many >= cap * _TOLD}
+        return {digest([kind, who]): many for kind, who, many, cap in counted if cap and many >= cap * _REPORTED_FROM}
 
     def _elsewhere(self, kind: str, who: str) -> int:
         return self.open_elsewhere.get(digest([kind, who]), 0) if self.open_elsewhere else 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 _live: list[int] = []  # the latest number; empty: the store does not count them
 
 
-def note_live(replicas: int | None) -> None:
+def set_live_replicas(replicas: int | None) -> None:
     """Note how many replicas share the store now; None: this process has left."""
     _live[:] = [] if replicas is None else [replicas]
 
 
-def sharing(configured: int) -> int:
+def replica_count(configured: int) -> int:
     """Return how many processes share a quota: the live replicas, or as many as configured if nothing counts them."""
     return _live[0] if _live else configured

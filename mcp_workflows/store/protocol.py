@@ -302,7 +302,7 @@ class StoredRows:
 
 
 @runtime_checkable
-class MovesAway(Protocol):
+class CopySource(Protocol):
     """A store of one host, which another store may replace."""
 
     def moving(self, place: str) -> AbstractContextManager[tuple[Callable[[], Iterator[StoredRows]], bool]]:
@@ -328,7 +328,7 @@ class MovesAway(Protocol):
 
 
 @runtime_checkable
-class TakesOver(Protocol):
+class CopyTarget(Protocol):
     """A store that can replace another one."""
 
     @property
@@ -359,7 +359,7 @@ class ReplicaChannel(Protocol):
     """The way in which replicas that share a store reach each other. All methods raise `StoreUnavailable`."""
 
     async def beat(self, replica: Replica, *, lasting: timedelta) -> tuple[Sequence[Replica], float]:
-        """Stay in the list of live replicas for so long. Return the others, and the server's clock in seconds."""
+        """Renew this replica's membership for `lasting`. Return the others, and the server's clock in seconds."""
         ...
 
     async def send(self, texts: Sequence[str]) -> None:

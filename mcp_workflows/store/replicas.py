@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import time
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import TypeAdapter
 
-from mcp_workflows.adapter.replicas import note_live
+from mcp_workflows.adapter.replicas import set_live_replicas
 from mcp_workflows.errors import StoreError
 from mcp_workflows.store.protocol import LONGEST_MESSAGE, Replica, ReplicaChannel
 from mcp_workflows.task import CLOCKS_DIFFER, Task
@@ -36,7 +37,7 @@ BEAT_EVERY: Final = 1.0  # seconds
 BEAT_REST: Final = 0.1  # at least, however many strangers send messages
 TRUST: Final = 2.0  # after its last heartbeat a replica polls no more, before others take over
 DEAF_AFTER: Final = 4.0  # without hearing any message: each replica also hears its own
-GATHER: Final = 0.02  # from one message to the next; what comes meanwhile is in one
+SEND_EVERY: Final = 0.02  # from one message to the next; what comes meanwhile is in one
 RENEW_EVERY: Final = 10.0
 RECONCILE_EVERY: Final = 2.0
 RECONCILE_DEAF: Final = 0.5
@@ -45,12 +46,14 @@ LEAVING: Final = 1.0
 MOST_REMEMBERED: Final = 20_000  # polls of other replicas, owners, lines to send, and rows to read
 MOST_ROWS: Final = 500  # read at once
 
-_FORMAT: Final = 1  # of messages; a replica ignores those of another one
-_ROOM: Final = LONGEST_MESSAGE * 3 // 4 - 150  # bytes of lines in a message
+_FORMAT: Final = b"1"  # of messages; those of another one cannot be opened
+_PAYLOAD: Final = LONGEST_MESSAGE * 3 // 4 - 150  # bytes of lines in a message
 _NONCE: Final = 12  # bytes
-_BEAT, _LEAVE, _POLL, _CHANGED, _REFRESH, _WANT, _NOW, _HINT = "blpcrwnh"
+_NO_TROUBLE: Final = "behind PgBouncer in transaction mode, set store.listen_url to the server's own address"
+_BEAT, _LEAVE, _POLL, _BATCH, _CHANGED, _REFRESH, _WANT, _NOW, _HINT = "blpscrwnh"
+_POLLS: Final = {_POLL, _BATCH, _CHANGED}
 Line: TypeAlias = tuple[str, str, float, str | float]  # kind, task id, and for a poll its age and interval in seconds
-_MESSAGE: Final = TypeAdapter(tuple[int, str, float, list[Line]])  # format, sender, the server's time, lines
+_MESSAGE: Final = TypeAdapter(tuple[str, float, list[Line]])  # sender, the server's time, lines
 
 
 def _now() -> datetime:
@@ -63,7 +66,7 @@ class Polling(Protocol):
     def knows(self, task_id: str) -> bool: ...
     def needs_row(self, task_id: str) -> bool: ...
     def note(self, task: Task) -> None: ...
-    def note_remote(self, task_id: str, began: float, interval: float) -> None: ...
+    def note_remote(self, task_id: str, began: float, interval: float, *, is_batch: bool) -> None: ...
     def note_remote_change(self, task: Task) -> None: ...
     def poll_for_others(self, task: Task, *, now: bool) -> None: ...
     def hint(self, engine: str, handle: str, *, forwarded: bool) -> None: ...
@@ -91,7 +94,8 @@ class Replicas:
         self._channel = channel
         self._limits = limits
         self._machine_clock = clock
-        self._correction = timedelta()
+        self._is_clock_wrong = False
+        self._wall_ahead = 0.0  # seconds from the monotonic clock to the server's
         self._id = secrets.token_hex(6)
         self._cipher = AESGCM(bytes(32))  # until `join`
         self._owners: Sequence[str] = (self._id,)  # those that messages reach
@@ -102,6 +106,7 @@ class Replicas:
         self._hears, self._is_deaf = False, False  # neither is known at first
         self._heard_at = 0.0
         self._listening = anyio.CancelScope()
+        self._trouble = _NO_TROUBLE  # of the connection that listens
         self._beat_now = anyio.Event()
         self._polls: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._outbox: dict[tuple[str, str, str], tuple[float, str | float]] = {}  # by kind, name and engine
@@ -111,10 +116,12 @@ class Replicas:
 
     def clock(self) -> datetime:
         """Return the time: that of this machine, or of PostgreSQL if the machine's is wrong by more than a minute."""
-        return self._machine_clock() + self._correction
+        if self._is_clock_wrong:
+            return datetime.fromtimestamp(time.monotonic() + self._wall_ahead, UTC)
+        return self._machine_clock()
 
     def is_mine(self, task_id: str) -> bool:
-        """True if this process polls the execution in the background; all of them, if it cannot hear the others."""
+        """True if this process polls the execution in the background. A deaf replica polls all of its own."""
         if self._owners == (self._id,):
             return True
         found = self._is_owner.get(task_id)
@@ -131,9 +138,10 @@ class Replicas:
 
     # --- what this process tells
 
-    def publish(self, task_id: str, began: float, interval: float, *, changed: bool) -> None:
-        """Tell the other replicas of a poll that was answered."""
-        kind = _CHANGED if changed or (_CHANGED, task_id, "") in self._outbox else _POLL
+    def publish(self, task_id: str, began: float, interval: float, *, changed: bool | None) -> None:
+        """Tell the other replicas of a poll or a batch that was answered."""
+        kind = _BATCH if changed is None else _POLL
+        kind = _CHANGED if changed or (_CHANGED, task_id, "") in self._outbox else kind
         self._post(kind, task_id, began, interval)
 
     def publish_change(self, task_id: str) -> None:
@@ -158,29 +166,29 @@ class Replicas:
         outbox, self._outbox = self._outbox, {}
         now, size, lines = anyio.current_time(), 0, list[Line]()
         for (kind, name, _), (number, other) in outbox.items():
-            line = kind, name, round(now - number, 3) if kind in {_POLL, _CHANGED} else number, other
+            line = kind, name, round(now - number, 3) if kind in _POLLS else number, other
             length = len(json.dumps(line)) + 2
-            if size + length > _ROOM and lines:
+            if size + length > _PAYLOAD and lines:
                 yield self._sealed(lines)
                 size, lines = 0, []
-            if length <= _ROOM:
-                size, lines = size + length, [*lines, line]
+            if length <= _PAYLOAD:
+                size += length
+                lines.append(line)
         yield self._sealed(lines)
 
     def _sealed(self, lines: Sequence[Line]) -> str:
         """Return a message that only replicas can read and write: all users of a database may listen and notify."""
         nonce = secrets.token_bytes(_NONCE)
-        text = json.dumps((_FORMAT, self._id, anyio.current_time() + self._server_ahead, lines))
-        return b64encode(nonce + self._cipher.encrypt(nonce, text.encode(), None)).decode()
+        text = json.dumps((self._id, anyio.current_time() + self._server_ahead, lines))
+        return b64encode(nonce + self._cipher.encrypt(nonce, text.encode(), _FORMAT)).decode()
 
-    def _opened(self, message: str) -> tuple[int, str, float, list[Line]] | None:
+    def _opened(self, message: str) -> tuple[str, float, list[Line]] | None:
         """Return the parts of a message; None: it is not from a replica, or has another format."""
         try:
             sealed = b64decode(message)
-            found = _MESSAGE.validate_json(self._cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], None))
+            return _MESSAGE.validate_json(self._cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], _FORMAT))
         except (ValueError, InvalidTag):  # ValidationError is a ValueError
             return None
-        return found if found[0] == _FORMAT else None
 
     async def _send(self, _: Polling) -> None:
         while True:
@@ -188,7 +196,7 @@ class Replicas:
             self._posted = anyio.Event()
             with suppress(StoreError):  # a message that is lost is no harm
                 await self._channel.send(list(self._texts()))
-            await anyio.sleep(GATHER)
+            await anyio.sleep(SEND_EVERY)
 
     # --- membership
 
@@ -208,7 +216,8 @@ class Replicas:
                 for work in (self._listen, self._reconcile, self._stay, self._read_rows, self._renew, self._send):
                     group.start_soon(self._keep_going, partial(work, poller))
         finally:
-            note_live(None)
+            set_live_replicas(None)
+            self.live_until = float("-inf")
             with anyio.move_on_after(LEAVING, shield=True), suppress(StoreError):
                 await self._channel.beat(Replica(id=self._id, hears=False, open={}), lasting=timedelta())
                 await self._channel.send([self._sealed([(_LEAVE, "", 0.0, 0.0)])])
@@ -222,7 +231,7 @@ class Replicas:
                 await anyio.sleep(BEAT_EVERY)
 
     async def _stay(self, poller: Polling) -> None:
-        was_live = True
+        was_live, was_resharded = True, False
         while True:
             self._beat_now = anyio.Event()
             await anyio.sleep(BEAT_REST)
@@ -239,7 +248,9 @@ class Replicas:
             if not was_live:
                 logger.info("this replica polls executions again")
             was_live = True
-            if resharded != self.resharded:
+            if was_resharded:
+                poller.renew_interest()  # by now the others know who owns what, too
+            if was_resharded := resharded != self.resharded:
                 poller.reshard()
             self._check_hearing()
 
@@ -249,11 +260,12 @@ class Replicas:
         others, clock = await self._channel.beat(Replica(id=self._id, hears=self._hears, open=here), lasting=LEASE)
         self.live_until = began + TRUST
         self._server_ahead = clock - (began + anyio.current_time()) / 2
-        self._correct_clock(timedelta(seconds=clock - self._machine_clock().timestamp()))
+        self._wall_ahead = clock - time.monotonic()
+        self._check_clock(timedelta(seconds=clock - self._machine_clock().timestamp()))
         if self._limits:
             self._limits.open_elsewhere = sum((Counter(each.open) for each in others), Counter[str]())
         self._others, self.replicas = frozenset(each.id for each in others), len(others) + 1
-        note_live(self.replicas)
+        set_live_replicas(self.replicas)
         hearing = [each.id for each in others if each.hears] if self._hears else []
         owners = tuple(sorted([*hearing, self._id]))
         if owners != self._owners:
@@ -261,52 +273,54 @@ class Replicas:
             self._is_owner.clear()
         self._post(_BEAT, "")
 
-    def _correct_clock(self, behind: timedelta) -> None:
-        was_right, is_right = not self._correction, abs(behind) <= CLOCKS_DIFFER
-        self._correction = timedelta() if is_right else behind
-        if was_right and not is_right:
+    def _check_clock(self, behind: timedelta) -> None:
+        was_wrong = self._is_clock_wrong
+        self._is_clock_wrong = abs(behind) > (CLOCKS_DIFFER / 2 if was_wrong else CLOCKS_DIFFER)
+        if self._is_clock_wrong and not was_wrong:
             logger.warning(
                 "the clock of this machine is %s %s PostgreSQL's, which is used until they agree",
                 timedelta(seconds=round(abs(behind).total_seconds())),
                 "behind" if behind > timedelta() else "ahead of",
             )
-        elif is_right and not was_right:
+        elif was_wrong and not self._is_clock_wrong:
             logger.info("the clock of this machine agrees with PostgreSQL's again")
 
     def _check_hearing(self) -> None:
         """Connect anew if nothing was heard for a while, and poll all executions until something is."""
         if anyio.current_time() - self._heard_at <= DEAF_AFTER:
             return
-        self._hears = False
+        self._hears, self._heard_at = False, anyio.current_time()
         self._listening.cancel()
         if not self._is_deaf:
             logger.warning(
-                "LISTEN hears nothing from PostgreSQL: this replica polls all executions itself. Behind PgBouncer in "
-                "transaction mode, set store.listen_url to the server's own address"
+                "LISTEN hears nothing from PostgreSQL (%s): this replica polls all executions itself", self._trouble
             )
         self._is_deaf = True
 
     # --- what this process hears
 
     async def _listen(self, poller: Polling) -> None:
+        self._heard_at = anyio.current_time()
         while True:
-            self._heard_at = anyio.current_time()
-            with anyio.CancelScope() as self._listening, suppress(StoreError):
-                await self._channel.listen(partial(self._hear, poller))
+            with anyio.CancelScope() as self._listening:
+                try:
+                    await self._channel.listen(partial(self._hear, poller))
+                except StoreError as error:
+                    self._trouble = str(error)
             await anyio.sleep(BEAT_EVERY)
 
     def _hear(self, poller: Polling, message: str) -> None:
         opened = self._opened(message)
         if opened is None:
             return
-        _, sender, sent, lines = opened
+        sender, sent, lines = opened
         now = self._heard_at = anyio.current_time()
         if not self._hears:
             self._hears = True
             self._beat_now.set()
             if self._is_deaf:
                 logger.info("LISTEN hears PostgreSQL again")
-            self._is_deaf = False
+            self._is_deaf, self._trouble = False, _NO_TROUBLE
         if sender == self._id:
             return
         if (sender not in self._others) != any(kind == _LEAVE for kind, *_ in lines):
@@ -315,27 +329,24 @@ class Replicas:
         for kind, name, number, other in lines:
             if kind == _HINT:
                 poller.hint(str(other), name, forwarded=True)
-            elif kind in {_POLL, _CHANGED} and not isinstance(other, str):
-                self._note_poll(poller, name, (now - delay - number, other), has_changed=kind == _CHANGED)
+            elif kind in _POLLS and not isinstance(other, str):
+                self._note_poll(poller, kind, name, (now - delay - number, other))
             elif kind == _REFRESH and poller.knows(name):
                 self._with_row(name, poller.note_remote_change)
             elif kind in {_WANT, _NOW} and self.is_mine(name):
                 self._with_row(name, partial(poller.poll_for_others, now=kind == _NOW))
 
-    def _note_poll(self, poller: Polling, task_id: str, poll: tuple[float, float], *, has_changed: bool) -> None:
-        self._polls[task_id] = poll
-        self._polls.move_to_end(task_id)
-        if len(self._polls) > MOST_REMEMBERED:
-            self._polls.popitem(last=False)
-        if has_changed and poller.needs_row(task_id):
-
-            def note(task: Task) -> None:
-                poller.note(task)
-                poller.note_remote(task_id, *poll)
-
-            self._with_row(task_id, note)
+    def _note_poll(self, poller: Polling, kind: str, task_id: str, poll: tuple[float, float]) -> None:
+        if kind != _BATCH:
+            self._polls[task_id] = poll
+            self._polls.move_to_end(task_id)
+            if len(self._polls) > MOST_REMEMBERED:
+                self._polls.popitem(last=False)
+        if kind == _CHANGED and poller.needs_row(task_id):
+            self._with_row(task_id, poller.note)
+            self._with_row(task_id, lambda _: poller.note_remote(task_id, *poll, is_batch=False))
         else:
-            poller.note_remote(task_id, *poll)
+            poller.note_remote(task_id, *poll, is_batch=kind == _BATCH)
 
     # --- rows
 
@@ -366,11 +377,13 @@ class Replicas:
                 last = began
                 continue
             with suppress(StoreError):
-                versions = dict(await self._channel.changed(timedelta(seconds=began - last + OVERLAP)))
-                for task_id, version in versions.items():
-                    if known.get(task_id) != version and poller.needs_row(task_id):
-                        self._with_row(task_id, poller.note)
-                last, known = began, versions
+                versions = await self._channel.changed(timedelta(seconds=began - last + OVERLAP))
+                needed = {task_id: each for task_id, each in versions.items() if poller.needs_row(task_id)}
+                unread = [task_id for task_id, version in needed.items() if known.get(task_id) != version]
+                for at in range(0, len(unread), MOST_ROWS):
+                    for task in await self._channel.read(unread[at : at + MOST_ROWS]):
+                        poller.note(task)
+                last, known = began, needed
 
     async def _renew(self, poller: Polling) -> None:
         while True:

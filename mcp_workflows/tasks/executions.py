@@ -27,7 +27,7 @@ from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, Event, record_of, silent, status_record
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
-from mcp_workflows.adapter import JSON, Execution, Failure, HasLogs, Status, Terminates, digest
+from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, HasLogs, Status, Terminates, digest
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.adapter.templates import Template
@@ -135,7 +135,7 @@ class Executions:
         self._max_kept_result = limits.max_kept_result
         self._clock_check = ClockCheck(clock, steady)
         self._creation = TaskCreation(store, engines, clock, self._clock_check.is_steady)
-        self._poller = Poller(self._poll, engines, polling, peers=self.replicas)
+        self._poller = Poller(self._poll, engines, replace(polling, clock=clock), peers=self.replicas)
         self._maintenance = Maintenance(
             store=store,
             engines=engines,
@@ -464,12 +464,17 @@ class Executions:
             return replace(task.execution, status=Status.FAILED, failure=failure, requests={})
 
     async def _record(self, task: Task, execution: Execution, at: datetime) -> tuple[Task, str | None]:
-        """Store an observed execution. One replica's transaction changes the status, and that replica audits it."""
-        is_new_status = False
+        """Store an observed execution. One replica's transaction changes the status, and that replica audits it.
+
+        `task` is the row as it was before the engine was asked. If its execution has changed since, only an end counts:
+        this replica may have stood still for a while, and another one has observed the execution later.
+        """
+        is_new_status = is_late = False
 
         def take_over(stored: Task) -> Task:
-            nonlocal is_new_status
-            after = observe(stored, execution, at)
+            nonlocal is_new_status, is_late
+            is_late = stored.execution != task.execution and execution.status not in TERMINAL
+            after = stored if is_late else observe(stored, execution, at)
             is_new_status = after.execution.status is not stored.execution.status
             return after
 
@@ -479,6 +484,8 @@ class Executions:
             return observe(task, execution, at), f"not saved: {error}"
         if stored.tombstone:
             return observe(task, execution, at), None
+        if is_late:
+            self._poller.refresh_now(task.id)
         if is_new_status:
             self._record_status(stored)
         return stored, None

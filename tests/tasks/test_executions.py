@@ -23,10 +23,11 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, RequestError
 from mcp_workflows.receiver.task_tools.calls import outcome_in_text
 from mcp_workflows.store.protocol import open_store
-from mcp_workflows.task import Task
+from mcp_workflows.task import Task, observe
 from mcp_workflows.tasks.executions import SETTLING, Executions, rendered_response
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.testing import make_task
+from mcp_workflows.units import utc_now
 from mcp_workflows.wire.commands import Call, Created, Finished, TaskView
 from tests.support.places import quiet
 from tests.support.served import memory_tools
@@ -333,6 +334,35 @@ async def test_an_engine_that_is_down_or_slow_never_ends_a_task(tmp_path: Path, 
         setattr(engine.faults, fault, frozenset())
         await service.update(task.task_id, {"question": _accept("a")}, ANONYMOUS)
         assert (await until(service, task.task_id, Status.SUCCEEDED)).result
+
+
+@pytest.mark.parametrize("late", [Execution(status=Status.RUNNING, message="old"), Execution(status=Status.FAILED)])
+async def test_what_was_observed_before_another_replicas_news_changes_nothing_but_an_end_counts(
+    tmp_path: Path, late: Execution
+) -> None:
+    answered, go_on, news = anyio.Event(), anyio.Event(), Execution(status=Status.RUNNING, message="new")
+
+    async def describe(_: Ref) -> Execution:
+        if answered.is_set():
+            raise EngineUnavailable("it is asked once more")
+        answered.set()
+        await go_on.wait()  # the process stands still
+        return late
+
+    async with replica(tmp_path) as (service, engine), open_store(f"sqlite:///{tmp_path}/tasks.db") as others:
+        task_id = (await call(service, "forever")).task_id
+        await get(service, task_id)
+        await anyio.sleep(0.3)  # the next poll is not answered from this one
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine, "describe", describe)
+            async with anyio.create_task_group() as group:
+                group.start_soon(get, service, task_id)
+                await answered.wait()
+                await others.change(task_id, ANONYMOUS.id, lambda row: observe(row, news, utc_now()))
+                go_on.set()
+        row = await others.get(task_id, ANONYMOUS.id)
+    assert row is not None
+    assert row.execution == (late if late.status is Status.FAILED else news)
 
 
 async def test_a_terminal_outcome_never_changes_and_is_never_asked_for_again(tmp_path: Path) -> None:

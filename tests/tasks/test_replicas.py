@@ -7,10 +7,11 @@ import random
 from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -30,9 +31,17 @@ from mcp_workflows.engines.polling import policy
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.polling.poller import Poller
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import LimitReached, StoreUnavailable
+from mcp_workflows.errors import EngineUnavailable, LimitReached, StoreUnavailable
 from mcp_workflows.store.protocol import Replica
-from mcp_workflows.store.replicas import BEAT_REST, DEAF_AFTER, GATHER, RECONCILE_EVERY, RENEW_EVERY, TRUST, Replicas
+from mcp_workflows.store.replicas import (
+    BEAT_REST,
+    DEAF_AFTER,
+    RECONCILE_EVERY,
+    RENEW_EVERY,
+    SEND_EVERY,
+    TRUST,
+    Replicas,
+)
 from mcp_workflows.task import Task, mark_cancelled
 from mcp_workflows.testing import make_task
 
@@ -43,16 +52,16 @@ TRIP = 0.005  # seconds of a message
 BROKEN = "broken"  # the id of a row that cannot be read
 SECRET = bytes(range(32))
 STRANGE = [
-    *("", "hello", "[]", '[2, "x", 1, []]', '[1, "x", 1, [["b", ""]]]', '[1, "x", 1, [["p", "t0", 1.0, null]]]'),
-    '[1, "x", 1e18, [["p", "t0", 1.0, 5.0], ["c", "t1", 1e300, 1.0]]]',
-    '[1, "x", 1, [["w", "nobody", 0, 0], ["n", "t\\u0000", 0, 0], ["h", "0", 0, "no engine"], ["z", "t0", 0, 0]]]',
-    f'[1, "x", 1, [["w", "{BROKEN}", 0, 0]]]',
+    *("", "hello", "[]", '["x", 1, [], 2]', '["x", 1, [["b", ""]]]', '["x", 1, [["p", "t0", 1.0, null]]]'),
+    '["x", 1e18, [["p", "t0", 1.0, 5.0], ["c", "t1", 1e300, 1.0]]]',
+    '["x", 1, [["w", "nobody", 0, 0], ["n", "t\\u0000", 0, 0], ["h", "0", 0, "no engine"], ["z", "t0", 0, 0]]]',
+    f'["x", 1, [["w", "{BROKEN}", 0, 0]]]',
 ]
 
 
 def sealed(text: str) -> str:
     """A message as a replica of another version may send it."""
-    return b64encode(bytes(12) + AESGCM(SECRET).encrypt(bytes(12), text.encode(), None)).decode()
+    return b64encode(bytes(12) + AESGCM(SECRET).encrypt(bytes(12), text.encode(), b"1")).decode()
 
 
 def now() -> float:
@@ -80,7 +89,8 @@ class Cluster:
 
     ends: Sequence[float]
     batches: bool = False
-    ahead: float = 1_000_000.0  # of the server's clock
+    age: timedelta = timedelta()
+    ahead: float = BEGIN.timestamp()  # of the server's clock
     rows: dict[str, Task] = field(default_factory=dict[str, Task])
     versions: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
     calls: list[tuple[float, str, str]] = field(default_factory=list[tuple[float, str, str]])
@@ -95,12 +105,19 @@ class Cluster:
     ears: dict[str, Callable[[str], None]] = field(default_factory=dict[str, Callable[[str], None]])
     cut_off: set[str] = field(default_factory=set[str])  # from the store
     deaf: set[str] = field(default_factory=set[str])
+    refused: set[str] = field(default_factory=set[str])  # as listeners
+    silent: set[str] = field(default_factory=set[str])  # replicas that the engine does not answer
 
     def add(self, number: int) -> Task:
         """The row of an execution that has started."""
         started = Execution(status=Status.RUNNING)
         task = make_task(
-            id=f"t{number}", engine=ENGINE, handle=str(number), created=BEGIN, updated=BEGIN, execution=started
+            id=f"t{number}",
+            engine=ENGINE,
+            handle=str(number),
+            created=BEGIN - self.age,
+            updated=BEGIN,
+            execution=started,
         )
         self.rows[task.id], self.versions[task.id] = task, (1, now())
         return task
@@ -114,6 +131,8 @@ class Cluster:
         assert task.handle is not None
         if replica in self.cut_off:
             raise StoreUnavailable("it is cut off")
+        if replica in self.silent:
+            raise EngineUnavailable("it gives no answer")
         asks()
         self.calls.append((now(), replica, task.id))
         status = self.status(task.handle)
@@ -160,6 +179,8 @@ class Network:
     async def listen(self, hear: Callable[[str], None]) -> None:
         """Listen until cancelled."""
         self._reach()
+        if self.name in self.cluster.refused:
+            raise StoreUnavailable("it refuses the password")
         self.cluster.ears[self.name] = hear
         try:
             await anyio.sleep_forever()
@@ -184,12 +205,14 @@ class Network:
 class Engine(MemoryAdapter):
     """An engine that may describe many."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, name: str) -> None:
         super().__init__(MemorySettings())
-        self._cluster = cluster
+        self._cluster, self._name = cluster, name
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """One call for many."""
+        if self._name in self._cluster.silent:
+            raise EngineUnavailable("it gives no answer")
         self._cluster.batch_calls += 1
         await anyio.sleep(0.01)
         return {ref.handle: Execution(status=self._cluster.status(ref.handle)) for ref in refs}
@@ -208,9 +231,9 @@ class TrioEngines(Engines):
 class Waiter(MemoryAdapter):
     """An engine whose executions can be waited for."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, name: str) -> None:
         super().__init__(MemorySettings())
-        self._cluster = cluster
+        self._cluster, self._name = cluster, name
 
     async def wait(self, ref: Ref) -> None:
         """Wait for the end, or for a minute."""
@@ -225,9 +248,9 @@ class Waiter(MemoryAdapter):
 @asynccontextmanager
 async def replica(cluster: Cluster, name: str, lost: float = 0.0) -> AsyncGenerator[Poller]:
     """A replica that has joined, until its body ends; then it leaves."""
-    peers = Replicas(Network(cluster=cluster, name=name, lost=lost))
+    peers = Replicas(Network(cluster=cluster, name=name, lost=lost), clock=Clock.now)
     kind = Engine if cluster.batches else Waiter
-    engine = kind(cluster) if cluster.batches or cluster.waits else MemoryAdapter(MemorySettings())
+    engine = kind(cluster, name) if cluster.batches or cluster.waits else MemoryAdapter(MemorySettings())
     rates = PollingPolicy(polls_per_second=POLLS)
     poll = partial(cluster.poll, name)
     async with TrioEngines({ENGINE: engine}) as engines, Poller(poll, engines, rates, peers=peers) as poller:
@@ -258,7 +281,9 @@ async def serve(cluster: Cluster, name: str, tasks: Sequence[Task], lost: float 
 
 
 @asynccontextmanager
-async def served(cluster: Cluster, names: Sequence[str], lost: float = 0.0) -> AsyncGenerator[dict[str, CancelScope]]:
+async def served(
+    cluster: Cluster, names: Sequence[str], lost: float = 0.0, apart: float = 0.0
+) -> AsyncGenerator[dict[str, CancelScope]]:
     """Replicas with listeners, each for its part of the executions; cancel a scope to end its replica."""
     tasks = [cluster.add(number) for number in range(len(cluster.ends))]
     scopes = {name: CancelScope() for name in names}
@@ -270,6 +295,7 @@ async def served(cluster: Cluster, names: Sequence[str], lost: float = 0.0) -> A
     async with anyio.create_task_group() as group:
         for number, name in enumerate(names):
             group.start_soon(run_one, name, tasks[number :: len(names)])
+            await anyio.sleep(apart)
         yield scopes
         group.cancel_scope.cancel()
 
@@ -309,7 +335,7 @@ def test_replicas_make_no_more_calls_than_one_process_and_tell_each_other_at_onc
     assert len(several.calls) <= 1.1 * len(one.calls)
     assert len(several.heard) >= 0.95 * len(one.heard) > 100
     late = sorted(at - several.seen[task] for (_, task), at in several.heard.items())
-    assert late[len(late) // 2] <= GATHER + 3 * TRIP
+    assert late[len(late) // 2] <= SEND_EVERY + 3 * TRIP
     assert late[-1] <= 0.15
     settled = [(name, task) for at, name, task in several.calls if at > 20]
     owners = Counter(task for _, task in set(settled))
@@ -353,6 +379,79 @@ def test_the_others_take_over_the_executions_of_a_replica_that_ends(graceful: bo
     assert set(later) == its & followed_here
     interval = 1.5 * 30 / 20  # at that age of an execution
     assert max(later.values()) - gone <= (0.5 if graceful else 4.1) + interval
+
+
+@pytest.mark.parametrize("many", [20, 100])
+def test_a_replica_whose_engine_is_silent_loses_no_news_for_others(many: int) -> None:
+    cluster = Cluster(ends=[20.0] * many, batches=True, silent={"a"})
+
+    async def body() -> None:
+        tasks = [cluster.add(number) for number in range(many)]
+        async with replica(cluster, "a"), replica(cluster, "b") as other, anyio.create_task_group() as group:
+            for task in tasks:
+                group.start_soon(follow, cluster, "b", other, task)
+            await anyio.sleep(60)
+            group.cancel_scope.cancel()
+
+    run(body)
+    assert len(cluster.heard) == many
+    assert cluster.batch_calls <= 60 / 0.4
+
+
+def test_old_executions_are_taken_over_in_time_whichever_replica_notices_first() -> None:
+    gone, interval, takeover = 30.0, 5.0, 4.1
+    for seed in range(4):
+        random.seed(seed)
+        cluster = Cluster(ends=[math.inf] * 60, age=timedelta(hours=1))
+
+        async def body(cluster: Cluster = cluster) -> None:
+            async with served(cluster, ["a", "b", "c"], apart=random.uniform(0.003, 0.3)) as scopes:
+                await anyio.sleep(gone - now())
+                cluster.cut_off.add("c")
+                scopes["c"].cancel()
+                await anyio.sleep(30)
+
+        run(body)
+        for number in range(60):
+            at = [at for at, _, task in cluster.calls if task == f"t{number}" and at > 15]
+            if number % 3 != 2:
+                assert max(b - a for a, b in pairwise(at)) <= interval + takeover + 1.5, (seed, number)
+
+
+def test_clients_of_any_replica_make_no_more_calls_than_those_of_one_process() -> None:
+    calls: list[int] = []
+    for replicas in (1, 3):
+        random.seed(0)
+        cluster = Cluster(ends=[math.inf] * 200, batches=True, age=timedelta(hours=1))
+
+        async def body(cluster: Cluster = cluster, replicas: int = replicas) -> None:
+            tasks = [cluster.add(number) for number in range(200)]
+            async with AsyncExitStack() as stack:
+                found = [await stack.enter_async_context(replica(cluster, f"r{each}")) for each in range(replicas)]
+                group = await stack.enter_async_context(anyio.create_task_group())
+                stack.callback(group.cancel_scope.cancel)
+
+                async def ask(task: Task) -> None:
+                    while True:
+                        one = random.choice(found)
+                        await one.poll(task)
+                        await anyio.sleep(one.interval(task))
+
+                for task in tasks:
+                    group.start_soon(ask, task)
+                await anyio.sleep(80)
+
+        run(body)
+        calls.append(sum(at > 20 for at, *_ in cluster.calls))
+    assert calls[1] <= 1.2 * calls[0], calls
+
+
+def test_a_listener_that_is_refused_is_deaf_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(ends=[15.0] * 30, refused={"c"})
+    lived_through(cluster, ["a", "b", "c"], 30)
+    assert not next(each for each, _ in cluster.members.values() if not each.hears).open
+    assert len(cluster.heard) == 30
+    assert "it refuses the password" in caplog.text
 
 
 def test_a_replica_that_is_cut_off_polls_no_more_before_the_others_take_over() -> None:
@@ -490,7 +589,7 @@ def test_a_cancellation_on_one_replica_is_seen_by_the_listeners_of_another_one()
                 await anyio.sleep(1)
                 group.cancel_scope.cancel()
             assert heard
-            assert heard[0] - began <= GATHER + 3 * TRIP
+            assert heard[0] - began <= SEND_EVERY + 3 * TRIP
 
     run(body)
 
@@ -594,7 +693,7 @@ def test_clients_of_a_replica_that_hears_only_old_news_are_answered() -> None:
                 await anyio.sleep(0.1)
                 for task in tasks:
                     sent = now() + cluster.ahead
-                    hear(sealed(f'[1, "a", {sent}, [["p", "{task.id}", 1000.0, 5.0]]]'))
+                    hear(sealed(f'["a", {sent}, [["p", "{task.id}", 1000.0, 5.0]]]'))
                 await anyio.sleep(30)
                 group.cancel_scope.cancel()
 

@@ -29,7 +29,7 @@ from google.cloud import workflows_v1
 from google.cloud.workflows import executions_v1
 
 from mcp_workflows.adapter import JSON, Allowance
-from mcp_workflows.adapter.replicas import sharing
+from mcp_workflows.adapter.replicas import replica_count
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, Bucket, BucketLimits, Buckets, QuotaKey
 from mcp_workflows_google.connections import (
@@ -106,7 +106,7 @@ def limits(api: str, quota: Quota | None) -> BucketLimits:
     if quota is None or api not in PER_MINUTE:
         return UNLIMITED
     whole: float = getattr(quota, api) or PER_MINUTE[api]
-    share = whole * quota.share / sharing(quota.replicas)
+    share = whole * quota.share / replica_count(quota.replicas)
     return BucketLimits(bucket=max(1.0, share * _AT_ONCE), refill=share * (1 - _AT_ONCE) / _MINUTE)
 
 

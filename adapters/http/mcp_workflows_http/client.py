@@ -25,7 +25,7 @@ import httpx2
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.redaction import KNOWN
-from mcp_workflows.adapter.replicas import sharing
+from mcp_workflows.adapter.replicas import replica_count
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, Bucket, BucketLimits, QuotaKey
@@ -59,7 +59,7 @@ class RateLimit:
     def _bucket(self) -> Bucket:
         limits, rate = UNLIMITED, self._rate
         if rate is not None:
-            calls = rate.calls * rate.share / sharing(rate.replicas)
+            calls = rate.calls * rate.share / replica_count(rate.replicas)
             burst = max(1.0, calls * _AT_ONCE)
             limits = BucketLimits(bucket=burst, refill=calls * (1 - _AT_ONCE) / rate.per.total_seconds())
         return BUCKETS.bucket(self._key, limits)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 
 from mcp_workflows.adapter import Allowance
-from mcp_workflows.adapter.replicas import sharing
+from mcp_workflows.adapter.replicas import replica_count
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.kit.threads import BlockingCall, begin_call
 from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, Bucket, BucketLimits, Buckets, QuotaKey
@@ -321,5 +321,5 @@ def limits(operation: str, region: str, quota: Quota | None) -> BucketLimits:
     big, small = DEFAULTS[operation]
     whole: BucketLimits | Rate = big if region in _WELL_SERVED else small
     whole = getattr(quota, _OVERRIDES.get(operation, operation), None) or whole
-    share = quota.share / sharing(quota.replicas)
+    share = quota.share / replica_count(quota.replicas)
     return BucketLimits(bucket=max(1.0, whole.bucket * share), refill=whole.refill * share)

@@ -8,8 +8,8 @@ from typing import Protocol
 class Peers(Protocol):
     """The other replicas; by default there are none, and this process polls all executions.
 
-    The executions are divided among the replicas. A replica that has followers of an execution asks its owner to poll
-    it, and hears of each poll. If it hears nothing for a while, it polls for itself.
+    The executions are divided among the replicas. A replica with followers asks the owner to poll, and receives each
+    result; without results for two intervals it polls itself.
 
     Times are in seconds of this process's event loop. `interval` is how long the replica that polled waits until it
     polls again, if the execution is of interest there.
@@ -27,8 +27,8 @@ class Peers(Protocol):
         """Return the beginning and the interval of the last poll of another replica that was heard of lately."""
         return None
 
-    def publish(self, task_id: str, began: float, interval: float, *, changed: bool) -> None:
-        """Tell the other replicas of a poll that was answered. `changed`: the row has changed."""
+    def publish(self, task_id: str, began: float, interval: float, *, changed: bool | None) -> None:
+        """Tell the other replicas of a poll that was answered; `changed`: the row has changed; None: it was a batch."""
         return
 
     def publish_change(self, task_id: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -15,13 +15,18 @@ from mcp_workflows.adapter import Allowance
 from mcp_workflows.task import Task
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollingPolicy:
     """The numbers of polling, with their reasons. Times are in seconds, rates in calls per second and engine.
 
-    The first three are settings of the server; the others fit every engine that was measured.
+    The first three rates are settings of the server; the others fit every engine that was measured.
     """
 
+    clock: Callable[[], datetime] = _now
     polls_per_second: float | None = None  # infinite: no limit; None: see `limits`
     open_waits: int = 200  # long polls of this process; Temporal allows a namespace 1,200
     fresh_for: float = 4.0  # at most for which a poll is shared by all requests; 0: each request polls anew
@@ -74,7 +79,7 @@ class PollingPolicy:
 
     def interval(self, task: Task) -> float:
         """Return the seconds between two polls of a task of its age."""
-        age = (datetime.now(UTC) - task.created).total_seconds()
+        age = (self.clock() - task.created).total_seconds()
         return min(max(age / self.age_per_interval, self.shortest_interval), self.longest_interval)
 
     def limits(self, allowance: Allowance | None, replicas: int = 1) -> PollLimits:

@@ -183,9 +183,9 @@ class Poller:
             _, entry = found
             entry.stale_at = anyio.current_time()
             self._poll_for_followers(entry)
-        self._drop_vain_wait(task_id)
+        self._drop_unneeded_wait(task_id)
 
-    def _drop_vain_wait(self, task_id: str) -> None:
+    def _drop_unneeded_wait(self, task_id: str) -> None:
         found = self.entry(task_id)
         if found is None or found[1].task.ended or not found[1].is_followed:
             self._long_polls.drop(task_id)
@@ -215,11 +215,11 @@ class Poller:
         found = self.entry(task_id)
         return found is not None and (found[1].is_followed or found[1].poll_finished is not None)
 
-    def note_remote(self, task_id: str, began: float, interval: float) -> None:
-        """Note a poll of another replica; if the row has changed, `note` it first."""
+    def note_remote(self, task_id: str, began: float, interval: float, *, is_batch: bool) -> None:
+        """Note a poll of another replica, or its batch; if the row has changed, `note` it first."""
         if found := self.entry(task_id):
             schedule, entry = found
-            schedule.note_remote(entry, began, interval)
+            schedule.note_remote(entry, began, interval, is_batch=is_batch)
 
     def note_remote_change(self, task: Task) -> None:
         """Note a row that another replica has changed, perhaps by a cancellation; its owner polls."""
@@ -254,7 +254,7 @@ class Poller:
     def renew_interest(self) -> None:
         """Ask the owners once more to poll the executions that have followers here; forget what nobody asks for."""
         for task_id in self._long_polls.task_ids:
-            self._drop_vain_wait(task_id)
+            self._drop_unneeded_wait(task_id)
         for task_id in self._following:
             if not self._peers.is_mine(task_id):
                 self._peers.want(task_id)
@@ -394,8 +394,10 @@ class BatchLoop:
         """Poll the due entries that a batch can confirm; return those confirmed whose last poll is long ago."""
         if not (batch := self._batch(due, now)):
             return []
-        await anyio.sleep(max(0.0, self._batch_at + self._policy.batch_every - anyio.current_time()))
+        await anyio.sleep(max(0.0, self._batch_at + self._schedule.limits.batch_every - anyio.current_time()))
         await self._schedule.call_rate.wait_for_slot()
+        if anyio.current_time() >= self._schedule.peers.live_until:
+            return []
         self._schedule.call_rate.reserve(self, in_slot=True)
         self._schedule.call_rate.made(self)
         self._batch_at = began = anyio.current_time()
@@ -403,10 +405,7 @@ class BatchLoop:
             return []
         now = anyio.current_time()
         for entry in batch:
-            wanted = self._schedule.wanted(entry)
-            self._schedule.set_due(
-                entry, anyio.current_time() + self._schedule.interval(entry.task) if wanted else FOREVER
-            )
+            self._schedule.set_due(entry, self._schedule.next_due(entry, now))
         unconfirmed = [
             each for each in batch if not each.is_suspect and began - each.polled > self._policy.confirm_every
         ]
@@ -417,7 +416,9 @@ class BatchLoop:
         batch = [entry for entry in due if entry.batchable]
         if batch and len(batch) < self._policy.batch:
             halfway = (entry for entry in self._schedule.idle() if entry.at + entry.due <= 2 * now)
-            ours = (entry for entry in halfway if entry.batchable and self._schedule.is_mine(entry))
+            ours = (
+                entry for entry in halfway if entry.batchable and (entry.due <= now or self._schedule.is_mine(entry))
+            )
             batch = sorted(ours, key=lambda entry: entry.due)
         return batch[: self._policy.batch]
 
@@ -463,7 +464,7 @@ class BatchLoop:
             entry.at, entry.answered, entry.error = began, anyio.current_time(), None
             entry.failing = FOREVER
             schedule = self._schedule
-            schedule.peers.publish(entry.task.id, entry.began, schedule.interval(entry.task), changed=False)
+            schedule.peers.publish(entry.task.id, began, schedule.interval(entry.task), changed=None)
             if asked:
                 entry.notify()  # waiting requests; followers need changes only, and there may be 10,000
 

@@ -41,6 +41,7 @@ class CacheEntry:
     poll_finished: anyio.Event | None = None  # for followers
     followers: int = 0
     wanted_until: float = NEVER  # another replica has followers
+    requested: float = NEVER  # when its owner was last asked to poll it for clients that poll
     was_cut: bool = False  # the last poll ended with its caller, without an answer
 
     @property
@@ -85,11 +86,13 @@ class CacheEntry:
         newer = known.updated > seen.updated or known.answered > seen.answered
         return known if newer and not seen.ended else seen
 
-    def note_remote(self, began: float) -> None:
-        """Note a poll of another replica, whose row is known here."""
-        if began <= self.began:
+    def note_remote(self, began: float, *, is_batch: bool) -> None:
+        """Note a poll of another replica, whose row is known here; or its batch, which shows less."""
+        if began <= (self.at if is_batch else self.began):
             return
-        self.began = self.polled = self.at = self.answered = began
+        if not is_batch:
+            self.began = self.polled = began
+        self.at, self.answered = max(self.at, began), max(self.answered, began)
         self.error, self.failing, self.was_cut = None, FOREVER, False
         self.notify()
 
@@ -301,7 +304,7 @@ class PollSchedule:
             found = self.entries[task.id] = CacheEntry(task)
             self._index.add(found)
             if not is_alone and (poll := self.peers.last_poll(task.id)):
-                found.note_remote(poll[0])
+                found.note_remote(poll[0], is_batch=False)
         return found
 
     def idle(self) -> Iterator[CacheEntry]:
@@ -321,8 +324,13 @@ class PollSchedule:
     def note_interest(self, entry: CacheEntry, now: float) -> None:
         """Note that a client asked; batches include the entry for some time."""
         entry.asked = now
-        if self.in_batches and self.wanted(entry):
+        if not self.in_batches:
+            return
+        if self.is_mine(entry):
             self.expect(entry, self._next(entry))
+        elif now - entry.requested > self.policy.wanted_for / 2:
+            entry.requested = now
+            self.peers.want(entry.task.id)
 
     def follow(self, entry: CacheEntry) -> None:
         """Schedule polls for a follower."""
@@ -341,10 +349,10 @@ class PollSchedule:
             self.peers.want(entry.task.id, now=True)
             self.expect(entry, now + self.policy.owner_grace)
 
-    def note_remote(self, entry: CacheEntry, began: float, interval: float) -> None:
+    def note_remote(self, entry: CacheEntry, began: float, interval: float, *, is_batch: bool) -> None:
         """Schedule the next poll after one of another replica; one that was known leaves waiting clients their poll."""
-        is_news = began > entry.began
-        entry.note_remote(began)
+        is_news = began > entry.at
+        entry.note_remote(began, is_batch=is_batch)
         self.suspects.resolve(entry)
         if entry.is_followed and not entry.task.ended:
             without = self._without_owner(entry, anyio.current_time(), interval)
@@ -391,15 +399,18 @@ class PollSchedule:
             self.suspects.add(entry, now, urgent=True)  # hints before the handle was known were lost
         if self.suspects.resolve(entry):
             self.woken.set()
-        due = FOREVER
+        self.set_due(entry, self.next_due(entry, now))
+        self._forget(now)
+
+    def next_due(self, entry: CacheEntry, now: float) -> float:
+        """Return when to poll again what was just polled; ask the owner to do so if that is another replica."""
         wanted = entry.is_suspect or ((entry.is_followed or self.in_batches) and self.wanted(entry))
         if entry.unsaved_end or (wanted and not entry.task.ended):
-            due = now + self._background_interval(entry.task)
-        elif entry.followers and not entry.task.ended:
+            return now + self._background_interval(entry.task)
+        if entry.followers and not entry.task.ended:
             self.peers.want(entry.task.id)
-            due = self._without_owner(entry, now)
-        self.set_due(entry, due)
-        self._forget(now)
+            return self._without_owner(entry, now)
+        return FOREVER
 
     def _next(self, entry: CacheEntry) -> float:
         """Return the time of the next poll, if there is interest."""

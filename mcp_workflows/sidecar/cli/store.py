@@ -14,7 +14,7 @@ from mcp_workflows.sidecar.cli.app import COMMANDS, app
 from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
 from mcp_workflows.sidecar.config.models import StoreSettings
 from mcp_workflows.store.encryption import new_key
-from mcp_workflows.store.protocol import MovesAway, Rekeyed, Seals, TakesOver, open_store
+from mcp_workflows.store.protocol import CopySource, CopyTarget, Rekeyed, Seals, open_store
 
 store_commands = typer.Typer(help=COMMANDS["store"][1], no_args_is_help=True)
 app.add_typer(store_commands, name="store")
@@ -69,7 +69,7 @@ async def _rekey(settings: StoreSettings) -> tuple[int, Rekeyed]:
 
 @store_commands.command()
 def migrate(config: ConfigArgument = None, option: ConfigInstead = None) -> None:
-    """Create or change the store's tables for this version; servers of the version before go on meanwhile."""
+    """Create or change the store's tables for this version; servers that run wait for it, and go on."""
     log(LogLevel.ERROR)
     settings = load(either(config, option)).store
 
@@ -91,7 +91,7 @@ def copy(
     Nothing is lost if it fails or is killed: do it again. What is encrypted stays so, with the same keys.
     """
     old, new = open_store(source), open_store(target)
-    if not (isinstance(old, MovesAway) and isinstance(new, TakesOver)):
+    if not (isinstance(old, CopySource) and isinstance(new, CopyTarget)):
         raise OperatorError("FROM is an SQLite store and TO one on PostgreSQL: sqlite:///tasks.db postgresql://...")
     with old.moving(new.place) as (rows, resumed):
         copied = anyio.run(lambda: new.take_over(rows, resumed=resumed))
@@ -106,7 +106,7 @@ def backup(
 ) -> None:
     """Write a copy of an SQLite store, as of one moment, while servers use it."""
     store = load(either(config, option)).store.open()
-    if not isinstance(store, MovesAway):
+    if not isinstance(store, CopySource):
         raise OperatorError("only an SQLite store is backed up here: use pg_dump, or your provider's backups")
     store.backup(target)
     typer.echo(f"wrote {target}; keep the keys of encryption elsewhere")

@@ -241,8 +241,14 @@ class StoreSettings(BaseModel):
         "be async and is called for each connection.",
     )
 
+    @model_validator(mode="after")
+    def _one_password(self) -> Self:
+        if self.password_file and self.password_function:
+            raise ValueError("has either a password_file or a password_function: leave one of them out")
+        return self
+
     def open(self, *, migrate: bool = False) -> Store:
-        """Return the store, not entered yet; `migrate`: whatever the setting says.
+        """Return the store, not entered yet; `migrate=True` overrides `store.migrate: false`.
 
         Raises:
             ConfigError: there is no such store, or its keys are malformed, or it lacks an option.
@@ -263,7 +269,7 @@ class StoreSettings(BaseModel):
 
 
 def _first_line(file: Path) -> str:
-    return file.read_text().partition("\n")[0]
+    return file.read_text().partition("\n")[0].rstrip("\r")
 
 
 def imported(reference: str) -> Any:  # Any: any object of a module

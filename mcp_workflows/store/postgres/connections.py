@@ -8,6 +8,7 @@ Source: https://magicstack.github.io/asyncpg/current/api/, https://github.com/Ma
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -29,6 +30,7 @@ MIGRATING: Final = 60.0  # seconds; another replica may do it, and tables may be
 COPYING: Final = 86_400.0  # seconds; a store may be large
 MOST_CONNECTIONS: Final = 8
 _SCHEMA: Final = "mcp_workflows"
+_MOST_HEARD: Final = 10_000  # notifications that wait to be read
 _STATEMENTS: Final = 100  # prepared ones that a connection keeps
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 _PLACE: Final = re.compile(r"(?:[^@/]*@)?((?:\[[0-9A-Fa-f:.%]+\]|[\w.%-]*)(?::\d+)?(?:,[\w.%-]+(?::\d+)?)*)")
@@ -62,7 +64,8 @@ Source: https://www.postgresql.org/docs/current/errcodes-appendix.html.
 """
 
 _LOST: Final = ("08", "57P01", "57P02", "57P03")  # the beginnings of codes after which the connection is closed
-_AGAIN: Final = ("40001", "40P01")  # serialization failure, deadlock: nothing was done
+_AGAIN: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, a lock not got: nothing was done
+_PAUSE: Final = 0.02  # seconds at most until it is repeated
 
 
 class _Native(Protocol):
@@ -161,11 +164,16 @@ class PostgresConnection:
 
     async def listen(self, channel: str) -> MemoryObjectReceiveStream[str]:
         """Return a stream of the payloads of notifications, which ends with the connection."""
-        payloads, heard = anyio.create_memory_object_stream[str](float("inf"))
+        payloads, heard = anyio.create_memory_object_stream[str](_MOST_HEARD)
         self._native.add_termination_listener(lambda _connection: payloads.close())
 
         def hear(_connection: object, _pid: int, _channel: str, payload: str) -> None:
-            payloads.send_nowait(payload)
+            try:
+                payloads.send_nowait(payload)
+            except anyio.WouldBlock:  # the listener connects anew, and reads what has changed
+                payloads.close()
+            except anyio.ClosedResourceError:
+                pass
 
         await self._native.add_listener(channel, hear)
         return heard
@@ -221,7 +229,7 @@ class Connections:
         """
         self.is_open = True
         try:
-            return await self._while_lost(step, within)
+            return await self._with_retries(step, within)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await self.close()
@@ -241,13 +249,13 @@ class Connections:
     async def run(self, step: Step[T]) -> T:
         """Do one step; again if its connection was lost, so it must find out what it has done already.
 
-        It is repeated once for a lost connection, and for some seconds while other writers get in the way.
+        It is repeated once for a lost connection, and for up to 5 s after serialization failures and deadlocks.
 
         Raises:
             StoreUnavailable: it could not be done, or its outcome is unknown.
         """
         try:
-            return await self._while_lost(step, TIMEOUT)
+            return await self._with_retries(step, TIMEOUT)
         except self._failures as error:
             raise self._translated(error, opening=False) from error
 
@@ -278,8 +286,8 @@ class Connections:
             connection.terminate()
             raise self._translated(error, opening=False) from error
 
-    async def _while_lost(self, step: Step[T], seconds: float) -> T:
-        until, was_lost = anyio.current_time() + seconds, False
+    async def _with_retries(self, step: Step[T], seconds: float) -> T:
+        until, was_lost = anyio.current_time() + min(seconds, MIGRATING), False
         while True:
             try:
                 return await self._turn(step, seconds)
@@ -291,6 +299,7 @@ class Connections:
                 if not may_repeat and (was_lost or not is_lost):
                     raise
                 was_lost |= is_lost
+                await anyio.sleep(random.uniform(0, _PAUSE))  # noqa: S311  # so that two do not meet again
 
     def _is_lost(self, error: Exception) -> bool:
         if isinstance(error, self._asyncpg.PostgresError):

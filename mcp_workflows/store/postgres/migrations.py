@@ -58,6 +58,7 @@ MIGRATIONS: Final[Sequence[str]] = (
     """,
 )
 OLDEST: Final = 1  # the oldest version of the program that runs on these tables
+_WAIT: Final = "3s"  # for a lock, as others wait behind it; then it is tried again
 _LOCK: Final = 0x6D637077  # "mcpw": the advisory lock of migrations in a database
 _FOUND: Final = """
     SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
@@ -86,7 +87,8 @@ async def migrate(connection: PostgresConnection, schema: str, *, allowed: bool)
             f"the store's tables have version {version}, this mcp-workflows needs version {len(MIGRATIONS)}, and "
             "store.migrate is false: run `mcp-workflows store migrate` as a role that may create and change tables"
         )
-    async with connection.transaction(f"SELECT pg_advisory_xact_lock({_LOCK})"):
+    first = f"SET LOCAL lock_timeout = '{_WAIT}'; SELECT pg_advisory_xact_lock({_LOCK})"
+    async with connection.transaction(first):
         has_schema, *_ = await _found(connection, schema)
         if not has_schema:
             await connection.script(f'CREATE SCHEMA "{schema}"')

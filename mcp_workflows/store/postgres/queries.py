@@ -42,7 +42,7 @@ _NOW_LAZILY: Final = "SET LOCAL synchronous_commit = off;"
 _STAMP: Final = "version = version + 1, changed = clock_timestamp()"
 FLUSH: Final = "SELECT pg_logical_emit_message(true, 'mcp-workflows', '')"  # a commit on disk has all before it there
 CHECK: Final = f"DELETE FROM @tasks WHERE false; {FLUSH};"  # a standby and a read-only database refuse the first
-TAKE_ROOM: Final = """
+TAKE_PAYLOAD: Final = """
     INSERT INTO @notes SELECT '', '', string_agg(md5(random()::text), ''), 0 FROM generate_series(1, 10000);
     DELETE FROM @notes WHERE space = '';
 """

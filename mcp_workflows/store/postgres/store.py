@@ -100,7 +100,7 @@ class PostgresStore(Store):
         return f"postgresql://{self._database.shown}?schema={self._database.schema}"
 
     async def take_over(self, parts: Callable[[], Iterable[StoredRows]], *, resumed: bool) -> int:
-        """Store all rows of another store in one transaction; see `TakesOver`."""
+        """Store all rows of another store in one transaction; see `CopyTarget`."""
         goes_on = resumed
 
         async def copy(connection: PostgresConnection) -> int:
@@ -303,7 +303,7 @@ class PostgresStore(Store):
         are written, too, until that works.
         """
         lacks_room = self._connections.lacks_room
-        statements = queries.CHECK + (queries.TAKE_ROOM if lacks_room else "")
+        statements = queries.CHECK + (queries.TAKE_PAYLOAD if lacks_room else "")
         await self._connections.run(lambda connection: connection.script(statements))
         if lacks_room:
             self._connections.lacks_room = False

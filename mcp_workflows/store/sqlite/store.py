@@ -65,7 +65,6 @@ _TROUBLE: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     sqlite3.SQLITE_READONLY: _UNWRITABLE,
     sqlite3.SQLITE_PERM: _UNWRITABLE,
     sqlite3.SQLITE_NOTADB: (StoreUnusable, "is not an SQLite database"),
-    sqlite3.SQLITE_CONSTRAINT: (StoreUnavailable, "was moved to another store: restart the server with that one"),
     sqlite3.SQLITE_CORRUPT: (StoreUnusable, "is damaged: restore it from a backup"),
 }
 """SQLite's primary result codes: the error while the file is being opened, and its text."""
@@ -151,12 +150,12 @@ class SQLiteStore(Store):
 
     @contextmanager
     def moving(self, place: str) -> Generator[tuple[Callable[[], Iterator[StoredRows]], bool]]:
-        """Yield a function that returns all rows; see `MovesAway`."""
+        """Yield a function that returns all rows; see `CopySource`."""
         with self._on_disk() as path, copies.moving(path, place) as found:
             yield found
 
     def backup(self, target: Path) -> None:
-        """Write a copy into a new file; see `MovesAway`."""
+        """Write a copy into a new file; see `CopySource`."""
         with self._on_disk() as path:
             copies.backup(path, target)
 
@@ -528,4 +527,6 @@ def _code(error: sqlite3.Error) -> int:
 
 def _translated(error: sqlite3.Error, *, opening: str | None = None) -> StoreError:
     kind, text = _TROUBLE.get(_code(error), (StoreUnavailable, f"failed: {error}"))
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CONSTRAINT_TRIGGER:
+        text = "was moved to another store: restart the server with that one"
     return StoreUnavailable(f"the store {text}") if opening is None else kind(f"the store {opening} {text}")
