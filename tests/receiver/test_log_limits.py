@@ -25,6 +25,7 @@ NOT_AT_WILL = {  # modules that log what no remote party causes as often as it l
     "sidecar.cli.serve": "at the start",
     "sidecar.config.json_schema": "a command of the operator",
     "store.leases": "once a period",
+    "store.replicas": "when the store, the listener or the clock fails, and when it is back",
     "store.sqlite.file": "once a file",
     "kit.bulk_status": "once a workflow",
     "sidecar.discovery": "once a change of what is marked on an engine",
