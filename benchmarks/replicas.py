@@ -41,7 +41,7 @@ TASKS: Final = 3000
 POLLED: Final = 10_000
 ENDING: Final = 100
 _STARTING: Final = 12.0  # seconds until all replicas run
-_SETTLING: Final = 75.0  # until the first polls of all are over
+_SETTLING: Final = {Mode.LISTEN: 75.0, Mode.POLL: 190.0}  # seconds until each has been polled on each replica
 _MEASURED: Final = 60.0
 _SLICES: Final = 6  # of that, which are compared in pairs
 _KILL_AFTER: Final = 10.0
@@ -171,7 +171,7 @@ def _run(place: Place, mode: Mode, tasks: int, replicas: int, sent: signal.Signa
     """Run so many replicas with clients for all tasks; `sent`: end one of them by this signal."""
     server: Postgres = place.postgres
     url = server.url(new_schema())
-    settling = _KILL_AFTER if sent else _SETTLING
+    settling = _KILL_AFTER if sent else _SETTLING[mode]
     measured = 10.0 if sent else _MEASURED
     with place.stub(ENGINE) as control, ExitStack() as stack:
         names = control.order(seed=tasks, forget=True)
@@ -249,7 +249,7 @@ async def _serve(
         names = control.order()
         mine = [known_task(ENGINE, names[each], f"task-{each}") for each in polled]
         await asyncio.sleep(max(0.0, begin - time.monotonic()))
-        following = group.create_task(clients.follow(mine, replicas, begin_within=_SETTLING / 2))
+        following = group.create_task(clients.follow(mine, replicas, begin_within=_SETTLING[Mode.POLL]))
         resharded: list[float] = []
         known, cpu, began = peers.resharded, time.process_time(), time.monotonic()
         while time.monotonic() < until and not _is_stopped:

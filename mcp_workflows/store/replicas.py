@@ -63,7 +63,6 @@ def _now() -> datetime:
 class Polling(Protocol):
     """The poller of this process, see `engines.polling.poller`."""
 
-    def knows(self, task_id: str) -> bool: ...
     def needs_row(self, task_id: str) -> bool: ...
     def note(self, task: Task) -> None: ...
     def note_remote(self, task_id: str, began: float, interval: float, *, is_batch: bool) -> None: ...
@@ -331,7 +330,7 @@ class Replicas:
                 poller.hint(str(other), name, forwarded=True)
             elif kind in _POLLS and not isinstance(other, str):
                 self._note_poll(poller, kind, name, (now - delay - number, other))
-            elif kind == _REFRESH and poller.knows(name):
+            elif kind == _REFRESH and poller.needs_row(name):
                 self._with_row(name, poller.note_remote_change)
             elif kind in {_WANT, _NOW} and self.is_mine(name):
                 self._with_row(name, partial(poller.poll_for_others, now=kind == _NOW))

@@ -168,8 +168,7 @@ class Poller:
 
     def note(self, task: Task) -> None:
         """Tell followers of a change to the task at once, also while the engine does not answer."""
-        if found := self.entry(task.id):
-            _, entry = found
+        if entry := self._entry(task.id):
             entry.task = entry.latest(task)
             entry.notify()
 
@@ -179,15 +178,14 @@ class Poller:
         self._refresh(task_id)
 
     def _refresh(self, task_id: str) -> None:
-        if found := self.entry(task_id):
-            _, entry = found
+        if entry := self._entry(task_id):
             entry.stale_at = anyio.current_time()
             self._poll_for_followers(entry)
         self._drop_unneeded_wait(task_id)
 
     def _drop_unneeded_wait(self, task_id: str) -> None:
-        found = self.entry(task_id)
-        if found is None or found[1].task.ended or not found[1].is_followed:
+        entry = self._entry(task_id)
+        if entry is None or entry.task.ended or not entry.is_followed:
             self._long_polls.drop(task_id)
 
     def hint(self, engine: str, handle: str, *, forwarded: bool = False) -> None:
@@ -199,27 +197,15 @@ class Poller:
 
     # --- other replicas
 
-    def knows(self, task_id: str) -> bool:
-        """True if the task was polled here lately."""
-        return self.entry(task_id) is not None
-
-    def entry(self, task_id: str) -> tuple[PollSchedule, CacheEntry] | None:
-        """Return what is known here of a task."""
-        for schedule in self._schedules.values():
-            if entry := schedule.entries.get(task_id):
-                return schedule, entry
-        return None
-
     def needs_row(self, task_id: str) -> bool:
         """True if somebody here waits for news of the task."""
-        found = self.entry(task_id)
-        return found is not None and (found[1].is_followed or found[1].poll_finished is not None)
+        entry = self._entry(task_id)
+        return entry is not None and (entry.is_followed or entry.poll_finished is not None)
 
     def note_remote(self, task_id: str, began: float, interval: float, *, is_batch: bool) -> None:
         """Note a poll of another replica, or its batch; if the row has changed, `note` it first."""
-        if found := self.entry(task_id):
-            schedule, entry = found
-            schedule.note_remote(entry, began, interval, is_batch=is_batch)
+        if entry := self._entry(task_id):
+            self._schedule(entry.task.engine).note_remote(entry, began, interval, is_batch=is_batch)
 
     def note_remote_change(self, task: Task) -> None:
         """Note a row that another replica has changed, perhaps by a cancellation; its owner polls."""
@@ -340,6 +326,9 @@ class Poller:
             if not entry.followers:
                 del self._following[task.id]
                 self._long_polls.drop(task.id)
+
+    def _entry(self, task_id: str) -> CacheEntry | None:
+        return next((entry for each in self._schedules.values() if (entry := each.entries.get(task_id))), None)
 
     def _schedule(self, engine: str) -> PollSchedule:
         found = self._schedules.get(engine)

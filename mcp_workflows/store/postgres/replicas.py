@@ -21,7 +21,6 @@ from mcp_workflows.task import Task
 
 _LIVE: Final = TypeAdapter(list[Replica])
 _OPEN: Final = TypeAdapter(Mapping[str, int])
-_LONGEST_NAME: Final = 63  # bytes
 _LONGEST_GONE: Final = "1 minute"
 _BEAT: Final = f"""
     WITH gone AS (
@@ -51,9 +50,7 @@ class PostgresChannel:
     def __init__(self, connections: Connections, schema: str, rows: Callable[[], Rows]) -> None:
         """`rows` returns the reader of rows since the store was entered."""
         self._connections = connections
-        self._name = f"mcpw_{schema}"
-        if len(self._name) > _LONGEST_NAME:  # another schema may begin alike
-            self._name = f"mcpw_{blake2b(schema.encode(), digest_size=16).hexdigest()}"
+        self._name = f"mcpw_{blake2b(schema.encode(), digest_size=16).hexdigest()}"  # a schema may have 63 bytes
         self._rows = rows
 
     async def beat(self, replica: Replica, *, lasting: timedelta) -> tuple[Sequence[Replica], float]:
