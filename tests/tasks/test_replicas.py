@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,6 @@ import pytest
 from anyio import CancelScope
 from anyio.abc import TaskGroup, TaskStatus
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from trio.lowlevel import current_clock
 from trio.testing import MockClock
 
 from mcp_workflows.access.limit_settings import Limits
@@ -27,7 +26,6 @@ from mcp_workflows.access.principal import Principal
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import TERMINAL, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.polling import policy
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.polling.poller import Poller
 from mcp_workflows.engines.registry import Engines
@@ -44,8 +42,8 @@ from mcp_workflows.store.replicas import (
 )
 from mcp_workflows.task import Task, mark_cancelled
 from mcp_workflows.testing import make_task
+from tests.engines.polling.test_promises import BEGIN, Clock, now
 
-BEGIN = datetime(2026, 7, 28, 12, tzinfo=UTC)
 ENGINE = "engine"
 POLLS = 50.0
 TRIP = 0.005  # seconds of a message
@@ -62,25 +60,6 @@ STRANGE = [
 def sealed(text: str) -> str:
     """A message as a replica of another version may send it."""
     return b64encode(bytes(12) + AESGCM(SECRET).encrypt(bytes(12), text.encode(), b"1")).decode()
-
-
-def now() -> float:
-    return current_clock().current_time()
-
-
-class Clock(datetime):
-    """The wall clock, which goes with the other one."""
-
-    @classmethod
-    def now(cls, tz: Any = None) -> Any:
-        """The time."""
-        return BEGIN + timedelta(seconds=now())
-
-
-@pytest.fixture(autouse=True)
-def one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The age of a task goes with the jumping clock, as sleeping does."""
-    monkeypatch.setattr(policy, "datetime", Clock)
 
 
 @dataclass(kw_only=True)
@@ -251,7 +230,7 @@ async def replica(cluster: Cluster, name: str, lost: float = 0.0) -> AsyncGenera
     peers = Replicas(Network(cluster=cluster, name=name, lost=lost), clock=Clock.now)
     kind = Engine if cluster.batches else Waiter
     engine = kind(cluster, name) if cluster.batches or cluster.waits else MemoryAdapter(MemorySettings())
-    rates = PollingPolicy(polls_per_second=POLLS)
+    rates = PollingPolicy(polls_per_second=POLLS, clock=Clock.now)
     poll = partial(cluster.poll, name)
     async with TrioEngines({ENGINE: engine}) as engines, Poller(poll, engines, rates, peers=peers) as poller:
         await peers.join(SECRET)

@@ -393,6 +393,7 @@ class BatchLoop:
         if not await self._poll_batch(batch):
             return []
         now = anyio.current_time()
+        batch = [entry for entry in batch if self._schedule.entries.get(entry.task.id) is entry]
         for entry in batch:
             self._schedule.set_due(entry, self._schedule.next_due(entry, now))
         unconfirmed = [
@@ -433,7 +434,8 @@ class BatchLoop:
         for number, entry in enumerate(batch):
             if number % self._policy.batch == 0:
                 await checkpoint()  # 10,000 without a pause would block the event loop
-            self._compare(entry, found.get(entry.task.id), began)
+            if self._schedule.entries.get(entry.task.id) is entry:  # it was not forgotten meanwhile
+                self._compare(entry, found.get(entry.task.id), began)
         return True
 
     def _compare(self, entry: CacheEntry, found: ExecutionDigest | None, began: float) -> None:

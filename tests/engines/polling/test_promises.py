@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any
 
 import anyio
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.lowlevel import current_clock
@@ -20,7 +19,6 @@ from trio.testing import MockClock
 
 from mcp_workflows.adapter import Allowance, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.polling import policy
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.polling.poller import Poller
 from mcp_workflows.engines.registry import Engines
@@ -44,12 +42,6 @@ class Clock(datetime):
     def now(cls, tz: Any = None) -> Any:
         """The time."""
         return BEGIN + timedelta(seconds=now())
-
-
-@pytest.fixture(autouse=True)
-def one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The age of a task goes with the jumping clock, as sleeping does."""
-    monkeypatch.setattr(policy, "datetime", Clock)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +128,7 @@ def task_of(number: int) -> Task:
 
 @asynccontextmanager
 async def polling(world: World, **settings: Any) -> AsyncGenerator[Poller]:
-    policy = replace(DEFAULT, polls_per_second=world.load.polls_per_second)
+    policy = replace(DEFAULT, polls_per_second=world.load.polls_per_second, clock=Clock.now)
     async with Engines({ENGINE: Listed(world)}) as engines, Poller(world.look, engines, policy, **settings) as found:
         yield found
 
