@@ -276,7 +276,7 @@ class _Prompt(uvicorn.Server):
 @asynccontextmanager
 async def peer(url: str, **settings: Any) -> AsyncGenerator[Peer]:
     """A client of that server."""
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=60) as http:
         yield Peer(http, url, **settings)
 
 
