@@ -56,10 +56,6 @@ Line: TypeAlias = tuple[str, str, float, str | float]  # kind, task id, and for 
 _MESSAGE: Final = TypeAdapter(tuple[str, float, list[Line]])  # sender, the server's time, lines
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Polling(Protocol):
     """The poller of this process, see `engines.polling.poller`."""
 
@@ -85,7 +81,10 @@ class Replicas:
     """This process among the replicas: the `Peers` of the poller. `run` it beside that."""
 
     def __init__(
-        self, channel: ReplicaChannel, limits: OpenCounts | None = None, clock: Callable[[], datetime] = _now
+        self,
+        channel: ReplicaChannel,
+        limits: OpenCounts | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`limits` count open requests and sessions on all replicas. `clock` is that of this machine."""
         self.replicas = 1
@@ -107,7 +106,7 @@ class Replicas:
         self._listening = anyio.CancelScope()
         self._trouble = _NO_TROUBLE  # of the connection that listens
         self._beat_now = anyio.Event()
-        self._polls: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._polls: OrderedDict[str, float] = OrderedDict()  # their beginnings
         self._outbox: dict[tuple[str, str, str], tuple[float, str | float]] = {}  # by kind, name and engine
         self._posted = anyio.Event()
         self._for_rows: dict[str, list[Callable[[Task], None]]] = {}
@@ -131,8 +130,8 @@ class Replicas:
             found = self._is_owner[task_id] = owner == self._id
         return found
 
-    def last_poll(self, task_id: str) -> tuple[float, float] | None:
-        """Return the last poll of another replica that was heard of lately."""
+    def last_poll(self, task_id: str) -> float | None:
+        """Return the beginning of the last poll of another replica that was heard of lately."""
         return self._polls.get(task_id)
 
     # --- what this process tells
@@ -337,7 +336,7 @@ class Replicas:
 
     def _note_poll(self, poller: Polling, kind: str, task_id: str, poll: tuple[float, float]) -> None:
         if kind != _BATCH:
-            self._polls[task_id] = poll
+            self._polls[task_id] = poll[0]
             self._polls.move_to_end(task_id)
             if len(self._polls) > MOST_REMEMBERED:
                 self._polls.popitem(last=False)

@@ -23,8 +23,8 @@ class Peers(Protocol):
         """True if this process polls the execution in the background."""
         return True
 
-    def last_poll(self, task_id: str) -> tuple[float, float] | None:
-        """Return the beginning and the interval of the last poll of another replica that was heard of lately."""
+    def last_poll(self, task_id: str) -> float | None:
+        """Return the beginning of the last poll of another replica that was heard of lately."""
         return None
 
     def publish(self, task_id: str, began: float, interval: float, *, changed: bool | None) -> None:

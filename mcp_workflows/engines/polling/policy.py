@@ -15,10 +15,6 @@ from mcp_workflows.adapter import Allowance
 from mcp_workflows.task import Task
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollingPolicy:
     """The numbers of polling, with their reasons. Times are in seconds, rates in calls per second and engine.
@@ -26,7 +22,7 @@ class PollingPolicy:
     The first three rates are settings of the server; the others fit every engine that was measured.
     """
 
-    clock: Callable[[], datetime] = _now
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     polls_per_second: float | None = None  # infinite: no limit; None: see `limits`
     open_waits: int = 200  # long polls of this process; Temporal allows a namespace 1,200
     fresh_for: float = 4.0  # at most for which a poll is shared by all requests; 0: each request polls anew

@@ -393,7 +393,7 @@ class BatchLoop:
         if not await self._poll_batch(batch):
             return []
         now = anyio.current_time()
-        batch = [entry for entry in batch if self._schedule.entries.get(entry.task.id) is entry]
+        batch = [entry for entry in batch if self._schedule.has(entry)]
         for entry in batch:
             self._schedule.set_due(entry, self._schedule.next_due(entry, now))
         unconfirmed = [
@@ -434,7 +434,7 @@ class BatchLoop:
         for number, entry in enumerate(batch):
             if number % self._policy.batch == 0:
                 await checkpoint()  # 10,000 without a pause would block the event loop
-            if self._schedule.entries.get(entry.task.id) is entry:  # it was not forgotten meanwhile
+            if self._schedule.has(entry):  # it was not forgotten meanwhile
                 self._compare(entry, found.get(entry.task.id), began)
         return True
 
@@ -454,8 +454,8 @@ class BatchLoop:
             asked = entry.asked >= entry.at
             entry.at, entry.answered, entry.error = began, anyio.current_time(), None
             entry.failing = FOREVER
-            schedule = self._schedule
-            schedule.peers.publish(entry.task.id, began, schedule.interval(entry.task), changed=None)
+            if (peers := self._schedule.peers).replicas > 1:
+                peers.publish(entry.task.id, began, self._schedule.interval(entry.task), changed=None)
             if asked:
                 entry.notify()  # waiting requests; followers need changes only, and there may be 10,000
 
@@ -515,7 +515,7 @@ class PollLoop:
         for entry in chosen:
             schedule.read_limits(anyio.current_time())
             await schedule.call_rate.wait_for_slot()
-            if entry.poll_in_progress is None and entry.began < chosen_at:
+            if entry.poll_in_progress is None and entry.began < chosen_at and schedule.has(entry):
                 schedule.call_rate.reserve(entry, in_slot=True)
                 self._poll(entry)
             self._catch_up()

@@ -197,9 +197,7 @@ class PollSchedule:
         self._resharded = peers.resharded
         self._mine = 0  # entries that this process polls
         self._index = HandleIndex()
-        self.limits = policy.limits(
-            engines.allowance(engine), peers.replicas
-        )  # the rates allowed now, see `read_limits`
+        self.limits = policy.limits(engines.allowance(engine), peers.replicas)  # those allowed now: `read_limits`
         self.call_rate = CallRateLimiter(self.limits.polls_per_second)
         self._limits_read = anyio.current_time()
         self._burst = self.limits.burst
@@ -303,13 +301,17 @@ class PollSchedule:
             self._mine = self.load + (is_alone or self.peers.is_mine(task.id))
             found = self.entries[task.id] = CacheEntry(task)
             self._index.add(found)
-            if not is_alone and (poll := self.peers.last_poll(task.id)):
-                found.note_remote(poll[0], is_batch=False)
+            if not is_alone and (began := self.peers.last_poll(task.id)) is not None:
+                found.note_remote(began, is_batch=False)
         return found
 
     def idle(self) -> Iterator[CacheEntry]:
         """Iterate over the entries without a poll in progress."""
         return (entry for entry in self.entries.values() if entry.poll_in_progress is None)
+
+    def has(self, entry: CacheEntry) -> bool:
+        """True if it is the entry of its task still; a forgotten one may have a successor."""
+        return self.entries.get(entry.task.id) is entry
 
     def is_mine(self, entry: CacheEntry) -> bool:
         """True if this process polls the entry in the background; every replica polls those not known to be started."""

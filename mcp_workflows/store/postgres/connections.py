@@ -214,7 +214,7 @@ class Connections:
         self._database, self._listened = database, listened
         self._password = password
         self._idle: list[PostgresConnection] = []
-        self._turns = anyio.Semaphore(MOST_CONNECTIONS)
+        self._turns = anyio.Semaphore(MOST_CONNECTIONS, fast_acquire=True)
         self.is_open = False
         self.lacks_room = False  # the server's disk was full at the last write that needs more of it
         native = (self._asyncpg.PostgresError, self._asyncpg.InterfaceError, self._asyncpg.InternalClientError)
@@ -310,20 +310,14 @@ class Connections:
         if not self.is_open:
             raise StoreUnavailable("the store is not open")
         try:
-            self._turns.acquire_nowait()
-        except anyio.WouldBlock:
-            await self._wait_for_turn(seconds)
-        try:
-            return await self._once(step, seconds)
-        finally:
-            self._turns.release()
-
-    async def _wait_for_turn(self, seconds: float) -> None:
-        try:
             with anyio.fail_after(seconds):
                 await self._turns.acquire()
         except TimeoutError:
             raise StoreUnavailable(f"the store's {MOST_CONNECTIONS} connections are all in use") from None
+        try:
+            return await self._once(step, seconds)
+        finally:
+            self._turns.release()
 
     async def _once(self, step: Step[T], seconds: float) -> T:
         connection: PostgresConnection | None = None

@@ -36,14 +36,23 @@ def refuse_moved(connection: sqlite3.Connection) -> None:
     Raises:
         StoreUnusable: one has, or will when the copy is finished.
     """
-    if not connection.execute(_IS_MOVED).fetchone()[0]:
+    if (moved := _moved(connection)) is None:
         return
-    place, is_over = connection.execute("SELECT place, is_over FROM moved").fetchone()
+    place, is_over = moved
     if is_over:
         raise StoreUnusable(f"the store was moved to {place}: use that one, or name another file")
     raise StoreUnusable(
         f"the store is being moved to {place}: finish it with the same `mcp-workflows store copy` again"
     )
+
+
+def _moved(connection: sqlite3.Connection) -> tuple[str, int] | None:
+    """Return the place of the store that replaces this one, and 1 if the copy is over; None: no store does."""
+    is_there: int = connection.execute(_IS_MOVED).fetchone()[0]
+    found: tuple[str, int] | None = (
+        connection.execute("SELECT place, is_over FROM moved").fetchone() if is_there else None
+    )
+    return found
 
 
 @contextmanager
@@ -58,10 +67,10 @@ def moving(path: Path, place: str) -> Generator[tuple[Callable[[], Iterator[Stor
     """
     with closing(sqlite3.connect(path.as_uri() + "?mode=rw", uri=True, isolation_level=None)) as connection:
         migrate(connection)
-        resumed = bool(connection.execute(_IS_MOVED).fetchone()[0])
+        resumed = (moved := _moved(connection)) is not None
         if not resumed:
             _fence(connection, place)
-        elif connection.execute("SELECT place, is_over FROM moved").fetchone() != (place, 0):
+        elif moved != (place, 0):
             refuse_moved(connection)
         try:
             yield partial(_rows, connection), resumed
