@@ -5,9 +5,11 @@ Every change of a row is one pure function here, `Task -> Task`; a store applies
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
+from hashlib import blake2b
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -141,6 +143,53 @@ class Task:
     def expired(self, now: datetime) -> bool:
         """True if its time to live is over."""
         return self.tombstone or (self.expires is not None and self.expires <= now)
+
+
+class EventName(StrEnum):
+    """The kind of a row in the log of events, and of the event that clients get."""
+
+    ENDED = "task.ended"
+    INPUT_REQUIRED = "task.input_required"
+    PROGRESS = "task.progress"  # never in the log: it is read from the task
+    EXECUTION_ENDED = "execution.ended"
+    SUBSCRIPTION = ".subscription"  # for ourselves: a subscription was written, or deleted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedEvent:
+    """One row in the log of events. It holds nothing that the task's columns do not hold."""
+
+    id: str  # the same for the same event, however often it is seen
+    name: str  # an EventName, or one of a newer version
+    at: datetime
+    tool: str = ""
+    owner: str = ""
+    task_id: str = ""
+    key: str = ""  # a digest of the question; of a subscription or an execution, its key among the notes
+    position: int = 0  # in the log, given by the store; 0: not in it yet
+
+
+def event_id(name: EventName, *parts: str) -> str:
+    """Return the id of an event; nobody can tell its parts from it."""
+    return f"evt_{blake2b(repr((name.value, *parts)).encode(), digest_size=16).hexdigest()}"
+
+
+def question_digest(task_id: str, key: str) -> str:
+    """Return a name for a question of a task, which tells nothing of its key."""
+    return blake2b(repr((task_id, key)).encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def events_between(before: Task, after: Task) -> Sequence[LoggedEvent]:
+    """Return the events of a change; a store writes them in the transaction that changes the row."""
+    if after.tombstone or before.execution is after.execution:
+        return ()
+    fields = {"at": after.ended or after.updated, "tool": after.tool, "owner": after.owner, "task_id": after.id}
+    if after.ended:
+        name = EventName.ENDED
+        return () if before.ended else (LoggedEvent(id=event_id(name, after.id), name=name, **fields),)
+    name, asked_before = EventName.INPUT_REQUIRED, before.execution.requests.keys()
+    opened = [question_digest(after.id, key) for key in after.execution.requests if key not in asked_before]
+    return [LoggedEvent(id=event_id(name, after.id, key), name=name, key=key, **fields) for key in opened]
 
 
 def engine_key(name: str, identity: str) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from mcp_workflows.adapter import JSON, Status
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.store.encryption import Cipher
-from mcp_workflows.task import Task
+from mcp_workflows.task import LoggedEvent, Task
 
 ENTRY_POINT_GROUP = "mcp_workflows.stores"
 
@@ -37,6 +37,7 @@ class Caps:
 
 
 NO_CAPS = Caps()
+EVENTS_KEPT = timedelta(days=7)
 
 
 class CapReached(Exception):  # noqa: N818  # an answer rather than an error
@@ -73,6 +74,15 @@ class Count:
     tasks: int
     oldest_created: datetime
     oldest_updated: datetime  # the oldest last change: the time of the longest open question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """Events after a position, in the order in which readers see them."""
+
+    events: Sequence[LoggedEvent]
+    first: int  # all events after this position are still there
+    last: int  # the position of the last event in the log; no later event gets a lower one
 
 
 class Store(AbstractAsyncContextManager["Store"], Protocol):
@@ -126,6 +136,8 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
 
         The function may run again on the row as somebody else has changed it meanwhile; its last run is the one that
         counts. It must neither await nor act on anything else.
+
+        The events of the change (`task.events_between`) are added to the log in the same transaction.
 
         A function that returns None deletes the row: it is as if it had never been, for its key and for all caps. A
         change that need not be durable may be lost with the machine's power, though not with the process; a store that
@@ -219,8 +231,16 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Make tombstones of expired rows, and drop those old enough, in batches. Return the number of changed rows.
 
         Rows that maintenance must act on (`Task.due`) are left for a day. Notes are dropped whose `until` is not after
-        now.
+        now, and events older than `EVENTS_KEPT`, but for the last of them.
         """
+        ...
+
+    async def add_event(self, event: LoggedEvent) -> None:
+        """Add an event to the log, unless its id is there already."""
+        ...
+
+    async def events(self, after: int, limit: int) -> EventPage:
+        """Return the first events after a position. No event is ever added before one that was returned."""
         ...
 
     async def note(self, space: str, key: str) -> JSON:

@@ -19,7 +19,7 @@ from mcp_workflows.adapter import JSON, Status
 from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.store.encryption import Cipher, CipherError, is_sealed
 from mcp_workflows.store.protocol import Count, TaskFilter
-from mcp_workflows.task import CLOCKS_DIFFER, Task
+from mcp_workflows.task import CLOCKS_DIFFER, LoggedEvent, Task
 
 logger = logging.getLogger(__name__)
 
@@ -241,6 +241,25 @@ def _dump(task: Task) -> str:
         ).decode()  # tombstones stay long, and are many
     except PydanticSerializationError:  # half a surrogate pair somewhere in it, which JSON allows and UTF-8 does not
         return utf8(json.dumps(_TASK.dump_python(task, mode="json", by_alias=True), ensure_ascii=False))
+
+
+EVENT_COLUMNS: Final = ("id", "name", "at", "tool", "owner", "task_id", "key")
+
+
+def event_values(event: LoggedEvent) -> tuple[str | int, ...]:
+    """Return the columns of an event, in the order of EVENT_COLUMNS."""
+    return (
+        event.id,
+        str(event.name),
+        micros(event.at),
+        *map(utf8, (event.tool, event.owner, event.task_id, event.key)),
+    )
+
+
+def logged_event(position: int, *columns: Any) -> LoggedEvent:  # Any: text and numbers
+    """Return the event of a row: its position, and EVENT_COLUMNS."""
+    found = dict(zip(EVENT_COLUMNS, columns, strict=True))
+    return LoggedEvent(**{**found, "at": at_micros(found["at"]), "position": position})
 
 
 def utf8(text: str) -> str:

@@ -14,9 +14,11 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
 from mcp_workflows.store.encryption import Cipher, new_key
-from mcp_workflows.store.protocol import CapReached, Caps, Count, Store, TaskFilter, open_store
+from mcp_workflows.store.protocol import EVENTS_KEPT, CapReached, Caps, Count, Store, TaskFilter, open_store
 from mcp_workflows.task import (
     CLOCKS_DIFFER,
+    EventName,
+    LoggedEvent,
     Task,
     UnansweredCall,
     accept,
@@ -24,6 +26,7 @@ from mcp_workflows.task import (
     expire,
     mark_answered,
     observe,
+    question_digest,
     refuse,
     request_cancel,
 )
@@ -665,3 +668,88 @@ async def test_of_many_who_ask_for_a_lease_at_once_one_gets_it(new_store: Callab
             for number in range(25):
                 group.start_soon(ask, number)
     assert len(got) == 1
+
+
+QUESTION = InputRequest(method="elicitation/create", params={"message": "Sure?", "requestedSchema": {}})
+
+
+def _asking(*keys: str) -> Execution:
+    return Execution(status=Status.INPUT_REQUIRED, requests=dict.fromkeys(keys, QUESTION))
+
+
+async def test_a_change_adds_its_events_to_the_log(store: Store) -> None:
+    task = await store.create(make_task())
+    for seen in (Execution(status=Status.RUNNING, message="on"), _asking("a"), _asking("a", "b"), _asking("b")):
+        await store.change(task.id, task.owner, partial(observe, execution=seen, at=NOON))
+    for _ in range(2):
+        await store.change(task.id, task.owner, _ended)
+    page = await store.events(0, 10)
+    assert [event.name for event in page.events] == [EventName.INPUT_REQUIRED] * 2 + [EventName.ENDED]
+    asked = [question_digest(task.id, key) for key in "ab"]
+    assert [event.key for event in page.events] == [*asked, ""]
+    assert {(event.owner, event.tool, event.task_id) for event in page.events} == {(task.owner, task.tool, task.id)}
+    assert [event.position for event in page.events] == sorted({event.position for event in page.events})
+    assert page.last == page.events[-1].position
+    assert (await store.events(page.last, 10)).events == []
+    assert [event.name for event in (await store.events(page.events[1].position, 10)).events] == [EventName.ENDED]
+    assert len((await store.events(0, 2)).events) == 2
+
+
+async def test_a_change_that_fails_adds_no_event(store: Store) -> None:
+    task = await store.create(make_task())
+
+    def fail(task: Task) -> Task:
+        _ended(task)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await store.change(task.id, task.owner, fail)
+    assert (await store.events(0, 10)).events == []
+
+
+async def test_an_event_with_an_id_that_is_there_is_not_added(store: Store) -> None:
+    event = LoggedEvent(id="evt_1", name=EventName.EXECUTION_ENDED, at=NOON, tool="bill\ud800\0", key="k")
+    await store.add_event(event)
+    await store.add_event(replace(event, key="another"))
+    [found] = (await store.events(0, 10)).events
+    assert found == replace(event, tool="bill?\u2400", position=found.position)
+
+
+async def test_no_event_is_added_before_one_that_was_read(new_store: Callable[[], Store]) -> None:
+    read: list[int] = []
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(new_store()) for _ in range(3)]
+        tasks = [await stores[0].create(make_task()) for _ in range(60)]
+
+        async def end(store: Store, mine: Sequence[Task]) -> None:
+            for task in mine:
+                await store.change(task.id, task.owner, _ended)
+
+        async def follow(store: Store) -> None:
+            while len(read) < len(tasks):
+                page = await store.events(read[-1] if read else 0, 7)
+                read.extend(event.position for event in page.events)
+                await anyio.sleep(0.001)
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(follow, stores[2])
+                for number in range(4):
+                    group.start_soon(end, stores[number % 2], tasks[number::4])
+        every = await stores[0].events(0, 100)
+    assert read == [event.position for event in every.events]
+    assert {event.task_id for event in every.events} == {task.id for task in tasks}
+
+
+async def test_old_events_are_dropped_and_the_log_shows_where_it_begins(store: Store) -> None:
+    old = NOON - EVENTS_KEPT - timedelta(hours=1)
+    for number, at in enumerate([old, old, old, NOON]):
+        await store.add_event(LoggedEvent(id=f"evt_{number}", name=EventName.EXECUTION_ENDED, at=at))
+    await store.delete_expired(NOON, NOON)
+    page = await store.events(0, 10)
+    assert [event.id for event in page.events] == ["evt_2", "evt_3"]
+    assert page.first == page.events[0].position
+    assert page.last == page.events[1].position
+    await store.delete_expired(NOON + EVENTS_KEPT + timedelta(hours=1), NOON)
+    last = await store.events(0, 10)
+    assert (last.first, last.last) == (page.last, page.last)

@@ -56,6 +56,16 @@ MIGRATIONS: Final[Sequence[str]] = (
         id text PRIMARY KEY, hears bool NOT NULL, open text NOT NULL, until timestamptz NOT NULL
     );
     """,
+    # an event gets its position after its commit, from one reader at a time: see `queries.events`
+    """
+    CREATE SEQUENCE @event_positions;
+    CREATE TABLE @events (
+        id text COLLATE "C" PRIMARY KEY, position bigint UNIQUE, name text NOT NULL, at bigint NOT NULL,
+        tool text NOT NULL, owner text NOT NULL, task_id text NOT NULL, key text NOT NULL
+    );
+    CREATE INDEX events_new ON @events (at) WHERE position IS NULL;
+    CREATE INDEX events_at ON @events (at);
+    """,
 )
 OLDEST: Final = 1  # the oldest version of the program that runs on these tables
 _WAIT: Final = "3s"  # for a lock, as others wait behind it; then it is tried again

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,22 +15,25 @@ from typing import Any, Final
 from mcp_workflows.errors import StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.postgres.connections import PostgresConnection
-from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, StoredRows, TaskFilter
+from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, EventPage, StoredRows, TaskFilter
 from mcp_workflows.store.rows import (
     AHEAD,
     COLUMNS,
+    EVENT_COLUMNS,
     FIXED,
     LEFT_FOR,
     KnownRow,
     NoteTexts,
     Rows,
     conditions,
+    event_values,
     leaves_window,
+    logged_event,
     micros,
     utf8,
 )
 from mcp_workflows.store.secrets import is_mark, mark_of, new_mark, new_secret, read_secret
-from mcp_workflows.task import CLOCKS_DIFFER, Task, expire
+from mcp_workflows.task import CLOCKS_DIFFER, LoggedEvent, Task, events_between, expire
 
 BATCH: Final = 200  # rows of one transaction at most, when many are changed
 _LOSSES: Final = 3  # races with other writers, before a row is locked
@@ -95,7 +99,34 @@ _COPIED: Final[Mapping[str, str]] = {
     "tasks": "(id) DO NOTHING",
     "notes": "(space, key) DO NOTHING",
     "secrets": "(name) DO UPDATE SET value = excluded.value",
+    "events": "(id) DO NOTHING",
 }
+_EVENT_NAMES: Final = ", ".join(EVENT_COLUMNS)
+_EVENT_GIVEN: Final = ", ".join(f"${at}" for at in range(1, len(EVENT_COLUMNS) + 1))
+_ADD_EVENT: Final = f"INSERT INTO @events ({_EVENT_NAMES})"
+_LOG_EVENTS: Final = f"""
+    logged AS (
+        {_ADD_EVENT} SELECT {_EVENT_NAMES} FROM done, json_populate_recordset(NULL::@events, {{given}}::text::json)
+        ON CONFLICT DO NOTHING
+    )
+"""
+_GIVE_POSITIONS: Final = """
+    SELECT pg_advisory_xact_lock(hashtext('@events'));
+    UPDATE @events SET position = nextval('@event_positions') WHERE position IS NULL
+"""
+_EVENTS: Final = f"""
+    SELECT first, last, position, {_EVENT_NAMES} FROM (
+        SELECT (SELECT min(position) FROM @events) AS first, (SELECT max(position) FROM @events) AS last
+    ) AS ends LEFT JOIN (
+        SELECT * FROM @events WHERE position > $1 ORDER BY position LIMIT $2
+    ) AS found ON true ORDER BY position
+"""
+_DROP_EVENTS: Final = """
+    DELETE FROM @events WHERE id IN (
+        SELECT id FROM @events WHERE at < $1 AND position < (SELECT max(position) FROM @events WHERE at < $1)
+        ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED
+    ) RETURNING 1
+"""
 _IN_USE: Final = "SELECT EXISTS (SELECT FROM @tasks) OR EXISTS (SELECT FROM @notes)"
 _FORGET: Final = """
     DELETE FROM @tasks WHERE id IN (
@@ -254,6 +285,35 @@ async def _check(connection: PostgresConnection, task: Task, caps: Caps) -> None
             raise CapReached(name, again=leaves_window(task.created, caps.since, created) if name in _WINDOWS else None)
 
 
+async def add_event(connection: PostgresConnection, event: LoggedEvent) -> None:
+    """Add an event that is not there yet."""
+    await connection.fetch(f"{_ADD_EVENT} VALUES ({_EVENT_GIVEN}) ON CONFLICT DO NOTHING", *event_values(event))
+
+
+async def events(connection: PostgresConnection, after: int, limit: int) -> EventPage:
+    """Return the first events after a position.
+
+    Commits come in any order, so a position that was given in a transaction could appear behind a later one. Positions
+    are given here, to committed events alone; the lock lasts until they are committed themselves.
+    """
+    await _give_positions(connection)
+    rows = await connection.fetch(_EVENTS, after, limit)
+    first, last, *_ = rows[0]
+    found = [logged_event(*row[2:]) for row in rows if row[2] is not None]
+    return EventPage(events=found, first=first or 0, last=last or 0)
+
+
+async def _give_positions(connection: PostgresConnection) -> None:
+    if await connection.row("SELECT 1 FROM @events WHERE position IS NULL LIMIT 1") is not None:
+        await connection.script(f"BEGIN ISOLATION LEVEL READ COMMITTED; {_GIVE_POSITIONS}; COMMIT")
+
+
+async def drop_events(connection: PostgresConnection, before: datetime) -> int:
+    """Drop a batch of old events, but for the last of them; return their number."""
+    await _give_positions(connection)  # perhaps nobody has read them
+    return len(await connection.fetch(_DROP_EVENTS, micros(before), BATCH))
+
+
 class Change:
     """One change of a row: optimistic, so that no transaction is open while Python runs.
 
@@ -305,7 +365,11 @@ class Change:
             durable=self._durable,
             where="WHERE id = $1 AND version = $2 RETURNING 1",
         )
-        is_done = await connection.row(query, self._names[0], version, *columns.values()) is not None
+        values = [self._names[0], version, *columns.values()]
+        if logged := events_between(before, after):
+            query = f"WITH done AS ({query}), {_LOG_EVENTS.format(given=f'${len(values) + 1}')} SELECT 1 FROM done"
+            values.append(json.dumps([dict(zip(EVENT_COLUMNS, event_values(each), strict=True)) for each in logged]))
+        is_done = await connection.row(query, *values) is not None
         if is_done:
             self._rows.keep(self._names[0], self._attempt)
         return is_done, after
@@ -330,6 +394,7 @@ async def take_over(connection: PostgresConnection, parts: Iterable[StoredRows])
             query = f"INSERT INTO @{part.table} ({names}) VALUES ({given}) ON CONFLICT {_COPIED[part.table]}"  # ours
             await connection.many(query, part.rows)
             tasks += len(part.rows) if part.table == "tasks" else 0
+        await connection.fetch("SELECT setval('@event_positions', max(position)) FROM @events HAVING max(position) > 0")
     return tasks
 
 

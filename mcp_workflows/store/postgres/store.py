@@ -30,7 +30,17 @@ from mcp_workflows.store.postgres.connections import (
 )
 from mcp_workflows.store.postgres.migrations import migrate
 from mcp_workflows.store.postgres.replicas import PostgresChannel
-from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store, StoredRows, TaskFilter
+from mcp_workflows.store.protocol import (
+    EVENTS_KEPT,
+    NO_CAPS,
+    Caps,
+    Count,
+    EventPage,
+    Rekeyed,
+    Store,
+    StoredRows,
+    TaskFilter,
+)
 from mcp_workflows.store.rows import (
     AHEAD,
     LAST_CHARACTER,
@@ -42,7 +52,7 @@ from mcp_workflows.store.rows import (
     utf8,
 )
 from mcp_workflows.store.secrets import KEY_SECRET, check_marks
-from mcp_workflows.task import Task
+from mcp_workflows.task import LoggedEvent, Task
 
 
 class PostgresStore(Store):
@@ -262,12 +272,21 @@ class PostgresStore(Store):
             partial(queries.forget, before=keep_tombstones_since),
             partial(queries.expire_rows, rows=self._rows, now=now),
             partial(queries.drop_notes, now=now),
+            partial(queries.drop_events, before=now - EVENTS_KEPT),
         )
         deleted = 0
         for step in steps:
             while done := await self._connections.run(step):
                 deleted += done
         return deleted
+
+    async def add_event(self, event: LoggedEvent) -> None:
+        """Add an event to the log, unless its id is there already."""
+        await self._connections.run(partial(queries.add_event, event=event))
+
+    async def events(self, after: int, limit: int) -> EventPage:
+        """Return the first events after a position."""
+        return await self._connections.run(partial(queries.events, after=after, limit=limit))
 
     async def note(self, space: str, key: str) -> JSON:
         """Return the value under this key of a space; None: there is none."""

@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from mcp_workflows.errors import StoreUnusable
 from mcp_workflows.store.protocol import StoredRows
-from mcp_workflows.store.rows import COLUMNS, utf8
+from mcp_workflows.store.rows import COLUMNS, EVENT_COLUMNS, utf8
 from mcp_workflows.store.sqlite.file import migrate
 
 TABLES: Final = {
     "tasks": COLUMNS,
     "notes": ("space", "key", "value", "until"),
     "secrets": ("name", "value"),
+    "events": ("position", *EVENT_COLUMNS),
 }
 _FLAGS: Final = {"bound", "ended", "tombstone"}
 _PAGE: Final = 500  # rows

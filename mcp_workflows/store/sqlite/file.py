@@ -84,6 +84,15 @@ MIGRATIONS: Final[Sequence[Sequence[str | Callable[[sqlite3.Connection], None]]]
         "ALTER TABLE tasks ADD COLUMN unanswered_until INTEGER",
         "CREATE INDEX tasks_unanswered ON tasks (unanswered, created, id) WHERE unanswered IS NOT NULL",
     ),
+    (
+        """
+        CREATE TABLE events (
+            position INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
+            at INTEGER NOT NULL, tool TEXT NOT NULL, owner TEXT NOT NULL, task_id TEXT NOT NULL, key TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX events_at ON events (at)",
+    ),
 )
 """The statements from one version of the tables to the next; a file's `user_version` is the number it has had.
 

@@ -20,9 +20,9 @@ from mcp_workflows.store.rows import (
     micros,
     utf8,
 )
-from mcp_workflows.store.sqlite import secrets
+from mcp_workflows.store.sqlite import events, secrets
 from mcp_workflows.store.sqlite.rows import INSERT, get, one, replace_row, update
-from mcp_workflows.task import Task, expire
+from mcp_workflows.task import Task, events_between, expire
 
 _COUNT: Final = "SELECT count(*), NULL FROM (SELECT 1 FROM tasks INDEXED BY {} LIMIT :cap)"
 _COUNT_CREATED: Final = "SELECT count(*), min(created) FROM (SELECT created FROM tasks INDEXED BY {} LIMIT :cap)"
@@ -218,7 +218,9 @@ def change(
     """
     before = get(connection, rows, task_id, owner)
     after = None if before is None else change(before)
-    if before is None or after is before or (after is not None and replace_row(connection, rows, before, after)):
+    if before is None or after is before:
+        return after
+    if after is not None and not events_between(before, after) and replace_row(connection, rows, before, after):
         return after
     connection.execute("BEGIN IMMEDIATE")
     with connection:
@@ -229,6 +231,7 @@ def change(
         elif before is not None and after is not None and after is not before:
             _mark(connection, rows)
             update(connection, rows, before, after)
+            events.add(connection, events_between(before, after))
     return after
 
 

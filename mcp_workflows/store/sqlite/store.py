@@ -28,10 +28,20 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.flushes import Flushes
-from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store, StoredRows, TaskFilter
+from mcp_workflows.store.protocol import (
+    EVENTS_KEPT,
+    NO_CAPS,
+    Caps,
+    Count,
+    EventPage,
+    Rekeyed,
+    Store,
+    StoredRows,
+    TaskFilter,
+)
 from mcp_workflows.store.rows import AHEAD, LAST_CHARACTER, NoteTexts, Rows, counted, micros, place_of, utf8
 from mcp_workflows.store.secrets import KEY_SECRET
-from mcp_workflows.store.sqlite import copies, key_value, queries, rekey, secrets
+from mcp_workflows.store.sqlite import copies, events, key_value, queries, rekey, secrets
 from mcp_workflows.store.sqlite.copies import refuse_moved
 from mcp_workflows.store.sqlite.file import (
     LogFile,
@@ -47,7 +57,7 @@ from mcp_workflows.store.sqlite.file import (
 )
 from mcp_workflows.store.sqlite.queries import CountedRows
 from mcp_workflows.store.sqlite.rows import BY_ID, TRY
-from mcp_workflows.task import Task
+from mcp_workflows.task import LoggedEvent, Task
 
 T = TypeVar("T")
 Step: TypeAlias = Callable[[sqlite3.Connection], T]
@@ -343,6 +353,7 @@ class SQLiteStore(Store):
             lambda limit, connection: queries.forget(connection, keep_tombstones_since, limit),
             lambda limit, connection: queries.expire_rows(connection, self._rows, now, limit),
             lambda limit, connection: key_value.drop(connection, micros(now), limit),
+            lambda limit, connection: events.drop(connection, now - EVENTS_KEPT, limit),
         )
         deleted = 0
         for step in steps:
@@ -355,6 +366,14 @@ class SQLiteStore(Store):
                 deleted += done
                 await anyio.sleep(took)
         return deleted
+
+    async def add_event(self, event: LoggedEvent) -> None:
+        """Add an event to the log, unless its id is there already."""
+        await self._write(lambda connection: events.add(connection, [event]))
+
+    async def events(self, after: int, limit: int) -> EventPage:
+        """Return the first events after a position."""
+        return await self._do(lambda connection: events.read(connection, after, limit))
 
     async def note(self, space: str, key: str) -> JSON:
         """Return the value under this key of a space; None: there is none."""
