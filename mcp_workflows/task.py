@@ -183,13 +183,25 @@ def events_between(before: Task, after: Task) -> Sequence[LoggedEvent]:
     """Return the events of a change; a store writes them in the transaction that changes the row."""
     if after.tombstone or before.execution is after.execution:
         return ()
-    fields = {"at": after.ended or after.updated, "tool": after.tool, "owner": after.owner, "task_id": after.id}
     if after.ended:
-        name = EventName.ENDED
-        return () if before.ended else (LoggedEvent(id=event_id(name, after.id), name=name, **fields),)
-    name, asked_before = EventName.INPUT_REQUIRED, before.execution.requests.keys()
-    opened = [question_digest(after.id, key) for key in after.execution.requests if key not in asked_before]
-    return [LoggedEvent(id=event_id(name, after.id, key), name=name, key=key, **fields) for key in opened]
+        return () if before.ended else (event_of(after),)
+    opened = after.execution.requests.keys() - before.execution.requests.keys()
+    return [event_of(after, key) for key in after.execution.requests if key in opened]
+
+
+def event_of(task: Task, question: str | None = None) -> LoggedEvent:
+    """Return the event of the task's end, or of an open question by its key; always the same for the same one."""
+    name = EventName.ENDED if question is None else EventName.INPUT_REQUIRED
+    key = "" if question is None else question_digest(task.id, question)
+    return LoggedEvent(
+        id=event_id(name, task.id, key),
+        name=name,
+        at=task.ended or task.updated,
+        tool=task.tool,
+        owner=task.owner,
+        task_id=task.id,
+        key=key,
+    )
 
 
 def engine_key(name: str, identity: str) -> str:

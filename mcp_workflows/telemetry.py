@@ -39,7 +39,7 @@ Api: TypeAlias = (
     Literal[
         "start", "find", "describe", "describe_many", "wait", "hints", "answer", "cancel", "terminate", "check", "adopt"
     ]
-    | Literal["exposed", "receive", "other"]
+    | Literal["list_ended", "exposed", "receive", "other"]
 )
 """The kinds of calls to an engine."""
 
@@ -108,6 +108,9 @@ class Telemetry:
         self._denials = count(f"{NAME}.denials", description="What somebody was not allowed to do.")
         self._failed_lookups = count(f"{NAME}.failed_lookups", description="Requests for tasks that were not found.")
         self._limits = count(f"{NAME}.limits_reached", description="What was refused because it was too much.")
+        self._deliveries = count(
+            f"{NAME}.event_deliveries", description="Attempts to deliver an event to an endpoint, by outcome."
+        )
         self._lost = count(f"{NAME}.audit_lost", description="Audit events that could not be written.")
         # They are there before anything happens, as an alert needs to see them rise. With the labels they have later:
         # to Prometheus no label and an empty one are the same, and of two such series it keeps the first.
@@ -204,6 +207,10 @@ class Telemetry:
     def lost(self, events: int) -> None:
         """Count audit events that could not be written."""
         self._lost.add(events)
+
+    def event_delivery(self, outcome: str) -> None:
+        """Count an attempt to deliver an event: ok, a word for its failure, or an end without one."""
+        self._deliveries.add(1, {"outcome": outcome})
 
     def observe(self, name: str, seen: Seen, *, unit: str = "", description: str) -> None:
         """Add a gauge: each collection of metrics calls `seen`, in any thread, and it must not block."""

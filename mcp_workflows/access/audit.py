@@ -29,6 +29,8 @@ class Event(StrEnum):
     DENY = "deny"  # a caller may not do that, or is not let in
     LIMIT = "limit"  # a caller reached a limit
     CHANGE = "change"  # an engine describes a tool in another way than before
+    SUBSCRIPTION = "subscription"  # to events, by webhook: created, refreshed, ended, suspended or terminated
+    DELIVERY = "delivery"  # an event was given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

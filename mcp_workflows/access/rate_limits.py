@@ -32,13 +32,13 @@ _SHORTEST_WAIT: Final = 1.0  # seconds: a client that is too fast by far is told
 _NETWORK: Final = 64  # bits of an IPv6 address that belong to one caller, who chooses the rest freely
 
 
-class _Rate:
+class Rate:
     """A rate limit for each of many callers; the caller that asked longest ago is forgotten first.
 
     It is a token bucket kept as one number, the time when it is full again (GCRA), as each poll pays for it.
     """
 
-    def __init__(self, per_minute: int | None, clock: Callable[[], float]) -> None:
+    def __init__(self, per_minute: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._every = 0.0 if per_minute is None else _MINUTE / per_minute
         self._clock = clock
         self._full_at: dict[str, float] = {}
@@ -77,9 +77,9 @@ class RateLimits:
         """`clock` counts seconds."""
         self._limits = limits
         self._audit = audit
-        self._polls = _Rate(limits.polls_per_minute, clock)
-        self._misses = _Rate(limits.failed_lookups_per_minute, clock)
-        self._vain = _Rate(limits.creates_per_minute, clock)
+        self._polls = Rate(limits.polls_per_minute, clock)
+        self._misses = Rate(limits.failed_lookups_per_minute, clock)
+        self._vain = Rate(limits.creates_per_minute, clock)
         self._shown: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._open: dict[str, int] = {_ALL: 0}  # requests
         self.sessions: Callable[[], Mapping[str, int]] = dict  # those of each caller now

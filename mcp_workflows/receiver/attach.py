@@ -26,6 +26,7 @@ from mcp_workflows.adapter import Adapter
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.events.endpoints import EventSettings
 from mcp_workflows.receiver.context import AnyServer, Callers, Context
 from mcp_workflows.receiver.log_limits import limit_lines
 from mcp_workflows.receiver.middleware import plain
@@ -65,6 +66,7 @@ def attach(
     authorizer: Authorizer | None = None,
     audit: Audit = silent,
     telemetry: Telemetry | None = None,
+    events: EventSettings = EventSettings(),  # noqa: B008  # it cannot be changed
 ) -> Workflows:
     """Add workflows to the server's own tools; the server's lifespan must enter the returned object.
 
@@ -75,7 +77,7 @@ def attach(
     `idempotency_keys`: places of keys in a call's `_meta`, by the names that lead to them, see `docs/retries.md`.
     `limits`: quotas of callers, see `docs/limits.md`. `authorizer`: your own rules, asked after
     those of the tools said yes. `audit` receives the audit events. `telemetry`: without it, the OpenTelemetry providers
-    of this process, if any.
+    of this process, if any. `events`: the endpoints that may subscribe, see `docs/events.md`.
 
     Raises:
         ConfigError: two tools have one name, an engine is missing, or the store is unknown.
@@ -94,6 +96,7 @@ def attach(
         limits=limits,
         authorizer=authorizer,
         audit=audit,
+        events=events,
     )
     workflows.middleware.has_own_lists = not _serve_lists(server)
     chain = server.middleware

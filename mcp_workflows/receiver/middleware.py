@@ -40,6 +40,7 @@ from mcp_workflows.receiver.context import (
     name_of,
     shows_cards,
 )
+from mcp_workflows.receiver.events import EventRequests
 from mcp_workflows.receiver.streams import TaskSubscription, note_retry_after, until_disconnected, while_admitted
 from mcp_workflows.receiver.task_tools.calls import TaskToolCalls, outcome_in_text
 from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
@@ -51,6 +52,7 @@ from mcp_workflows.tasks.results import limit_result, part_at
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.hosts import call_wait
 from mcp_workflows.tools.tool import Card
+from mcp_workflows.wire import events as event_wire
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import CallOutcome, Created, Finished, Outcome
@@ -103,6 +105,7 @@ class Middleware:
         self._meters = meters
         self.boundary: RequestStateBoundary | None = None
         self.group: TaskGroup | None = None
+        self.events: EventRequests | None = None
         self.has_own_lists = True  # the server has tools or resources beside ours
         self._envelope = Envelope(server)
         self._methods: Mapping[str, Callable[[Context, CallNext], Awaitable[HandlerResult]]] = {
@@ -114,6 +117,7 @@ class Middleware:
             "subscriptions/listen": self._listen,
             **dict.fromkeys(wire.TASK_METHODS, self._task_request),
             **dict.fromkeys(wire.REMOVED_METHODS, self._task_request),
+            **dict.fromkeys(event_wire.Method, self._event_request),
         }
 
     async def seal(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -163,14 +167,14 @@ class Middleware:
 
     async def _initialize(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Declare tasks to clients that negotiate exactly the revision that has them in core."""
-        result = plain(await call_next(ctx))
+        result = event_wire.with_events(plain(await call_next(ctx)))
         if result.get("protocolVersion") != in_core.PROTOCOL_VERSION:
             return result
         lists = self.callers.principal(ctx).identified
         return in_core.with_tasks(result, lists=lists, tools_change=self.offer.hands_over)
 
     async def _discover(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        result = wire.with_extension(plain(await call_next(ctx)))
+        result = event_wire.with_events(wire.with_extension(plain(await call_next(ctx))))
         if not self.has_own_lists and "resources" in result["capabilities"]:
             result["capabilities"]["resources"] = {}  # the SDK declares subscriptions, which nothing here serves
         return with_apps(result) if self._has_cards(ctx) else result
@@ -314,6 +318,12 @@ class Middleware:
     def _tasks_2025(self, service: TaskService) -> InCoreTasks:
         assert self.group is not None, "the service is there, and so is this"
         return InCoreTasks(service, self.group)
+
+    async def _event_request(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        if self.events is None:
+            return await call_next(ctx)
+        result = plain(await self.events.serve(ctx, self.callers.principal(ctx)))
+        return self._envelope.around(ctx, {"resultType": "complete", **result} if is_modern(ctx) else result)
 
     async def _read(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         uri = (ctx.params or {}).get("uri")

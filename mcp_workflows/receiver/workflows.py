@@ -34,7 +34,11 @@ from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, StoreUnusable, WorkflowsError
+from mcp_workflows.events.delivery import Delivery
+from mcp_workflows.events.endpoints import EventSettings
+from mcp_workflows.events.service import EventService
 from mcp_workflows.receiver.context import AnyServer, Callers, Context, ProgressReports, client_of, host_of, name_of
+from mcp_workflows.receiver.events import EventRequests
 from mcp_workflows.receiver.http_limits import limit_requests
 from mcp_workflows.receiver.middleware import Middleware, current_call
 from mcp_workflows.receiver.task_tools.definitions import TAKEN, TASK_TOOL_NAMES, offered
@@ -49,6 +53,7 @@ from mcp_workflows.tasks.maintenance import RetentionRound, retention_rounds
 from mcp_workflows.tasks.service import NOT_FOUND, Authorization, TaskService
 from mcp_workflows.telemetry import TOOL, Telemetry
 from mcp_workflows.tools.tool import AnyTool
+from mcp_workflows.wire import events as event_wire
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire import v2026_07_28 as wire
 
@@ -85,8 +90,11 @@ class Workflows:
         limits: Limits = UNLIMITED,
         authorizer: Authorizer | None = None,
         audit: Audit = silent,
+        events: EventSettings = EventSettings(),  # noqa: B008  # it cannot be changed
     ) -> None:
         self._server = server
+        self._event_settings = events
+        self._events: EventService | None = None
         self.engines = engines
         self._store = store
         self._retention = retention
@@ -128,7 +136,20 @@ class Workflows:
             stack.callback(group.cancel_scope.cancel)
             self._gauges = TaskGauges(self._store, self.engines, self._telemetry)
             group.start_soon(self._gauges.run)
+            self._events = EventService(
+                store=store,
+                engines=engines,
+                executions=executions,
+                authorization=self._authorization,
+                settings=self._event_settings,
+                audit=self._audit,
+            )
+            await self._events.open()
             self.middleware.offer = self._new_offer(self.middleware.offer.tools)
+            delivery = Delivery(store, self._events, self._telemetry)
+            for work in (self._events.log.run, self._events.interests.run, delivery.run):
+                group.start_soon(work)
+            self.middleware.events = EventRequests(self._events, self._meters)
             sender = self.middleware.callers.sender
             stack.enter_context(limit_requests(self._server, sender, self._meters, self._limits))
             self._stack = stack.pop_all()
@@ -193,6 +214,8 @@ class Workflows:
                 limits=self._limits,
                 meters=self._meters,
             )
+        if service is not None and self._events is not None:
+            self._events.use(tools, service)
         return Offer(tools=tools, service=service, my_tasks=self.my_tasks)
 
     def stop(self) -> None:
@@ -315,14 +338,16 @@ async def _check_owners(store: Store, owner: Owner) -> None:
 
 
 _OTHER: Final = "_OTHER"
-_OURS: Final = frozenset({*v2026_07_28.TASK_METHODS, *v2026_07_28.REMOVED_METHODS, "tasks/list", "tasks/result"})
+_OURS: Final = frozenset(
+    {*event_wire.Method, *v2026_07_28.TASK_METHODS, *v2026_07_28.REMOVED_METHODS, "tasks/list", "tasks/result"}
+)
 _KNOWN: Final = _OURS | {
     *("completion/complete", "initialize", "logging/setLevel", "ping", "server/discover", "subscriptions/listen"),
     *("notifications/cancelled", "notifications/initialized", "notifications/progress"),
     *("prompts/get", "prompts/list", "tools/call", "tools/list"),
     *("resources/list", "resources/read", "resources/subscribe", "resources/templates/list", "resources/unsubscribe"),
 }
-_ENDLESS: Final = "subscriptions/listen"  # it ends when its client leaves, and that is no error
+_ENDLESS: Final = {"subscriptions/listen", event_wire.Method.STREAM}  # they end when a client leaves: that is no error
 _VERSIONS: Final = frozenset({*SUPPORTED_PROTOCOL_VERSIONS, v2025_11_25.PROTOCOL_VERSION, v2026_07_28.PROTOCOL_VERSION})
 
 
@@ -359,7 +384,7 @@ class RequestMetrics:
             error = str(jsonrpc.INVALID_PARAMS)
             raise
         except anyio.get_cancelled_exc_class():
-            error = "" if ctx.method == _ENDLESS else "cancelled"
+            error = "" if ctx.method in _ENDLESS else "cancelled"
             raise
         finally:
             attributes = self._attributes(ctx, error)

@@ -166,6 +166,7 @@ def _attach_workflows(server: Server[Workflows], config: Config, exports: Export
         audit=exports.audit,
         telemetry=exports.telemetry,
         polling=PollingPolicy(polls_per_second=config.server.max_polls_per_second),
+        events=config.server.events,
     )
 
 

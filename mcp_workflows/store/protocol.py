@@ -255,8 +255,8 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Return the value under this key from now on: the one already there, or else this one; atomic and durable."""
         ...
 
-    async def put_note(self, space: str, key: str, value: JSON, *, until: datetime) -> None:
-        """Keep this value under this key until that time, in place of any other; durable."""
+    async def put_note(self, space: str, key: str, value: JSON, *, until: datetime, durable: bool = True) -> None:
+        """Keep this value under this key until that time, in place of any other; `durable`: see `change`."""
         ...
 
     async def has_owner(self, like: str, unlike: str) -> bool:

@@ -258,8 +258,17 @@ def event_values(event: LoggedEvent) -> tuple[str | int, ...]:
 
 def logged_event(position: int, *columns: Any) -> LoggedEvent:  # Any: text and numbers
     """Return the event of a row: its position, and EVENT_COLUMNS."""
-    found = dict(zip(EVENT_COLUMNS, columns, strict=True))
-    return LoggedEvent(**{**found, "at": at_micros(found["at"]), "position": position})
+    id_, name, at, tool, owner, task_id, key = columns
+    return LoggedEvent(
+        id=id_,
+        name=name,
+        at=at_micros(at),
+        tool=tool,
+        owner=owner,
+        task_id=task_id,
+        key=key,
+        position=position,
+    )
 
 
 def utf8(text: str) -> str:

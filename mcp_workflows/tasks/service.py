@@ -137,6 +137,11 @@ class Authorization:
         self._tools = tools
         self._ruled = self._authorizer is not None or any(tool.allow is not None for tool in tools.values())
 
+    @property
+    def has_authorizer(self) -> bool:
+        """True if code of the operator's decides, too, which may look at any claim."""
+        return self._authorizer is not None
+
     async def offers(self, name: str, principal: Principal) -> bool:
         """Return True if the principal may call this tool; record a refusal."""
         if not self._ruled or await self._may(AccessRequest(principal=principal, verb=Verb.CALL, tool=name)):

@@ -29,6 +29,7 @@ from mcp_workflows.access.authn.settings import AuthSettings, ServerUrl
 from mcp_workflows.access.limit_settings import DEFAULTS, Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.events.endpoints import EventSettings
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.address import exact_origin, host, origin
 from mcp_workflows.sidecar.config.problems import known_keys
@@ -151,6 +152,7 @@ class ServerSettings(BaseModel):
         description="Everybody who reaches it over loopback HTTP is one user, the local one: lists of tasks and "
         "watching are on. Only on loopback.",
     )
+    events: EventSettings = Field(default=EventSettings(), description="Webhooks of MCP Events, see `docs/events.md`.")
     authorizer: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",

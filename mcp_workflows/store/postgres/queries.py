@@ -300,7 +300,7 @@ async def events(connection: PostgresConnection, after: int, limit: int) -> Even
     rows = await connection.fetch(_EVENTS, after, limit)
     first, last, *_ = rows[0]
     found = [logged_event(*row[2:]) for row in rows if row[2] is not None]
-    return EventPage(events=found, first=first or 0, last=last or 0)
+    return EventPage(events=found, first=(first or 1) - 1, last=last or 0)
 
 
 async def _give_positions(connection: PostgresConnection) -> None:
@@ -433,11 +433,12 @@ async def expire_rows(connection: PostgresConnection, rows: Rows, now: datetime)
 
 
 async def save_note(
-    connection: PostgresConnection, notes: NoteTexts, note: tuple[str, str, str, int], *, replace: bool
+    connection: PostgresConnection, notes: NoteTexts, note: tuple[str, str, str, int], *, replace: bool, durable: bool
 ) -> str:
     """Keep the text of a note; return the one that is there from now on."""
     marked = Marked(cipher=notes.cipher)
-    query = marked.statement(_SAVE_NOTE, where=f"{_PUT if replace else 'ON CONFLICT DO NOTHING'} RETURNING value")
+    conflict = _PUT if replace else "ON CONFLICT DO NOTHING"
+    query = marked.statement(_SAVE_NOTE, durable=durable, where=f"{conflict} RETURNING value")
     for _ in range(_LOSSES):
         found = await connection.row(query, *note) or await connection.row(NOTE, *note[:2])
         if found is not None and not (replace and found[0] != note[2]):

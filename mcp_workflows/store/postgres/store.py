@@ -302,13 +302,16 @@ class PostgresStore(Store):
         """Return the value under this key from now on: the one already there, or else this."""
         return await self._save_note(utf8(space), utf8(key), value, until, replace=False)
 
-    async def put_note(self, space: str, key: str, value: JSON, *, until: datetime) -> None:
+    async def put_note(self, space: str, key: str, value: JSON, *, until: datetime, durable: bool = True) -> None:
         """Keep this value under this key, in place of any other."""
-        await self._save_note(utf8(space), utf8(key), value, until, replace=True)
+        await self._save_note(utf8(space), utf8(key), value, until, replace=True, durable=durable)
 
-    async def _save_note(self, space: str, key: str, value: JSON, until: datetime, *, replace: bool) -> JSON:
+    async def _save_note(
+        self, space: str, key: str, value: JSON, until: datetime, *, replace: bool, durable: bool = True
+    ) -> JSON:
         note = (space, key, self._notes.text(space, key, value), micros(until))
-        text = await self._connections.run(partial(queries.save_note, notes=self._notes, note=note, replace=replace))
+        save = partial(queries.save_note, notes=self._notes, note=note, replace=replace, durable=durable)
+        text = await self._connections.run(save)
         return self._notes.value(space, key, text)
 
     async def secret(self, name: str) -> bytes:

@@ -32,7 +32,7 @@ def read(connection: sqlite3.Connection, after: int, limit: int) -> EventPage:
     """Return the first events after a position."""
     found = [logged_event(*row) for row in connection.execute(_READ, (after, limit))]
     first, last = connection.execute(_ENDS).fetchone()
-    return EventPage(events=found, first=first or 0, last=last or 0)
+    return EventPage(events=found, first=(first or 1) - 1, last=last or 0)
 
 
 def drop(connection: sqlite3.Connection, before: datetime, limit: int) -> int:

@@ -398,10 +398,10 @@ class SQLiteStore(Store):
         note = (utf8(space), utf8(key), value, micros(until))
         return await self._write(lambda connection: key_value.add(connection, self._notes, *note))
 
-    async def put_note(self, space: str, key: str, value: JSON, *, until: datetime) -> None:
+    async def put_note(self, space: str, key: str, value: JSON, *, until: datetime, durable: bool = True) -> None:
         """Keep this value under this key, in place of any other."""
         note = (utf8(space), utf8(key), value, micros(until))
-        await self._write(lambda connection: key_value.put(connection, self._notes, *note))
+        await self._write(lambda connection: key_value.put(connection, self._notes, *note), durable=durable)
 
     async def secret(self, name: str) -> bytes:
         """Return 32 random bytes under this name, made once and the same for all processes that share the file."""

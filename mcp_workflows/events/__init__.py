@@ -1,0 +1,1 @@
+"""Events: what clients subscribe to, and the deliveries to their endpoints."""

@@ -1,0 +1,174 @@
+"""Requests to the endpoints of clients: to public addresses only, without redirects, bounded in time and size.
+
+The address is looked up and checked for each request, and connected to as it was checked: a name may lead elsewhere the
+next time. Nothing of a reply reaches the client that named the endpoint.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+from anyio import to_thread
+from pydantic import BaseModel, ConfigDict, Field
+
+from mcp_workflows.access import is_loopback
+from mcp_workflows.errors import INVALID_PARAMS, RequestError
+from mcp_workflows.wire.events import Trouble
+
+ANSWER_WITHIN: Final = 10.0  # seconds, the look-up of the address included
+_MOST_READ: Final = 16 * 1024  # bytes of a reply
+_PORTS: Final = {"https": 443, "http": 80}
+_OK: Final = range(200, 300)
+_SERVER_ERROR: Final = 500
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+
+
+class EventSettings(BaseModel):
+    """MCP Events: which endpoints clients may have called, and how many."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    allow: list[str] | None = Field(
+        default=None,
+        description="The hosts of endpoints: `hooks.example.com`, or `*.example.com` for all below it. Default: any "
+        "host with a public address. `[]`: no webhooks.",
+    )
+    allow_private: bool = Field(
+        default=False,
+        description="Also addresses in private networks, and http:// on this machine: for company networks, with "
+        "`allow`, and for development.",
+    )
+    subscriptions_per_principal: int = Field(default=100, gt=0, description="Webhook subscriptions of one principal.")
+    deliveries_per_minute: int = Field(
+        default=600, gt=0, description="Requests to one host in a minute; what is more waits."
+    )
+
+    def allows(self, host: str) -> bool:
+        """Return True if endpoints may be on this host."""
+        if self.allow is None:
+            return True
+        name = host.lower().rstrip(".")
+        return any(
+            name.endswith(each[1:].lower()) if each.startswith("*.") else name == each.lower() for each in self.allow
+        )
+
+
+class EndpointFailed(Exception):  # noqa: N818  # an answer, in the words that the protocol has for it
+    """The endpoint did not take a request; `status` if it answered."""
+
+    def __init__(self, trouble: Trouble, status: int | None = None) -> None:
+        super().__init__(trouble if status is None else f"{trouble} ({status})")
+        self.trouble = trouble
+        self.status = status
+
+
+def host_of(url: str) -> str:
+    """Return the host in a URL."""
+    return urlsplit(url).hostname or ""
+
+
+class Endpoints:
+    """The endpoints that the settings allow."""
+
+    def __init__(self, settings: EventSettings) -> None:
+        self.settings = settings
+        self._trusting: ssl.SSLContext | None = None  # reading the certificates takes its time
+
+    def check(self, url: str) -> None:
+        """Check that a client may name this endpoint.
+
+        Raises:
+            RequestError: it may not.
+        """
+        parts, host = urlsplit(url), host_of(url)
+        if parts.scheme != "https" and not (self.settings.allow_private and is_loopback(host)):
+            raise RequestError(INVALID_PARAMS, "delivery.url must begin with https://")
+        if not self.settings.allows(host):
+            raise RequestError(INVALID_PARAMS, "delivery.url: this server sends no events to that host")
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        """Send a request, and return the beginning of the reply.
+
+        Raises:
+            EndpointFailed: the reply is not 2xx, or there is none.
+        """
+        try:
+            with anyio.fail_after(ANSWER_WITHIN):
+                return await self._post(url, body, headers)
+        except (TimeoutError, httpx2.TimeoutException):
+            raise EndpointFailed(Trouble.TIMEOUT) from None
+        except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            raise EndpointFailed(Trouble.TLS if _is_tls(error) else Trouble.REFUSED) from None
+
+    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        parts, host = urlsplit(url), host_of(url)
+        if not self.settings.allows(host):  # the settings may have changed
+            raise EndpointFailed(Trouble.REFUSED)
+        address = await self._address(host, parts.port or _PORTS[parts.scheme])
+        if self._trusting is None:
+            self._trusting = await to_thread.run_sync(ssl.create_default_context)
+        place = f"[{address}]" if ":" in address else address
+        target = parts._replace(netloc=place if parts.port is None else f"{place}:{parts.port}").geturl()
+        request = httpx2.Request(
+            "POST",
+            target,
+            content=body,
+            headers={**headers, "host": parts.netloc, "accept-encoding": "identity"},
+            extensions={"sni_hostname": host, "timeout": httpx2.Timeout(ANSWER_WITHIN).as_dict()},
+        )
+        # a client for each request: its pool would take two names at one address for the same server
+        async with httpx2.AsyncClient(verify=self._trusting, trust_env=False, follow_redirects=False) as client:
+            response = await client.send(request, stream=True)
+            try:
+                if response.status_code not in _OK:
+                    is_theirs = response.status_code >= _SERVER_ERROR
+                    raise EndpointFailed(Trouble.HTTP_5XX if is_theirs else Trouble.HTTP_4XX, response.status_code)
+                reply = b""
+                async for chunk in response.aiter_raw():
+                    reply += chunk
+                    if len(reply) > _MOST_READ:
+                        break
+                return reply[:_MOST_READ]
+            finally:
+                await response.aclose()
+
+    async def _address(self, host: str, port: int) -> str:
+        """Return an address of the host that may be connected to.
+
+        Raises:
+            OSError: there is none.
+        """
+        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for *_, place in found:
+            address = str(place[0])
+            if self.settings.allow_private or is_public(address):
+                return address
+        raise OSError("no public address")
+
+
+def is_public(address: str) -> bool:
+    """Return True for a global unicast address that leads to no private one."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address) and found in _NAT64:
+        found = IPv4Address(int(found) & 0xFFFFFFFF)
+    if isinstance(found, IPv6Address) and (found.ipv4_mapped or found.sixtofour or found.teredo):
+        return False
+    return found.is_global and not found.is_multicast
+
+
+def _is_tls(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,221 @@
+"""The interests of this process in events: their tasks are observed, and ended executions are listed.
+
+No client has to poll a task whose events it subscribed to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+from pydantic import TypeAdapter, ValidationError
+
+from mcp_workflows.adapter import JSON, MOST_ENDED, EndedExecution, ListsEnded
+from mcp_workflows.engines.registry import Engines
+from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
+from mcp_workflows.store.protocol import EVENTS_KEPT, Store, TaskFilter
+from mcp_workflows.task import CLOCKS_DIFFER, EventName, LoggedEvent, Task, event_id
+from mcp_workflows.tasks.executions import Executions, ObservedTask
+from mcp_workflows.tools.tool import AnyTool
+
+logger = logging.getLogger(__name__)
+
+SEARCH_EVERY: Final = 2.0  # seconds: a new task is observed by then
+LIST_EVERY: Final = 15.0  # seconds, for each tool that watches
+OVERLAP: Final = timedelta(minutes=2)  # the list of an engine may lag
+FORGET_AFTER: Final = timedelta(minutes=10)  # without a subscription that is kept, older ends are told nobody
+MOST_TASKS: Final = 1000  # of one search
+MOST_SEEN: Final = 10_000  # ended executions whose notes need not be written again
+MOST_PAGES: Final = 20  # of one list
+_ENDED: Final = "(ended executions)"  # space of notes
+_EXECUTION: Final = TypeAdapter(EndedExecution)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interest:
+    """Events that somebody waits for; equal ones count once."""
+
+    name: str
+    arguments: Mapping[str, JSON] = field(compare=False)
+    owner: str
+    key: str  # of name and arguments
+    shared_tools: Sequence[str] = field(default=(), compare=False)  # with tasks of others that it is about, too
+    is_kept: bool = field(default=False, compare=False)  # a subscription in the store
+
+
+class Interests:
+    """The interests of this process; `run` them."""
+
+    def __init__(self, *, store: Store, engines: Engines, executions: Executions) -> None:
+        self._store = store
+        self._engines = engines
+        self._executions = executions
+        self._clock = executions.clock
+        self._tools: Mapping[str, AnyTool] = {}
+        self._until: dict[Interest, float] = {}
+        self._new: list[Interest] = []
+        self._followed: dict[str, tuple[anyio.CancelScope, set[Interest]]] = {}
+        self._searched: datetime | None = None
+        self._examined: dict[str, datetime] = {}  # tasks of the last search, with their creation
+        self._listed: dict[str, float] = {}
+        self._seen: set[str] = set()
+
+    def use(self, tools: Mapping[str, AnyTool]) -> None:
+        """Replace the tools."""
+        self._tools = tools
+
+    def add(self, interest: Interest, *, lasting: float = float("inf")) -> None:
+        """Observe these executions for so many seconds."""
+        if interest not in self._until:
+            self._new.append(interest)
+        self._until[interest] = max(self._until.get(interest, 0.0), anyio.current_time() + lasting)
+
+    def remove(self, interest: Interest) -> None:
+        """Observe them no longer, unless somebody else is interested."""
+        if self._until.pop(interest, None) is None:
+            return
+        for task_id, (scope, interests) in list(self._followed.items()):
+            interests.discard(interest)
+            if not interests:
+                scope.cancel()
+                del self._followed[task_id]
+
+    async def run(self) -> None:
+        """Observe executions, until cancelled."""
+        async with anyio.create_task_group() as group:
+            while True:
+                await anyio.sleep(SEARCH_EVERY)
+                for interest in [each for each, until in self._until.items() if until < anyio.current_time()]:
+                    self.remove(interest)
+                try:
+                    await self._search(group)
+                    await self._list()
+                except (StoreError, EngineError) as error:
+                    logger.info("executions for events are searched again: %s", error)
+                except Exception:  # no error may end the server: docs/decisions/0002
+                    logger.exception("executions for events could not be searched")
+
+    # --- tasks
+
+    async def _search(self, group: TaskGroup) -> None:
+        """Follow the tasks of new interests, and new tasks."""
+        if not self._until:
+            self._searched = None
+            return
+        now = self._clock()
+        new, self._new = self._new, []
+        for interest in new:
+            for task in await self._tasks_of(interest, now):
+                if not task.pending(now):
+                    self._follow(group, task, interest)
+        since = (self._searched or now) - CLOCKS_DIFFER
+        self._searched = now
+        self._examined = {name: created for name, created in self._examined.items() if created >= since}
+        for task in await self._store.list_all(TaskFilter(created_from=since), limit=MOST_TASKS):
+            if task.id in self._examined or task.pending(now):
+                continue
+            self._examined[task.id] = task.created
+            for interest in self._until:
+                if _is_about(interest, task):
+                    self._follow(group, task, interest)
+
+    async def _tasks_of(self, interest: Interest, now: datetime) -> Sequence[Task]:
+        task_id, tool = (interest.arguments.get(name) for name in ("taskId", "tool"))
+        if interest.name == EventName.EXECUTION_ENDED:
+            return []
+        if isinstance(task_id, str):
+            task = await self._executions.find(task_id, interest.owner, interest.shared_tools)
+            return [] if task is None or task.ended else [task]
+        named = tool if isinstance(tool, str) else None
+        found = list(await self._store.longest_live(owner=interest.owner, tool=named, now=now, limit=MOST_TASKS))
+        for each in interest.shared_tools:
+            if named in {None, each}:
+                found += await self._store.longest_live(owner=None, tool=each, now=now, limit=MOST_TASKS)
+        return found
+
+    def _follow(self, group: TaskGroup, task: Task, interest: Interest) -> None:
+        if task.id in self._followed:
+            self._followed[task.id][1].add(interest)
+            return
+        scope = anyio.CancelScope()
+        self._followed[task.id] = scope, {interest}
+        group.start_soon(self._until_ended, task, scope)
+
+    async def _until_ended(self, task: Task, scope: anyio.CancelScope) -> None:
+        async def observe(_: ObservedTask) -> None:
+            """Do nothing: the poll itself stores what it sees."""
+
+        with scope:
+            try:
+                await self._executions.follow(task, observe)
+            except WorkflowsError as error:
+                logger.info("a task is no longer observed for events: %s", error)
+        if self._followed.get(task.id, (None,))[0] is scope:
+            del self._followed[task.id]
+
+    # --- executions that others started
+
+    async def _list(self) -> None:
+        """List the executions that have ended, for the tools that somebody waits for."""
+        wanted = {str(each.arguments["tool"]) for each in self._until if each.name == EventName.EXECUTION_ENDED}
+        for name in wanted:
+            tool, now = self._tools.get(name), anyio.current_time()
+            if tool is None or now - self._listed.get(name, float("-inf")) < LIST_EVERY:
+                continue
+            if self._engines.silence(tool.engine) or not self._engines.has(tool.engine, ListsEnded):
+                continue
+            self._listed[name] = now
+            await self._list_ended(tool)
+
+    async def _list_ended(self, tool: AnyTool) -> None:
+        now, identity = self._clock(), self._engines.identity(tool.engine)
+        place = event_id(EventName.EXECUTION_ENDED, identity, tool.name, tool.workflow)
+        note = await self._store.note(_ENDED, place)
+        since = datetime.fromisoformat(note) if isinstance(note, str) else now
+        is_kept = any(each.is_kept and each.arguments.get("tool") == tool.name for each in self._until)
+        if not is_kept and now - since > FORGET_AFTER:
+            since = now
+        latest = since
+        for each in await self._all_ended(tool, since - OVERLAP):
+            latest = max(latest, each.ended)
+            name = event_id(EventName.EXECUTION_ENDED, identity, tool.name, each.handle)
+            if name in self._seen or (note is None and each.ended < since):
+                continue
+            value = _EXECUTION.dump_python(each, mode="json")
+            await self._store.put_note(_ENDED, name, value, until=now + EVENTS_KEPT)
+            event = LoggedEvent(id=name, name=EventName.EXECUTION_ENDED, at=each.ended, tool=tool.name, key=name)
+            await self._store.add_event(event)
+            self._seen = {*self._seen, name} if len(self._seen) < MOST_SEEN else {name}
+        await self._store.put_note(_ENDED, place, latest.isoformat(), until=now + EVENTS_KEPT)
+
+    async def _all_ended(self, tool: AnyTool, since: datetime) -> Sequence[EndedExecution]:
+        found: dict[str, EndedExecution] = {}
+        for _ in range(MOST_PAGES):
+            page = await self._engines.list_ended(tool.engine, tool.workflow, since)
+            found |= {each.handle: each for each in page}
+            if len(page) < MOST_ENDED or page[-1].ended <= since:
+                break
+            since = page[-1].ended
+        return list(found.values())
+
+    async def ended(self, key: str) -> EndedExecution | None:
+        """Return the execution of an event; None: it is too long ago."""
+        try:
+            return _EXECUTION.validate_python(await self._store.note(_ENDED, key))
+        except ValidationError:
+            return None
+
+
+def _is_about(interest: Interest, task: Task) -> bool:
+    """Return True if events of the task may be wanted, for an interest in more than one task."""
+    return (
+        interest.name != EventName.EXECUTION_ENDED
+        and "taskId" not in interest.arguments
+        and interest.arguments.get("tool", task.tool) == task.tool
+        and (interest.owner == task.owner or task.tool in interest.shared_tools)
+    )

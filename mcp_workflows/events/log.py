@@ -1,0 +1,94 @@
+"""The log of events as one process reads it: once for all who wait for events here."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+
+from mcp_workflows.errors import StoreError
+from mcp_workflows.store.protocol import EventPage, Store
+from mcp_workflows.task import LoggedEvent
+
+logger = logging.getLogger(__name__)
+
+READ_EVERY: Final = 0.2  # seconds: it costs one query, and needs no word from the replica that wrote an event
+END_OF_LOG: Final = 2**62  # a position behind all events
+PAGE: Final = 500  # events of one query
+_REMEMBERED: Final = 2000  # events, for readers that are a little behind
+
+
+class EventLog:
+    """Reads the log while somebody waits; `run` it. A reader that is far behind reads the store by itself."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._recent: deque[LoggedEvent] = deque(maxlen=_REMEMBERED)
+        self._from = self._last = -1  # all events after `_from`, up to `_last`, are in `_recent`; -1: nothing is known
+        self._first = 0
+        self._waiting = 0
+        self._changed = self._wanted = anyio.Event()
+
+    async def run(self) -> None:
+        """Read the log while anybody waits, until cancelled."""
+        was_readable = True
+        while True:
+            if not self._waiting:
+                self._from = self._last = -1
+                await self._wanted.wait()
+            try:
+                await self._read()
+                was_readable = True
+            except StoreError as error:
+                if was_readable:
+                    logger.warning("events wait until the store can be read: %s", error)
+                was_readable = False
+            await anyio.sleep(READ_EVERY)
+
+    async def _read(self) -> None:
+        if self._last < 0:
+            self._recent.clear()
+            self._from = self._last = (await self._store.events(0, 0)).last
+        is_behind = True
+        while is_behind:
+            page = await self._store.events(self._last, PAGE)
+            is_behind, self._first = len(page.events) == PAGE, page.first
+            self._recent.extend(page.events)
+            if page.events:
+                self._last = page.events[-1].position
+                changed, self._changed = self._changed, anyio.Event()
+                changed.set()
+            if len(self._recent) == _REMEMBERED:
+                self._from = self._recent[0].position - 1
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncGenerator[None]:
+        """Have the log read while in the context."""
+        self._waiting += 1
+        self._wanted.set()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._wanted = anyio.Event()
+
+    async def next_events(self, within: float) -> None:
+        """Wait until there are new events, at most for so many seconds."""
+        with anyio.move_on_after(within):
+            await self._changed.wait()
+
+    async def after(self, position: int) -> EventPage:
+        """Return the first events after a position, from memory if they are there.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        if not self._from <= position <= self._last or self._from < 0:
+            return await self._store.events(position, PAGE)
+        found: Sequence[LoggedEvent] = [event for event in self._recent if event.position > position]
+        return EventPage(events=found[:PAGE], first=self._first, last=self._last)

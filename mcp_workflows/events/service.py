@@ -1,0 +1,475 @@
+"""Events for one caller: the types it may subscribe to, what a poll or a stream gets, and its webhook subscriptions.
+
+The rules are those of tasks: `task.ended` is for principals who may see a task, `task.input_required` for those who may
+answer it. They are asked for each event, at the time when it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+import anyio
+
+from mcp_workflows.access import Principal, person_of
+from mcp_workflows.access.audit import Audit, Event, record_of, silent
+from mcp_workflows.access.principal import claim_value
+from mcp_workflows.access.rate_limits import Rate
+from mcp_workflows.adapter import JSON, ListsEnded, digest
+from mcp_workflows.engines.registry import Engines
+from mcp_workflows.errors import INVALID_PARAMS, LimitReached, RequestError, ServerStopping
+from mcp_workflows.events.endpoints import EndpointFailed, Endpoints, EventSettings, host_of
+from mcp_workflows.events.interests import Interest, Interests
+from mcp_workflows.events.log import END_OF_LOG, PAGE, EventLog
+from mcp_workflows.events.subscriptions import (
+    Subscriber,
+    Subscription,
+    Subscriptions,
+    may_concern,
+    owner_key,
+    refreshed,
+    subscription_id,
+)
+from mcp_workflows.store.protocol import Store
+from mcp_workflows.task import EventName, LoggedEvent, Task, event_id, event_of, question_digest
+from mcp_workflows.tasks.executions import Executions, read_cursor, write_cursor
+from mcp_workflows.tasks.results import view
+from mcp_workflows.tasks.service import Authorization, TaskService
+from mcp_workflows.tools.json_schema import Checker
+from mcp_workflows.tools.tool import AnyTool, Kind
+from mcp_workflows.wire import events as wire
+
+CLAIMS_KEPT: Final = timedelta(days=1)  # after the expiry of its token a principal counts for its subscriptions
+DEFAULT_TTL: Final = timedelta(days=7)
+LONGEST_TTL: Final = timedelta(days=30)
+SHORTEST_TTL: Final = timedelta(hours=1)  # unless the token ends before
+VERIFIED_FOR: Final = timedelta(days=1)
+MOST_EVENTS: Final = 100  # of one poll
+NEXT_POLL: Final = timedelta(seconds=5)
+HEARTBEAT: Final = 15.0  # seconds; clients give up after 60
+POLLED_FOR: Final = 120.0  # seconds after a poll in which executions are observed for the next one
+VERIFICATIONS_PER_MINUTE: Final = 10  # of one host
+_PAGES: Final = 4  # of the log that one poll reads
+_CURSORS: Final = "event-cursors"  # name of their key in the store
+
+
+class _Place(NamedTuple):
+    """A place in the events of a subscription."""
+
+    position: int  # in the log
+    is_new: bool = False  # the present state of the one task is still to be told
+    shown: str = ""  # of `task.progress`: a digest of the state that was told last
+
+
+class Item(NamedTuple):
+    """One frame of a stream: an event, or None, and the cursor after it; `truncated` says that events were skipped."""
+
+    occurrence: wire.Occurrence | None
+    cursor: str
+    truncated: bool = False
+
+
+class _Batch(NamedTuple):
+    events: Sequence[tuple[wire.Occurrence, _Place]]  # each with the place after it
+    place: _Place
+    truncated: bool = False
+    has_more: bool = False
+
+
+class EventService:
+    """The requests of clients about events, and each event as one principal may see it."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        engines: Engines,
+        executions: Executions,
+        authorization: Authorization,
+        settings: EventSettings = EventSettings(),  # noqa: B008  # it cannot be changed
+        audit: Audit = silent,
+    ) -> None:
+        self.endpoints = Endpoints(settings)
+        self.subscriptions = Subscriptions(store)
+        self.log = EventLog(store)
+        self.interests = Interests(store=store, engines=engines, executions=executions)
+        self.audit = audit
+        self.clock = executions.clock
+        self._settings = settings
+        self._store = store
+        self._engines = engines
+        self._executions = executions
+        self._authorization = authorization
+        self.subscribed = anyio.Event()
+        self._cursor_key = b""
+        self._subscribing = anyio.Lock()
+        self._verifications = Rate(VERIFICATIONS_PER_MINUTE)
+        self._tools: Mapping[str, AnyTool] = {}
+        self._tasks: TaskService | None = None
+
+    async def open(self) -> None:
+        """Read the key of cursors."""
+        self._cursor_key = await self._store.secret(_CURSORS)
+
+    def use(self, tools: Mapping[str, AnyTool], tasks: TaskService) -> None:
+        """Replace the tools and the service of their tasks."""
+        self._tools, self._tasks = tools, tasks
+        self.interests.use(tools)
+
+    # --- events/list
+
+    async def types(self, principal: Principal) -> Mapping[str, tuple[wire.EventType, Sequence[str]]]:
+        """Return the types that the principal may subscribe to, by name, each with the tools that it may name."""
+        offered = await self._authorization.offered(principal)
+        mine = offered | set(self._authorization.shared_tools(principal))
+        watching = [name for name in offered if self._lists_ended(self._tools.get(name))]
+        named = {name: watching if name == EventName.EXECUTION_ENDED else sorted(mine) for name in wire.TYPES}
+        found = {name: (wire.TYPES[name], tools) for name, tools in named.items() if tools}
+        if principal.identified:
+            return found
+        found.pop(EventName.EXECUTION_ENDED, None)
+        # all anonymous callers are one owner, so each may hear of a task only if it knows its id
+        return {
+            name: (replace(kind, required=("taskId",), modes=(wire.Mode.POLL, wire.Mode.PUSH)), tools)
+            for name, (kind, tools) in found.items()
+        }
+
+    def _lists_ended(self, tool: AnyTool | None) -> bool:
+        return tool is not None and tool.kind is Kind.WATCH and self._engines.has(tool.engine, ListsEnded)
+
+    async def _check(self, wanted: wire.Wanted, principal: Principal, mode: wire.Mode) -> Task | None:
+        """Return the task that the arguments name, if they name one.
+
+        Raises:
+            RequestError: the principal may not hear of that.
+        """
+        if wanted.name not in (types := await self.types(principal)):
+            raise wire.unknown_event(wanted.name)
+        kind, tools = types[wanted.name]
+        if mode not in kind.modes and (principal.identified or mode is not wire.Mode.WEBHOOK):
+            data: JSON = {"feature": "deliveryMode", "value": mode.value}
+            raise RequestError(wire.Code.UNSUPPORTED, f"{wanted.name} is not delivered by {mode.value}", data)
+        if wrong := Checker(kind.schema(tools)).violations(dict(wanted.arguments)):
+            raise RequestError(INVALID_PARAMS, f"arguments of {wanted.name}: {'; '.join(wrong)}")
+        task_id = wanted.arguments.get("taskId")
+        assert self._tasks is not None, "`use` comes before requests"
+        return await self._tasks.owned(task_id, principal) if isinstance(task_id, str) else None
+
+    # --- events/poll and events/stream
+
+    async def poll(self, wanted: wire.Wanted, most: int, principal: Principal) -> wire.Polled:
+        """Return the events after a cursor; the first poll, without one, only returns a cursor."""
+        await self._check(wanted, principal, wire.Mode.POLL)
+        self.interests.add(_interest(wanted, principal), lasting=POLLED_FOR)
+        place, truncated = await self._place(wanted, principal)
+        batch = _Batch((), place, truncated, has_more=place.is_new)
+        if wanted.cursor is not None and not truncated:
+            batch = await self._after(place, wanted, principal, most)
+        return wire.Polled(
+            events=[event for event, _ in batch.events],
+            cursor=self._cursor(batch.place, principal),
+            truncated=batch.truncated,
+            has_more=batch.has_more,
+            next_poll=NEXT_POLL,
+        )
+
+    async def stream(self, wanted: wire.Wanted, principal: Principal) -> AsyncGenerator[Item]:
+        """Yield the place where the stream begins, then each event when it happens, and heartbeats in between.
+
+        Raises:
+            RequestError: the principal may not hear of that, or not any more.
+            ServerStopping: the server is stopping.
+        """
+        await self._check(wanted, principal, wire.Mode.PUSH)
+        place, truncated = await self._place(wanted, principal)
+        interest, pause = _interest(wanted, principal), 1.0 if wanted.name == EventName.PROGRESS else HEARTBEAT
+        async with self.log.waiting():
+            self.interests.add(interest)
+            try:
+                yield Item(None, self._cursor(place, principal), truncated)
+                told = anyio.current_time()
+                while not self._executions.stopping:
+                    current = await principal.revalidated(self.clock())
+                    if current is None:
+                        raise RequestError(wire.Code.FORBIDDEN, "the token that came with this stream is not good now")
+                    batch = await self._after(place, wanted, current, MOST_EVENTS)
+                    if batch.truncated:
+                        yield Item(None, self._cursor(place, principal), truncated=True)
+                    for event, after in batch.events:
+                        yield Item(event, self._cursor(after, principal))
+                    place, wanted = batch.place, replace(wanted, max_age=None)
+                    if batch.events or anyio.current_time() - told >= HEARTBEAT:
+                        told = anyio.current_time()
+                        yield Item(None, self._cursor(place, principal))
+                    if not batch.has_more:
+                        await self.log.next_events(within=pause)
+            finally:
+                self.interests.remove(interest)
+        raise ServerStopping
+
+    async def _after(self, place: _Place, wanted: wire.Wanted, principal: Principal, most: int) -> _Batch:
+        """Return the next events after a place."""
+        events: list[tuple[wire.Occurrence, _Place]] = []
+        if place.is_new or wanted.name == EventName.PROGRESS:
+            present = await self.present(wanted.name, wanted.arguments, principal)
+            place = place._replace(is_new=False)
+            shown = digest([each.data for each in present]) if wanted.name == EventName.PROGRESS else ""
+            if wanted.name != EventName.PROGRESS or shown != place.shown:
+                place = place._replace(shown=shown)
+                events += [(each, place) for each in present]
+        if wanted.name == EventName.PROGRESS:
+            return _Batch(events, place)
+        truncated, shared = False, self._authorization.shared_tools(principal)
+        since = datetime.min.replace(tzinfo=UTC) if wanted.max_age is None else self.clock() - wanted.max_age
+        for _ in range(_PAGES):
+            page = await self.log.after(place.position)
+            truncated |= place.position < page.first
+            for event in page.events:
+                if len(events) >= most:
+                    return _Batch(events, place, truncated, has_more=True)
+                place = _Place(event.position)
+                if not may_concern(wanted.name, wanted.arguments, principal.id, event, shared):
+                    continue
+                if event.at < since:
+                    truncated = True
+                elif found := await self.occurrence(event, wanted.arguments, principal):
+                    events.append((found, place))
+            if len(page.events) < PAGE:
+                return _Batch(events, place, truncated)
+        return _Batch(events, place, truncated, has_more=True)
+
+    async def _place(self, wanted: wire.Wanted, principal: Principal) -> tuple[_Place, bool]:
+        """Return the place of a cursor, and True if it cannot be gone on from: then it is the present."""
+        last = (await self._store.events(END_OF_LOG, 0)).last
+        now = _Place(last, is_new="taskId" in wanted.arguments)
+        if wanted.cursor is None:
+            return now, False
+        try:
+            _, text = read_cursor(self._cursor_key, _reader(principal), wanted.cursor)
+        except RequestError:
+            return now, True
+        position, is_new, shown = json.loads(text)
+        return (_Place(position, is_new, shown), False) if position <= last else (now, True)
+
+    def cursor_at(self, position: int, principal: Principal) -> str:
+        """Return a cursor for a position in the log."""
+        return self._cursor(_Place(position), principal)
+
+    def shared_tools(self, principal: Principal) -> Sequence[str]:
+        """Return the tools of which the principal may see or answer tasks of others."""
+        return self._authorization.shared_tools(principal)
+
+    def _cursor(self, place: _Place, principal: Principal) -> str:
+        return write_cursor(self._cursor_key, _reader(principal), (self.clock(), json.dumps(place)))
+
+    # --- events
+
+    async def present(
+        self, name: str, arguments: Mapping[str, JSON], principal: Principal
+    ) -> Sequence[wire.Occurrence]:
+        """Return the events that say how the one task in the arguments is now, none if they name none."""
+        task_id = arguments.get("taskId")
+        if not isinstance(task_id, str) or (task := await self._task(task_id, principal)) is None:
+            return []
+        task = (await self._executions.observe(task)).task
+        if name == EventName.PROGRESS:
+            events = [replace(event_of(task), name=name)]
+        elif name == EventName.ENDED:
+            events = [event_of(task)] if task.ended else []
+        else:
+            events = [event_of(task, key) for key in task.seen.requests]
+        found = [await self.occurrence(event, arguments, principal, task) for event in events]
+        return [each for each in found if each is not None]
+
+    async def _task(self, task_id: str, principal: Principal) -> Task | None:
+        return await self._executions.find(task_id, principal.id, self._authorization.shared_tools(principal))
+
+    async def occurrence(
+        self, event: LoggedEvent, arguments: Mapping[str, JSON], principal: Principal, task: Task | None = None
+    ) -> wire.Occurrence | None:
+        """Return the event as the principal may see it now; None: not at all, it fits no filter, or is over.
+
+        Raises:
+            StoreError: the task cannot be read.
+        """
+        status = arguments.get("status")
+        if event.name == EventName.EXECUTION_ENDED:
+            data = await self._execution_data(event, principal)
+            return None if data is None or status not in {None, data["status"]} else _occurrence(event, data)
+        task = task or await self._store.get(event.task_id, event.owner)
+        if task is None or task.tombstone:
+            return None
+        rights = await self._authorization.rights(task, principal)
+        shown = view(rights.within(task), self._executions.poll_interval(task))
+        shown = shown if principal.id == task.owner else replace(shown, started_by=person_of(task.owner)[1])
+        if event.name == EventName.INPUT_REQUIRED:
+            keys = [key for key in shown.requests if question_digest(task.id, key) == event.key]
+            if not (rights.answer and keys):
+                return None
+            return _occurrence(event, wire.input_required(shown, keys[0], shown.requests[keys[0]]))
+        if not rights.see:
+            return None
+        if event.name == EventName.PROGRESS:
+            data = wire.task_progress(shown)
+            return _occurrence(replace(event, id=event_id(EventName.PROGRESS, task.id, digest(data))), data)
+        if task.ended is None or status not in {None, wire.outcome(shown)}:
+            return None
+        return _occurrence(event, wire.task_ended(shown))
+
+    async def _execution_data(self, event: LoggedEvent, principal: Principal) -> dict[str, JSON] | None:
+        found = await self.interests.ended(event.key)
+        if found is None or event.tool not in await self._authorization.offered(principal):
+            return None
+        return wire.execution_ended(event.tool, found.execution_id, found.status, found.ended)
+
+    # --- events/subscribe and events/unsubscribe
+
+    async def subscribe(self, wanted: wire.Wanted, webhook: wire.Webhook, principal: Principal) -> wire.Subscribed:
+        """Begin or refresh a subscription, after its endpoint has said that it wants the events.
+
+        Raises:
+            RequestError: the principal may not hear of that, has too many, or the endpoint does not want it.
+        """
+        _refuse_anonymous(principal)
+        await self._check(wanted, principal, wire.Mode.WEBHOOK)
+        self.endpoints.check(webhook.url)
+        now = self.clock()
+        until = _until(now, webhook.ttl, principal.expires)
+        async with self._subscribing:
+            mine = {each.id: each for each in await self.subscriptions.under(owner_key(principal.id))}
+            alive = {name: each for name, each in mine.items() if each.until > now}
+            name = subscription_id(principal.id, webhook.url, wanted.key)
+            old, most = alive.get(name), self._settings.subscriptions_per_principal
+            if old is None and len(alive) >= most:
+                data: JSON = {"limit": "subscriptions", "max": most}
+                raise RequestError(wire.Code.EXHAUSTED, f"at most {most} subscriptions of one caller: end one", data)
+            times = [each.verified for each in alive.values() if each.url == webhook.url]
+            verified = max(times, default=None)
+            if verified is None or now - verified > VERIFIED_FOR or (old and old.secret != webhook.secret):
+                await self._verify(name, webhook)
+                verified = now
+            subscriber = self._subscriber(principal)
+            place, truncated = await self._place(wanted, principal)
+            if old is None:
+                new = Subscription(
+                    id=name,
+                    name=wanted.name,
+                    arguments=wanted.arguments,
+                    url=webhook.url,
+                    subscriber=subscriber,
+                    secret=webhook.secret,
+                    created=now,
+                    refreshed=now,
+                    until=until,
+                    verified=verified,
+                    position=place.position,
+                    tells_present=place.is_new,
+                )
+            else:
+                new = refreshed(
+                    old, secret=webhook.secret, subscriber=subscriber, now=now, until=until, verified=verified
+                )
+            await self.subscriptions.save(new, now)
+        self.subscribed.set()
+        self.record(principal, "refreshed" if old else "created", wanted.name)
+        state = None if old is None else await self.subscriptions.deliveries(new)
+        watermark = place if state is None else _Place(state.watermark)
+        return wire.Subscribed(
+            id=new.id,
+            refresh_before=until,
+            cursor=self._cursor(watermark, principal),
+            truncated=truncated and old is None,
+            status=None if state is None else state.status,
+        )
+
+    async def _verify(self, name: str, webhook: wire.Webhook) -> None:
+        """Ask the endpoint if it wants deliveries."""
+        host = host_of(webhook.url)
+        if wait := self._verifications.take(host):
+            raise LimitReached(
+                f"at most {VERIFICATIONS_PER_MINUTE} new endpoints of one host a minute", retry_after=wait
+            )
+        challenge = secrets.token_urlsafe(24)
+        body = wire.body_of(wire.verification(challenge))
+        headers = wire.headers_of(
+            [webhook.secret],
+            message_id=f"msg_verification_{secrets.token_hex(12)}",
+            subscription_id=name,
+            sent=self.clock(),
+            body=body,
+        )
+        try:
+            reply = await self.endpoints.post(webhook.url, body, headers)
+            if not wire.is_echo(_json(reply), challenge):
+                raise EndpointFailed(wire.Trouble.CHALLENGE)
+        except EndpointFailed as failed:
+            text = "the endpoint did not confirm that it wants events: it must answer 2xx and echo the challenge"
+            raise RequestError(wire.Code.ENDPOINT, text, {"reason": failed.trouble.value}) from None
+
+    def _subscriber(self, principal: Principal) -> Subscriber:
+        """Return the principal with the claims that rules need; an authorizer in code may need any."""
+        rules = [tool.allow for tool in self._tools.values() if tool.allow is not None]
+        wanted = {name for allow in rules for name in allow.claims}
+        claims = {name: claim_value(principal.claims, name) for name in wanted}
+        return Subscriber(
+            id=principal.id,
+            issuer=principal.issuer,
+            subject=principal.subject,
+            client=principal.client,
+            scopes=principal.scopes,
+            claims=principal.claims if self._authorization.has_authorizer else claims,
+        )
+
+    async def unsubscribe(self, wanted: wire.Wanted, webhook: wire.Webhook, principal: Principal) -> None:
+        """End a subscription.
+
+        Raises:
+            RequestError: the principal has none like this.
+        """
+        _refuse_anonymous(principal)
+        name = subscription_id(principal.id, webhook.url, wanted.key)
+        found = await self.subscriptions.at(f"{owner_key(principal.id)}{name}")
+        if found is None:
+            raise RequestError(wire.Code.NOT_FOUND, "there is no such subscription of yours", {"kind": "subscription"})
+        await self.subscriptions.delete(found, self.clock())
+        self.record(principal, "ended", wanted.name)
+
+    def record(self, principal: Principal, outcome: str, name: str, reason: str | None = None) -> None:
+        """Record the begin or the end of a subscription in the audit log."""
+        text = f"{name}: {reason}" if reason else name
+        self.audit(record_of(Event.SUBSCRIPTION, principal, outcome=outcome, reason=text))
+
+
+def _occurrence(event: LoggedEvent, data: dict[str, JSON]) -> wire.Occurrence:
+    return wire.Occurrence(event_id=event.id, name=event.name, at=event.at, data=data)
+
+
+def _interest(wanted: wire.Wanted, principal: Principal) -> Interest:
+    return Interest(name=wanted.name, arguments=wanted.arguments, owner=principal.id, key=wanted.key)
+
+
+def _reader(principal: Principal) -> str:
+    return f"events {principal.id}"
+
+
+def _refuse_anonymous(principal: Principal) -> None:
+    if not principal.identified:
+        raise RequestError(wire.Code.FORBIDDEN, "webhooks are for identified callers; anonymous ones may poll")
+
+
+def _until(now: datetime, asked: timedelta | None, expires: datetime | None) -> datetime:
+    """Return until when a subscription holds without a refresh."""
+    until = now + min(max(asked or DEFAULT_TTL, SHORTEST_TTL), LONGEST_TTL)
+    return until if expires is None else min(until, expires + CLAIMS_KEPT)
+
+
+def _json(text: bytes) -> JSON:
+    try:
+        found: JSON = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found

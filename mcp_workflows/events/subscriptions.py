@@ -1,0 +1,219 @@
+"""Subscriptions of webhooks, and the state of their deliveries, as notes in the store.
+
+What identifies their owner and what they are signed with is encrypted with a key of the store's own, so it cannot be
+read in a copy of the notes alone. If the store is encrypted, that key is, too.
+"""
+
+from __future__ import annotations
+
+import secrets
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import TypeAdapter, ValidationError
+
+from mcp_workflows.access import Principal
+from mcp_workflows.adapter import JSON, digest
+from mcp_workflows.store.protocol import EVENTS_KEPT, Store
+from mcp_workflows.task import EventName, LoggedEvent, event_id
+from mcp_workflows.wire.events import DeliveryStatus, Trouble
+
+ROTATION: Final = timedelta(days=1)  # for so long deliveries are signed with the former secret, too
+_KEY: Final = "events"  # its name in the store
+_SUBSCRIPTIONS: Final = "(subscriptions)"  # spaces of notes
+_DELIVERIES: Final = "(deliveries)"
+_NONCE: Final = 12  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscriber:
+    """The principal of a subscription, with the claims that rules need."""
+
+    id: str
+    issuer: str | None = None
+    subject: str | None = None
+    client: str | None = None
+    scopes: frozenset[str] = frozenset()
+    claims: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)  # Any: JSON
+
+    @property
+    def principal(self) -> Principal:
+        """The principal, as if it asked now."""
+        return Principal(**{name: getattr(self, name) for name in Subscriber.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Events of one name with these arguments, for one endpoint of one principal."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, JSON]
+    url: str
+    subscriber: Subscriber
+    secret: str = field(repr=False)
+    former_secret: str | None = field(default=None, repr=False)
+    rotated: datetime | None = None  # when the secret replaced the former one
+    created: datetime
+    refreshed: datetime
+    until: datetime
+    verified: datetime  # the endpoint has said that it wants deliveries
+    position: int  # in the log, from which on it began
+    tells_present: bool = False  # it began with the state of its one task
+
+    @property
+    def key(self) -> str:
+        """Its key among the notes."""
+        return f"{owner_key(self.subscriber.id)}{self.id}"
+
+    def secrets(self, now: datetime) -> Sequence[str]:
+        """Return the secrets that sign a delivery now, the latest first."""
+        if self.former_secret is None or self.rotated is None or now - self.rotated > ROTATION:
+            return [self.secret]
+        return [self.secret, self.former_secret]
+
+    def tells(self, event: LoggedEvent, shared_tools: Sequence[str]) -> bool:
+        """Return True if the event may be one of these; `shared_tools` may let the principal see tasks of others."""
+        return may_concern(self.name, self.arguments, self.subscriber.id, event, shared_tools)
+
+
+def may_concern(
+    name: str, arguments: Mapping[str, JSON], owner: str, event: LoggedEvent, shared_tools: Sequence[str]
+) -> bool:
+    """Return True if an event may fit a name and filters; rules, and the status, are looked at later."""
+    return (
+        event.name == name
+        and arguments.get("taskId", event.task_id) == event.task_id
+        and arguments.get("tool", event.tool) == event.tool
+        and (event.owner == owner or event.tool in shared_tools or name == EventName.EXECUTION_ENDED)
+    )
+
+
+def subscription_id(owner: str, url: str, wanted: str) -> str:
+    """Return the id of a subscription, for routing only: the same principal, URL and `Wanted.key` have the same."""
+    return f"sub_{sha256(repr((owner, url, wanted)).encode()).hexdigest()[:32]}"
+
+
+def owner_key(owner: str) -> str:
+    """Return the beginning of the keys of all subscriptions of a principal."""
+    return f"{digest(owner)[:32]}/"
+
+
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    """One event that an endpoint has not taken yet."""
+
+    attempts: int = 0
+    due: datetime
+    failing_since: datetime | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Deliveries:
+    """The state of the deliveries of a subscription: each event up to `position` is over, or pending."""
+
+    position: int
+    pending: dict[int, Pending] = field(default_factory=dict[int, Pending])  # by position; 0: a state from before
+    active: bool = True  # False: suspended, until the client refreshes
+    last_delivery: datetime | None = None
+    last_error: Trouble | None = None
+    failed_since: datetime | None = None
+
+    @property
+    def status(self) -> DeliveryStatus:
+        """The same for the client."""
+        return DeliveryStatus(
+            active=self.active,
+            last_delivery=self.last_delivery,
+            last_error=self.last_error,
+            failed_since=self.failed_since,
+        )
+
+    @property
+    def watermark(self) -> int:
+        """The position up to which each event is over."""
+        waiting = [position for position in self.pending if position]
+        return min(waiting) - 1 if waiting else self.position
+
+
+_SUBSCRIPTION: Final = TypeAdapter(Subscription)
+_STATE: Final = TypeAdapter(Deliveries)
+
+
+class Subscriptions:
+    """The subscriptions in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cipher: AESGCM | None = None
+
+    async def _sealing(self) -> AESGCM:
+        if self._cipher is None:
+            self._cipher = AESGCM(await self._store.secret(_KEY))
+        return self._cipher
+
+    async def save(self, subscription: Subscription, now: datetime) -> None:
+        """Store a subscription, and then tell whoever delivers."""
+        cipher, nonce = await self._sealing(), secrets.token_bytes(_NONCE)
+        text = _SUBSCRIPTION.dump_json(subscription)
+        sealed = b64encode(nonce + cipher.encrypt(nonce, text, subscription.key.encode())).decode()
+        await self._store.put_note(_SUBSCRIPTIONS, subscription.key, sealed, until=subscription.until + EVENTS_KEPT)
+        await self._announce(subscription, now)
+
+    async def delete(self, subscription: Subscription, now: datetime) -> None:
+        """Forget a subscription, and then tell whoever delivers."""
+        for space, key in ((_SUBSCRIPTIONS, subscription.key), (_DELIVERIES, subscription.id)):
+            await self._store.put_note(space, key, None, until=now)
+        await self._announce(subscription, now)
+
+    async def _announce(self, subscription: Subscription, now: datetime) -> None:
+        name = EventName.SUBSCRIPTION
+        key = event_id(name, subscription.key, secrets.token_hex(8))
+        await self._store.add_event(LoggedEvent(id=key, name=name, at=now, key=subscription.key))
+
+    async def at(self, key: str) -> Subscription | None:
+        """Return the subscription of a key; None: there is none, or it cannot be read."""
+        return self._opened(key, await self._store.note(_SUBSCRIPTIONS, key), await self._sealing())
+
+    async def under(self, beginning: str = "") -> Sequence[Subscription]:
+        """Return the subscriptions whose keys have this beginning; see `owner_key`."""
+        found = await self._store.notes_under(_SUBSCRIPTIONS, beginning)
+        cipher = await self._sealing() if found else None
+        opened = [self._opened(key, note, cipher) for key, note in found.items() if cipher]
+        return [each for each in opened if each is not None]
+
+    def _opened(self, key: str, note: JSON, cipher: AESGCM) -> Subscription | None:
+        if not isinstance(note, str):
+            return None
+        try:
+            sealed = b64decode(note)
+            return _SUBSCRIPTION.validate_json(cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], key.encode()))
+        except (ValueError, InvalidTag, ValidationError):  # damaged, or of a newer version
+            return None
+
+    async def deliveries(self, subscription: Subscription) -> Deliveries | None:
+        """Return the state of its deliveries; None: nobody has begun with them."""
+        try:
+            return _STATE.validate_python(await self._store.note(_DELIVERIES, subscription.id))
+        except ValidationError:
+            return None
+
+    async def save_deliveries(self, subscription: Subscription, state: Deliveries) -> None:
+        """Store the state of its deliveries; it may be lost with the machine's power, and some are then sent again."""
+        value = _STATE.dump_python(state, mode="json")
+        until = subscription.until + EVENTS_KEPT
+        await self._store.put_note(_DELIVERIES, subscription.id, value, until=until, durable=False)
+
+
+def refreshed(
+    old: Subscription, *, secret: str, subscriber: Subscriber, now: datetime, until: datetime, verified: datetime
+) -> Subscription:
+    """Return the subscription after a refresh; a new secret takes turns with the former one for `ROTATION`."""
+    new = replace(old, subscriber=subscriber, refreshed=now, until=until, verified=verified)
+    return new if secret == old.secret else replace(new, secret=secret, former_secret=old.secret, rotated=now)

@@ -1,0 +1,86 @@
+"""The requests of clients about events, in every revision; see `wire.events`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import mcp_types as types
+from mcp.server.context import HandlerResult
+
+from mcp_workflows.access import Principal
+from mcp_workflows.access.rate_limits import RateLimits
+from mcp_workflows.adapter import JSON
+from mcp_workflows.errors import INVALID_PARAMS, RequestError, ServerStopping
+from mcp_workflows.events.service import MOST_EVENTS, EventService
+from mcp_workflows.receiver.context import Context
+from mcp_workflows.receiver.streams import while_admitted
+from mcp_workflows.wire import events as wire
+
+
+class _EventNotification(types.Notification[dict[str, Any], str]):
+    method: str
+    params: dict[str, Any]
+
+
+class EventRequests:
+    """Serves the methods of events."""
+
+    def __init__(self, events: EventService, meters: RateLimits) -> None:
+        self._events = events
+        self._meters = meters
+
+    async def serve(self, ctx: Context, principal: Principal) -> HandlerResult:
+        """Return the result of a request.
+
+        Raises:
+            RequestError: its JSON-RPC error.
+        """
+        self._meters.count_poll(principal)
+        params = ctx.params or {}
+        if ctx.method == wire.Method.LIST:
+            if params.get("cursor") is not None:
+                raise RequestError(INVALID_PARAMS, "unknown cursor: all events are on the first page")
+            found = await self._events.types(principal)
+            return {"events": [kind.listed(tools) for kind, tools in found.values()]}
+        wanted = wire.parse_wanted(params)
+        match ctx.method:
+            case wire.Method.POLL:
+                most = wire.parse_most(params, MOST_EVENTS)
+                return wire.polled(await self._events.poll(wanted, most, principal))
+            case wire.Method.SUBSCRIBE:
+                return wire.subscribed(await self._events.subscribe(wanted, wire.parse_webhook(params), principal))
+            case wire.Method.UNSUBSCRIBE:
+                await self._events.unsubscribe(wanted, wire.parse_webhook(params, has_secret=False), principal)
+                return {}
+            case _:
+                with self._meters.listening(principal):
+                    await while_admitted(principal, lambda: self._stream(ctx, wanted, principal))
+                return {"_meta": {}}
+
+    async def _stream(self, ctx: Context, wanted: wire.Wanted, principal: Principal) -> None:
+        """Send the events of a stream until it ends; an error before its first frame is the answer to the request."""
+
+        async def send(notice: wire.Notice, params: Mapping[str, JSON]) -> None:
+            content = {**params, "_meta": {wire.SUBSCRIPTION_ID: ctx.request_id}}
+            notification = _EventNotification(method=notice.value, params=content)
+            await ctx.session.send_notification(
+                cast("types.ServerNotification", notification), related_request_id=ctx.request_id
+            )
+
+        is_active = False
+        try:
+            async for item in self._events.stream(wanted, principal):
+                if item.occurrence is not None:
+                    await send(wire.Notice.EVENT, wire.occurrence(item.occurrence, cursor=item.cursor))
+                elif is_active and not item.truncated:
+                    await send(wire.Notice.HEARTBEAT, {"cursor": item.cursor})
+                else:
+                    await send(wire.Notice.ACTIVE, {"cursor": item.cursor, "truncated": item.truncated})
+                is_active = True
+        except ServerStopping:
+            return
+        except RequestError as error:
+            if not is_active:
+                raise
+            await send(wire.Notice.TERMINATED, wire.terminated(error))

@@ -1,0 +1,97 @@
+"""Webhooks: from a subscription to the request that the endpoint gets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_workflows.events.endpoints import EventSettings
+from tests.support.endpoint import Endpoint, endpoint
+from tests.support.served import Peer, Site, peer, site
+
+LOCALLY = EventSettings(allow_private=True)
+
+
+@asynccontextmanager
+async def served(tmp_path: Path, **settings: Any) -> AsyncGenerator[tuple[Site, Peer]]:
+    """Serve the workflows in memory to alice."""
+    given = {"authenticated": True, "events": LOCALLY, **settings}
+    async with site(store=f"sqlite:///{tmp_path}/tasks.db", **given) as found, peer(found.url, token="alice") as alice:
+        yield found, alice
+
+
+def wanted(receiver: Endpoint, name: str = "task.ended", **arguments: str) -> Mapping[str, Any]:
+    delivery = {"mode": "webhook", "url": receiver.url, "secret": receiver.secret}
+    return {"name": name, "arguments": arguments, "delivery": delivery, "cursor": None}
+
+
+async def test_the_end_of_a_task_reaches_the_endpoint_of_its_owner(tmp_path: Path) -> None:
+    async with served(tmp_path) as (_, alice), endpoint() as receiver:
+        subscribed = (await alice.send("events/subscribe", wanted(receiver))).result
+        task = (await alice.call("echo", {"text": "hi"})).result
+        await receiver.until(lambda: bool(receiver.events()))
+    [event] = receiver.events()
+    assert event["name"] == "task.ended"
+    assert event["data"]["taskId"] == task["taskId"]
+    assert event["data"]["status"] == "completed"
+    assert receiver.got[0].body["type"] == "verification"
+    assert {each.headers["x-mcp-subscription-id"] for each in receiver.got} == {subscribed["id"]}
+    assert receiver.got[1].headers["webhook-id"] == event["eventId"]
+    assert receiver.forged == []
+
+
+async def test_events_are_listed_polled_and_streamed(tmp_path: Path) -> None:
+    async with served(tmp_path) as (_, alice):
+        listed = (await alice.send("events/list")).result["events"]
+        assert [each["name"] for each in listed] == ["task.ended", "task.input_required", "task.progress"]
+        first = (await alice.send("events/poll", {"name": "task.ended", "arguments": {}, "cursor": None})).result
+        assert first["events"] == []
+        async with alice.stream("events/stream", {"name": "task.ended", "arguments": {}, "cursor": None}) as (_, got):
+            active = await anext(got)
+            assert active["method"] == "notifications/events/active"
+            task = (await alice.call("echo", {"text": "hi"})).result
+            event = await anext(got)
+        assert event["method"] == "notifications/events/event"
+        assert event["params"]["data"]["taskId"] == task["taskId"]
+        cursor = {"name": "task.ended", "arguments": {}, "cursor": first["cursor"]}
+        polled = (await alice.send("events/poll", cursor)).result
+        assert [each["eventId"] for each in polled["events"]] == [event["params"]["eventId"]]
+        again = (await alice.send("events/poll", {**cursor, "cursor": polled["cursor"]})).result
+        assert again["events"] == []
+
+
+async def test_a_question_reaches_the_endpoint_of_its_owner(tmp_path: Path) -> None:
+    async with served(tmp_path) as (_, alice), endpoint() as receiver:
+        await alice.send("events/subscribe", wanted(receiver, "task.input_required"))
+        task = (await alice.call("ask", {})).result
+        await receiver.until(lambda: bool(receiver.events()))
+    [event] = receiver.events()
+    assert event["data"]["taskId"] == task["taskId"]
+    assert event["data"]["key"]
+    assert "Ask the user" in event["data"]["askTheUser"]
+
+
+async def test_an_ended_task_that_is_subscribed_to_late_is_told_once(tmp_path: Path) -> None:
+    async with served(tmp_path) as (_, alice), endpoint() as receiver:
+        task = (await alice.call("echo", {"text": "hi"})).result
+        await alice.until(task["taskId"])
+        late = {"name": "task.ended", "arguments": {"taskId": task["taskId"]}}
+        await alice.send("events/subscribe", {**wanted(receiver, "task.ended", taskId=task["taskId"])})
+        await receiver.until(lambda: bool(receiver.events()))
+        first = (await alice.send("events/poll", {**late, "cursor": None})).result
+        assert first["events"] == []
+        assert first["hasMore"]
+        second = (await alice.send("events/poll", {**late, "cursor": first["cursor"]})).result
+        third = (await alice.send("events/poll", {**late, "cursor": second["cursor"]})).result
+        async with alice.stream("events/stream", {**late, "cursor": None}) as (_, got):
+            await anext(got)
+            streamed = await anext(got)
+    [event] = receiver.events()
+    assert [each["eventId"] for each in second["events"]] == [event["eventId"]]
+    assert third["events"] == []
+    assert streamed["params"]["eventId"] == event["eventId"]
+    assert event["data"]["taskId"] == task["taskId"]
