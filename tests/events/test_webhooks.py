@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from mcp_workflows.events.endpoints import EventSettings
 from tests.support.endpoint import Endpoint, endpoint
 from tests.support.served import Peer, Site, peer, site
