@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -26,7 +26,7 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import RequestError, StoreError
 from mcp_workflows.events.endpoints import EndpointFailed, host_of
 from mcp_workflows.events.interests import Interest
-from mcp_workflows.events.log import PAGE, READ_EVERY
+from mcp_workflows.events.log import PAGE
 from mcp_workflows.events.service import EventService
 from mcp_workflows.events.subscriptions import Deliveries, Pending, Subscription
 from mcp_workflows.store.leases import Leases
@@ -42,10 +42,12 @@ JITTER: Final = 0.2  # of a pause, either way
 WINDOW: Final = 50  # pending events of one subscription
 AT_ONCE: Final = 4  # requests to one endpoint
 MOST_AT_ONCE: Final = 64
+TURN_EVERY: Final = 0.5  # seconds, without new events and finished attempts
 SAVE_EVERY: Final = 1.0  # seconds: after a crash what was delivered since is sent again
 CLAIM_EVERY: Final = 2.0  # seconds
 FAR_BEHIND: Final = 10_000  # positions after which the place of a quiet subscription is written anew
 _LEASE: Final = "events"
+_PRESENT: Final = -1  # among positions: the present state of the one task, told at the beginning
 _GONE, _TOO_LARGE = 410, 413
 _AUTHORIZATION_ENDED: Final = "the subscription was not refreshed in time"
 
@@ -80,7 +82,9 @@ class Delivery:
         self._rate = Rate(events.endpoints.settings.deliveries_per_minute)
         self._targets: dict[str, _Target] = {}  # by the key of the subscription
         self._turns = anyio.CapacityLimiter(MOST_AT_ONCE)
-        self._done = anyio.Event()
+        self._wake = anyio.Event()
+        self._version = 0
+        self._group: TaskGroup | None = None
 
     async def run(self) -> None:
         """Deliver while there are subscriptions and no other process does, until cancelled."""
@@ -99,20 +103,25 @@ class Delivery:
     async def _deliver(self) -> None:
         self._targets = {}
         try:
-            async with self._events.log.waiting(), anyio.create_task_group() as group:
+            async with self._events.log.waiting(lambda: self._wake.set()), anyio.create_task_group() as group:
+                self._group, self._version = group, self._events.version
                 for subscription in await self._events.subscriptions.under():
                     await self._use(subscription)
                 saved = anyio.current_time()
                 while self._targets:
+                    self._wake = anyio.Event()
+                    if self._version != self._events.version:  # other rules let principals see tasks of others
+                        self._version = self._events.version
+                        for target in list(self._targets.values()):
+                            await self._use(target.subscription)
                     await self._read_log()
                     await self._expire()
                     self._start_due(group)
                     if anyio.current_time() - saved > SAVE_EVERY:
                         saved = anyio.current_time()
                         await self._save()
-                    with anyio.move_on_after(READ_EVERY):
-                        await self._done.wait()
-                    self._done = anyio.Event()
+                    with anyio.move_on_after(TURN_EVERY):
+                        await self._wake.wait()
                 group.cancel_scope.cancel()
         finally:
             for target in self._targets.values():
@@ -124,10 +133,6 @@ class Delivery:
 
     async def _use(self, subscription: Subscription) -> None:
         """Begin with a subscription, or go on with it as it was refreshed."""
-        old = self._targets.get(subscription.key)
-        state = old.state if old else await self._events.subscriptions.deliveries(subscription)
-        is_new = state is None
-        state = state or Deliveries(position=subscription.position)
         principal = subscription.subscriber.principal
         interest = Interest(
             name=subscription.name,
@@ -137,26 +142,32 @@ class Delivery:
             shared_tools=self._events.shared_tools(principal),
             is_kept=True,
         )
-        target = _Target(
-            subscription=subscription,
-            state=state,
-            interest=interest,
-            principal=principal,
-            events=old.events if old else {},
-            sending=old.sending if old else set(),
-            saved_at=state.position,
-            is_dirty=is_new,
-        )
-        self._targets[subscription.key] = target
+        if target := self._targets.get(subscription.key):
+            self._events.interests.remove(target.interest)
+            target.subscription, target.principal, target.interest = subscription, principal, interest
+        else:
+            state = await self._events.subscriptions.deliveries(subscription)
+            is_new = state is None
+            state = state or Deliveries(position=subscription.position)
+            if is_new and subscription.tells_present:
+                state.pending[_PRESENT] = Pending(due=self._clock())
+            target = _Target(
+                subscription=subscription,
+                state=state,
+                interest=interest,
+                principal=principal,
+                saved_at=state.position,
+                is_dirty=is_new,
+            )
+            self._targets[subscription.key] = target
         self._events.interests.add(interest)
-        if not state.active and (state.failed_since is None or subscription.refreshed > state.failed_since):
+        suspended = target.state.suspended
+        if suspended is not None and subscription.refreshed > suspended:
             self._resume(target)
-        if is_new and subscription.tells_present:
-            state.pending |= {-1: Pending(due=self._clock())}
 
     def _resume(self, target: _Target) -> None:
         now = self._clock()
-        target.state.active, target.is_dirty = True, True
+        target.state.suspended, target.is_dirty = None, True
         for pending in target.state.pending.values():
             pending.attempts, pending.due, pending.failing_since = 0, now, None
 
@@ -167,12 +178,20 @@ class Delivery:
         await self._events.subscriptions.delete(subscription, self._clock())
         self._events.record(target.principal, "terminated", subscription.name, reason)
         if tells:
-            error = RequestError(wire.Code.FORBIDDEN, reason)
-            content: dict[str, JSON] = {"type": "terminated", **wire.terminated(error)}
+            self._tell(target, "terminated", wire.terminated(RequestError(wire.Code.FORBIDDEN, reason)))
+
+    def _tell(self, target: _Target, kind: str, content: Mapping[str, JSON]) -> None:
+        """Tell the endpoint something about its subscription, once."""
+
+        async def tell() -> None:
             try:
-                await self._post(target, f"msg_terminated_{secrets.token_hex(12)}", wire.body_of(content))
+                body = wire.body_of({"type": kind, **content})
+                await self._post(target, f"msg_{kind}_{secrets.token_hex(12)}", body)
             except EndpointFailed as failed:
-                logger.info("an endpoint was not told that its subscription has ended: %s", failed)
+                logger.info("an endpoint was not told %r: %s", kind, failed)
+
+        if self._group is not None:
+            self._group.start_soon(tell)
 
     def _forget(self, key: str) -> None:
         if target := self._targets.pop(key, None):
@@ -181,7 +200,9 @@ class Delivery:
     async def _expire(self) -> None:
         now = self._clock()
         for target in [each for each in self._targets.values() if each.subscription.until <= now]:
-            await self._end(target, _AUTHORIZATION_ENDED)
+            await self._reload(target.subscription.key)
+            if target.subscription.until <= now and target.subscription.key in self._targets:
+                await self._end(target, _AUTHORIZATION_ENDED)
 
     # --- the log
 
@@ -194,7 +215,7 @@ class Delivery:
             is_behind = len(page.events) == PAGE
             for target in open_:
                 if target.state.position < page.first:
-                    await self._tell_gap(target, page.first)
+                    self._skip(target, page.first)
             for event in page.events:
                 if event.name == EventName.SUBSCRIPTION:
                     await self._reload(event.key)
@@ -224,22 +245,17 @@ class Delivery:
         elif (known := self._targets.get(key)) is None or known.subscription != subscription:
             await self._use(subscription)
 
-    async def _tell_gap(self, target: _Target, first: int) -> None:
+    def _skip(self, target: _Target, first: int) -> None:
         """Go on after events that are gone from the log, and tell the endpoint."""
         target.state.position, target.is_dirty = first, True
-        self._telemetry.event_delivery("gap")
-        content: dict[str, JSON] = {"type": "gap", "cursor": self._events.cursor_at(first, target.principal)}
-        try:
-            await self._post(target, f"msg_gap_{secrets.token_hex(12)}", wire.body_of(content))
-        except EndpointFailed as failed:
-            logger.info("an endpoint was not told that events are gone: %s", failed)
+        self._tell(target, "gap", {"cursor": self._events.cursor_at(first, target.principal)})
 
     # --- attempts
 
     def _start_due(self, group: TaskGroup) -> None:
         now = self._clock()
         for target in self._targets.values():
-            if not target.state.active:
+            if target.state.suspended:
                 continue
             due = [position for position, each in target.state.pending.items() if each.due <= now]
             for position in sorted(set(due) - target.sending)[: AT_ONCE - len(target.sending)]:
@@ -264,12 +280,12 @@ class Delivery:
         finally:
             target.sending.discard(position)
             self._turns.release_on_behalf_of((target, position))
-            self._done.set()
+            self._wake.set()
 
     async def _attempt(self, target: _Target, position: int) -> None:
         """Send an event if the principal may still see it, and note the outcome."""
         subscription, state = target.subscription, target.state
-        if position < 0:
+        if position == _PRESENT:
             found = await self._events.present(subscription.name, subscription.arguments, target.principal)
         else:
             event = target.events.get(position) or await self._logged(position)
@@ -314,7 +330,7 @@ class Delivery:
         elif state.last_delivery is not None and state.last_delivery > pending.failing_since:
             self._give_up(target, position, str(failed))
         else:
-            state.active = False
+            state.suspended = now
             reason = f"{failed} since {state.failed_since:%Y-%m-%d %H:%M} UTC"
             self._events.record(target.principal, "suspended", target.subscription.name, reason)
             logger.warning("an endpoint takes no events (%s): its subscription waits for a refresh", reason)

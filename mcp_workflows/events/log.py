@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -30,7 +30,7 @@ class EventLog:
         self._recent: deque[LoggedEvent] = deque(maxlen=_REMEMBERED)
         self._from = self._last = -1  # all events after `_from`, up to `_last`, are in `_recent`; -1: nothing is known
         self._first = 0
-        self._waiting = 0
+        self._waiting: list[Callable[[], None]] = []
         self._changed = self._wanted = anyio.Event()
 
     async def run(self) -> None:
@@ -62,18 +62,20 @@ class EventLog:
                 self._last = page.events[-1].position
                 changed, self._changed = self._changed, anyio.Event()
                 changed.set()
+                for notify in self._waiting:
+                    notify()
             if len(self._recent) == _REMEMBERED:
                 self._from = self._recent[0].position - 1
 
     @asynccontextmanager
-    async def waiting(self) -> AsyncGenerator[None]:
-        """Have the log read while in the context."""
-        self._waiting += 1
+    async def waiting(self, notify: Callable[[], None] = lambda: None) -> AsyncGenerator[None]:
+        """Have the log read while in the context, and call `notify` when there are new events."""
+        self._waiting.append(notify)
         self._wanted.set()
         try:
             yield
         finally:
-            self._waiting -= 1
+            self._waiting.remove(notify)
             if not self._waiting:
                 self._wanted = anyio.Event()
 

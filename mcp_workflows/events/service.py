@@ -52,7 +52,7 @@ MOST_EVENTS: Final = 100  # of one poll
 NEXT_POLL: Final = timedelta(seconds=5)
 HEARTBEAT: Final = 15.0  # seconds; clients give up after 60
 POLLED_FOR: Final = 120.0  # seconds after a poll in which executions are observed for the next one
-VERIFICATIONS_PER_MINUTE: Final = 10  # of one host
+VERIFICATIONS_PER_MINUTE: Final = 20  # of one host, and of one caller
 _PAGES: Final = 4  # of the log that one poll reads
 _CURSORS: Final = "event-cursors"  # name of their key in the store
 
@@ -105,6 +105,7 @@ class EventService:
         self._executions = executions
         self._authorization = authorization
         self.subscribed = anyio.Event()
+        self.version = 0  # of the tools and their rules
         self._cursor_key = b""
         self._subscribing = anyio.Lock()
         self._verifications = Rate(VERIFICATIONS_PER_MINUTE)
@@ -118,6 +119,7 @@ class EventService:
     def use(self, tools: Mapping[str, AnyTool], tasks: TaskService) -> None:
         """Replace the tools and the service of their tasks."""
         self._tools, self._tasks = tools, tasks
+        self.version += 1
         self.interests.use(tools)
 
     # --- events/list
@@ -129,14 +131,14 @@ class EventService:
         watching = [name for name in offered if self._lists_ended(self._tools.get(name))]
         named = {name: watching if name == EventName.EXECUTION_ENDED else sorted(mine) for name in wire.TYPES}
         found = {name: (wire.TYPES[name], tools) for name, tools in named.items() if tools}
+        if not principal.identified or self._settings.allow == []:
+            modes = (wire.Mode.POLL, wire.Mode.PUSH)
+            found = {name: (replace(kind, modes=modes), tools) for name, (kind, tools) in found.items()}
         if principal.identified:
             return found
         found.pop(EventName.EXECUTION_ENDED, None)
         # all anonymous callers are one owner, so each may hear of a task only if it knows its id
-        return {
-            name: (replace(kind, required=("taskId",), modes=(wire.Mode.POLL, wire.Mode.PUSH)), tools)
-            for name, (kind, tools) in found.items()
-        }
+        return {name: (replace(kind, required=("taskId",)), tools) for name, (kind, tools) in found.items()}
 
     def _lists_ended(self, tool: AnyTool | None) -> bool:
         return tool is not None and tool.kind is Kind.WATCH and self._engines.has(tool.engine, ListsEnded)
@@ -150,7 +152,7 @@ class EventService:
         if wanted.name not in (types := await self.types(principal)):
             raise wire.unknown_event(wanted.name)
         kind, tools = types[wanted.name]
-        if mode not in kind.modes and (principal.identified or mode is not wire.Mode.WEBHOOK):
+        if mode not in kind.modes:
             data: JSON = {"feature": "deliveryMode", "value": mode.value}
             raise RequestError(wire.Code.UNSUPPORTED, f"{wanted.name} is not delivered by {mode.value}", data)
         if wrong := Checker(kind.schema(tools)).violations(dict(wanted.arguments)):
@@ -164,7 +166,7 @@ class EventService:
     async def poll(self, wanted: wire.Wanted, most: int, principal: Principal) -> wire.Polled:
         """Return the events after a cursor; the first poll, without one, only returns a cursor."""
         await self._check(wanted, principal, wire.Mode.POLL)
-        self.interests.add(_interest(wanted, principal), lasting=POLLED_FOR)
+        self.interests.add(self._interest(wanted, principal), lasting=POLLED_FOR)
         place, truncated = await self._place(wanted, principal)
         batch = _Batch((), place, truncated, has_more=place.is_new)
         if wanted.cursor is not None and not truncated:
@@ -186,7 +188,7 @@ class EventService:
         """
         await self._check(wanted, principal, wire.Mode.PUSH)
         place, truncated = await self._place(wanted, principal)
-        interest, pause = _interest(wanted, principal), 1.0 if wanted.name == EventName.PROGRESS else HEARTBEAT
+        interest, pause = self._interest(wanted, principal), 1.0 if wanted.name == EventName.PROGRESS else HEARTBEAT
         async with self.log.waiting():
             self.interests.add(interest)
             try:
@@ -263,6 +265,15 @@ class EventService:
         """Return the tools of which the principal may see or answer tasks of others."""
         return self._authorization.shared_tools(principal)
 
+    def _interest(self, wanted: wire.Wanted, principal: Principal) -> Interest:
+        return Interest(
+            name=wanted.name,
+            arguments=wanted.arguments,
+            owner=principal.id,
+            key=wanted.key,
+            shared_tools=self.shared_tools(principal),
+        )
+
     def _cursor(self, place: _Place, principal: Principal) -> str:
         return write_cursor(self._cursor_key, _reader(principal), (self.clock(), json.dumps(place)))
 
@@ -337,21 +348,16 @@ class EventService:
         _refuse_anonymous(principal)
         await self._check(wanted, principal, wire.Mode.WEBHOOK)
         self.endpoints.check(webhook.url)
-        now = self.clock()
+        now, name = self.clock(), subscription_id(principal.id, webhook.url, wanted.key)
         until = _until(now, webhook.ttl, principal.expires)
+        mine = await self._living(name, principal, now)
+        times = [each.verified for each in mine.values() if each.url == webhook.url]
+        verified = max(times, default=None)
+        if verified is None or now - verified > VERIFIED_FOR:
+            await self._verify(name, webhook, principal)
+            verified = now
         async with self._subscribing:
-            mine = {each.id: each for each in await self.subscriptions.under(owner_key(principal.id))}
-            alive = {name: each for name, each in mine.items() if each.until > now}
-            name = subscription_id(principal.id, webhook.url, wanted.key)
-            old, most = alive.get(name), self._settings.subscriptions_per_principal
-            if old is None and len(alive) >= most:
-                data: JSON = {"limit": "subscriptions", "max": most}
-                raise RequestError(wire.Code.EXHAUSTED, f"at most {most} subscriptions of one caller: end one", data)
-            times = [each.verified for each in alive.values() if each.url == webhook.url]
-            verified = max(times, default=None)
-            if verified is None or now - verified > VERIFIED_FOR or (old and old.secret != webhook.secret):
-                await self._verify(name, webhook)
-                verified = now
+            old = (await self._living(name, principal, now)).get(name)
             subscriber = self._subscriber(principal)
             place, truncated = await self._place(wanted, principal)
             if old is None:
@@ -386,13 +392,25 @@ class EventService:
             status=None if state is None else state.status,
         )
 
-    async def _verify(self, name: str, webhook: wire.Webhook) -> None:
+    async def _living(self, name: str, principal: Principal, now: datetime) -> Mapping[str, Subscription]:
+        """Return the principal's subscriptions by id.
+
+        Raises:
+            RequestError: there are as many as there may be, and none of this id.
+        """
+        found = {each.id: each for each in await self.subscriptions.under(owner_key(principal.id)) if each.until > now}
+        most = self._settings.subscriptions_per_principal
+        if name not in found and len(found) >= most:
+            data: JSON = {"limit": "subscriptions", "max": most}
+            raise RequestError(wire.Code.EXHAUSTED, f"at most {most} subscriptions of one caller: end one", data)
+        return found
+
+    async def _verify(self, name: str, webhook: wire.Webhook, principal: Principal) -> None:
         """Ask the endpoint if it wants deliveries."""
-        host = host_of(webhook.url)
-        if wait := self._verifications.take(host):
-            raise LimitReached(
-                f"at most {VERIFICATIONS_PER_MINUTE} new endpoints of one host a minute", retry_after=wait
-            )
+        for who in (f"host {host_of(webhook.url)}", f"caller {principal.id}"):
+            if wait := self._verifications.take(who):
+                text = f"at most {VERIFICATIONS_PER_MINUTE} new endpoints in a minute, of one caller and on one host"
+                raise LimitReached(text, retry_after=wait)
         challenge = secrets.token_urlsafe(24)
         body = wire.body_of(wire.verification(challenge))
         headers = wire.headers_of(
@@ -446,10 +464,6 @@ class EventService:
 
 def _occurrence(event: LoggedEvent, data: dict[str, JSON]) -> wire.Occurrence:
     return wire.Occurrence(event_id=event.id, name=event.name, at=event.at, data=data)
-
-
-def _interest(wanted: wire.Wanted, principal: Principal) -> Interest:
-    return Interest(name=wanted.name, arguments=wanted.arguments, owner=principal.id, key=wanted.key)
 
 
 def _reader(principal: Principal) -> str:

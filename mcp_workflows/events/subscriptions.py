@@ -119,8 +119,8 @@ class Deliveries:
     """The state of the deliveries of a subscription: each event up to `position` is over, or pending."""
 
     position: int
-    pending: dict[int, Pending] = field(default_factory=dict[int, Pending])  # by position; 0: a state from before
-    active: bool = True  # False: suspended, until the client refreshes
+    pending: dict[int, Pending] = field(default_factory=dict[int, Pending])  # by position
+    suspended: datetime | None = None  # since then nothing is sent, until the client refreshes
     last_delivery: datetime | None = None
     last_error: Trouble | None = None
     failed_since: datetime | None = None
@@ -129,7 +129,7 @@ class Deliveries:
     def status(self) -> DeliveryStatus:
         """The same for the client."""
         return DeliveryStatus(
-            active=self.active,
+            active=self.suspended is None,
             last_delivery=self.last_delivery,
             last_error=self.last_error,
             failed_since=self.failed_since,
@@ -138,7 +138,7 @@ class Deliveries:
     @property
     def watermark(self) -> int:
         """The position up to which each event is over."""
-        waiting = [position for position in self.pending if position]
+        waiting = [position for position in self.pending if position > 0]
         return min(waiting) - 1 if waiting else self.position
 
 

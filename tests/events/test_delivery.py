@@ -1,0 +1,315 @@
+"""Deliveries through faults: none is lost, and one that comes twice has the same id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from starlette.responses import RedirectResponse, Response
+
+from mcp_workflows.errors import RequestError
+from mcp_workflows.events import delivery, endpoints
+from mcp_workflows.events.endpoints import EventSettings
+from mcp_workflows.store.protocol import open_store
+from tests.support.delivering import Clock, Replica, delivering
+from tests.support.endpoint import Endpoint, endpoint, new_secret
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+LOCALLY = EventSettings(allow_private=True)
+
+
+def url(folder: Path) -> str:
+    return f"sqlite:///{folder}/tasks.db"
+
+
+def tasks_in(events: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    return Counter(event["data"]["taskId"] for event in events)
+
+
+@asynccontextmanager
+async def replica_and_endpoint(
+    folder: Path, settings: EventSettings = LOCALLY
+) -> AsyncGenerator[tuple[Replica, Endpoint]]:
+    """A replica, and an endpoint with the same clock."""
+    async with (
+        delivering(open_store(url(folder)), settings=settings) as replica,
+        endpoint(clock=replica.clock) as found,
+    ):
+        yield replica, found
+
+
+async def refused(receiver: Endpoint, many: int) -> None:
+    await receiver.until(lambda: sum(each.answered != 200 for each in receiver.got) >= many)
+
+
+async def failed(replica: Replica, attempts: int) -> None:
+    """Wait until each pending event has failed so often, as its replica knows."""
+    await until(lambda: all(each.attempts >= attempts for each in replica.pending.values()))
+
+
+async def test_a_receiver_that_is_down_for_an_hour_gets_every_event(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        await replica.subscribe(receiver)
+        receiver.status = 503
+        ended = await replica.ended(20)
+        await refused(receiver, 20)
+        for number, minutes in enumerate((1, 5, 15, 40), 1):
+            await failed(replica, number)
+            replica.clock.advance(minutes=minutes)
+        await failed(replica, 5)
+        receiver.status = 200
+        replica.clock.advance(hours=2)
+        await receiver.until(lambda: len(receiver.events()) >= 20)
+    assert tasks_in(receiver.events()) == Counter(ended)
+    assert len({each.headers["webhook-id"] for each in receiver.got if each.answered == 503}) == 20
+    assert receiver.forged == []
+    assert replica.outcomes("delivery") == []
+
+
+async def test_an_attempt_has_the_same_id_and_a_fresh_time(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        await replica.subscribe(receiver)
+        receiver.status = 500
+        await replica.ended(1)
+        await refused(receiver, 1)
+        await failed(replica, 1)
+        replica.clock.advance(seconds=100)
+        receiver.status = 200
+        await receiver.until(lambda: bool(receiver.events()))
+    first, second = (each.headers for each in receiver.got[1:])
+    assert first["webhook-id"] == second["webhook-id"]
+    assert int(second["webhook-timestamp"]) - int(first["webhook-timestamp"]) >= 100
+
+
+async def test_an_event_that_fails_holds_back_no_other(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        bad = await replica.task()
+
+        async def reply(content: Mapping[str, Any]) -> Response:
+            return Response(status_code=500 if content["data"]["taskId"] == bad.id else 200)
+
+        receiver.reply = reply
+        await replica.subscribe(receiver)
+        await replica.end(bad)
+        ended = Counter(await replica.ended(10))
+        await receiver.until(lambda: tasks_in(receiver.events()) == ended)
+        for number in range(len(delivery.PAUSES)):
+            await failed(replica, number + 1)
+            replica.clock.advance(hours=3)
+            ended.update(await replica.ended(1))
+            await receiver.until(lambda: tasks_in(receiver.events()) == ended)
+        await until(lambda: replica.outcomes("delivery") == ["failed"])  # it is given up
+        state = await replica.state()
+    assert tasks_in(receiver.events()) == ended
+    assert len(receiver.events(500)) == len(delivery.PAUSES) + 1
+    assert state is not None
+    assert state.suspended is None
+
+
+async def test_an_endpoint_that_takes_nothing_is_suspended_and_resumed_by_a_refresh(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        await replica.subscribe(receiver, ttl=timedelta(days=20))
+        receiver.status = 404
+        ended = list(await replica.ended(1))
+        await refused(receiver, 1)
+        for number in range(len(delivery.PAUSES)):
+            await failed(replica, number + 1)
+            replica.clock.advance(hours=3)
+        await until(lambda: "suspended" in replica.outcomes())
+        while (state := await replica.state()) is None or state.suspended is None:
+            await anyio.sleep(0.05)
+        receiver.status = 200
+        ended += await replica.ended(3)
+        replica.clock.advance(hours=3)
+        status = (await replica.subscribe(receiver)).status
+        assert status is not None
+        assert status.failed_since is not None
+        assert (status.active, status.last_error) == (False, "http_4xx")
+        await receiver.until(lambda: len(receiver.events()) == 4)
+    assert tasks_in(receiver.events()) == Counter(ended)
+
+
+async def test_a_full_window_waits_in_the_log_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "WINDOW", 5)
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        await replica.subscribe(receiver)
+        receiver.status = 503
+        ended = await replica.ended(30)
+        await refused(receiver, 5)
+        await failed(replica, 1)
+        receiver.status = 200
+        replica.clock.advance(minutes=2)
+        await receiver.until(lambda: len(receiver.events()) == 30)
+    assert tasks_in(receiver.events()) == Counter(ended)
+    assert tasks_in(receiver.events(503)).total() == 5
+
+
+async def test_410_ends_the_subscription_and_413_only_the_event(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        await replica.subscribe(receiver)
+        receiver.status = 413
+        await replica.ended(1)
+        await refused(receiver, 1)
+        receiver.status = 200
+        [taken] = await replica.ended(1)
+        await receiver.until(lambda: len(receiver.events()) == 1)
+        assert replica.outcomes("delivery") == ["failed"]
+        receiver.status = 410
+        await replica.ended(1)
+        await until(lambda: "terminated" in replica.outcomes())
+        assert await replica.state() is None
+        receiver.status = 200
+        await replica.ended(3)
+        replica.clock.advance(days=1)
+        await anyio.sleep(1)
+    assert tasks_in(receiver.events()) == {taken: 1}
+    assert len(receiver.got) == 4
+
+
+async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
+    async with (
+        replica_and_endpoint(tmp_path) as (replica, receiver),
+        endpoint(secret=receiver.secret) as elsewhere,
+    ):
+        await replica.subscribe(receiver)
+
+        async def reply(_: Mapping[str, Any]) -> Response:
+            return RedirectResponse(elsewhere.url, status_code=307)
+
+        receiver.reply = reply
+        await replica.ended(1)
+        await refused(receiver, 1)
+        state = await replica.state()
+        while state is None or state.last_error is None:
+            await anyio.sleep(0.05)
+            state = await replica.state()
+    assert elsewhere.got == []
+    assert state.last_error == "http_4xx"
+
+
+async def test_a_slow_endpoint_and_one_that_hangs_up_delay_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "ANSWER_WITHIN", 0.5)
+
+    async def hang_up(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+
+    async with (
+        replica_and_endpoint(tmp_path) as (replica, good),
+        endpoint() as slow,
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as rude,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(rude.serve, hang_up)
+        port = rude.extra(anyio.abc.SocketAttribute.local_port)
+        with pytest.raises(RequestError, match="did not confirm"):
+            await replica.subscribe(good, url=f"http://127.0.0.1:{port}/")
+
+        async def reply(_: Mapping[str, Any]) -> Response:
+            await anyio.sleep(5)
+            return Response()
+
+        await replica.subscribe(slow)
+        slow.reply = reply
+        await replica.subscribe(good)
+        ended = await replica.ended(20)
+        await good.until(lambda: len(good.events()) == 20)
+        group.cancel_scope.cancel()
+    assert tasks_in(good.events()) == Counter(ended)
+
+
+async def test_a_killed_process_loses_no_event(tmp_path: Path) -> None:
+    clock, ended = Clock(), list[str]()
+    async with endpoint(clock=clock) as receiver:
+        for round_ in range(6):
+            async with delivering(open_store(url(tmp_path)), clock=clock) as replica:
+                if not round_:
+                    await replica.subscribe(receiver)
+                ended += await replica.ended(5)
+                if round_ % 2:
+                    await receiver.until(lambda: len(receiver.events()) > 2)
+                replica.kill()
+                ended += await replica.ended(2)  # committed, and nobody delivers
+        async with delivering(open_store(url(tmp_path)), clock=clock):
+            await receiver.until(lambda: tasks_in(receiver.events()).keys() >= set(ended))
+    ids = {event["data"]["taskId"]: event["eventId"] for event in receiver.events()}
+    assert all(event["eventId"] == ids[event["data"]["taskId"]] for event in receiver.events())
+    assert ids.keys() == set(ended)
+
+
+async def test_a_secret_that_was_replaced_signs_for_a_day_more(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        second = new_secret()
+        await replica.subscribe(receiver)
+        await replica.subscribe(receiver, secret=second)
+        await replica.ended(1)
+        await receiver.until(lambda: len(receiver.events()) == 1)
+        receiver.secret = second
+        await replica.ended(1)
+        await receiver.until(lambda: len(receiver.events()) == 2)
+        assert len(receiver.got[-1].headers["webhook-signature"].split()) == 2
+        replica.clock.advance(hours=25)
+        await replica.ended(1)
+        await receiver.until(lambda: len(receiver.events()) == 3)
+    assert len(receiver.got[-1].headers["webhook-signature"].split()) == 1
+    assert receiver.forged == []
+
+
+async def test_a_subscription_that_is_not_refreshed_ends_with_a_word_to_its_endpoint(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        await replica.subscribe(receiver, ttl=timedelta(hours=2))
+        replica.clock.advance(hours=1)
+        await replica.ended(1)
+        await receiver.until(lambda: len(receiver.events()) == 1)
+        replica.clock.advance(hours=1, minutes=1)
+        await until(lambda: "terminated" in replica.outcomes())
+        await replica.ended(1)
+        await receiver.until(lambda: receiver.got[-1].body.get("type") == "terminated")
+        assert await replica.state() is None
+    assert receiver.got[-1].body["error"]["code"] == -32012
+    assert len(receiver.events()) == 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "::1", "169.254.169.254", "::ffff:10.0.0.1", "224.0.0.1"])
+async def test_a_name_that_leads_to_a_private_address_is_never_connected_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """The name led to a public address when the endpoint was verified."""
+    connected: list[str] = []
+
+    async def look_up(host: str, port: int, **_: Any) -> Any:
+        connected.append(host)
+        return [(2, 1, 6, "", (address, port))]
+
+    async with replica_and_endpoint(tmp_path, EventSettings()) as (replica, receiver):
+        port = receiver.url.partition("127.0.0.1:")[2].partition("/")[0]
+        monkeypatch.setattr(endpoints.Endpoints, "post", _taken)
+        await replica.subscribe(receiver, url=f"https://rebind.example:{port}/hook")
+        monkeypatch.undo()
+        monkeypatch.setattr(endpoints.anyio, "getaddrinfo", look_up)
+        await replica.ended(1)
+        state = None
+        while state is None or state.last_error is None:
+            await anyio.sleep(0.05)
+            state = await replica.state()
+    assert state.last_error == "connection_refused"
+    assert connected == ["rebind.example"]
+    assert receiver.got == receiver.forged == []
+
+
+async def _taken(_: object, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    """The endpoint's echo, when it was at a public address, which no test can reach."""
+    return body
