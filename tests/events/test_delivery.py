@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from anyio.streams.tls import TLSStream
 from starlette.responses import RedirectResponse, Response
 
 from mcp_workflows.errors import RequestError
 from mcp_workflows.events import delivery, endpoints
 from mcp_workflows.events.endpoints import EventSettings
 from mcp_workflows.store.protocol import open_store
+from tests.store.places import PostgresSchema
+from tests.support.authority import Authority
 from tests.support.delivering import Clock, Replica, delivering
 from tests.support.endpoint import Endpoint, endpoint, new_secret
+from tests.support.postgres_server import Postgres
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -313,3 +318,74 @@ async def test_a_name_that_leads_to_a_private_address_is_never_connected_to(
 async def _taken(_: object, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
     """The endpoint's echo, when it was at a public address, which no test can reach."""
     return body
+
+
+@pytest.mark.usefixtures("processes")
+async def test_three_replicas_deliver_each_event_and_one_takes_over_from_another(
+    postgres_server: Postgres, tmp_path: Path
+) -> None:
+    place, clock, ended = PostgresSchema(postgres_server), Clock(), Counter[str]()
+    async with endpoint(clock=clock) as receiver, AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(delivering(open_store(place.url), clock=clock)) for _ in range(3)]
+        await replicas[2].subscribe(receiver)
+        for replica in replicas:
+            ended.update(await replica.ended(4))
+        await receiver.until(lambda: tasks_in(receiver.events()) >= ended)
+        assert tasks_in(receiver.events()) == ended
+        for left in (2, 1):
+            holder = next(each for each in replicas if each.delivery._targets)
+            for replica in replicas:
+                ended.update(await replica.ended(2))
+            holder.kill()
+            replicas.remove(holder)
+            for replica in replicas:
+                ended.update(await replica.ended(2))
+            await receiver.until(lambda: tasks_in(receiver.events()) >= ended)
+            assert len(replicas) == left
+    ids = {event["data"]["taskId"]: event["eventId"] for event in receiver.events()}
+    assert {(event["data"]["taskId"], event["eventId"]) for event in receiver.events()} == set(ids.items())
+    assert ids.keys() == ended.keys()
+
+
+@pytest.mark.parametrize(("certified", "trouble"), [("hooks.example.com", None), ("other.example.com", "tls_error")])
+async def test_the_certificate_is_checked_for_the_name_in_the_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certified: str, trouble: str | None
+) -> None:
+    """The connection goes to the address that was checked, with the name for TLS."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue_into(tmp_path / "tls", "server", certified)
+    serving_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving_tls.load_cert_chain(certificate, key)
+    named: list[str | None] = []
+    serving_tls.sni_callback = lambda _, name, __: named.append(name)
+
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        try:
+            async with await TLSStream.wrap(stream, server_side=True, ssl_context=serving_tls) as secured:
+                request = await secured.receive()
+                assert b"host: hooks.example.com" in request.lower()
+                echo = request.partition(b"\r\n\r\n")[2] or await secured.receive()
+                await secured.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(echo), echo))
+        except (ssl.SSLError, anyio.BrokenResourceError, anyio.EndOfStream):
+            pass  # the client trusts it not
+
+    async def look_up(host: str, port: int, **_: Any) -> Any:
+        return [(2, 1, 6, "", ("127.0.0.1", port))]
+
+    async with (
+        replica_and_endpoint(tmp_path) as (replica, receiver),
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(listener.serve, serve)
+        replica.events.endpoints._trusting = ssl.create_default_context(cafile=str(authority.file))
+        monkeypatch.setattr(endpoints.anyio, "getaddrinfo", look_up)
+        place = f"https://hooks.example.com:{listener.extra(anyio.abc.SocketAttribute.local_port)}/hook"
+        if trouble is None:
+            await replica.subscribe(receiver, url=place)
+        else:
+            with pytest.raises(RequestError) as refused:
+                await replica.subscribe(receiver, url=place)
+            assert refused.value.data == {"reason": trouble}
+        group.cancel_scope.cancel()
+    assert named == ["hooks.example.com"]

@@ -22,20 +22,21 @@ class Authority:
         )
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str) -> tuple[bytes, bytes]:
-        """A certificate for this name and localhost, and its key, as PEM."""
+    def issue(self, name: str, *more: str) -> tuple[bytes, bytes]:
+        """A certificate for this name and localhost, and `more` hosts, and its key, as PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
-        hosts = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.DNSName("temporal.internal")])
+        names = ("localhost", "temporal.internal", *more)
+        hosts = x509.SubjectAlternativeName([x509.DNSName(each) for each in names])
         certificate = self._certificate(_name(name), key.public_key(), hosts)
         written = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         return certificate.public_bytes(serialization.Encoding.PEM), written
 
-    def issue_into(self, folder: Path, name: str) -> tuple[Path, Path]:
+    def issue_into(self, folder: Path, name: str, *more: str) -> tuple[Path, Path]:
         """The same, as files."""
         folder.mkdir(exist_ok=True)
-        for file, content in zip(("tls.crt", "tls.key"), self.issue(name), strict=True):
+        for file, content in zip(("tls.crt", "tls.key"), self.issue(name, *more), strict=True):
             (folder / file).write_bytes(content)
         return folder / "tls.crt", folder / "tls.key"
 

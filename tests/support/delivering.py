@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -57,6 +57,8 @@ class Replica:
     store: Store
     events: EventService
     delivery: Delivery
+    rules: Authorization
+    service: Callable[[Mapping[str, AnyTool]], TaskService]
     clock: Clock
     records: list[Record]
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -68,6 +70,12 @@ class Replica:
         wanted = wire.Wanted(name=name, arguments=more.get("arguments", {}), cursor=more.get("cursor"))
         url, secret = more.get("url", receiver.url), more.get("secret", receiver.secret)
         return await self.events.subscribe(wanted, wire.Webhook(url=url, secret=secret, ttl=more.get("ttl")), by)
+
+    async def use(self, tool: AnyTool) -> None:
+        """Replace the tool, and its rules."""
+        named = {tool.name: tool}
+        self.rules.use(named)
+        self.events.use(named, self.service(named))
 
     async def task(self, **fields: Any) -> Task:
         """Store a task that works."""
@@ -138,11 +146,17 @@ async def delivering(
             audit=records.append,
         )
         await events.open()
-        events.use(named, TaskService(tools=named, executions=executions, retention=RETENTION, authorization=rules))
+
+        def service(tools: Mapping[str, AnyTool]) -> TaskService:
+            return TaskService(tools=tools, executions=executions, retention=RETENTION, authorization=rules)
+
+        events.use(named, service(named))
         found = Replica(
             store=store,
             events=events,
             delivery=Delivery(store, events, Telemetry()),
+            rules=rules,
+            service=service,
             clock=clock,
             records=records,
         )
