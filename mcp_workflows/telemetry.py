@@ -118,6 +118,7 @@ class Telemetry:
         self._failed_lookups.add(0, {"method": ""})
         self._limits.add(0, {"tool": ""})
         self._lost.add(0)
+        self._deliveries.add(0, {"outcome": "ok"})
         self._polls: dict[str, deque[float]] = {}
 
     @property

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import anyio
@@ -32,7 +32,7 @@ from mcp_workflows.events.subscriptions import Deliveries, Pending, Subscription
 from mcp_workflows.store.leases import Leases
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import EventName, LoggedEvent
-from mcp_workflows.telemetry import Telemetry
+from mcp_workflows.telemetry import Labels, Telemetry
 from mcp_workflows.wire import events as wire
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,16 @@ class _Target:
         return len(self.state.pending) < WINDOW
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    """The numbers for gauges, which are collected in another thread."""
+
+    active: int = 0
+    suspended: int = 0
+    events: int = 0
+    since: datetime | None = None
+
+
 class Delivery:
     """Delivers to all subscriptions while this process has the lease; `run` it."""
 
@@ -85,6 +95,11 @@ class Delivery:
         self._wake = anyio.Event()
         self._version = 0
         self._group: TaskGroup | None = None
+        self._waiting = _Waiting()
+        observe = telemetry.observe
+        observe("event_subscriptions", self._subscriptions, description="Webhook subscriptions to events.")
+        observe("event_queue", lambda: [(self._waiting.events, {})], description="Events that wait for delivery.")
+        observe("event_oldest", self._oldest, unit="s", description="How long the oldest of them has waited.")
 
     async def run(self) -> None:
         """Deliver while there are subscriptions and no other process does, until cancelled."""
@@ -119,6 +134,7 @@ class Delivery:
                     self._start_due(group)
                     if anyio.current_time() - saved > SAVE_EVERY:
                         saved = anyio.current_time()
+                        self._count()
                         await self._save()
                     with anyio.move_on_after(TURN_EVERY):
                         await self._wake.wait()
@@ -126,8 +142,27 @@ class Delivery:
         finally:
             for target in self._targets.values():
                 self._events.interests.remove(target.interest)
+            self._waiting = _Waiting()
             with anyio.CancelScope(shield=True), anyio.move_on_after(2):
                 await self._save()
+
+    def _count(self) -> None:
+        states = [target.state for target in self._targets.values()]
+        suspended = sum(state.suspended is not None for state in states)
+        waiting = [pending.since for state in states for pending in state.pending.values()]
+        self._waiting = _Waiting(
+            active=len(states) - suspended,
+            suspended=suspended,
+            events=len(waiting),
+            since=min(waiting, default=None),
+        )
+
+    def _subscriptions(self) -> Iterable[tuple[float, Labels]]:
+        return [(getattr(self._waiting, state), {"state": state}) for state in ("active", "suspended")]
+
+    def _oldest(self) -> Iterable[tuple[float, Labels]]:
+        since = self._waiting.since
+        return [(0.0 if since is None else (self._clock() - since).total_seconds(), {})]
 
     # --- subscriptions
 
@@ -150,7 +185,7 @@ class Delivery:
             is_new = state is None
             state = state or Deliveries(position=subscription.position)
             if is_new and subscription.tells_present:
-                state.pending[_PRESENT] = Pending(due=self._clock())
+                state.pending[_PRESENT] = Pending(since=self._clock(), due=self._clock())
             target = _Target(
                 subscription=subscription,
                 state=state,
@@ -233,7 +268,7 @@ class Delivery:
             return
         state.position = event.position
         if target.subscription.tells(event, target.interest.shared_tools):
-            state.pending[event.position] = Pending(due=self._clock())
+            state.pending[event.position] = Pending(since=event.at, due=self._clock())
             target.events[event.position] = event
             target.is_dirty = True
 

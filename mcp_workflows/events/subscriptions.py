@@ -109,8 +109,9 @@ def owner_key(owner: str) -> str:
 class Pending:
     """One event that an endpoint has not taken yet."""
 
-    attempts: int = 0
+    since: datetime  # the time of the event
     due: datetime
+    attempts: int = 0
     failing_since: datetime | None = None
 
 
