@@ -357,6 +357,7 @@ async def test_the_certificate_is_checked_for_the_name_in_the_url(
     serving_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving_tls.load_cert_chain(certificate, key)
     named: list[str | None] = []
+    is_over = anyio.Event()
     serving_tls.sni_callback = lambda _, name, __: named.append(name)
 
     async def serve(stream: anyio.abc.SocketStream) -> None:
@@ -367,7 +368,10 @@ async def test_the_certificate_is_checked_for_the_name_in_the_url(
                 echo = request.partition(b"\r\n\r\n")[2] or await secured.receive()
                 await secured.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(echo), echo))
         except (ssl.SSLError, anyio.BrokenResourceError, anyio.EndOfStream):
-            await stream.aclose()  # the client does not trust it
+            pass  # the client does not trust it
+        finally:
+            await stream.aclose()
+            is_over.set()
 
     async def look_up(host: str, port: int, **_: Any) -> Any:
         return [(2, 1, 6, "", ("127.0.0.1", port))]
@@ -387,5 +391,6 @@ async def test_the_certificate_is_checked_for_the_name_in_the_url(
             with pytest.raises(RequestError) as refused:
                 await replica.subscribe(receiver, url=place)
             assert refused.value.data == {"reason": trouble}
+        await is_over.wait()
         group.cancel_scope.cancel()
     assert named == ["hooks.example.com"]
