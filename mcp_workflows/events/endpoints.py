@@ -10,7 +10,8 @@ import socket
 import ssl
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 import anyio
@@ -79,7 +80,20 @@ class Endpoints:
 
     def __init__(self, settings: EventSettings) -> None:
         self.settings = settings
-        self._trusting: ssl.SSLContext | None = None  # reading the certificates takes its time
+        self._client: httpx2.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        trusted = await to_thread.run_sync(ssl.create_default_context)  # it reads the certificates
+        # no connection is kept: two names at one address would share it
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        self._client = httpx2.AsyncClient(verify=trusted, trust_env=False, follow_redirects=False, limits=limits)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.aclose()
 
     def check(self, url: str) -> None:
         """Check that a client may name this endpoint.
@@ -112,8 +126,6 @@ class Endpoints:
         if not self.settings.allows(host):  # the settings may have changed
             raise EndpointFailed(Trouble.REFUSED)
         address = await self._address(host, parts.port or _PORTS[parts.scheme])
-        if self._trusting is None:
-            self._trusting = await to_thread.run_sync(ssl.create_default_context)
         place = f"[{address}]" if ":" in address else address
         target = parts._replace(netloc=place if parts.port is None else f"{place}:{parts.port}").geturl()
         request = httpx2.Request(
@@ -123,21 +135,20 @@ class Endpoints:
             headers={**headers, "host": parts.netloc, "accept-encoding": "identity"},
             extensions={"sni_hostname": host, "timeout": httpx2.Timeout(ANSWER_WITHIN).as_dict()},
         )
-        # a client for each request: its pool would take two names at one address for the same server
-        async with httpx2.AsyncClient(verify=self._trusting, trust_env=False, follow_redirects=False) as client:
-            response = await client.send(request, stream=True)
-            try:
-                if response.status_code not in _OK:
-                    is_theirs = response.status_code >= _SERVER_ERROR
-                    raise EndpointFailed(Trouble.HTTP_5XX if is_theirs else Trouble.HTTP_4XX, response.status_code)
-                reply = b""
-                async for chunk in response.aiter_raw():
-                    reply += chunk
-                    if len(reply) > _MOST_READ:
-                        break
-                return reply[:_MOST_READ]
-            finally:
-                await response.aclose()
+        assert self._client is not None, "it is entered first"
+        response = await self._client.send(request, stream=True)
+        try:
+            if response.status_code not in _OK:
+                is_theirs = response.status_code >= _SERVER_ERROR
+                raise EndpointFailed(Trouble.HTTP_5XX if is_theirs else Trouble.HTTP_4XX, response.status_code)
+            reply = b""
+            async for chunk in response.aiter_raw():
+                reply += chunk
+                if len(reply) > _MOST_READ:
+                    break
+            return reply[:_MOST_READ]
+        finally:
+            await response.aclose()
 
     async def _address(self, host: str, port: int) -> str:
         """Return an address of the host that may be connected to.

@@ -11,7 +11,8 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from types import TracebackType
+from typing import Final, NamedTuple, Self
 
 import anyio
 
@@ -81,7 +82,7 @@ class _Batch(NamedTuple):
 
 
 class EventService:
-    """The requests of clients about events, and each event as one principal may see it."""
+    """The requests of clients about events, and each event as one principal may see it. Enter it to use it."""
 
     def __init__(
         self,
@@ -112,9 +113,15 @@ class EventService:
         self._tools: Mapping[str, AnyTool] = {}
         self._tasks: TaskService | None = None
 
-    async def open(self) -> None:
-        """Read the key of cursors."""
+    async def __aenter__(self) -> Self:
         self._cursor_key = await self._store.secret(_CURSORS)
+        await self.endpoints.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.endpoints.__aexit__(kind, error, trace)
 
     def use(self, tools: Mapping[str, AnyTool], tasks: TaskService) -> None:
         """Replace the tools and the service of their tasks."""

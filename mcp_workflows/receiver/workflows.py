@@ -136,7 +136,7 @@ class Workflows:
             stack.callback(group.cancel_scope.cancel)
             self._gauges = TaskGauges(self._store, self.engines, self._telemetry)
             group.start_soon(self._gauges.run)
-            self._events = EventService(
+            events = EventService(
                 store=store,
                 engines=engines,
                 executions=executions,
@@ -144,12 +144,11 @@ class Workflows:
                 settings=self._event_settings,
                 audit=self._audit,
             )
-            await self._events.open()
+            self._events = await stack.enter_async_context(events)
             self.middleware.offer = self._new_offer(self.middleware.offer.tools)
-            delivery = Delivery(store, self._events, self._telemetry)
-            for work in (self._events.log.run, self._events.interests.run, delivery.run):
+            for work in (events.log.run, events.interests.run, Delivery(store, events, self._telemetry).run):
                 group.start_soon(work)
-            self.middleware.events = EventRequests(self._events, self._meters)
+            self.middleware.events = EventRequests(events, self._meters)
             sender = self.middleware.callers.sender
             stack.enter_context(limit_requests(self._server, sender, self._meters, self._limits))
             self._stack = stack.pop_all()

@@ -353,6 +353,7 @@ async def test_the_certificate_is_checked_for_the_name_in_the_url(
 ) -> None:
     """The connection goes to the address that was checked, with the name for TLS."""
     authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
     certificate, key = authority.issue_into(tmp_path / "tls", "server", certified)
     serving_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving_tls.load_cert_chain(certificate, key)
@@ -382,7 +383,6 @@ async def test_the_certificate_is_checked_for_the_name_in_the_url(
         anyio.create_task_group() as group,
     ):
         group.start_soon(listener.serve, serve)
-        replica.events.endpoints._trusting = ssl.create_default_context(cafile=str(authority.file))
         monkeypatch.setattr(endpoints.anyio, "getaddrinfo", look_up)
         place = f"https://hooks.example.com:{listener.extra(anyio.abc.SocketAttribute.local_port)}/hook"
         if trouble is None:

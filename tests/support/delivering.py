@@ -145,7 +145,7 @@ async def delivering(
             settings=settings,
             audit=records.append,
         )
-        await events.open()
+        await stack.enter_async_context(events)
 
         def service(tools: Mapping[str, AnyTool]) -> TaskService:
             return TaskService(tools=tools, executions=executions, retention=RETENTION, authorization=rules)
