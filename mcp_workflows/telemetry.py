@@ -39,7 +39,7 @@ Api: TypeAlias = (
     Literal[
         "start", "find", "describe", "describe_many", "wait", "hints", "answer", "cancel", "terminate", "check", "adopt"
     ]
-    | Literal["exposed", "receive", "other"]
+    | Literal["list_ended", "exposed", "receive", "other"]
 )
 """The kinds of calls to an engine."""
 

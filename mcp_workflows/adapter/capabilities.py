@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
-from mcp_workflows.adapter.boundary import JSON, Adapter, Execution, Ref, Start
+from mcp_workflows.adapter.boundary import JSON, Adapter, Execution, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused
 
 Options = TypeVar("Options", bound=BaseModel)
@@ -265,6 +265,38 @@ class Adopts(Protocol):
         Raises:
             ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
             EngineRefused: it can be no task.
+        """
+        ...
+
+
+MOST_ENDED: Final = 500
+"""The most executions that `ListsEnded.list_ended` returns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedExecution:
+    """An execution that has ended, as the engine lists it."""
+
+    handle: str  # as in `Ref`
+    execution_id: str  # as the engine's own UI shows it, and `Adopts.adopt` takes it
+    status: Status  # terminal
+    ended: datetime  # aware, UTC; a fraction that Python cannot hold is cut off, not rounded
+
+
+@runtime_checkable
+class ListsEnded(Protocol):
+    """Optional: can list the executions of a workflow that ended lately, whoever started them."""
+
+    async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
+        """Return the executions of a tool's workflow that ended at this time or later, the earliest first.
+
+        If there are more than `MOST_ENDED`, return the earliest ones: the caller goes on from the end of the last one.
+        Fewer mean that no others are listed now. The list may lag behind: an end may appear in it after a later one.
+        An execution whose end was not final, as after a redrive, is listed with its last end.
+
+        Raises:
+            EngineRefused: the workflow cannot be listed.
+            EngineUnavailable: no answer.
         """
         ...
 

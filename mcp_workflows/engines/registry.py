@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
+from datetime import datetime
 from functools import cached_property
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -22,11 +23,13 @@ from mcp_workflows.adapter import (
     Adapter,
     Allowance,
     DescribesMany,
+    EndedExecution,
     Execution,
     Failure,
     Hints,
     InputRequest,
     Limited,
+    ListsEnded,
     Notes,
     Ref,
     Remembers,
@@ -266,6 +269,18 @@ class Engines:
             different = {id(seen): seen for seen in found.values()}  # many may be the same object
             digests = {key: digest_of(seen) for key, seen in different.items()}
             return {name: digests[id(found[ref.handle])] for name, ref in refs.items() if ref.handle in found}
+
+    async def list_ended(self, engine: str, workflow: str, since: datetime) -> Sequence[EndedExecution]:
+        """Return executions of this workflow that ended at this time or later; see `ListsEnded.list_ended`.
+
+        There are none if the engine cannot list them.
+
+        Raises:
+            EngineError: no answer, or the workflow cannot be listed.
+        """
+        async with self.calling(engine, api="list_ended") as adapter:
+            found = await adapter.list_ended(workflow, since) if isinstance(adapter, ListsEnded) else ()
+            return [replace(each, execution_id=cleaned(each.execution_id)) for each in found]
 
     async def wait(self, task: Task) -> None:
         """Return when the execution may have ended; this can take as long as the execution does.
