@@ -280,7 +280,7 @@ class EndedExecution:
     handle: str  # as in `Ref`
     execution_id: str  # as the engine's own UI shows it, and `Adopts.adopt` takes it
     status: Status  # terminal
-    ended: datetime  # with a time zone; a fraction that Python cannot hold is cut off, not rounded
+    ended: datetime  # aware, UTC; a fraction that Python cannot hold is cut off, not rounded
 
 
 @runtime_checkable

@@ -32,7 +32,7 @@ from mcp_workflows.adapter.boundary import (
     StartGuarantee,
     Status,
 )
-from mcp_workflows.adapter.capabilities import Finding, Fixtures, Role
+from mcp_workflows.adapter.capabilities import MOST_ENDED, EndedExecution, Finding, Fixtures, Role
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 
 
@@ -117,6 +117,7 @@ class MemoryEngine:
     """The state that all adapters of one name share."""
 
     executions: dict[str, MemoryExecution] = field(default_factory=dict[str, MemoryExecution])  # by handle
+    ended: dict[str, EndedExecution] = field(default_factory=dict[str, EndedExecution])  # by handle, as first seen
     calls: Counter[str] = field(default_factory=Counter[str])
     faults: Faults = field(default_factory=Faults)
 
@@ -184,7 +185,7 @@ Workflow: TypeAlias = Callable[[MemoryExecution], Execution]
 WORKFLOWS: Final[Mapping[str, Workflow]] = {
     "echo": lambda execution: _succeeded(execution.argument),
     "sleep": _sleep,
-    "gated": lambda execution: _gated(execution, {}),
+    "gated": lambda execution: Execution(status=Status.RUNNING, message="working"),  # for those who know no gates
     "forever": lambda execution: Execution(status=Status.RUNNING, message="working"),
     "stubborn": _stubborn,  # sleeps, and does not listen when it is asked to cancel
     "ask": _asking("question"),
@@ -317,6 +318,15 @@ class MemoryAdapter(Adapter):
         await self._call("adopt")
         return Ref(workflow=self._found(execution_id).start.workflow, handle=execution_id)
 
+    async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
+        """Look at all executions of this workflow; an end is as late as it was first seen, by whatever verb."""
+        await self._call("list_ended")
+        mine = [handle for handle, each in self._engine.executions.items() if each.start.workflow == workflow]
+        for handle in mine:
+            self._describe(Ref(workflow=workflow, handle=handle))
+        ended = [self._engine.ended[handle] for handle in mine if handle in self._engine.ended]
+        return sorted((each for each in ended if each.ended >= since), key=lambda each: each.ended)[:MOST_ENDED]
+
     @property
     def handles(self) -> Sequence[str]:
         """The handles of all executions of the engine, oldest first."""
@@ -363,7 +373,11 @@ class MemoryAdapter(Adapter):
         return self._engine.executions[handle]
 
     def _describe(self, ref: Ref) -> Execution:
-        return replace(self._run(self._found(ref.handle), ref), execution_id=ref.handle)
+        handle, seen = ref.handle, self._run(self._found(ref.handle), ref)
+        if seen.terminal:
+            end = EndedExecution(handle=handle, execution_id=handle, status=seen.status, ended=datetime.now(UTC))
+            self._engine.ended.setdefault(handle, end)
+        return replace(seen, execution_id=handle)
 
     def _run(self, execution: MemoryExecution, ref: Ref) -> Execution:
         workflow = execution.start.workflow
@@ -429,7 +443,11 @@ class Script:
 
     def open_gate(self, name: str, *, tool: str | None = None) -> None:
         """Open a gate of the tool, and go on once the gate's `send` has arrived."""
-        self._pause(tool, f"{name}.{len(self._steps) + 1}", lambda ref: replace(ref.gates[name].request, gate=name))
+
+        def asked(ref: Ref) -> InputRequest:  # whoever lists executions knows no gates
+            return replace(ref.gates[name].request, gate=name) if ref.gates else _question(name)
+
+        self._pause(tool, f"{name}.{len(self._steps) + 1}", asked)
 
     def succeed(self, output: JSON = None, *, tool: str | None = None) -> None:
         """End with this result."""
@@ -454,7 +472,8 @@ class Script:
 
     def go_down(self) -> None:
         """Let the engines not answer until `come_back`."""
-        self.engine.faults.unavailable = frozenset({"start", "describe", "answer", "cancel", "terminate", "adopt"})
+        verbs = {"start", "describe", "answer", "cancel", "terminate", "adopt", "list_ended"}
+        self.engine.faults.unavailable = frozenset(verbs)
 
     def come_back(self) -> None:
         """Let the engines answer again; they have forgotten nothing."""

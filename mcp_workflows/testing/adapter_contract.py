@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import FunctionType
 from typing import Any, ClassVar, Final
@@ -18,11 +19,13 @@ from mcp_workflows.adapter import (
     Adopts,
     Allowance,
     DescribesMany,
+    EndedExecution,
     Execution,
     Finds,
     HasLogs,
     Hints,
     Limited,
+    ListsEnded,
     Ref,
     Routes,
     SharedSecret,
@@ -249,6 +252,39 @@ async def an_adopted_execution_is_the_one_its_id_names(subject: Subject, adapter
     await expect_not_found(adapter.adopt(subject.unknown_handle), "adopt")
 
 
+# --- ListsEnded
+
+
+@Needs(capability=ListsEnded)
+async def what_has_ended_is_listed_once_with_its_status(subject: Subject, adapter: Adapter) -> None:
+    """Executions that ended at a time or later are listed, the earliest first; no others are."""
+    assert isinstance(adapter, ListsEnded)
+    since = datetime.now(UTC) - timedelta(minutes=1)  # its clock may differ from ours
+    async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as running:
+        starts = [new_start(role) for role in (subject.fails, subject.finishes, subject.finishes)]
+        refs = (ref_of(start, await adapter.start(start)) for start in starts)  # one after the other
+        _, before, last = [await _see_listed(subject, adapter, ref, since) async for ref in refs]
+        assert running.handle not in {each.handle for each in await adapter.list_ended(running.workflow, since)}
+    await _see_listed(subject, adapter, running, since)
+    later = await adapter.list_ended(subject.finishes.workflow, last.ended)
+    assert last in later
+    assert before not in later or before.ended == last.ended
+
+
+async def _see_listed(subject: Subject, adapter: Adapter, ref: Ref, since: datetime) -> EndedExecution:
+    """Return the execution once it has ended and is listed, as a list may lag behind."""
+    assert isinstance(adapter, ListsEnded)
+    ended, found = await until_ended(subject, adapter, ref), list[EndedExecution]()
+    with anyio.fail_after(subject.timeout):
+        while not found:
+            page = await adapter.list_ended(ref.workflow, since)
+            assert [each.ended for each in page] == sorted(each.ended for each in page if each.ended >= since)
+            found = [each for each in page if each.handle == ref.handle]
+            await anyio.sleep(0.05)
+    assert [(each.status, each.execution_id) for each in found] == [(ended.status, ended.execution_id)]
+    return found[0]
+
+
 # --- Explains
 
 
@@ -436,6 +472,8 @@ def _calls_of_capabilities(nobody: Adapter, subject: Subject) -> Mapping[str, Ca
         calls["log"] = partial(nobody.log, ref)
     if isinstance(nobody, Adopts):
         calls["adopt"] = partial(nobody.adopt, subject.unknown_handle)
+    if isinstance(nobody, ListsEnded):
+        calls["list_ended"] = partial(nobody.list_ended, subject.finishes.workflow, datetime.now(UTC))
     if isinstance(nobody, DescribesMany):
         calls["describe_many"] = partial(nobody.describe_many, [ref])
     if isinstance(nobody, Waits):

@@ -5,12 +5,24 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import anyio
 import pytest
 
-from mcp_workflows.adapter import Adapter, Adopts, Ref, Start, StartGuarantee, Status, Terminates
+from mcp_workflows.adapter import (
+    Adapter,
+    Adopts,
+    Gate,
+    InputRequest,
+    ListsEnded,
+    Ref,
+    Start,
+    StartGuarantee,
+    Status,
+    Terminates,
+)
 from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 from mcp_workflows.kit.tooling import Checks
@@ -60,7 +72,7 @@ def subject_of(new_adapter: Callable[[], Adapter], unreachable: Callable[[], Ada
 class TestMemoryAdapter(AdapterContract):
     """All laws, no gaps."""
 
-    capabilities = frozenset({Adopts, Checks, Terminates})
+    capabilities = frozenset({Adopts, Checks, ListsEnded, Terminates})
 
     @pytest.fixture
     def subject(self) -> Subject:
@@ -73,7 +85,7 @@ class TestFindableMemoryAdapter(AdapterContract):
     """All laws of an engine without keys, whose list lags behind."""
 
     starts = StartGuarantee.FINDABLE
-    capabilities = frozenset({Adopts, Checks, Terminates})
+    capabilities = frozenset({Adopts, Checks, ListsEnded, Terminates})
 
     @pytest.fixture
     def subject(self) -> Subject:
@@ -166,3 +178,44 @@ async def test_a_script_fails_ends_and_stops_the_executions_of_its_tools() -> No
         await adapter.cancel(other)
         assert (await adapter.describe(other)).status is Status.CANCELLED
     assert [start.key for start in script.cancelled] == [start.key for start in script.starts] == [other.handle]
+
+
+async def test_an_end_is_as_late_as_it_was_first_seen_and_of_too_many_the_earliest_are_listed(
+    adapter: MemoryAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.adapter.memory.MOST_ENDED", 2)
+    since = datetime.now(UTC)
+    refs = [await begin(adapter, "echo") for _ in range(3)]
+    for ref in reversed(refs):
+        await adapter.describe(ref)
+    first = await adapter.list_ended("echo", since)
+    assert [each.handle for each in first] == [ref.handle for ref in refs[:0:-1]]
+    assert refs[0].handle in {each.handle for each in await adapter.list_ended("echo", first[-1].ended)}
+    adapter.forget(refs[2].handle)
+    assert refs[2].handle not in {each.handle for each in await adapter.list_ended("echo", since)}
+
+
+async def test_an_execution_with_gates_runs_for_those_who_list_it(adapter: MemoryAdapter) -> None:
+    ref, since = await begin(adapter, "gated"), datetime.now(UTC)
+    assert await adapter.list_ended("gated", since) == []
+    gate = Gate(when={"after_seconds": 0}, request=InputRequest(method="elicitation/create", params={}), send=None)
+    gated = replace(ref, gates={"go": gate})
+    await adapter.answer(gated, {"go.1": {"action": "accept", "send": 1}})
+    await adapter.describe(gated)
+    assert [(each.handle, each.status) for each in await adapter.list_ended("gated", since)] == [
+        (ref.handle, Status.SUCCEEDED)
+    ]
+
+
+async def test_what_a_script_runs_elsewhere_is_listed_once_it_has_ended() -> None:
+    script, since = Script(), datetime.now(UTC)
+    script.run_elsewhere("tonight", "Billing")
+    async with ScriptedAdapter(script) as adapter:
+        script.open_gate("release")
+        assert await adapter.list_ended("Billing", since) == []
+        script.engine.executions["tonight"] = replace(
+            script.engine.executions["tonight"], answers={"release.1": {"action": "accept"}}
+        )
+        script.fail("no totals")
+        found = await adapter.list_ended("Billing", since)
+    assert [(each.execution_id, each.status) for each in found] == [("tonight", Status.FAILED)]

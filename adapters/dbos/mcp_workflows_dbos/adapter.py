@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -18,11 +19,21 @@ from dbos import DBOSClient, WorkflowSerializationFormat
 from pydantic import BaseModel
 from sqlalchemy.engine import URL, make_url
 
-from mcp_workflows.adapter import JSON, Adapter, Allowance, Execution, Ref, Start, StartGuarantee
+from mcp_workflows.adapter import (
+    JSON,
+    MOST_ENDED,
+    Adapter,
+    Allowance,
+    EndedExecution,
+    Execution,
+    Ref,
+    Start,
+    StartGuarantee,
+)
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.kit.threads import begin_call
-from mcp_workflows_dbos.describe import execution_of
+from mcp_workflows_dbos.describe import execution_of, time_of
 from mcp_workflows_dbos.errors import translated
 from mcp_workflows_dbos.executor import Application, Executor, running, unknown_workflow
 from mcp_workflows_dbos.module import load_module
@@ -217,6 +228,16 @@ class DbosAdapter(Adapter):
         """Return the reference of an execution by its workflow id; see `Adopts.adopt`."""
         row = await self._row(execution_id)
         return Ref(workflow=row.workflow, handle=row.id)
+
+    async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
+        """Return the executions that the system table says have ended, in three queries; see `ListsEnded`."""
+        ends = await self._read(lambda tables: tables.ended(workflow, int(since.timestamp() * 1000), MOST_ENDED))
+        rows = await self._read(lambda tables: tables.rows([name for name, _ in ends], events=False))
+        return [
+            EndedExecution(handle=name, execution_id=name, status=seen.status, ended=time_of(at))
+            for name, at in ends
+            if time_of(at) >= since and name in rows and (seen := execution_of(rows[name])).terminal
+        ]
 
     async def hints(self, changed: Callable[[str], None]) -> None:
         """Report changes of the workflows in this process, and those found in the database; see `Hints.hints`."""

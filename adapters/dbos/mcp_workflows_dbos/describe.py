@@ -84,7 +84,7 @@ def _message(row: Row) -> str | None:
     if row.status == "ENQUEUED":
         return "waits for its turn" if row.queue == _INTERNAL_QUEUE else f"waits in the queue {row.queue}"
     if row.status == "DELAYED" and row.delayed_until:
-        return f"begins at {_time(row.delayed_until):%Y-%m-%d %H:%M:%S} UTC"
+        return f"begins at {time_of(row.delayed_until):%Y-%m-%d %H:%M:%S} UTC"
     return cast("str | None", row.progress.get("message"))
 
 
@@ -100,8 +100,9 @@ def _request(params: Mapping[str, JSON]) -> InputRequest:
 def _step(step: Step) -> ExecutionStep:
     status = Status.FAILED if step.failed else Status.SUCCEEDED if step.completed_at else Status.RUNNING
     at = step.completed_at or step.started_at
-    return ExecutionStep(name=step.name, status=status, at=_time(at) if at else None)
+    return ExecutionStep(name=step.name, status=status, at=time_of(at) if at else None)
 
 
-def _time(milliseconds: int) -> datetime:
+def time_of(milliseconds: int) -> datetime:
+    """Return a time of DBOS's tables."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)

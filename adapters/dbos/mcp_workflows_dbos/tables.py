@@ -75,6 +75,12 @@ _ENDED: Final = """
 SELECT workflow_uuid, completed_at FROM {schema}workflow_status
 WHERE completed_at IS NOT NULL AND completed_at >= :since ORDER BY completed_at DESC LIMIT 1000
 """
+_ENDED_OF: Final = """
+SELECT id, ended FROM (
+  SELECT workflow_uuid AS id, completed_at + CASE completed_at % 1000 WHEN 0 THEN :rest ELSE 0 END AS ended
+  FROM {schema}workflow_status WHERE name = :workflow AND completed_at >= :earliest
+) ends WHERE ended >= :since ORDER BY ended, id LIMIT :most
+"""
 
 
 _Announcements: TypeAlias = Callable[[], Sequence[str]]
@@ -204,6 +210,16 @@ class Tables:
             )
             for row in reversed(listed)
         ]
+
+    def ended(self, workflow: str, since: int, most: int) -> Sequence[tuple[str, int]]:
+        """Return the ids of a workflow's executions and the times of their ends (ms since 1970), the earliest first.
+
+        With Python 3.11, times on SQLite are whole seconds. Such an end is taken to be as late as it can have been.
+        """
+        rest = 999 if self._is_sqlite else 0
+        bound = {"workflow": workflow, "since": since, "earliest": since - rest, "rest": rest, "most": most}
+        with self._engine.connect() as connection:
+            return [(str(name), int(at)) for name, at in connection.execute(self._query(_ENDED_OF), bound)]
 
     def watch(self, changed: Callable[[str], None], stopped: threading.Event, is_local: Callable[[], bool]) -> None:
         """Call `changed` with the id of each workflow that may have changed, until `stopped` is set.

@@ -19,7 +19,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
 from adapters.dbos.tests.conftest import new_database
-from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, Hints, Limited, Ref, Start, Status
+from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, Hints, Limited, ListsEnded, Ref, Start, Status
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Checks, Explains
@@ -70,7 +70,7 @@ def subject_of(new_adapter: Callable[[], DbosAdapter], *, refused: str | None = 
 class TestInThisProcess(AdapterContract):
     """Workflows in this process, on SQLite."""
 
-    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, DescribesMany})
+    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, DescribesMany, ListsEnded})
     lacks = frozenset({"has_stopped", "losing_replies"})
 
     @pytest.fixture
@@ -148,7 +148,7 @@ def hosted_url(postgres_url: str, processes: None) -> Iterator[str]:
 class TestWorkersElsewhere(AdapterContract):
     """Workflows in another process, on PostgreSQL, of which a proxy can lose the reply to a commit."""
 
-    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, DescribesMany})
+    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, DescribesMany, ListsEnded})
     lacks = frozenset({"has_stopped", "refused"})
 
     @pytest.fixture

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
 import pytest
+from dbos import DBOS
 from dbos._utils import INTERNAL_QUEUE_NAME
 from mcp_workflows_dbos import DbosAdapter
 from mcp_workflows_dbos.describe import execution_of
@@ -133,3 +136,47 @@ async def test_bytes_that_are_no_text_are_base64_in_a_result_and_the_task_says_w
     seen = await ended(tmp_path, "scan")
     assert (seen.status, seen.output) == (Status.SUCCEEDED, {"image": "iVBORw==", "kind": "png"})
     assert seen.message == "base64, because its bytes are no text: image"
+
+
+@pytest.mark.anyio
+async def test_of_more_ends_than_fit_the_earliest_are_listed_and_a_resumed_execution_has_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows_dbos.adapter.MOST_ENDED", 2)
+    async with in_process(f"sqlite:///{tmp_path}/flows.db") as adapter:
+        refs = [await started(adapter, "declines") for _ in range(3)]
+        for ref in refs:
+            await until(adapter, ref, lambda seen: seen.terminal)
+        ends = {ref.handle: 1_700_000_000_001 + number for number, ref in enumerate(refs)}
+        set_ends(tmp_path / "flows.db", ends)
+        first = await adapter.list_ended("declines", datetime.fromtimestamp(1_700_000_000, UTC))
+        assert [(each.handle, each.status) for each in first] == [(each.handle, Status.FAILED) for each in refs[:2]]
+        second = await adapter.list_ended("declines", first[-1].ended)
+        assert [each.handle for each in second] == [each.handle for each in refs[1:]]
+        since, ref = datetime.now(UTC), await started(adapter, "forever")
+        await adapter.cancel(ref)
+        await until(adapter, ref, lambda seen: seen.terminal)
+        assert [each.handle for each in await adapter.list_ended("forever", since)] == [ref.handle]
+        await DBOS.resume_workflow_async(ref.handle)
+        assert await adapter.list_ended("forever", since) == []
+        await adapter.cancel(ref)
+
+
+@pytest.mark.anyio
+async def test_an_end_in_whole_seconds_is_not_lost_within_its_second(tmp_path: Path) -> None:
+    async with in_process(f"sqlite:///{tmp_path}/flows.db") as adapter:
+        ref = await started(adapter, "declines")
+        await until(adapter, ref, lambda seen: seen.terminal)
+        set_ends(tmp_path / "flows.db", {ref.handle: 1_700_000_000_000})
+        found = [
+            [each.handle for each in await adapter.list_ended("declines", datetime.fromtimestamp(seconds, UTC))]
+            for seconds in (1_700_000_000.5, 1_700_000_001)
+        ]
+    assert found == [[ref.handle], []]
+
+
+def set_ends(database: Path, ends: Mapping[str, int]) -> None:
+    """Set the times of the ends of executions, in ms since 1970."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        rows = [(at, name) for name, at in ends.items()]
+        connection.executemany("UPDATE workflow_status SET completed_at = ? WHERE workflow_uuid = ?", rows)

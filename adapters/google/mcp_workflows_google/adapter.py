@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -17,6 +17,7 @@ from mcp_workflows.adapter import (
     JSON,
     Adapter,
     Allowance,
+    EndedExecution,
     Execution,
     Notes,
     Ref,
@@ -36,7 +37,7 @@ from mcp_workflows_google.resources import ExecutionName
 from mcp_workflows_google.settings import GoogleOptions, GoogleSettings
 from mcp_workflows_google.start import KeySearch, build_request
 from mcp_workflows_google.tooling import GoogleTooling, Parts
-from mcp_workflows_google.tooling.discover import LabelledWorkflows, adopt, same_workflow
+from mcp_workflows_google.tooling.discover import LabelledWorkflows, adopt, list_ended, same_workflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,10 @@ class GoogleAdapter(Adapter):
         """Return the execution with this resource name; see `Adopts.adopt`."""
         session = self._session
         return await adopt(session.client, execution_id)
+
+    async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
+        """Call ListExecutions once, with a filter on the time of the end; see `ListsEnded.list_ended`."""
+        return await list_ended(self._session.client, workflow, since)
 
     @staticmethod
     def same_workflow(written: str, found: str) -> bool:

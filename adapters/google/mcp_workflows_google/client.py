@@ -344,11 +344,14 @@ class Client:
         workflow: WorkflowName,
         *,
         only: str = "",
+        order: str = "",
         full: bool = False,
         limit: int | None = None,
         since: datetime | None = None,
     ) -> Sequence[ExecutionResource]:
-        """Return executions of a workflow that match the filter `only`, the newest first; each page is one call.
+        """Return executions of a workflow that match the filter `only`; each page is one call.
+
+        The newest are first unless `order` names the field to order by.
 
         With `since`, the list ends at the first execution that started before; queued ones have not started.
 
@@ -358,7 +361,7 @@ class Client:
         call = _of_workflow(CallKind.READ, "list_executions", "workflows.executions.list", workflow)
         size = min(FULL_PAGE if full else BASIC_PAGE, limit or BASIC_PAGE)
         request = executions_v1.ListExecutionsRequest(
-            parent=workflow.name, view=_view(full), page_size=size, filter=only
+            parent=workflow.name, view=_view(full), page_size=size, filter=only, order_by=order
         )
 
         def is_recent(row: ExecutionResource) -> bool:

@@ -21,6 +21,7 @@ from mcp_workflows.adapter import (
     DescribesMany,
     Hints,
     Limited,
+    ListsEnded,
     Routes,
     StartGuarantee,
     Terminates,
@@ -71,7 +72,9 @@ class TestGoogleAdapter(CloudContract):
     """Against the local engine, through a proxy that can lose replies; questions come in over HTTP."""
 
     starts = StartGuarantee.FINDABLE
-    capabilities = frozenset({Adopts, Checks, Explains, Exposes, Hints, Limited, Routes, DescribesMany, Terminates})
+    capabilities = frozenset(
+        {Adopts, Checks, Explains, Exposes, Hints, Limited, ListsEnded, Routes, DescribesMany, Terminates}
+    )
 
     @pytest.fixture
     async def subject(self, anyio_backend: str, stage: Stage) -> AsyncIterator[Subject]:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from mcp_workflows.adapter import (
     JSON,
     Adapter,
     Allowance,
+    EndedExecution,
     Execution,
     Ref,
     Start,
@@ -44,7 +46,7 @@ from mcp_workflows_stepfunctions.hints import receive_hints
 from mcp_workflows_stepfunctions.settings import StepFunctionsOptions, StepFunctionsSettings
 from mcp_workflows_stepfunctions.start import Machines, read_input, start_execution, start_request
 from mcp_workflows_stepfunctions.tooling import NO_ROLE, Parts, StepFunctionsTooling
-from mcp_workflows_stepfunctions.tooling.discover import TaggedMachines, adopt, same_workflow
+from mcp_workflows_stepfunctions.tooling.discover import TaggedMachines, adopt, list_ended, same_workflow
 
 CANCELLED_BY_US: Final = "cancelled through mcp-workflows"
 MAX_CAUSE: Final = 32_768  # characters, of StopExecution
@@ -200,6 +202,11 @@ class StepFunctionsAdapter(Adapter):
     async def adopt(self, execution_id: str) -> Ref:
         """Return the execution with this ARN; see `Adopts.adopt`."""
         return await adopt(self._opened.client, execution_id)
+
+    async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
+        """Call ListExecutions, once for each 1,000 that are later; see `ListsEnded.list_ended`."""
+        opened = self._opened
+        return await list_ended(opened.client, await opened.machines.find(workflow), since)
 
     @staticmethod
     def same_workflow(written: str, found: str) -> bool:

@@ -156,9 +156,18 @@ class Client:
             return await self._make(self._states, operation, params, known=known)
 
     async def pages(
-        self, operation: str, result_key: str, *, limit: int | None = None, known: Collection[str] = (), **params: Any
+        self,
+        operation: str,
+        result_key: str,
+        *,
+        limit: int | None = None,
+        enough: Callable[[Mapping[str, Any]], bool] = lambda _: False,
+        known: Collection[str] = (),
+        **params: Any,
     ) -> Sequence[Mapping[str, Any]]:
         """Return the rows of all pages, or the first `limit` of them; each page is a call of its own.
+
+        A page with a row that is `enough` is the last one.
 
         Raises:
             ExpectedCodeError, EngineError: see `call`.
@@ -168,7 +177,7 @@ class Client:
             page = await self.call(operation, known=known, **params)
             found += page[result_key]
             token = page.get("nextToken")
-            if not token or (limit is not None and len(found) >= limit):
+            if not token or (limit is not None and len(found) >= limit) or any(map(enough, page[result_key])):
                 return found[:limit]
             params["nextToken"] = token
 

@@ -13,7 +13,7 @@ from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSetti
 
 from adapters.stepfunctions.tests import cloud
 from adapters.stepfunctions.tests.cloud import new_queue, settings
-from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, Hints, Limited, Status, Terminates
+from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, Hints, Limited, ListsEnded, Status, Terminates
 from mcp_workflows.kit.tooling import Checks, Explains, Exposes
 from mcp_workflows.testing import LossyProxy, Role, Subject, lossy_proxy
 from mcp_workflows.testing.laws import see_questions
@@ -25,7 +25,7 @@ from tests.support.stepfunctions_engine import StepFunctions
 class TestStepFunctionsAdapter(CloudContract):
     """Against the local engine, through a proxy that can lose replies."""
 
-    capabilities = frozenset({Adopts, Checks, Explains, Exposes, Hints, Limited, DescribesMany, Terminates})
+    capabilities = frozenset({Adopts, Checks, Explains, Exposes, Hints, Limited, ListsEnded, DescribesMany, Terminates})
 
     @pytest.fixture
     async def subject(self, anyio_backend: str, stepfunctions: StepFunctions) -> AsyncIterator[Subject]:

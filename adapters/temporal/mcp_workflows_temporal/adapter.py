@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -17,6 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from mcp_workflows.adapter import (
     JSON,
     Adapter,
+    EndedExecution,
     Execution,
     Ref,
     Start,
@@ -33,7 +34,7 @@ from mcp_workflows_temporal.questions import answer_questions
 from mcp_workflows_temporal.settings import START_OPTIONS, Place, TemporalOptions, TemporalSettings
 from mcp_workflows_temporal.start import read_start, start_execution
 from mcp_workflows_temporal.tooling import TemporalTooling
-from mcp_workflows_temporal.tooling.discover import adopt
+from mcp_workflows_temporal.tooling.discover import adopt, list_ended
 
 REQUEST_IDS = UUID(
     "6f8f5f0e-6f0b-5d0c-9a53-0f7c2f3f6f52"
@@ -174,6 +175,12 @@ class TemporalAdapter(Adapter):
         frontend = self._frontend
         async with frontend.call():
             return await adopt(frontend, execution_id)
+
+    async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
+        """Send one ListWorkflowExecutions, and one DescribeWorkflowExecution for each end; see `ListsEnded`."""
+        frontend = self._frontend
+        async with frontend.call():
+            return await list_ended(frontend, workflow, since)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """Send one ListWorkflowExecutions for each 200 of them; see `DescribesMany.describe_many`."""

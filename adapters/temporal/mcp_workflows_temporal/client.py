@@ -50,7 +50,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.service import RPCError, WorkflowService
 
-from mcp_workflows.adapter import JSON, Status
+from mcp_workflows.adapter import JSON, EndedExecution, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows_temporal.errors import Call
 from mcp_workflows_temporal.settings import Place
@@ -153,6 +153,7 @@ class Frontend:
         self.has_shipped_converter = any(self._converter is each for each in _SHIPPED)
         self._limits = _Limits(retry=True, timeout=timeout)
         self._renew = renew
+        self.ended_chains = Latest[str, EndedExecution | None](REMEMBERED)  # by run; None: not the last of its chain
         self._original_runs = Latest[str, str](REMEMBERED)
         self._ends = Latest[str, HistoryEvent](REMEMBERED_ENDS)
 
@@ -175,11 +176,10 @@ class Frontend:
         context = WorkflowSerializationContext(namespace=self.client.namespace, workflow_id=workflow_id)
         return self._converter.with_context(context)
 
-    async def describe(self, workflow_id: str) -> Described:
-        """Describe the current run of a workflow id; needs no worker."""
-        request = DescribeWorkflowExecutionRequest(
-            namespace=self.client.namespace, execution=WorkflowExecution(workflow_id=workflow_id)
-        )
+    async def describe(self, workflow_id: str, run_id: str = "") -> Described:
+        """Describe a run of a workflow id, by default the current one; needs no worker."""
+        execution = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
+        request = DescribeWorkflowExecutionRequest(namespace=self.client.namespace, execution=execution)
         return await self._service.describe_workflow_execution(request, **self._limits)
 
     async def describe_chain(self, handle: Handle) -> Described:
@@ -251,8 +251,7 @@ class Frontend:
                 page = await self._service.get_workflow_execution_history(request, retry=True, timeout=LONGEST_POLL)
             if page.history.events:
                 event = page.history.events[-1]
-                attributes = getattr(event, event.WhichOneof("attributes") or "", None)
-                if not getattr(attributes, "new_execution_run_id", ""):  # continue-as-new, a retry or a cron run
+                if not is_followed(event):
                     self._ends[handle.workflow_id] = event
                     return
             token = b"" if page.history.events else page.next_page_token
@@ -467,6 +466,11 @@ def idle_time(poller: PollerInfo) -> timedelta:
 def is_open(found: Described) -> bool:
     """Return whether a described execution has not ended."""
     return STATUSES.get(found.workflow_execution_info.status, Status.RUNNING) is Status.RUNNING
+
+
+def is_followed(event: HistoryEvent) -> bool:
+    """Return whether the run that ended with this event continues in another one: as new, by a retry or a cron run."""
+    return bool(getattr(getattr(event, event.WhichOneof("attributes") or "", None), "new_execution_run_id", ""))
 
 
 def quoted(text: str) -> str:

@@ -11,7 +11,7 @@ from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from temporalio.client import Client
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter
-from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, Terminates, Waits
+from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, ListsEnded, Terminates, Waits
 from mcp_workflows.kit.tooling import Checks, Explains
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from tests.support.child_processes import free_port
@@ -23,7 +23,7 @@ SECRET = "s3cret"
 class TestTemporalAdapter(AdapterContract):
     """Against the dev server, through a proxy that can lose replies, with a worker."""
 
-    capabilities = frozenset({Adopts, Checks, Explains, DescribesMany, Terminates, Waits})
+    capabilities = frozenset({Adopts, Checks, Explains, DescribesMany, ListsEnded, Terminates, Waits})
     lacks = frozenset({"has_stopped", "refused"})
 
     @pytest.fixture

@@ -218,7 +218,7 @@ GRANTS: Final[Mapping[str, Callable[[Use], bool]]] = {  # by permission: a test 
     "workflows.executions.cancel": lambda use: use.cancels or _starts(use),  # cancels duplicates
     "workflows.executions.create": _starts,
     "workflows.executions.get": lambda _: True,
-    "workflows.executions.list": lambda _: True,  # finds lost starts; bulk status
+    "workflows.executions.list": lambda _: True,  # finds lost starts; bulk status; what has ended
     "workflows.workflows.get": lambda _: True,  # `check`
 }
 ANYTHING: Final = Use(tool="", workflow="")  # the needs of a labelled workflow are not known

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
-from mcp_workflows.adapter import JSON, Ref
+from mcp_workflows.adapter import JSON, MOST_ENDED, TERMINAL, EndedExecution, Ref
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import EngineError, EngineRefused, ExecutionNotFound
 from mcp_workflows.kit.tooling import Discovered, Exposed
 from mcp_workflows_google.client import Client
+from mcp_workflows_google.outcome import status_of
 from mcp_workflows_google.resources import ExecutionName, Place, WorkflowName, WorkflowResource
 from mcp_workflows_google.settings import Discover
 from mcp_workflows_google.tooling.definition import draft, read_definition
@@ -134,6 +136,21 @@ async def adopt(client: Client, execution_id: str) -> Ref:
     workflow = replace(named.workflow, place=place)
     found = ExecutionName.parse((await client.get(replace(named, workflow=workflow), full=False)).name)
     return Ref(workflow=workflow.name, handle=found.name)
+
+
+async def list_ended(client: Client, workflow: str, since: datetime) -> Sequence[EndedExecution]:
+    """Return the executions of a workflow that ended since then, the earliest first.
+
+    The order is not relied on, as far as one page has them all.
+    """
+    named, only = WorkflowName.parse(workflow, await client.place()), f'endTime>="{since.isoformat()}"'
+    rows = await client.executions(named, only=only, order="endTime", limit=MOST_ENDED)
+    ended = [
+        EndedExecution(handle=row.name, execution_id=row.name, status=status, ended=row.end_time)
+        for row in rows
+        if row.end_time is not None and (status := status_of(row.state)) in TERMINAL and row.end_time >= since
+    ]
+    return sorted(ended, key=lambda each: each.ended)
 
 
 def same_workflow(written: str, found: str) -> bool:

@@ -13,16 +13,17 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 import anyio
 
-from mcp_workflows.adapter import JSON, Ref
+from mcp_workflows.adapter import JSON, MOST_ENDED, TERMINAL, EndedExecution, Ref
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.kit.tooling import Discovered, Exposed
-from mcp_workflows_stepfunctions.arns import ExecutionArn, Place, is_machine_arn, parse_machine
+from mcp_workflows_stepfunctions.arns import ExecutionArn, Machine, Place, is_machine_arn, parse_machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
+from mcp_workflows_stepfunctions.describe import STATUSES
 from mcp_workflows_stepfunctions.errors import DENIED
 from mcp_workflows_stepfunctions.settings import Discover
 from mcp_workflows_stepfunctions.start import EXPRESS
@@ -31,6 +32,7 @@ MOST: Final = 5_000  # machines
 PAGE: Final = 1000  # machines of one call
 COUNTED: Final = 25  # machines, the newest
 LATEST: Final = 100  # executions per machine
+MOST_LISTED: Final = 20_000  # executions, in 20 calls
 
 _UNCOUNTABLE: Final = frozenset({DENIED, "StateMachineDoesNotExist", "StateMachineTypeNotSupported"})
 
@@ -84,8 +86,37 @@ async def adopt(client: Client, execution_id: str) -> Ref:
     if client.account not in (None, named.place.account):
         raise ExecutionNotFound("this engine is set up for another account than that of the execution")
     found = await client.call("describe_execution", executionArn=execution_id.strip())
-    workflow = found.get("stateMachineAliasArn") or found.get("stateMachineVersionArn") or found["stateMachineArn"]
-    return Ref(workflow=str(workflow), handle=str(found["executionArn"]))
+    return Ref(workflow=_workflow_of(found), handle=str(found["executionArn"]))
+
+
+def _workflow_of(row: Mapping[str, Any]) -> str:
+    """Return what an execution was started as: an alias, a version, or the machine itself."""
+    return str(row.get("stateMachineAliasArn") or row.get("stateMachineVersionArn") or row["stateMachineArn"])
+
+
+async def list_ended(client: Client, machine: Machine, since: datetime) -> Sequence[EndedExecution]:
+    """Return the executions of a machine, version or alias that ended since then, the earliest first.
+
+    A list has the latest first: ended executions by their end, running ones by their start. So the list ends with the
+    first page that has an earlier end.
+    """
+
+    def is_earlier(row: Mapping[str, Any]) -> bool:
+        return STATUSES.get(row["status"]) in TERMINAL and bool(row["stopDate"] < since)
+
+    params: dict[str, Any] = {"stateMachineArn": machine.unqualified, "maxResults": PAGE}
+    rows = await client.pages("list_executions", "executions", limit=MOST_LISTED, enough=is_earlier, **params)
+    if len(rows) == MOST_LISTED:
+        _log.warning("%s: only the latest %d executions are looked at, more have ended", machine.arn, MOST_LISTED)
+    late = [row for row in rows if STATUSES.get(row["status"]) in TERMINAL and row["stopDate"] >= since]
+    mine = {str(row["executionArn"]): row for row in late if same_workflow(machine.arn, _workflow_of(row))}
+    ended = [
+        EndedExecution(
+            handle=arn, execution_id=arn, status=STATUSES[row["status"]], ended=row["stopDate"].astimezone(UTC)
+        )
+        for arn, row in mine.items()  # one may be on two pages
+    ]
+    return sorted(ended, key=lambda each: each.ended)[:MOST_ENDED]
 
 
 def same_workflow(written: str, found: str) -> bool:

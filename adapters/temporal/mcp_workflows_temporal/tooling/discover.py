@@ -1,20 +1,24 @@
-"""Executions that were started elsewhere: the workflow types that ran lately, and a task for one execution."""
+"""Executions that were started elsewhere: the types that ran lately, those that ended, and a task for one of them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import Ref
+from mcp_workflows.adapter import MOST_ENDED, EndedExecution, Ref
 from mcp_workflows.kit.tooling import Discovered
-from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows_temporal.client import STATUSES, Frontend, Handle, is_followed, quoted
+from mcp_workflows_temporal.errors import unless_ended
 
 PAGE = 1000  # executions
 PAGES = 5
+ENDED = ("Completed", "Failed", "Canceled", "Terminated", "TimedOut")  # as a list query writes it, too
+CLOCKS_DIFFER = timedelta(hours=1)
 
 
 async def discover(frontend: Frontend, own_queue: str | None) -> Sequence[Discovered]:
@@ -63,3 +67,52 @@ async def _find(frontend: Frontend, execution_id: str) -> Described:
     if run_id in (info.execution.run_id, info.first_run_id):
         return found
     return await frontend.describe_chain(Handle(workflow_id=workflow_id, first_run_id=run_id))
+
+
+async def list_ended(frontend: Frontend, workflow: str, since: datetime) -> Sequence[EndedExecution]:
+    """Return the chains of runs of a workflow type that ended since then, the earliest first.
+
+    Temporal lists the latest first, and no other order works on SQL databases and in Temporal Cloud. So a time in which
+    more runs closed than fit into a page is halved.
+    """
+    found: list[EndedExecution] = []
+    times = [(since, datetime.now(UTC) + CLOCKS_DIFFER)]
+    while times and len(found) < MOST_ENDED:
+        begin, end = times.pop()
+        middle = begin + (end - begin) / 2
+        closed = f"CloseTime >= '{begin.isoformat()}' AND CloseTime < '{end.isoformat()}'"
+        query = f"WorkflowType = {quoted(workflow)} AND ExecutionStatus IN {ENDED} AND {closed}"
+        pages = 2 if begin < middle else None
+        rows = [row async for row in frontend.list_executions(query, page=PAGE, pages=pages)]
+        if pages and len(rows) > PAGE:
+            times += [(middle, end), (begin, middle)]
+            continue
+        for row in sorted(rows, key=lambda row: row.close_time.ToNanoseconds()):
+            if len(found) < MOST_ENDED and (ended := await _end_of_chain(frontend, row)):
+                found.append(ended)
+    return found
+
+
+async def _end_of_chain(frontend: Frontend, row: WorkflowExecutionInfo) -> EndedExecution | None:
+    """Return the end of the chain that ended with this run; None: another run followed it, or it was deleted.
+
+    A list tells neither, so each run is described. It is remembered: a call that runs out of time has not been in vain.
+    """
+    run_id = row.execution.run_id
+    if run_id not in frontend.ended_chains:
+        with unless_ended():
+            frontend.ended_chains[run_id] = await _describe_end(frontend, row)
+    return frontend.ended_chains.get(run_id)
+
+
+async def _describe_end(frontend: Frontend, row: WorkflowExecutionInfo) -> EndedExecution | None:
+    workflow_id, run_id = row.execution.workflow_id, row.execution.run_id
+    current = info = (await frontend.describe(workflow_id)).workflow_execution_info
+    if current.execution.run_id != run_id:
+        info = (await frontend.describe(workflow_id, run_id)).workflow_execution_info
+        if info.first_run_id == current.first_run_id or is_followed(await frontend.close_event(info)):
+            return None
+    handle = str(Handle(workflow_id=workflow_id, first_run_id=info.first_run_id))
+    name = workflow_id if info is current else handle  # the id alone names another execution by now
+    ended = row.close_time.ToDatetime(UTC)
+    return EndedExecution(handle=handle, execution_id=name, status=STATUSES[row.status], ended=ended)
