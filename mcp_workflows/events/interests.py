@@ -183,7 +183,7 @@ class Interests:
         latest = since
         for each in await self._all_ended(tool, since - OVERLAP):
             latest = max(latest, each.ended)
-            name = event_id(EventName.EXECUTION_ENDED, identity, tool.name, each.handle)
+            name = event_id(EventName.EXECUTION_ENDED, identity, tool.name, each.handle, str(each.ended))
             if name in self._seen or (note is None and each.ended < since):
                 continue
             value = _EXECUTION.dump_python(each, mode="json")

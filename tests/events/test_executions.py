@@ -1,0 +1,113 @@
+"""Executions that somebody else started: their ends reach those who may watch them, and nobody knows an id."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from mcp_workflows import Tool, WatchTool
+from mcp_workflows.access.policy import Allow
+from mcp_workflows.adapter.memory import Script, ScriptedAdapter
+from mcp_workflows.events import interests
+from mcp_workflows.events.endpoints import EventSettings
+from tests.support.endpoint import Endpoint, endpoint
+from tests.support.served import Peer, peer, site
+
+pytestmark = pytest.mark.anyio
+
+WATCH = WatchTool(
+    name="billing",
+    engine="memory",
+    workflow="NightlyBilling",
+    allow=Allow.model_validate({"call": {"scopes": ["billing:see"]}, "see": {}}),
+)
+START = Tool(name="bill", engine="memory", workflow="NightlyBilling")
+ALICE, BOB = "alice+billing:see", "bob"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists are read as often as the log is."""
+    monkeypatch.setattr(interests, "LIST_EVERY", 0.1)
+    monkeypatch.setattr(interests, "SEARCH_EVERY", 0.1)
+
+
+@asynccontextmanager
+async def served(folder: Path, script: Script, *tokens: str) -> AsyncGenerator[list[Peer]]:
+    """A server of the two tools, and a client for each token."""
+    async with AsyncExitStack() as stack:
+        found = await stack.enter_async_context(
+            site(
+                store=f"sqlite:///{folder}/tasks.db",
+                tools=[WATCH, START],
+                adapters={"memory": ScriptedAdapter(script)},
+                authenticated=True,
+                events=EventSettings(allow_private=True),
+            )
+        )
+        yield [await stack.enter_async_context(peer(found.url, token=token)) for token in tokens]
+
+
+async def subscribe(client: Peer, receiver: Endpoint, **arguments: str) -> None:
+    delivery = {"mode": "webhook", "url": receiver.url, "secret": receiver.secret}
+    params = {"name": "execution.ended", "arguments": {"tool": "billing", **arguments}, "delivery": delivery}
+    assert "id" in (await client.send("events/subscribe", params)).result
+
+
+async def test_the_failure_of_a_nightly_run_is_told_once(tmp_path: Path) -> None:
+    script = Script()
+    async with served(tmp_path, script, ALICE) as [alice], endpoint() as receiver, endpoint() as all_:
+        await subscribe(alice, receiver, status="failed")
+        await subscribe(alice, all_)
+        script.run_elsewhere("billing-1", "NightlyBilling", tool="good")
+        script.run_elsewhere("billing-2", "NightlyBilling", tool="bad")
+        script.run_elsewhere("other-1", "AnotherWorkflow", tool="bad")
+        script.succeed({"secret": 1}, tool="good")
+        script.fail("disk full", tool="bad")
+        await receiver.until(lambda: len(receiver.events()) == 1)
+        await all_.until(lambda: len(all_.events()) == 2)
+        watched = await alice.call("billing", {"execution_id": receiver.events()[0]["data"]["executionId"]})
+        assert watched.result["resultType"] == "task"
+    [event] = receiver.events()
+    assert event["data"].items() >= {"tool": "billing", "executionId": "billing-2", "status": "failed"}.items()
+    assert "endedAt" in event["data"]
+    assert {each["data"]["executionId"] for each in all_.events()} == {"billing-1", "billing-2"}
+
+
+async def test_an_end_while_the_server_was_down_is_told_later(tmp_path: Path) -> None:
+    script = Script()
+    async with endpoint() as receiver:
+        async with served(tmp_path, script, ALICE) as [alice]:
+            await subscribe(alice, receiver)
+            script.run_elsewhere("billing-1", "NightlyBilling")
+            script.succeed()
+            await receiver.until(lambda: len(receiver.events()) == 1)
+        script.run_elsewhere("billing-2", "NightlyBilling")
+        async with served(tmp_path, script, ALICE):
+            await receiver.until(lambda: len(receiver.events()) >= 2)
+    ids = {event["data"]["executionId"]: event["eventId"] for event in receiver.events()}
+    assert ids.keys() == {"billing-1", "billing-2"}
+    assert {event["eventId"] for event in receiver.events()} == set(ids.values())
+
+
+async def test_who_may_not_watch_hears_nothing_and_does_not_see_the_type(tmp_path: Path) -> None:
+    script = Script()
+    async with served(tmp_path, script, ALICE, BOB) as [alice, bob], endpoint() as receiver:
+        listed = {each["name"]: each for each in (await alice.send("events/list")).result["events"]}
+        assert listed["execution.ended"]["inputSchema"]["properties"]["tool"]["enum"] == ["billing"]
+        assert "execution.ended" not in {each["name"] for each in (await bob.send("events/list")).result["events"]}
+        wanted = {"name": "execution.ended", "arguments": {"tool": "billing"}, "cursor": None}
+        refused = await bob.send("events/poll", wanted)
+        assert (refused.code, refused.error["data"]) == (-32011, {"kind": "event"})
+        for arguments in ({"tool": "bill"}, {}):
+            assert (await alice.send("events/poll", {**wanted, "arguments": arguments})).code == -32602
+        first = (await alice.send("events/poll", wanted)).result
+        await subscribe(alice, receiver)
+        script.run_elsewhere("billing-1", "NightlyBilling")
+        script.succeed()
+        await receiver.until(lambda: len(receiver.events()) == 1)
+        polled = (await alice.send("events/poll", {**wanted, "cursor": first["cursor"]})).result
+    assert [each["eventId"] for each in polled["events"]] == [receiver.events()[0]["eventId"]]
