@@ -18,6 +18,7 @@ from tests.support.served import TASKS, VERSION, Peer, Reply
 
 MARK: Final = "alices-secret-52c1"  # in the arguments and results of her tasks
 MODERN: Final = VERSION
+STREAMS: Final = frozenset({"subscriptions/listen", "events/stream"})
 AFTER: Final = {"echo": ["completed"], "ask": ["input_required"], "approve": ["working"]}  # as the owner sees them
 NO_TASKS: Final[Mapping[str, Any]] = {"elicitation": {"form": {}}}
 CARDS: Final[Mapping[str, Any]] = {
@@ -51,11 +52,11 @@ class Caller:
             capabilities = calls_with if method == "tools/call" else TASKS
             async with self.modern.stream(method, params, capabilities=capabilities) as (status, frames):
                 async for frame in frames:
-                    if method == "subscriptions/listen" or "method" not in frame:
+                    if method in STREAMS or "method" not in frame:
                         return Reply(status, frame)
         async with self.elder.stream(method, params) as response:
             async for frame in data_of(response):
-                if "method" not in frame:
+                if method in STREAMS or "method" not in frame:
                     return Reply(response.status_code, frame)
         raise AssertionError(f"no answer to {method}")
 
@@ -221,6 +222,38 @@ async def reads(caller: Caller, era: str, task_id: str) -> Reply:
     return await caller.asks(era, "resources/read", {"uri": uri_of(task_id)})
 
 
+def event(name: str, *, again: bool = False, **of_whom: str) -> Deed:
+    """`events/poll` for the events of one task, or of this tool's; `again`: with the cursor of the first poll."""
+
+    async def do(caller: Caller, era: str, task_id: str) -> Reply:
+        params = {"name": name, "arguments": of_whom or {"taskId": task_id}, "cursor": None}
+        reply = await caller.asks(era, "events/poll", params)
+        if again and "result" in reply.body:
+            return await caller.asks(era, "events/poll", {**params, "cursor": reply.result["cursor"]})
+        return reply
+
+    return do
+
+
+async def streams(caller: Caller, era: str, task_id: str) -> Reply:
+    """`events/stream` of one task: its first frame."""
+    params = {"name": "task.ended", "arguments": {"taskId": task_id}, "cursor": None}
+    return await caller.asks(era, "events/stream", params)
+
+
+async def subscribes(caller: Caller, era: str, task_id: str) -> Reply:
+    """`events/subscribe` to one task, at an endpoint that nobody may have called."""
+    delivery = {"mode": "webhook", "url": "https://127.0.0.1:1/", "secret": f"whsec_{'A' * 44}"}
+    params = {"name": "task.ended", "arguments": {"taskId": task_id}, "delivery": delivery}
+    return await caller.asks(era, "events/subscribe", params)
+
+
+async def unsubscribes(caller: Caller, era: str, task_id: str) -> Reply:
+    """`events/unsubscribe` from that."""
+    params = {"name": "task.ended", "arguments": {"taskId": task_id}, "delivery": {"url": "https://127.0.0.1:1/"}}
+    return await caller.asks(era, "events/unsubscribe", params)
+
+
 async def listens(caller: Caller, era: str, task_id: str) -> Reply:
     """`subscriptions/listen`: what is acknowledged."""
     return await caller.asks(era, "subscriptions/listen", {"notifications": {"taskIds": [task_id]}})
@@ -240,11 +273,16 @@ def word(reply: Reply, task_id: str) -> str:
     if "error" in reply.body:
         message = str(reply.error["message"])
         known = {"Task not found": "not found", "Invalid or expired requestState": "refused"}
+        known |= dict.fromkeys([message] if reply.code in {-32011, -32015} else (), str(reply.code))
         return "no such" if reply.code == -32601 or message.startswith("Unknown tool") else known.get(message, message)
     result: Mapping[str, Any] = reply.body.get("result") or reply.body["params"]
     whole = json.dumps(result)
     if result.get("isError"):
         return "not found" if "Task not found" in whole else whole
+    if reply.body.get("method") == "notifications/events/active":
+        return "yes"
+    if "nextPollMs" in result:
+        return "yes" if task_id in whole else "cursor"
     return "yes" if task_id in whole or MARK in whole or result.keys() <= {"resultType", "_meta"} else "none"
 
 

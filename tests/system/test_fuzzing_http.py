@@ -22,7 +22,11 @@ METHODS: Final = (
     *("tasks/get", "tasks/update", "tasks/cancel", "tasks/result", "tasks/list", "tools/call", "tools/list"),
     *("resources/read", "resources/list", "subscriptions/listen", "initialize", "server/discover", "ping"),
     *("notifications/cancelled", "notifications/initialized", "logging/setLevel", "prompts/get", "tasks/", "TASKS/GET"),
+    *("events/list", "events/poll", "events/stream", "events/subscribe", "events/unsubscribe"),
 )
+EVENTS: Final = ("task.ended", "task.input_required", "task.progress", "execution.ended", ".subscription")
+URLS: Final = ("https://127.0.0.1:1/x", "http://127.0.0.1:1/", "https://[::1]/", "https://10.0.0.1", "https://u:p@h/")
+SECRETS: Final = (f"whsec_{'A' * 44}", f"whsec_{'A' * 8}", "A" * 44, "whsec_")
 TOOLS: Final = ("echo", "fail", "ask", "task_status", "task_answer", "task_cancel", "my_tasks", "open_questions", "no")
 ACTIONS: Final = ("accept", "decline", "cancel")
 META: Final = ("mcp-workflows/idempotencyKey", "claudecode/toolUseId", "taskId", "progressToken", "traceparent", "x")
@@ -76,13 +80,16 @@ def messages(target: Fuzzed, era: str) -> st.SearchStrategy[dict[str, Any]]:
     params = members(
         taskId=task,
         uri=task.map(lambda found: f"mcp-workflows://tasks/{found}/result"),
-        name=st.sampled_from(TOOLS),
-        arguments=members(taskId=task, seconds=st.just(0), key=st.just("question"), content=members(answer=TEXT)),
+        name=st.sampled_from((*TOOLS, *EVENTS)),
+        arguments=members(taskId=task, seconds=st.just(0), key=st.just("question"), content=members(answer=TEXT))
+        | st.dictionaries(st.sampled_from(["taskId", "tool", "status"]), task | st.sampled_from([*TOOLS, "failed"])),
+        delivery=members(mode=st.just("webhook"), url=st.sampled_from(URLS), secret=st.sampled_from(SECRETS)),
         inputResponses=answers,
         notifications=members(taskIds=st.lists(mostly(task), max_size=3)),
         _meta=meta,
     )
-    some = st.dictionaries(st.sampled_from(["requestState", "cursor", "task", "x"]), TEXT | VALUES, max_size=1)
+    rare = ["requestState", "cursor", "task", "maxAgeMs", "maxEvents", "ttlMs", "x"]
+    some = st.dictionaries(st.sampled_from(rare), TEXT | VALUES | NUMBERS, max_size=1)
     whole = st.builds(merged, params, some)
     method = st.sampled_from(METHODS)
     return st.fixed_dictionaries(

@@ -55,6 +55,22 @@ view: task_status   | 2025-11-25 | yes     | yes     | not found | not found | n
 view: task_answer   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 view: task_cancel   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 task_find           | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/poll         | 2026-07-28 | cursor  | cursor  | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/poll again   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/poll of tool | 2026-07-28 | cursor  | cursor  | cursor    | cursor    | cursor    | cursor    | 401    | 401     | 401     | 401
+events/poll question| 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/poll progress| 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/stream       | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/subscribe    | 2026-07-28 | -32015  | -32015  | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/unsubscribe  | 2026-07-28 | -32011  | -32011  | -32011    | -32011    | -32011    | -32011    | 401    | 401     | 401     | 401
+events/poll         | 2025-11-25 | cursor  | cursor  | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/poll again   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/poll of tool | 2025-11-25 | cursor  | cursor  | cursor    | cursor    | cursor    | cursor    | 401    | 401     | 401     | 401
+events/poll question| 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/poll progress| 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/stream       | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/subscribe    | 2025-11-25 | -32015  | -32015  | not found | not found | not found | not found | 401    | 401     | 401     | 401
+events/unsubscribe  | 2025-11-25 | -32011  | -32011  | -32011    | -32011    | -32011    | -32011    | 401    | 401     | 401     | 401
 """  # noqa: E501  # a line a row
 """again: the same user and client with another token, in a session of its own; person: another user at that client;
 client: the user at another client; issuer: the user at that client, by another issuer; robot: the client for itself."""
@@ -78,6 +94,14 @@ DEEDS: Final[Mapping[str, tuple[str, Deed]]] = {  # with a task of this tool; `c
     "view: task_answer": ("ask", of_card("task_answer", content={"answer": "yes"})),
     "view: task_cancel": ("ask", of_card("task_cancel")),
     "task_find": ("echo", ownership.finds),
+    "events/poll": ("echo", ownership.event("task.ended")),
+    "events/poll again": ("echo", ownership.event("task.ended", again=True)),
+    "events/poll of tool": ("echo", ownership.event("task.ended", again=True, tool="echo")),
+    "events/poll question": ("ask", ownership.event("task.input_required", again=True)),
+    "events/poll progress": ("ask", ownership.event("task.progress", again=True)),
+    "events/stream": ("echo", ownership.streams),
+    "events/subscribe": ("echo", ownership.subscribes),
+    "events/unsubscribe": ("echo", ownership.unsubscribes),
 }
 CHANGING: Final = frozenset({"tasks/update", "tasks/cancel", "task_answer", "task_cancel", "tools/call again"}) | {
     "view: task_answer",
