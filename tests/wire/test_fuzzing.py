@@ -17,6 +17,7 @@ from mcp_workflows.errors import INVALID_PARAMS, TokenRefused
 from mcp_workflows.receiver.task_tools.definitions import task_tools
 from mcp_workflows.tasks.executions import read_cursor, write_cursor
 from mcp_workflows.tasks.results import part_at
+from mcp_workflows.wire import events
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as modern
 from mcp_workflows.wire.commands import Call
@@ -66,6 +67,32 @@ def test_params_of_2026_07_28_are_understood_or_refused(fuzz: Fuzz) -> None:
             refused(lambda: keeps(modern.parse_task_request(method, params, client)))  # noqa: B023
 
     fuzz(check, PARAMS)
+
+
+EVENT_PARAMS: Final = odd(
+    name=TEXT,
+    arguments=odd(taskId=TEXT, tool=TEXT, status=TEXT),
+    cursor=TEXT,
+    maxAgeMs=NUMBERS,
+    maxEvents=NUMBERS,
+    ttlMs=NUMBERS,
+    delivery=odd(
+        mode=st.sampled_from(["webhook", "push"]) | TEXT,
+        url=TEXT | st.sampled_from(["https://h/", "https://[::1]:99999/", "https://u@h", "https://h/#f", "https:///"]),
+        secret=TEXT | st.sampled_from(["whsec_", f"whsec_{'A' * 32}", f"whsec_{'A' * 100}", f"whsec_{'=' * 40}"]),
+    ),
+)
+
+
+@lengths(20)
+def test_params_of_events_are_understood_or_refused(fuzz: Fuzz) -> None:
+    def check(params: Any) -> None:
+        refused(lambda: keeps(events.parse_wanted(params).key))
+        refused(lambda: keeps(events.parse_most(params, 100)))
+        for has_secret in (True, False):
+            refused(lambda: keeps(events.parse_webhook(params, has_secret=has_secret)))  # noqa: B023
+
+    fuzz(check, EVENT_PARAMS)
 
 
 @lengths(20)

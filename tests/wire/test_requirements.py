@@ -1,7 +1,8 @@
 """What the specifications ask of a server, each sentence with the tests that show it; and these tests exist.
 
 Sources: the tasks extension `io.modelcontextprotocol/tasks` for 2026-07-28 (draft of 2026-08-21; SEP-2663), and
-basic/utilities/tasks of 2025-11-25. For the latter the checks of `mcp_tasks_conformance`, which our server passes, show
+basic/utilities/tasks of 2025-11-25; for events the draft in modelcontextprotocol/experimental-ext-triggers-events,
+docs/design-sketch-proposal.md. For the second the checks of `mcp_tasks_conformance`, which our server passes, show
 the behaviour that a client can see; tests of our own show the rest, and behaviour that the suite skips on our server.
 """
 
@@ -26,6 +27,9 @@ FILES: Final[Mapping[str, str]] = {
     "server25": "tests/receiver/v2025_11_25/test_tasks.py",
     "executions": "tests/tasks/test_executions.py",
     "task": "tests/test_task.py",
+    "webhooks": "tests/events/test_webhooks.py",
+    "delivery": "tests/events/test_delivery.py",
+    "event-rules": "tests/events/test_rules.py",
 }
 LEVELS: Final = frozenset({"MUST", "MUST NOT", "SHOULD", "MAY"})  # of RFC 2119
 
@@ -143,6 +147,44 @@ owner-in-every-session | MUST | Task Isolation and Access Control | a task is it
     server25::test_somebody_elses_task_looks_like_none
 """
 
+OF_EVENTS: Final = """
+poll-from-now | MUST | Poll-Based Delivery | a null cursor returns no events and a fresh cursor
+    webhooks::test_events_are_listed_polled_and_streamed
+stream-frames | MUST | Push-Based Delivery | notifications name their request, and begin with active
+    webhooks::test_events_are_listed_polled_and_streamed
+same-id | MUST | EventOccurrence | an event has the same eventId on every way and in every attempt
+    delivery::test_an_attempt_has_the_same_id_and_a_fresh_time
+    webhooks::test_an_ended_task_that_is_subscribed_to_late_is_told_once
+principal | MUST | Subscription Identity | a webhook needs an authenticated principal, -32012 otherwise
+    event-rules::test_anonymous_callers_hear_of_tasks_whose_id_they_know_alone
+isolation | MUST | Subscription Identity | a subscription is its principal's alone
+    event-rules::test_no_one_ends_the_subscription_of_another
+verification | MUST NOT | Endpoint verification | deliver to an endpoint that has not echoed the challenge
+    event-rules::test_an_endpoint_that_does_not_want_events_gets_one_request
+verified-once | SHOULD | Endpoint verification | verify once for each principal and URL
+    event-rules::test_an_endpoint_is_asked_once_for_all_subscriptions_of_one_caller
+https | MUST | TLS requirement | refuse a delivery.url that is not https
+    event-rules::test_an_endpoint_that_the_settings_do_not_allow_is_refused
+rebinding | MUST | SSRF prevention | check the address at each delivery, and connect to that address
+    delivery::test_a_name_that_leads_to_a_private_address_is_never_connected_to
+    delivery::test_the_certificate_is_checked_for_the_name_in_the_url
+redirects | MUST NOT | SSRF prevention | follow a redirect
+    delivery::test_a_redirect_is_not_followed
+too-large | MUST | Delivery profile | 413 ends the attempts of that event
+    delivery::test_410_ends_the_subscription_and_413_only_the_event
+rotation | SHOULD | Secret rotation | sign with the new and the former secret for a while
+    delivery::test_a_secret_that_was_replaced_signs_for_a_day_more
+independent | MUST | Webhook Event Delivery | each event is tried again by itself
+    delivery::test_an_event_that_fails_holds_back_no_other
+suspended | MAY | Webhook Delivery Status | suspend after lasting failure, and resume at a refresh
+    delivery::test_an_endpoint_that_takes_nothing_is_suspended_and_resumed_by_a_refresh
+revoked | MUST | Authorization | the rules are asked for each event, and what they no longer allow is not delivered
+    event-rules::test_rules_that_change_count_at_once
+    event-rules::test_a_token_that_is_over_ends_the_subscription_after_a_day
+cursor-never-fails | MUST NOT | Gaps and truncated | answer an unusable cursor by an error
+    event-rules::test_a_cursor_of_another_caller_is_of_no_use
+"""
+
 NOT_CLAIMED: Final[Mapping[str, str]] = {
     "shape.get-is-no-stream": "The transport of the MCP SDK answers every request by an event stream; and clients that "
     "only poll, and listen nowhere else, are asked there.",
@@ -179,6 +221,7 @@ def requirements(table: str, prefix: str = "") -> Iterator[Requirement]:
 ALL: Final = (
     *requirements(OF_2026),
     *requirements(OF_2025, "2025."),
+    *requirements(OF_EVENTS, "events."),
     *(
         Requirement(
             id=f"2025.{check.id}", level=check.level.value, behaviour=check.text, tests=(UNSEEN.get(check.id, SUITE),)
