@@ -39,6 +39,7 @@ from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.telemetry import Telemetry
 from mcp_workflows.tools.compatibility import adapt_tool, find_problems
 from mcp_workflows.tools.tool import AnyTool
+from mcp_workflows.wire.events import Notice as EventNotice
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
 __all__ = ["RETENTION", "AnyServer", "Changes", "DisconnectMiddleware", "Workflows", "attach", "swap"]
@@ -210,6 +211,7 @@ class Changes:
 async def _notify(connection: Connection) -> None:
     with anyio.move_on_after(_NOTIFY_TIMEOUT) as waiting:
         await connection.send_tool_list_changed()
+        await connection.notify(EventNotice.LIST_CHANGED, {})  # the filters have the names of tools
     if waiting.cancelled_caught:
         logger.warning("a client does not read: it was not notified that the tools have changed")
 

@@ -109,6 +109,8 @@ LIMITED: Final = frozenset(
         "engines.polling.watch",
         "engines.polling.poller",
         "engines.registry",
+        "events.delivery",
+        "events.interests",
         "receiver.attach",
         "receiver.middleware",
         "receiver.streams",

@@ -167,14 +167,14 @@ class Middleware:
 
     async def _initialize(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Declare tasks to clients that negotiate exactly the revision that has them in core."""
-        result = event_wire.with_events(plain(await call_next(ctx)))
+        result = event_wire.with_events(plain(await call_next(ctx)), tells=True)
         if result.get("protocolVersion") != in_core.PROTOCOL_VERSION:
             return result
         lists = self.callers.principal(ctx).identified
         return in_core.with_tasks(result, lists=lists, tools_change=self.offer.hands_over)
 
     async def _discover(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        result = event_wire.with_events(wire.with_extension(plain(await call_next(ctx))))
+        result = event_wire.with_events(wire.with_extension(plain(await call_next(ctx))), tells=False)
         if not self.has_own_lists and "resources" in result["capabilities"]:
             result["capabilities"]["resources"] = {}  # the SDK declares subscriptions, which nothing here serves
         return with_apps(result) if self._has_cards(ctx) else result

@@ -296,11 +296,14 @@ class Subscribed:
     status: DeliveryStatus | None = None  # None: the subscription is new
 
 
-def with_events(declared: Params) -> dict[str, Any]:
-    """Render the result of `initialize` or `server/discover` with the capability, where clients look for it."""
+def with_events(declared: Params, *, tells: bool) -> dict[str, Any]:
+    """Render the result of `initialize` or `server/discover` with the capability, where clients look for it.
+
+    `tells`: this client is told when the list of tools changes, and with it the filters of events.
+    """
     capabilities = object_of(declared.get("capabilities"))
     extensions: dict[str, JSON] = {**object_of(capabilities.get("extensions")), EXTENSION: {}}
-    changes = object_of(capabilities.get("tools")).get("listChanged") is True  # the filters have the names of tools
+    changes = tells and object_of(capabilities.get("tools")).get("listChanged") is True
     events: dict[str, JSON] = {"listChanged": changes}
     return {**declared, "capabilities": {**capabilities, "events": events, "extensions": extensions}}
 

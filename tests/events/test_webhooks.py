@@ -7,9 +7,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+from mcp.server.subscriptions import InMemorySubscriptionBus
+
 from mcp_workflows.events.endpoints import EventSettings
+from mcp_workflows.receiver.attach import Changes
 from tests.support.endpoint import Endpoint, endpoint
-from tests.support.served import Peer, Site, peer, site
+from tests.support.in_memory import entered, line
+from tests.support.served import Peer, Site, memory_tools, peer, site
+from tests.support.waiting import until
 
 LOCALLY = EventSettings(allow_private=True)
 
@@ -93,3 +99,26 @@ async def test_an_ended_task_that_is_subscribed_to_late_is_told_once(tmp_path: P
     assert third["events"] == []
     assert streamed["params"]["eventId"] == event["eventId"]
     assert event["data"]["taskId"] == task["taskId"]
+
+
+async def test_an_older_client_is_told_when_the_filters_change(tmp_path: Path) -> None:
+    changes = Changes(InMemorySubscriptionBus())
+    async with entered(memory_tools(), store=f"sqlite:///{tmp_path}/tasks.db") as (server, _):
+        server.middleware.append(changes.serve)
+        async with line(server, "2025-11-25") as client:
+            await until(lambda: bool(changes._older))
+            await changes.tools_changed()
+            await until(lambda: len(client.notifications) == 2)
+    told = [each.method for each in client.notifications]
+    assert told == ["notifications/tools/list_changed", "notifications/events/list_changed"]
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+async def test_an_older_client_is_served_events(tmp_path: Path, version: str) -> None:
+    async with entered(memory_tools(), store=f"sqlite:///{tmp_path}/tasks.db") as (server, _):
+        async with line(server, version) as client:
+            listed = (await client.send("events/list"))["result"]["events"]
+            polled = (await client.send("events/poll", {"name": "task.ended", "cursor": None}))["result"]
+    assert {"task.ended", "task.input_required", "task.progress"} <= {each["name"] for each in listed}
+    assert polled["events"] == []
+    assert "resultType" not in polled

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 NOT_AT_WILL = {  # modules that log what no remote party causes as often as it likes, and why
     "tasks.gauges": "once a period",
     "client.follower": "a client's own log",
+    "events.log": "when the store fails",
     "sidecar.cli.serve": "at the start",
     "sidecar.config.json_schema": "a command of the operator",
     "store.leases": "once a period",

@@ -59,7 +59,8 @@ async def _created(client: Peer, tool: str, arguments: Mapping[str, Any] | None 
 
 async def test_discover_advertises_the_extension(client: Peer) -> None:
     found = (await client.send("server/discover")).result
-    assert found["capabilities"]["extensions"] == {EXTENSION: {}}
+    assert found["capabilities"]["extensions"] == {EXTENSION: {}, "io.modelcontextprotocol/events": {}}
+    assert found["capabilities"]["events"] == {"listChanged": False}
 
 
 async def test_a_created_task_is_found_at_once(client: Peer) -> None:
