@@ -12,6 +12,7 @@ import logging
 import random
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -94,6 +95,7 @@ class Delivery:
         self._turns = anyio.CapacityLimiter(MOST_AT_ONCE)
         self._wake = anyio.Event()
         self._version = 0
+        self._saved = 0.0  # when the states were written last
         self._group: TaskGroup | None = None
         self._waiting = _Waiting()
         observe = telemetry.observe
@@ -122,29 +124,33 @@ class Delivery:
                 self._group, self._version = group, self._events.version
                 for subscription in await self._events.subscriptions.under():
                     await self._use(subscription)
-                saved = anyio.current_time()
                 while self._targets:
                     self._wake = anyio.Event()
-                    if self._version != self._events.version:  # other rules let principals see tasks of others
-                        self._version = self._events.version
-                        for target in list(self._targets.values()):
-                            await self._use(target.subscription)
-                    await self._read_log()
-                    await self._expire()
-                    self._start_due(group)
-                    if anyio.current_time() - saved > SAVE_EVERY:
-                        saved = anyio.current_time()
-                        self._count()
-                        await self._save()
+                    try:
+                        await self._take_turn(group)
+                    except StoreError as error:
+                        logger.warning("events are delivered later: %s", error)
                     with anyio.move_on_after(TURN_EVERY):
                         await self._wake.wait()
-                group.cancel_scope.cancel()
         finally:
             for target in self._targets.values():
                 self._events.interests.remove(target.interest)
             self._waiting = _Waiting()
-            with anyio.CancelScope(shield=True), anyio.move_on_after(2):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_EVERY), suppress(StoreError):
                 await self._save()
+
+    async def _take_turn(self, group: TaskGroup) -> None:
+        if self._version != self._events.version:  # other rules may let principals see tasks of others
+            self._version = self._events.version
+            for target in list(self._targets.values()):
+                await self._use(target.subscription)
+        await self._read_log()
+        await self._expire()
+        self._start_due(group)
+        if anyio.current_time() - self._saved > SAVE_EVERY:
+            self._saved = anyio.current_time()
+            self._count()
+            await self._save()
 
     def _count(self) -> None:
         states = [target.state for target in self._targets.values()]
@@ -387,8 +393,13 @@ class Delivery:
     async def _save(self) -> None:
         for target in list(self._targets.values()):
             if target.is_dirty:
-                target.is_dirty, target.saved_at = False, target.state.position
-                await self._events.subscriptions.save_deliveries(target.subscription, target.state)
+                target.is_dirty = False
+                try:
+                    await self._events.subscriptions.save_deliveries(target.subscription, target.state)
+                except StoreError:
+                    target.is_dirty = True
+                    raise
+                target.saved_at = target.state.position
 
 
 def _body(occurrence: wire.Occurrence, cursor: str) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 from anyio.streams.tls import TLSStream
 from starlette.responses import RedirectResponse, Response
 
-from mcp_workflows.errors import RequestError
+from mcp_workflows.errors import RequestError, StoreUnavailable
 from mcp_workflows.events import delivery, endpoints
 from mcp_workflows.events.endpoints import EventSettings
 from mcp_workflows.store.protocol import open_store
@@ -24,6 +24,8 @@ from tests.support.authority import Authority
 from tests.support.delivering import Clock, Replica, delivering
 from tests.support.endpoint import Endpoint, endpoint, new_secret
 from tests.support.postgres_server import Postgres
+from tests.support.unwritable import Disk
+from tests.support.unwritable import disk as disk
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -394,3 +396,22 @@ async def test_the_certificate_is_checked_for_the_name_in_the_url(
         await is_over.wait()
         group.cancel_scope.cancel()
     assert named == ["hooks.example.com"]
+
+
+async def test_a_disk_without_room_loses_no_event(disk: Disk) -> None:
+    async with delivering(disk.store) as replica, endpoint() as receiver:
+        await replica.subscribe(receiver)
+        ended = Counter(await replica.ended(3))
+        late = [await replica.task() for _ in range(3)]
+        await receiver.until(lambda: bool(receiver.events()))
+        disk.refuse()  # while deliveries go on
+        for task in late:
+            with pytest.raises(StoreUnavailable):
+                await replica.end(task)  # the poll that saw it tries again
+        disk.recover()
+        for task in late:
+            await replica.end(task)
+        ended.update(task.id for task in late)
+        await receiver.until(lambda: tasks_in(receiver.events()).keys() == ended.keys())
+    pairs = {(event["data"]["taskId"], event["eventId"]) for event in receiver.events()}
+    assert len(pairs) == len(ended)

@@ -115,10 +115,10 @@ async def test_an_older_client_is_told_when_the_filters_change(tmp_path: Path) -
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
 async def test_an_older_client_is_served_events(tmp_path: Path, version: str) -> None:
-    async with entered(memory_tools(), store=f"sqlite:///{tmp_path}/tasks.db") as (server, _):
-        async with line(server, version) as client:
-            listed = (await client.send("events/list"))["result"]["events"]
-            polled = (await client.send("events/poll", {"name": "task.ended", "cursor": None}))["result"]
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with entered(memory_tools(), store=store) as (server, _), line(server, version) as client:
+        listed = (await client.send("events/list"))["result"]["events"]
+        polled = (await client.send("events/poll", {"name": "task.ended", "cursor": None}))["result"]
     assert {"task.ended", "task.input_required", "task.progress"} <= {each["name"] for each in listed}
     assert polled["events"] == []
     assert "resultType" not in polled
