@@ -20,7 +20,7 @@ from mcp_workflows.errors import StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import new_key
 from mcp_workflows.store.protocol import TaskFilter, open_store
 from mcp_workflows.store.sqlite.file import MIGRATIONS
-from mcp_workflows.task import Task, bind, expire
+from mcp_workflows.task import EventName, LoggedEvent, Task, bind, expire
 from mcp_workflows.testing import make_task
 from mcp_workflows.testing.tasks import NOON
 from tests.store.places import PostgresSchema, SQLiteFile, store_in
@@ -37,6 +37,7 @@ MANY = 1_200  # rows: more than are read and written at once
 LATER = NOON + timedelta(days=300)
 EVERYTHING = TaskFilter(live_only=False)
 SECRET = "s3cret"
+EVENT = LoggedEvent(id="", name=EventName.EXECUTION_ENDED, at=NOON)
 
 
 @pytest.fixture
@@ -66,6 +67,8 @@ async def filled(source: SQLiteFile, *keys: str, many: int = 0) -> tuple[Sequenc
             assert await kept.create(task, durable=False) == task
         assert await kept.change(rows[-1].id, rows[-1].owner, expire)
         await kept.put_note("space", "key\0", {"a": ["\0"]}, until=LATER)
+        for number in range(2):
+            await kept.add_event(replace(EVENT, id=f"evt_{number}"))
         return rows, await kept.secret("start-keys")
 
 
@@ -83,6 +86,11 @@ async def has_all(
         assert await kept.count_all(TaskFilter(tool="many")) == many
         assert await kept.count_all(EVERYTHING) == many + len(rows) - 1
         assert await kept.note("space", "key\0") == {"a": ["\0"]}
+        page = await kept.events(0, 10)
+        assert [event.id for event in page.events[:2]] == ["evt_0", "evt_1"]
+        assert [event.position for event in page.events[:2]] == [1, 2]
+        await kept.add_event(replace(EVENT, id="evt_later"))
+        assert (await kept.events(page.last, 10)).events[0].position == page.last + 1
         assert await kept.secret("start-keys") == secret
 
 
