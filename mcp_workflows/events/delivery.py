@@ -189,7 +189,7 @@ class Delivery:
         else:
             state = await self._events.subscriptions.deliveries(subscription)
             is_new = state is None
-            state = state or Deliveries(position=subscription.position)
+            state = state or Deliveries(of=subscription.created, position=subscription.position)
             if is_new and subscription.tells_present:
                 state.pending[_PRESENT] = Pending(since=self._clock(), due=self._clock())
             target = _Target(

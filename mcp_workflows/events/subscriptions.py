@@ -119,6 +119,7 @@ class Pending:
 class Deliveries:
     """The state of the deliveries of a subscription: each event up to `position` is over, or pending."""
 
+    of: datetime  # the creation of the subscription: an earlier one with its id was another
     position: int
     pending: dict[int, Pending] = field(default_factory=dict[int, Pending])  # by position
     suspended: datetime | None = None  # since then nothing is sent, until the client refreshes
@@ -201,9 +202,10 @@ class Subscriptions:
     async def deliveries(self, subscription: Subscription) -> Deliveries | None:
         """Return the state of its deliveries; None: nobody has begun with them."""
         try:
-            return _STATE.validate_python(await self._store.note(_DELIVERIES, subscription.id))
+            found = _STATE.validate_python(await self._store.note(_DELIVERIES, subscription.id))
         except ValidationError:
             return None
+        return found if found.of == subscription.created else None
 
     async def save_deliveries(self, subscription: Subscription, state: Deliveries) -> None:
         """Store the state of its deliveries; it may be lost with the machine's power, and some are then sent again."""

@@ -19,9 +19,10 @@ from mcp_workflows.errors import RequestError, StoreUnavailable
 from mcp_workflows.events import delivery, endpoints
 from mcp_workflows.events.endpoints import EventSettings
 from mcp_workflows.store.protocol import open_store
+from mcp_workflows.wire import events as wire
 from tests.store.places import PostgresSchema
 from tests.support.authority import Authority
-from tests.support.delivering import Clock, Replica, delivering
+from tests.support.delivering import ANNA, Clock, Replica, delivering
 from tests.support.endpoint import Endpoint, endpoint, new_secret
 from tests.support.postgres_server import Postgres
 from tests.support.unwritable import Disk
@@ -415,3 +416,23 @@ async def test_a_disk_without_room_loses_no_event(disk: Disk) -> None:
         await receiver.until(lambda: tasks_in(receiver.events()).keys() == ended.keys())
     pairs = {(event["data"]["taskId"], event["eventId"]) for event in receiver.events()}
     assert len(pairs) == len(ended)
+
+
+async def test_a_subscription_that_begins_again_is_told_nothing_from_between(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        wanted, webhook = wire.Wanted(name="task.ended", arguments={}), wire.Webhook(url=receiver.url)
+        await replica.subscribe(receiver)
+        await replica.ended(1)
+        await receiver.until(lambda: len(receiver.events()) == 1)
+        state = await replica.state()
+        [before] = await replica.events.subscriptions.under()
+        await replica.events.unsubscribe(wanted, webhook, ANNA)
+        await replica.ended(3)
+        if state is not None:  # a process that stood still writes what it knew
+            await replica.events.subscriptions.save_deliveries(before, state)
+        await replica.subscribe(receiver)
+        [last] = await replica.ended(1)
+        await receiver.until(lambda: len(receiver.events()) == 2)
+        await until(lambda: not replica.pending)
+    assert receiver.events()[1]["data"]["taskId"] == last
+    assert len(receiver.events()) == 2
