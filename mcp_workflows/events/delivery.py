@@ -183,7 +183,11 @@ class Delivery:
             shared_tools=self._events.shared_tools(principal),
             is_kept=True,
         )
-        if target := self._targets.get(subscription.key):
+        target = self._targets.get(subscription.key)
+        if target is not None and target.state.of != subscription.created:  # it ended, and began again
+            self._forget(subscription.key)
+            target = None
+        if target is not None:
             self._events.interests.remove(target.interest)
             target.subscription, target.principal, target.interest = subscription, principal, interest
         else:
@@ -215,6 +219,8 @@ class Delivery:
     async def _end(self, target: _Target, reason: str, *, tells: bool = True) -> None:
         """End a subscription, and tell its endpoint once."""
         subscription = target.subscription
+        if self._targets.get(subscription.key) is not target:
+            return  # it ended before
         self._forget(subscription.key)
         await self._events.subscriptions.delete(subscription, self._clock())
         self._events.record(target.principal, "terminated", subscription.name, reason)
