@@ -94,6 +94,7 @@ class Delivery:
         self._targets: dict[str, _Target] = {}  # by the key of the subscription
         self._turns = anyio.CapacityLimiter(MOST_AT_ONCE)
         self._wake = anyio.Event()
+        self._is_needed = False  # there are subscriptions, as far as is known
         self._version = 0
         self._saved = 0.0  # when the states were written last
         self._group: TaskGroup | None = None
@@ -107,7 +108,8 @@ class Delivery:
         """Deliver while there are subscriptions and no other process does, until cancelled."""
         while True:
             try:
-                if await self._events.subscriptions.under():
+                self._is_needed = self._is_needed or bool(await self._events.subscriptions.under())
+                if self._is_needed:
                     await self._leases.alone(_LEASE, self._deliver)
             except StoreError as error:
                 logger.warning("events are delivered later: %s", error)
@@ -132,6 +134,7 @@ class Delivery:
                         logger.warning("events are delivered later: %s", error)
                     with anyio.move_on_after(TURN_EVERY):
                         await self._wake.wait()
+                self._is_needed = False
         finally:
             for target in self._targets.values():
                 self._events.interests.remove(target.interest)
