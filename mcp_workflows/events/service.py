@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -54,7 +55,6 @@ NEXT_POLL: Final = timedelta(seconds=5)
 HEARTBEAT: Final = 15.0  # seconds; clients give up after 60
 POLLED_FOR: Final = 120.0  # seconds after a poll in which executions are observed for the next one
 VERIFICATIONS_PER_MINUTE: Final = 20  # of one host, and of one caller
-_PAGES: Final = 4  # of the log that one poll reads
 _CURSORS: Final = "event-cursors"  # name of their key in the store
 
 
@@ -232,37 +232,31 @@ class EventService:
                 events += [(each, place) for each in present]
         if wanted.name == EventName.PROGRESS:
             return _Batch(events, place)
-        truncated, shared = False, self._authorization.shared_tools(principal)
+        page, shared = await self.log.after(place.position), self.shared_tools(principal)
+        if place.position > page.last:  # the store was restored from a backup
+            return _Batch(events, _Place(page.last), truncated=True)
+        truncated = place.position < page.first
         since = datetime.min.replace(tzinfo=UTC) if wanted.max_age is None else self.clock() - wanted.max_age
-        for _ in range(_PAGES):
-            page = await self.log.after(place.position)
-            truncated |= place.position < page.first
-            for event in page.events:
-                if len(events) >= most:
-                    return _Batch(events, place, truncated, has_more=True)
-                place = _Place(event.position)
-                if not may_concern(wanted.name, wanted.arguments, principal.id, event, shared):
-                    continue
-                if event.at < since:
-                    truncated = True
-                elif found := await self.occurrence(event, wanted.arguments, principal):
-                    events.append((found, place))
-            if len(page.events) < PAGE:
-                return _Batch(events, place, truncated)
-        return _Batch(events, place, truncated, has_more=True)
+        for event in page.events:
+            if len(events) >= most:
+                return _Batch(events, place, truncated, has_more=True)
+            place = _Place(event.position)
+            if not may_concern(wanted.name, wanted.arguments, principal.id, event, shared):
+                continue
+            if event.at < since:
+                truncated = True
+            elif found := await self.occurrence(event, wanted.arguments, principal):
+                events.append((found, place))
+        return _Batch(events, place, truncated, has_more=len(page.events) == PAGE)
 
     async def _place(self, wanted: wire.Wanted, principal: Principal) -> tuple[_Place, bool]:
-        """Return the place of a cursor, and True if it cannot be gone on from: then it is the present."""
+        """Return the place of a cursor, and True if it was not made here: then it is the present."""
+        if wanted.cursor is not None:
+            with suppress(RequestError):
+                _, text = read_cursor(self._cursor_key, _reader(principal), wanted.cursor)
+                return _Place(*json.loads(text)), False
         last = (await self._store.events(END_OF_LOG, 0)).last
-        now = _Place(last, is_new="taskId" in wanted.arguments)
-        if wanted.cursor is None:
-            return now, False
-        try:
-            _, text = read_cursor(self._cursor_key, _reader(principal), wanted.cursor)
-        except RequestError:
-            return now, True
-        position, is_new, shown = json.loads(text)
-        return (_Place(position, is_new, shown), False) if position <= last else (now, True)
+        return _Place(last, is_new="taskId" in wanted.arguments), wanted.cursor is not None
 
     def cursor_at(self, position: int, principal: Principal) -> str:
         """Return a cursor for a position in the log."""

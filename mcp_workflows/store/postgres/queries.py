@@ -115,8 +115,9 @@ _GIVE_POSITIONS: Final = """
     UPDATE @events SET position = nextval('@event_positions') WHERE position IS NULL
 """
 _EVENTS: Final = f"""
-    SELECT first, last, position, {_EVENT_NAMES} FROM (
-        SELECT (SELECT min(position) FROM @events) AS first, (SELECT max(position) FROM @events) AS last
+    SELECT is_behind, first, last, position, {_EVENT_NAMES} FROM (
+        SELECT EXISTS (SELECT FROM @events WHERE position IS NULL) AS is_behind,
+            (SELECT min(position) FROM @events) AS first, (SELECT max(position) FROM @events) AS last
     ) AS ends LEFT JOIN (
         SELECT * FROM @events WHERE position > $1 ORDER BY position LIMIT $2
     ) AS found ON true ORDER BY position
@@ -296,16 +297,17 @@ async def events(connection: PostgresConnection, after: int, limit: int) -> Even
     Commits come in any order, so a position that was given in a transaction could appear behind a later one. Positions
     are given here, to committed events alone; the lock lasts until they are committed themselves.
     """
-    await _give_positions(connection)
     rows = await connection.fetch(_EVENTS, after, limit)
-    first, last, *_ = rows[0]
-    found = [logged_event(*row[2:]) for row in rows if row[2] is not None]
+    if rows[0][0]:
+        await _give_positions(connection)
+        rows = await connection.fetch(_EVENTS, after, limit)
+    _, first, last, *_ = rows[0]
+    found = [logged_event(*row[3:]) for row in rows if row[3] is not None]
     return EventPage(events=found, first=(first or 1) - 1, last=last or 0)
 
 
 async def _give_positions(connection: PostgresConnection) -> None:
-    if await connection.row("SELECT 1 FROM @events WHERE position IS NULL LIMIT 1") is not None:
-        await connection.script(f"BEGIN ISOLATION LEVEL READ COMMITTED; {_GIVE_POSITIONS}; COMMIT")
+    await connection.script(f"BEGIN ISOLATION LEVEL READ COMMITTED; {_GIVE_POSITIONS}; COMMIT")
 
 
 async def drop_events(connection: PostgresConnection, before: datetime) -> int:
