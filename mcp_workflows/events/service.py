@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -236,14 +236,14 @@ class EventService:
         if place.position > page.last:  # the store was restored from a backup
             return _Batch(events, _Place(page.last), truncated=True)
         truncated = place.position < page.first
-        since = datetime.min.replace(tzinfo=UTC) if wanted.max_age is None else self.clock() - wanted.max_age
+        now = self.clock()
         for event in page.events:
             if len(events) >= most:
                 return _Batch(events, place, truncated, has_more=True)
             place = _Place(event.position)
             if not may_concern(wanted.name, wanted.arguments, principal.id, event, shared):
                 continue
-            if event.at < since:
+            if wanted.max_age is not None and now - event.at > wanted.max_age:
                 truncated = True
             elif found := await self.occurrence(event, wanted.arguments, principal):
                 events.append((found, place))
@@ -360,7 +360,7 @@ class EventService:
         async with self._subscribing:
             old = (await self._living(name, principal, now)).get(name)
             subscriber = self._subscriber(principal)
-            place, truncated = await self._place(wanted, principal)
+            place, truncated = await self._beginning(wanted, principal, now)
             if old is None:
                 new = Subscription(
                     id=name,
@@ -374,6 +374,7 @@ class EventService:
                     until=until,
                     verified=verified,
                     position=place.position,
+                    max_age=wanted.max_age,
                     tells_present=place.is_new,
                 )
             else:
@@ -392,6 +393,16 @@ class EventService:
             truncated=truncated and old is None,
             status=None if state is None else state.status,
         )
+
+    async def _beginning(self, wanted: wire.Wanted, principal: Principal, now: datetime) -> tuple[_Place, bool]:
+        """Return the place where a subscription begins, and True if events after the cursor are skipped."""
+        place, truncated = await self._place(wanted, principal)
+        if wanted.cursor is None or truncated:
+            return place, truncated
+        page = await self._store.events(place.position, 1)
+        position = max(page.first, min(place.position, page.last))
+        is_old = wanted.max_age is not None and any(now - event.at > wanted.max_age for event in page.events)
+        return _Place(position), is_old or position != place.position
 
     async def _living(self, name: str, principal: Principal, now: datetime) -> Mapping[str, Subscription]:
         """Return the principal's subscriptions by id.

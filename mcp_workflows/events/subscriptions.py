@@ -65,6 +65,7 @@ class Subscription:
     until: datetime
     verified: datetime  # the endpoint has said that it wants deliveries
     position: int  # in the log, from which on it began
+    max_age: timedelta | None = None  # at the beginning; what was older then is not told
     tells_present: bool = False  # it began with the state of its one task
 
     @property
@@ -80,7 +81,8 @@ class Subscription:
 
     def tells(self, event: LoggedEvent, shared_tools: Sequence[str]) -> bool:
         """Return True if the event may be one of these; `shared_tools` may let the principal see tasks of others."""
-        return may_concern(self.name, self.arguments, self.subscriber.id, event, shared_tools)
+        is_old = self.max_age is not None and self.created - event.at > self.max_age
+        return not is_old and may_concern(self.name, self.arguments, self.subscriber.id, event, shared_tools)
 
 
 def may_concern(

@@ -6,6 +6,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -436,3 +437,53 @@ async def test_a_subscription_that_begins_again_is_told_nothing_from_between(tmp
         await until(lambda: not replica.pending)
     assert receiver.events()[1]["data"]["taskId"] == last
     assert len(receiver.events()) == 2
+
+
+async def test_a_subscription_goes_on_at_a_cursor_within_its_greatest_age(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        first = (await replica.events.poll(wire.Wanted(name="task.ended", arguments={}), 10, ANNA)).cursor
+        await replica.ended(2)
+        replica.clock.advance(hours=2)
+        late = await replica.ended(2)
+        old, recent = f"{receiver.url}/old", f"{receiver.url}/recent"
+        whole = await replica.subscribe(receiver, url=old, cursor=first)
+        short = await replica.subscribe(receiver, url=recent, cursor=first, max_age=timedelta(hours=1))
+        assert (whole.truncated, short.truncated) == (False, True)
+        await receiver.until(lambda: len(receiver.events()) == 6)
+        await until(lambda: not replica.pending)
+    of_short = [each.body for each in receiver.got if each.headers["x-mcp-subscription-id"] == short.id]
+    assert sorted(event["data"]["taskId"] for event in of_short if "data" in event) == sorted(late)
+
+
+async def test_a_cursor_from_before_the_log_begins_is_truncated(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        wanted = wire.Wanted(name="task.ended", arguments={})
+        await replica.ended(1)
+        first = (await replica.events.poll(wanted, 10, ANNA)).cursor
+        await replica.ended(3)
+        replica.clock.advance(days=8)
+        await replica.store.delete_expired(replica.clock(), replica.clock() - timedelta(days=90))
+        [last] = await replica.ended(1)
+        polled = await replica.events.poll(replace(wanted, cursor=first), 10, ANNA)
+        subscribed = await replica.subscribe(receiver, cursor=first)
+        assert (polled.truncated, subscribed.truncated) == (True, True)
+        assert polled.events[-1].data["taskId"] == last
+        again = await replica.events.poll(replace(wanted, cursor=polled.cursor), 10, ANNA)
+        assert (again.events, again.truncated) == ([], False)
+        await receiver.until(lambda: bool(receiver.events()) and receiver.events()[-1]["data"]["taskId"] == last)
+
+
+async def test_an_endpoint_is_told_of_events_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "WINDOW", 2)
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        await replica.subscribe(receiver, ttl=timedelta(days=30))
+        receiver.status = 503
+        await replica.ended(6)
+        await refused(receiver, 2)
+        await failed(replica, 1)
+        replica.clock.advance(days=8)
+        await replica.store.delete_expired(replica.clock(), replica.clock() - timedelta(days=90))
+        receiver.status = 200
+        [last] = await replica.ended(1)
+        await receiver.until(lambda: any(event["data"]["taskId"] == last for event in receiver.events()))
+        await receiver.until(lambda: any(each.body.get("type") == "gap" for each in receiver.got))

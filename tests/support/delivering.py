@@ -66,8 +66,9 @@ class Replica:
     async def subscribe(
         self, receiver: Endpoint, name: str = "task.ended", by: Principal = ANNA, **more: Any
     ) -> wire.Subscribed:
-        """Subscribe to events of this name; `more`: arguments, url, secret, cursor, ttl."""
-        wanted = wire.Wanted(name=name, arguments=more.get("arguments", {}), cursor=more.get("cursor"))
+        """Subscribe to events of this name; `more`: arguments, url, secret, cursor, max_age, ttl."""
+        place = {"cursor": more.get("cursor"), "max_age": more.get("max_age")}
+        wanted = wire.Wanted(name=name, arguments=more.get("arguments", {}), **place)
         url, secret = more.get("url", receiver.url), more.get("secret", receiver.secret)
         return await self.events.subscribe(wanted, wire.Webhook(url=url, secret=secret, ttl=more.get("ttl")), by)
 
