@@ -251,11 +251,13 @@ class Middleware:
     async def _call_task_tool(self, ctx: Context, state: CurrentCall, task_tool: TaskTool) -> HandlerResult:
         """`tools/call` of a task tool, which makes no tasks itself."""
         _refuse_task(ctx)
-        principal = state.principal
+        principal, service = state.principal, state.offer.task_service
+        assert self.events is not None, "the service is there, and so is this"
         served = TaskToolCalls(
-            service=state.offer.task_service,
+            service=service,
             principal=principal,
             notify=ProgressReports(ctx.session.report_progress).send,
+            lost=self.events.lost,
             until=state.began + call_wait(host_of(ctx)).total_seconds(),
             final=is_in_core(ctx),
             card_of=partial(state.offer.card_of, shows_cards=shows_cards(ctx)),

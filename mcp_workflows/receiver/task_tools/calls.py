@@ -44,6 +44,7 @@ class TaskToolCalls:
     service: TaskService
     principal: Principal
     notify: Notify  # called with each change while a call waits
+    lost: Callable[[Principal], Awaitable[Sequence[str]]]  # texts about the caller's subscriptions that are lost
     until: float  # the latest time for a reply that waits, on the event loop's clock
     final: bool = False  # a cancellation is final in this client's revision, whatever the engine does
     card_of: Callable[[str], Card] = lambda _: Card.OFF  # by the tool's name, for this client
@@ -126,9 +127,10 @@ class TaskToolCalls:
         return self._render(await self._observe(before.task_id), lead="Its workflow was asked to cancel.")
 
     async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Return a page of the caller's tasks."""
+        """Return a page of the caller's tasks; the first one has the subscriptions that are lost."""
         page = await self.service.tasks(arguments.get("cursor"), self.principal)
-        return render_list(replace(page, tasks=[self._seen(task) for task in page.tasks]))
+        lost: Sequence[str] = () if "cursor" in arguments else await self.lost(self.principal)
+        return render_list(replace(page, tasks=[self._seen(task) for task in page.tasks]), lost)
 
     async def find(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return the caller's newest task that a call with these arguments started."""
@@ -247,15 +249,18 @@ def _links(task: TaskView) -> list[dict[str, str]]:
     return [link] if uri else []
 
 
-def render_list(page: Listed) -> dict[str, Any]:
-    """Return a page of tasks, a line each."""
+def render_list(page: Listed, lost: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a page of tasks, a line each, and texts about subscriptions that are lost."""
     rows = [_row(task) for task in page.tasks]
     lines = [f"{row['taskId']} {row['tool']} ({row['createdAt']}): {_state(row)}" for row in rows]
     follow_up = f"call {Name.STATUS} with a taskId for more of one (a client with tasks: tasks/get)"
     if page.next_cursor:
         follow_up += f", or {Name.LIST} with {_call(cursor=page.next_cursor)} for older ones"
     head = f"{_counted(len(rows), 'task')}, newest first. Next: {follow_up}." if rows else "There are no tasks."
-    return _page_result([head, *lines], rows, follow_up if rows else "nothing", page.next_cursor)
+    found = _page_result([head, *lines, *lost], rows, follow_up if rows else "nothing", page.next_cursor)
+    if lost:
+        found["structuredContent"]["lostSubscriptions"] = list(lost)
+    return found
 
 
 def render_questions(page: Listed, *, answers_only: bool = False) -> dict[str, Any]:
