@@ -235,10 +235,10 @@ def trouble(subscription: Subscription, state: Deliveries | None, now: datetime)
     """Return why a subscription gets no events; None: it gets them."""
     if subscription.ended or subscription.until <= now:
         why = subscription.ended or "it was not refreshed in time"
-        return f"ended at {subscription.until:%Y-%m-%d %H:%M} UTC: {why}"
+        return f"ended at {subscription.until:%Y-%m-%d %H:%M} UTC, as {why}"
     if state is None or state.suspended is None:
         return None
-    return f"is suspended since {state.suspended:%Y-%m-%d %H:%M} UTC: its endpoint takes no events ({state.last_error})"
+    return f"suspended at {state.suspended:%Y-%m-%d %H:%M} UTC, as its endpoint takes no events ({state.last_error})"
 
 
 def refreshed(

@@ -43,7 +43,7 @@ async def test_why_a_subscription_ended_is_kept_without_its_secrets(tmp_path: Pa
         [(kept, state)] = await replica.events.subscriptions.states(owner_key("carol"))
         why = trouble(kept, state, replica.clock())
         assert why is not None
-        assert why.endswith("UTC: the endpoint answered 410 Gone")
+        assert why.endswith("UTC, as the endpoint answered 410 Gone")
         assert (kept.secret, kept.former_secret, kept.subscriber.claims, kept.subscriber.subject) == (
             "",
             None,
@@ -102,8 +102,8 @@ async def test_my_tasks_shows_lost_subscriptions_to_their_owner_alone(
             while "lostSubscriptions" not in (found := (await alice.call("my_tasks")).result)["structuredContent"]:
                 await anyio.sleep(0.05)
         [lost] = found["structuredContent"]["lostSubscriptions"]
-        assert lost.startswith('The subscription to task.ended {"tool": "echo"} is lost, it ')
-        assert f"UTC: {why}. Tell the user" in lost
+        assert lost.startswith('The subscription to task.ended {"tool": "echo"} is lost: ')
+        assert f"UTC, as {why}. Tell the user" in lost
         assert lost in found["content"][0]["text"]
         alice.token = "bob"
         others = (await alice.call("my_tasks")).result
