@@ -170,7 +170,9 @@ async def test_a_test_says_that_nobody_is_there_or_that_the_address_is_private(t
 async def test_a_suspended_subscription_is_resumed_while_no_server_runs(terminal: Terminal) -> None:
     async with endpoint() as receiver:
         past = utc_now() - timedelta(hours=1)
-        state = Deliveries(position=0, pending={1: Pending(since=past, attempts=8, due=past)}, suspended=past, failed_since=past)
+        state = Deliveries(
+            position=0, pending={1: Pending(since=past, attempts=8, due=past)}, suspended=past, failed_since=past
+        )
         await store(terminal.folder, receiver.url, secret=receiver.secret, state=state)
         assert (await listed(terminal))["state"] == "suspended"
         assert (await run(terminal, "retry", NAME)).code == 0
