@@ -225,7 +225,7 @@ class Delivery:
         if self._targets.get(subscription.key) is not target:
             return  # it ended before
         self._forget(subscription.key)
-        await self._events.subscriptions.delete(subscription, self._clock())
+        await self._events.subscriptions.end(subscription, reason, self._clock())
         self._events.record(target.principal, "terminated", subscription.name, reason)
         if tells:
             self._tell(target, "terminated", wire.terminated(RequestError(wire.Code.FORBIDDEN, reason)))
@@ -290,7 +290,7 @@ class Delivery:
     async def _reload(self, key: str) -> None:
         """Take over a subscription that was made, refreshed or ended."""
         subscription = await self._events.subscriptions.at(key)
-        if subscription is None:
+        if subscription is None or subscription.ended:
             self._forget(key)
         elif (known := self._targets.get(key)) is None or known.subscription != subscription:
             await self._use(subscription)

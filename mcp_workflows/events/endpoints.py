@@ -6,9 +6,12 @@ next time. Nothing of a reply reaches the client that named the endpoint.
 
 from __future__ import annotations
 
+import json
+import secrets
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from types import TracebackType
 from typing import Final, Self
@@ -20,7 +23,9 @@ from anyio import to_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_workflows.access import is_loopback
+from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
+from mcp_workflows.wire import events as wire
 from mcp_workflows.wire.events import Trouble
 
 ANSWER_WITHIN: Final = 10.0  # seconds, the look-up of the address included
@@ -62,12 +67,13 @@ class EventSettings(BaseModel):
 
 
 class EndpointFailed(Exception):  # noqa: N818  # an answer, in the words that the protocol has for it
-    """The endpoint did not take a request; `status` if it answered."""
+    """The endpoint did not take a request; `status` if it answered, `detail` for the operator alone."""
 
-    def __init__(self, trouble: Trouble, status: int | None = None) -> None:
+    def __init__(self, trouble: Trouble, status: int | None = None, *, detail: str = "") -> None:
         super().__init__(trouble if status is None else f"{trouble} ({status})")
         self.trouble = trouble
         self.status = status
+        self.detail = detail
 
 
 def host_of(url: str) -> str:
@@ -119,12 +125,25 @@ class Endpoints:
         except (TimeoutError, httpx2.TimeoutException):
             raise EndpointFailed(Trouble.TIMEOUT) from None
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-            raise EndpointFailed(Trouble.TLS if _is_tls(error) else Trouble.REFUSED) from None
+            raise EndpointFailed(Trouble.TLS if _is_tls(error) else Trouble.REFUSED, detail=str(error)) from None
+
+    async def verify(self, url: str, signing: Sequence[str], *, subscription_id: str, now: datetime) -> None:
+        """Ask an endpoint if it wants deliveries, signed with these secrets.
+
+        Raises:
+            EndpointFailed: it does not say so.
+        """
+        challenge = secrets.token_urlsafe(24)
+        body = wire.body_of(wire.verification(challenge))
+        name = f"msg_verification_{secrets.token_hex(12)}"
+        headers = wire.headers_of(signing, message_id=name, subscription_id=subscription_id, sent=now, body=body)
+        if not wire.is_echo(_json(await self.post(url, body, headers)), challenge):
+            raise EndpointFailed(Trouble.CHALLENGE)
 
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
         parts, host = urlsplit(url), host_of(url)
         if not self.settings.allows(host):  # the settings may have changed
-            raise EndpointFailed(Trouble.REFUSED)
+            raise EndpointFailed(Trouble.REFUSED, detail="server.events.allow does not name this host")
         address = await self._address(host, parts.port or _PORTS[parts.scheme])
         place = f"[{address}]" if ":" in address else address
         target = parts._replace(netloc=place if parts.port is None else f"{place}:{parts.port}").geturl()
@@ -156,12 +175,11 @@ class Endpoints:
         Raises:
             OSError: there is none.
         """
-        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for *_, place in found:
-            address = str(place[0])
+        found = [str(place[0]) for *_, place in await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        for address in found:
             if self.settings.allow_private or is_public(address):
                 return address
-        raise OSError("no public address")
+        raise OSError(f"its address is not public: {', '.join(found)}")
 
 
 def is_public(address: str) -> bool:
@@ -175,6 +193,14 @@ def is_public(address: str) -> bool:
     if isinstance(found, IPv6Address) and (found.ipv4_mapped or found.sixtofour or found.teredo):
         return False
     return found.is_global and not found.is_multicast
+
+
+def _json(text: bytes) -> JSON:
+    try:
+        found: JSON = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found
 
 
 def _is_tls(error: BaseException | None) -> bool:

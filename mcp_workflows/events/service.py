@@ -7,7 +7,6 @@ answer it. They are asked for each event, at the time when it is told.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -423,19 +422,8 @@ class EventService:
             if wait := self._verifications.take(who):
                 text = f"at most {VERIFICATIONS_PER_MINUTE} new endpoints in a minute, of one caller and on one host"
                 raise LimitReached(text, retry_after=wait)
-        challenge = secrets.token_urlsafe(24)
-        body = wire.body_of(wire.verification(challenge))
-        headers = wire.headers_of(
-            [webhook.secret],
-            message_id=f"msg_verification_{secrets.token_hex(12)}",
-            subscription_id=name,
-            sent=self.clock(),
-            body=body,
-        )
         try:
-            reply = await self.endpoints.post(webhook.url, body, headers)
-            if not wire.is_echo(_json(reply), challenge):
-                raise EndpointFailed(wire.Trouble.CHALLENGE)
+            await self.endpoints.verify(webhook.url, [webhook.secret], subscription_id=name, now=self.clock())
         except EndpointFailed as failed:
             text = "the endpoint did not confirm that it wants events: it must answer 2xx and echo the challenge"
             raise RequestError(wire.Code.ENDPOINT, text, {"reason": failed.trouble.value}) from None
@@ -491,11 +479,3 @@ def _until(now: datetime, asked: timedelta | None, expires: datetime | None) -> 
     """Return until when a subscription holds without a refresh."""
     until = now + min(max(asked or DEFAULT_TTL, SHORTEST_TTL), LONGEST_TTL)
     return until if expires is None else min(until, expires + CLAIMS_KEPT)
-
-
-def _json(text: bytes) -> JSON:
-    try:
-        found: JSON = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found

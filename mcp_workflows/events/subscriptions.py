@@ -67,6 +67,7 @@ class Subscription:
     position: int  # in the log, from which on it began
     max_age: timedelta | None = None  # at the beginning; what was older then is not told
     tells_present: bool = False  # it began with the state of its one task
+    ended: str | None = None  # why the server ended it, which its client may not have heard
 
     @property
     def key(self) -> str:
@@ -164,10 +165,21 @@ class Subscriptions:
 
     async def save(self, subscription: Subscription, now: datetime) -> None:
         """Store a subscription, and then tell whoever delivers."""
+        await self._put(subscription)
+        await self._announce(subscription, now)
+
+    async def _put(self, subscription: Subscription) -> None:
         cipher, nonce = await self._sealing(), secrets.token_bytes(_NONCE)
         text = _SUBSCRIPTION.dump_json(subscription)
         sealed = b64encode(nonce + cipher.encrypt(nonce, text, subscription.key.encode())).decode()
         await self._store.put_note(_SUBSCRIPTIONS, subscription.key, sealed, until=subscription.until + EVENTS_KEPT)
+
+    async def end(self, subscription: Subscription, reason: str, now: datetime) -> None:
+        """End a subscription, and then tell whoever delivers; why is kept for a while, its secrets and claims not."""
+        subscriber = Subscriber(id=subscription.subscriber.id)
+        rest = replace(subscription, subscriber=subscriber, secret="", former_secret=None, until=now, ended=reason)
+        await self._put(rest)
+        await self._store.put_note(_DELIVERIES, subscription.id, None, until=now)
         await self._announce(subscription, now)
 
     async def delete(self, subscription: Subscription, now: datetime) -> None:
@@ -182,11 +194,18 @@ class Subscriptions:
         await self._store.add_event(LoggedEvent(id=key, name=name, at=now, key=subscription.key))
 
     async def at(self, key: str) -> Subscription | None:
-        """Return the subscription of a key; None: there is none, or it cannot be read."""
+        """Return the subscription of a key, also one that has ended; None: there is none, or it cannot be read."""
         return self._opened(key, await self._store.note(_SUBSCRIPTIONS, key), await self._sealing())
 
     async def under(self, beginning: str = "") -> Sequence[Subscription]:
-        """Return the subscriptions whose keys have this beginning; see `owner_key`."""
+        """Return the subscriptions whose keys have this beginning, see `owner_key`; none that has ended."""
+        return [each for each in await self._all(beginning) if not each.ended]
+
+    async def states(self, beginning: str = "") -> Sequence[tuple[Subscription, Deliveries | None]]:
+        """Return the same with those that have ended, each with the state of its deliveries."""
+        return [(each, await self.deliveries(each)) for each in await self._all(beginning)]
+
+    async def _all(self, beginning: str) -> Sequence[Subscription]:
         found = await self._store.notes_under(_SUBSCRIPTIONS, beginning)
         cipher = await self._sealing() if found else None
         opened = [self._opened(key, note, cipher) for key, note in found.items() if cipher]
@@ -214,6 +233,16 @@ class Subscriptions:
         value = _STATE.dump_python(state, mode="json")
         until = subscription.until + EVENTS_KEPT
         await self._store.put_note(_DELIVERIES, subscription.id, value, until=until, durable=False)
+
+
+def trouble(subscription: Subscription, state: Deliveries | None, now: datetime) -> str | None:
+    """Return why a subscription gets no events; None: it gets them."""
+    if subscription.ended or subscription.until <= now:
+        why = subscription.ended or "it was not refreshed in time"
+        return f"ended at {subscription.until:%Y-%m-%d %H:%M} UTC, as {why}"
+    if state is None or state.suspended is None:
+        return None
+    return f"suspended at {state.suspended:%Y-%m-%d %H:%M} UTC, as its endpoint takes no events ({state.last_error})"
 
 
 def refreshed(

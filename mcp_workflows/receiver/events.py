@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import mcp_types as types
@@ -13,6 +14,7 @@ from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import INVALID_PARAMS, RequestError, ServerStopping
 from mcp_workflows.events.service import MOST_EVENTS, EventService
+from mcp_workflows.events.subscriptions import owner_key, trouble
 from mcp_workflows.receiver.context import Context
 from mcp_workflows.receiver.streams import while_admitted
 from mcp_workflows.wire import events as wire
@@ -57,6 +59,16 @@ class EventRequests:
                 with self._meters.listening(principal):
                     await while_admitted(principal, lambda: self._stream(ctx, wanted, principal))
                 return {"_meta": {}}
+
+    async def lost(self, principal: Principal) -> Sequence[str]:
+        """Return a text about each subscription of the caller that gets no events any more."""
+        found = await self._events.subscriptions.states(owner_key(principal.id))
+        return [
+            f"The subscription to {each.name} {json.dumps(each.arguments)} is lost: {why}. Tell the user; "
+            "subscribe again to have it back."
+            for each, state in found
+            if (why := trouble(each, state, self._events.clock()))
+        ]
 
     async def _stream(self, ctx: Context, wanted: wire.Wanted, principal: Principal) -> None:
         """Send the events of a stream until it ends; an error before its first frame is the answer to the request."""

@@ -50,13 +50,13 @@ from mcp_workflows.receiver.v2025_11_25.session import connection_of, session_of
 from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms, asks_urls
 from mcp_workflows.tasks.results import limit_result, part_at
 from mcp_workflows.tasks.service import TaskService
-from mcp_workflows.tools.hosts import call_wait
+from mcp_workflows.tools.hosts import call_wait, subscribes
 from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire import events as event_wire
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import CallOutcome, Created, Finished, Outcome
-from mcp_workflows.wire.params import mapping_of
+from mcp_workflows.wire.params import mapping_of, object_of
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +168,8 @@ class Middleware:
     async def _initialize(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Declare tasks to clients that negotiate exactly the revision that has them in core."""
         result = event_wire.with_events(plain(await call_next(ctx)), tells=True)
+        declared = object_of((ctx.params or {}).get("capabilities"))
+        session_of(ctx).hears_events = event_wire.declares_events(declared)  # the SDK keeps no such field
         if result.get("protocolVersion") != in_core.PROTOCOL_VERSION:
             return result
         lists = self.callers.principal(ctx).identified
@@ -220,7 +222,7 @@ class Middleware:
             began=state.began,
         )
         outcome = await state.service.call(call, state.principal, report)
-        rendered = wire.render(outcome_in_text(outcome, card))
+        rendered = wire.render(outcome_in_text(outcome, card, hears_events=_hears_events(ctx)))
         state.request_state = rendered.get("requestState")
         return self._envelope.around(ctx, rendered)
 
@@ -243,20 +245,24 @@ class Middleware:
             state.ctx = None  # background work of the function cannot hand over any more
         if state.outcome is None or plain(result).get("isError"):
             return result
-        return self._envelope.around(ctx, _render(ctx, outcome_in_text(state.outcome)))
+        unfinished = outcome_in_text(state.outcome, hears_events=_hears_events(ctx))
+        return self._envelope.around(ctx, _render(ctx, unfinished))
 
     async def _call_task_tool(self, ctx: Context, state: CurrentCall, task_tool: TaskTool) -> HandlerResult:
         """`tools/call` of a task tool, which makes no tasks itself."""
         _refuse_task(ctx)
-        principal = state.principal
+        principal, service = state.principal, state.offer.task_service
+        assert self.events is not None, "the service is there, and so is this"
         served = TaskToolCalls(
-            service=state.offer.task_service,
+            service=service,
             principal=principal,
             notify=ProgressReports(ctx.session.report_progress).send,
+            lost=self.events.lost,
             until=state.began + call_wait(host_of(ctx)).total_seconds(),
             final=is_in_core(ctx),
             card_of=partial(state.offer.card_of, shows_cards=shows_cards(ctx)),
             has_answers_only=shows_cards(ctx) and state.offer.has_answers_only,
+            hears_events=_hears_events(ctx),
         )
         arguments = mapping_of(ctx.params or {}, "arguments", default={})
         try:
@@ -286,7 +292,9 @@ class Middleware:
             outcome = await until_disconnected(ctx, serve, needed=tool.cancel_on_disconnect, on_left=served.lose)
         if isinstance(outcome, Created):
             await tasks.accompany(ctx, outcome.task.task_id, principal, tools_change=offer.hands_over)
-        return in_core.render(outcome_in_text(outcome, card), wants_task=call.wants_task)
+        hears_events = _hears_events(ctx)
+        unfinished = outcome_in_text(outcome, card, hears_events=hears_events)
+        return in_core.render(unfinished, wants_task=call.wants_task, hears_events=hears_events)
 
     async def _task_request(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if ctx.protocol_version != wire.PROTOCOL_VERSION:
@@ -359,6 +367,13 @@ class Middleware:
 def _is_greeted(ctx: Context) -> bool:
     """Return True if the handshake of 2025-11-25 and before is over, or begins."""
     return ctx.method == "initialize" or connection_of(ctx).initialize_accepted
+
+
+def _hears_events(ctx: Context) -> bool:
+    """Return True if the client can subscribe to events: it has declared that, or is known for it."""
+    if not is_modern(ctx):
+        return session_of(ctx).hears_events or subscribes(host_of(ctx))
+    return event_wire.declares_events(wire.capabilities_of(ctx.params or {})) or subscribes(host_of(ctx))
 
 
 def _refuse_task(ctx: Context) -> None:

@@ -1,4 +1,4 @@
-"""Known hosts, by the name that they send: how long they wait for a call."""
+"""Known hosts, by the name that they send: how long they wait for a call, and if they subscribe to events."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ CALL_LIMITS: Final[Mapping[str, float]] = {
     "zed": 60,  # zed-industries/zed, context_server/src/client.rs
 }
 """Seconds after which hosts give up on a call, by the beginning of their `clientInfo.name` in lower case."""
+
+
+_SUBSCRIBERS: Final = ("openai-mcp",)  # ChatGPT, which subscribes to events and declares no capability for it
+
+
+def subscribes(client: str | None) -> bool:
+    """Return True if this client is known to subscribe to events."""
+    return (client or "").lower().startswith(_SUBSCRIBERS)
 
 
 def call_wait(client: str | None) -> timedelta:

@@ -313,6 +313,12 @@ def declares_events(capabilities: Params) -> bool:
     return "events" in capabilities or EXTENSION in object_of(capabilities.get("extensions"))
 
 
+def advice(task_id: str) -> str:
+    """Return a sentence that tells the model of such a client how to hear of the end of a task."""
+    wanted = json.dumps({"taskId": task_id})
+    return f"If you can subscribe to events, {TASK_ENDED.name} with {wanted} tells you when it has ended."
+
+
 def occurrence(event: Occurrence, *, cursor: str | None = None) -> dict[str, JSON]:
     """Render `EventOccurrence`; in a poll without a cursor of its own."""
     found: dict[str, JSON] = {

@@ -23,6 +23,7 @@ from mcp_workflows.wire.commands import (
     Outcome,
     TaskView,
 )
+from mcp_workflows.wire.events import advice
 from mcp_workflows.wire.params import (
     KEY_PATHS,
     STATUS,
@@ -92,14 +93,16 @@ def with_tasks(initialized: Params, *, lists: bool, tools_change: bool) -> dict[
     return {**initialized, "capabilities": capabilities}
 
 
-def render(outcome: Outcome, *, wants_task: bool = False) -> dict[str, Any]:
+def render(outcome: Outcome, *, wants_task: bool = False, hears_events: bool = False) -> dict[str, Any]:
     """Render the result of `tools/call` or `resources/read`, or raise its JSON-RPC error as `RequestError`.
 
-    A caller that asked for a task gets a `CreateTaskResult` or an error, never a plain result.
+    A caller that asked for a task gets a `CreateTaskResult` or an error, never a plain result. `hears_events`: the
+    client can subscribe to events.
     """
     match outcome:
         case Created(task=task):
             said = f"Task {task.task_id} of {task.tool} is under way; its result follows when it has ended."
+            said = f"{said} {advice(task.task_id)}" if hears_events else said
             return {"task": task_of(task), "_meta": {IMMEDIATE_RESPONSE: said, **related(task.task_id)}}
         case Finished(result=result) if wants_task:
             raise RequestError(INVALID_PARAMS, text_in(result) or "the call was refused; nothing was started")

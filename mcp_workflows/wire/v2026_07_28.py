@@ -81,9 +81,14 @@ _CLIENTS: Mapping[tuple[bool, ...], Client] = {
 """All combinations: each poll has one."""
 
 
+def capabilities_of(params: Params) -> Params:
+    """Return the capabilities in the request's `_meta`."""
+    return object_of(object_of(params.get("_meta")).get(_CAPABILITIES))
+
+
 def client_of(params: Params) -> Client:
     """Read the capabilities in the request's `_meta`."""
-    capabilities = object_of(object_of(params.get("_meta")).get(_CAPABILITIES))
+    capabilities = capabilities_of(params)
     tasks = object_of(capabilities.get("extensions")).get(EXTENSION)
     return _CLIENTS[is_object(tasks), takes_forms(capabilities), takes_urls(capabilities)]
 

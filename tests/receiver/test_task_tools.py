@@ -155,6 +155,40 @@ async def test_a_handle_says_what_to_do_next_with_a_task_that_works(tmp_path: Pa
     assert len(told(result)) < 300
 
 
+HEARS: Mapping[str, Any] = {"events": {}}
+HEARS_BY_EXTENSION: Mapping[str, Any] = {"extensions": {"io.modelcontextprotocol/events": {}}}
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25", "2025-03-26"])
+@pytest.mark.parametrize(
+    ("capabilities", "host", "is_told"),
+    [(HEARS, "raw", True), (HEARS_BY_EXTENSION, "raw", True), ({}, "openai-mcp", True), ({}, "raw", False)],
+)
+async def test_a_client_that_subscribes_to_events_is_told_how_to_hear_of_the_end(
+    server: Server[Any], version: str, capabilities: Mapping[str, Any], host: str, is_told: bool
+) -> None:
+    async with line(server, version, capabilities, host=host) as client:
+        for tool in ("forever", "ask"):
+            result = await client.tool(tool)
+            found = result["structuredContent"]
+            advice = f'task.ended with {{"taskId": "{found["taskId"]}"}} tells you when it has ended.'
+            assert (advice in told(result), advice in found["next"]) == (is_told, is_told)
+        later = await client.tool("task_status", {"taskId": found["taskId"]})
+        assert (advice in told(later)) is is_told
+        await client.tool("task_answer", {"taskId": found["taskId"], "content": YES})
+        ended = await client.tool("task_wait", {"taskId": found["taskId"]})
+        assert "task.ended" not in told(ended), "there is nothing more to wait for"
+
+
+async def test_a_task_of_2025_11_25_tells_a_client_that_subscribes_how_to_hear_of_its_end(server: Server[Any]) -> None:
+    async with line(server, "2025-11-25", HEARS) as hears, line(server, "2025-11-25") as other:
+        for client in (hears, other):
+            created = (await client.call("forever", task={}))["result"]
+            said = created["_meta"]["io.modelcontextprotocol/model-immediate-response"]
+            advice = f'task.ended with {{"taskId": "{created["task"]["taskId"]}"}} tells you when it has ended.'
+            assert (advice in said) is (client is hears)
+
+
 # --- task_wait, task_status
 
 

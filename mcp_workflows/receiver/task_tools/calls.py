@@ -31,6 +31,7 @@ from mcp_workflows.wire.commands import (
     TaskView,
     Unfinished,
 )
+from mcp_workflows.wire.events import advice
 from mcp_workflows.wire.params import STATUS, progress_text
 
 Notify = Callable[[str | None, Progress | None], Awaitable[None]]
@@ -43,10 +44,12 @@ class TaskToolCalls:
     service: TaskService
     principal: Principal
     notify: Notify  # called with each change while a call waits
+    lost: Callable[[Principal], Awaitable[Sequence[str]]]  # texts about the caller's subscriptions that are lost
     until: float  # the latest time for a reply that waits, on the event loop's clock
     final: bool = False  # a cancellation is final in this client's revision, whatever the engine does
     card_of: Callable[[str], Card] = lambda _: Card.OFF  # by the tool's name, for this client
     has_answers_only: bool = False  # this client hides `task_answer` from the model
+    hears_events: bool = False  # this client can subscribe to events
 
     async def call(self, task_tool: TaskTool, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """`tools/call` of a task tool; errors of the caller are results with `isError`.
@@ -124,9 +127,10 @@ class TaskToolCalls:
         return self._render(await self._observe(before.task_id), lead="Its workflow was asked to cancel.")
 
     async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Return a page of the caller's tasks."""
+        """Return a page of the caller's tasks; the first one has the subscriptions that are lost."""
         page = await self.service.tasks(arguments.get("cursor"), self.principal)
-        return render_list(replace(page, tasks=[self._seen(task) for task in page.tasks]))
+        lost: Sequence[str] = () if "cursor" in arguments else await self.lost(self.principal)
+        return render_list(replace(page, tasks=[self._seen(task) for task in page.tasks]), lost)
 
     async def find(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return the caller's newest task that a call with these arguments started."""
@@ -138,7 +142,7 @@ class TaskToolCalls:
         card = self.card_of(task.tool)
         if card is Card.ON and task.started_by is not None:  # the card is in the owner's chat, not in this one
             card = Card.OFF
-        return render_task(task, lead=lead, card=card)
+        return render_task(task, lead=lead, card=card, hears_events=self.hears_events)
 
     async def _observe(self, task_id: str) -> TaskView:
         try:
@@ -184,15 +188,17 @@ _ANSWERED_ELSEWHERE: Final = (
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def outcome_in_text(outcome: CallOutcome, card: Card = Card.OFF) -> Outcome:
+def outcome_in_text(outcome: CallOutcome, card: Card = Card.OFF, *, hears_events: bool = False) -> Outcome:
     """Return the outcome, with an unfinished workflow as a text result.
 
-    `card` is the card that the client shows for the task.
+    `card` is the card that the client shows for the task; `hears_events`: the client can subscribe to events.
     """
-    return Finished(result=render_task(outcome.task, card=card)) if isinstance(outcome, Unfinished) else outcome
+    if not isinstance(outcome, Unfinished):
+        return outcome
+    return Finished(result=render_task(outcome.task, card=card, hears_events=hears_events))
 
 
-def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF) -> dict[str, Any]:
+def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF, hears_events: bool = False) -> dict[str, Any]:
     """Return the task as a `CallToolResult`; an ended one includes its result, after a line of text and as `result`.
 
     `lead` is a sentence to begin with. With a `card`, the text tells the model what the card does, and the structured
@@ -201,6 +207,8 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF) -> dic
     """
     result = task.result or {}
     text, follow_up = _RENDERERS[task.status](task, card)
+    if hears_events and task.status not in TERMINAL:
+        text, follow_up = (f"{said.removesuffix('.')}. {advice(task.task_id)}" for said in (text, follow_up))
     status = _word(task)
     structured: dict[str, JSON] = {
         "note": lead or None,
@@ -241,15 +249,18 @@ def _links(task: TaskView) -> list[dict[str, str]]:
     return [link] if uri else []
 
 
-def render_list(page: Listed) -> dict[str, Any]:
-    """Return a page of tasks, a line each."""
+def render_list(page: Listed, lost: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a page of tasks, a line each, and texts about subscriptions that are lost."""
     rows = [_row(task) for task in page.tasks]
     lines = [f"{row['taskId']} {row['tool']} ({row['createdAt']}): {_state(row)}" for row in rows]
     follow_up = f"call {Name.STATUS} with a taskId for more of one (a client with tasks: tasks/get)"
     if page.next_cursor:
         follow_up += f", or {Name.LIST} with {_call(cursor=page.next_cursor)} for older ones"
     head = f"{_counted(len(rows), 'task')}, newest first. Next: {follow_up}." if rows else "There are no tasks."
-    return _page_result([head, *lines], rows, follow_up if rows else "nothing", page.next_cursor)
+    found = _page_result([head, *lines, *lost], rows, follow_up if rows else "nothing", page.next_cursor)
+    if lost:
+        found["structuredContent"]["lostSubscriptions"] = list(lost)
+    return found
 
 
 def render_questions(page: Listed, *, answers_only: bool = False) -> dict[str, Any]:

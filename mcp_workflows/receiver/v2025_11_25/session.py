@@ -241,6 +241,7 @@ class Session:
 
     connection: Connection
     augmented: bool = False  # it has asked for a task
+    hears_events: bool = False  # its client has declared that it can subscribe to events
     is_reachable: bool | None = None  # outside of any request; None: not known
     is_checking: bool = False  # if the client is reachable
     questions: Questions = field(default_factory=Questions)

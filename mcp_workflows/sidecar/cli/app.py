@@ -32,6 +32,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "connect": ("connect", "Print what to put into a host's configuration."),
     "call": ("call", "Call a tool and wait for its result: progress, questions and all."),
     "tasks": ("tasks", "Everybody's tasks: list, show, why, answer, cancel, track."),
+    "events": ("events", "Everybody's subscriptions to events: list, test, retry."),
     "print": ("print_", "Print schemas, permissions, presets and more, for files of yours."),
     "token": ("token", "Make a bearer token."),
     "store": ("store", "The store: encryption keys, tables, a backup, a move to PostgreSQL."),

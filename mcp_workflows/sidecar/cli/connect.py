@@ -32,6 +32,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import PATH
 from mcp_workflows.sidecar.cli.app import app
+from mcp_workflows.sidecar.cli.chatgpt import connect_chatgpt
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, DEFAULT_HOST, DEFAULT_PORT, ConfigOption, load
 from mcp_workflows.sidecar.config.models import ServerSettings
 from mcp_workflows.sidecar.config.yaml import variables_in
@@ -47,6 +48,7 @@ class Host(StrEnum):
     GEMINI = "gemini"
     OPENCODE = "opencode"
     INSPECTOR = "inspector"
+    CHATGPT = "chatgpt"
 
 
 class Login(StrEnum):
@@ -79,9 +81,13 @@ class Target:
     @property
     def token(self) -> Variable | None:
         """The variable of the host's environment that holds a static token; None if there is no such token."""
+        return Variable(name=self.variable) if self.url and self.login is Login.TOKEN else None
+
+    @property
+    def variable(self) -> str:
+        """The name of a variable for a token."""
         name = re.sub(r"\W", "_", self.name, flags=re.ASCII).upper()
-        name = f"{'_' if name[:1].isdigit() else ''}{name}_TOKEN"
-        return Variable(name=name) if self.url and self.login is Login.TOKEN else None
+        return f"{'_' if name[:1].isdigit() else ''}{name}_TOKEN"
 
 
 @app.command()
@@ -101,6 +107,12 @@ def connect(
         raise typer.BadParameter("the host starts the server itself, so there is no --url", param_hint="--stdio")
     server = _server_in(config, needed=url is None or config != DEFAULT_CONFIG)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", name or server.name).strip("-") or DISTRIBUTION
+    if host is Host.CHATGPT:
+        url = url or (f"{server.public_url}{PATH}" if server.public_url else "")
+        if not url:
+            raise ConfigError("ChatGPT starts no server: set server.public_url, or say --url https://...")
+        connect_chatgpt(name, url, server.events, Target(name=name).variable)
+        return
     if not url and not stdio and server.auth and server.public_url:
         url = f"{server.public_url}{PATH}"
         typer.echo(
