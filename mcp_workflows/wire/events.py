@@ -299,9 +299,9 @@ class Subscribed:
 def with_events(declared: Params) -> dict[str, Any]:
     """Render the result of `initialize` or `server/discover` with the capability, where clients look for it."""
     capabilities = object_of(declared.get("capabilities"))
-    extensions: dict[str, JSON] = {**object_of(capabilities.get("extensions")), EXTENSION: {}}
     changes = object_of(capabilities.get("tools")).get("listChanged") is True  # the filters have the names of tools
     events: dict[str, JSON] = {"listChanged": changes}
+    extensions: dict[str, JSON] = {**object_of(capabilities.get("extensions")), EXTENSION: {**events}}
     return {**declared, "capabilities": {**capabilities, "events": events, "extensions": extensions}}
 
 
