@@ -21,7 +21,7 @@ from mcp_workflows.access.principal import claim_value
 from mcp_workflows.access.rate_limits import Rate
 from mcp_workflows.adapter import JSON, ListsEnded, digest
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import INVALID_PARAMS, LimitReached, RequestError, ServerStopping
+from mcp_workflows.errors import INVALID_PARAMS, RequestError, ServerStopping
 from mcp_workflows.events.endpoints import EndpointFailed, Endpoints, EventSettings, host_of
 from mcp_workflows.events.interests import Interest, Interests
 from mcp_workflows.events.log import END_OF_LOG, PAGE, EventLog
@@ -390,9 +390,9 @@ class EventService:
         """Ask the endpoint if it wants deliveries."""
         host = host_of(webhook.url)
         if wait := self._verifications.take(host):
-            raise LimitReached(
-                f"at most {VERIFICATIONS_PER_MINUTE} new endpoints of one host a minute", retry_after=wait
-            )
+            most = VERIFICATIONS_PER_MINUTE
+            data: JSON = {"limit": "verificationsPerMinute", "max": most, "retryAfterMs": round(wait * 1000)}
+            raise RequestError(wire.Code.EXHAUSTED, f"at most {most} new endpoints of one host a minute", data)
         challenge = secrets.token_urlsafe(24)
         body = wire.body_of(wire.verification(challenge))
         headers = wire.headers_of(
