@@ -22,7 +22,7 @@ from mcp_workflows.access.principal import claim_value
 from mcp_workflows.access.rate_limits import Rate
 from mcp_workflows.adapter import JSON, ListsEnded, digest
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import INVALID_PARAMS, LimitReached, RequestError, ServerStopping
+from mcp_workflows.errors import INVALID_PARAMS, RequestError, ServerStopping
 from mcp_workflows.events.endpoints import EndpointFailed, Endpoints, EventSettings, host_of
 from mcp_workflows.events.interests import Interest, Interests
 from mcp_workflows.events.log import END_OF_LOG, PAGE, EventLog
@@ -420,8 +420,10 @@ class EventService:
         """Ask the endpoint if it wants deliveries."""
         for who in (f"host {host_of(webhook.url)}", f"caller {principal.id}"):
             if wait := self._verifications.take(who):
-                text = f"at most {VERIFICATIONS_PER_MINUTE} new endpoints in a minute, of one caller and on one host"
-                raise LimitReached(text, retry_after=wait)
+                most = VERIFICATIONS_PER_MINUTE
+                data: JSON = {"limit": "verificationsPerMinute", "max": most, "retryAfterMs": round(wait * 1000)}
+                text = f"at most {most} new endpoints in a minute, of one caller and on one host"
+                raise RequestError(wire.Code.EXHAUSTED, text, data)
         try:
             await self.endpoints.verify(webhook.url, [webhook.secret], subscription_id=name, now=self.clock())
         except EndpointFailed as failed:

@@ -302,9 +302,9 @@ def with_events(declared: Params, *, tells: bool) -> dict[str, Any]:
     `tells`: this client is told when the list of tools changes, and with it the filters of events.
     """
     capabilities = object_of(declared.get("capabilities"))
-    extensions: dict[str, JSON] = {**object_of(capabilities.get("extensions")), EXTENSION: {}}
     changes = tells and object_of(capabilities.get("tools")).get("listChanged") is True
     events: dict[str, JSON] = {"listChanged": changes}
+    extensions: dict[str, JSON] = {**object_of(capabilities.get("extensions")), EXTENSION: {**events}}
     return {**declared, "capabilities": {**capabilities, "events": events, "extensions": extensions}}
 
 
