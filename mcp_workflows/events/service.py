@@ -214,7 +214,8 @@ class EventService:
                         told = anyio.current_time()
                         yield Item(None, self._cursor(place, principal))
                     if not batch.has_more:
-                        await self.log.next_events(within=pause)
+                        with self._executions.until_stop():
+                            await self.log.next_events(within=pause)
             finally:
                 self.interests.remove(interest)
         raise ServerStopping

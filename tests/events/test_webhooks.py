@@ -7,9 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp.server.subscriptions import InMemorySubscriptionBus
 
+from mcp_workflows import Tool
+from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.events.endpoints import EventSettings
 from mcp_workflows.receiver.attach import Changes
 from tests.support.endpoint import Endpoint, endpoint
@@ -122,3 +125,45 @@ async def test_an_older_client_is_served_events(tmp_path: Path, version: str) ->
     assert {"task.ended", "task.input_required", "task.progress"} <= {each["name"] for each in listed}
     assert polled["events"] == []
     assert "resultType" not in polled
+
+
+@pytest.mark.parametrize("name", ["task.ended", "task.progress"])
+async def test_a_stream_ends_at_once_when_the_server_stops(tmp_path: Path, name: str) -> None:
+    async with served(tmp_path) as (found, alice):
+        task = (await alice.call("forever", {})).result
+        wanted = {"name": name, "arguments": {"taskId": task["taskId"]}, "cursor": None}
+        async with alice.stream("events/stream", wanted) as (_, frames):
+            await anext(frames)
+            found.workflows.stop()
+            with anyio.fail_after(10):
+                last = [frame async for frame in frames][-1]
+    assert last["result"].keys() <= {"_meta", "resultType"}
+
+
+async def test_the_progress_of_a_task_is_streamed_until_its_end(tmp_path: Path) -> None:
+    script = Script()
+    tools = [Tool(name="work", engine="memory", workflow="Work")]
+    async with served(tmp_path, tools=tools, adapters={"memory": ScriptedAdapter(script)}) as (_, alice):
+        task = (await alice.call("work", {})).result
+        wanted = {"name": "task.progress", "arguments": {"taskId": task["taskId"]}, "cursor": None}
+        first = (await alice.send("events/poll", wanted)).result
+        async with alice.stream("events/stream", wanted) as (_, frames):
+            await anext(frames)
+            script.progress("charging the card", 1, 2)
+            while "charging" not in (frame := await anext(frames))["params"].get("data", {}).get("message", ""):
+                pass
+            script.succeed()
+            while (await anext(frames))["params"].get("data", {}).get("status") != "completed":
+                pass
+        polled = (await alice.send("events/poll", {**wanted, "cursor": first["cursor"]})).result
+        again = (await alice.send("events/poll", {**wanted, "cursor": polled["cursor"]})).result
+    assert [event["data"]["status"] for event in polled["events"]] == ["completed"]
+    assert again["events"] == []
+
+
+async def test_progress_has_no_webhook(tmp_path: Path) -> None:
+    async with served(tmp_path) as (_, alice), endpoint() as receiver:
+        task = (await alice.call("forever", {})).result
+        refused = await alice.send("events/subscribe", wanted(receiver, "task.progress", taskId=task["taskId"]))
+    assert (refused.code, refused.error["data"]) == (-32014, {"feature": "deliveryMode", "value": "webhook"})
+    assert receiver.got == []

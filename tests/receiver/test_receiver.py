@@ -59,7 +59,10 @@ async def _created(client: Peer, tool: str, arguments: Mapping[str, Any] | None 
 
 async def test_discover_advertises_the_extension(client: Peer) -> None:
     found = (await client.send("server/discover")).result
-    assert found["capabilities"]["extensions"] == {EXTENSION: {}, "io.modelcontextprotocol/events": {"listChanged": False}}
+    assert found["capabilities"]["extensions"] == {
+        EXTENSION: {},
+        "io.modelcontextprotocol/events": {"listChanged": False},
+    }
     assert found["capabilities"]["events"] == {"listChanged": False}
 
 
