@@ -150,7 +150,7 @@ async def test_the_progress_of_a_task_is_streamed_until_its_end(tmp_path: Path) 
         async with alice.stream("events/stream", wanted) as (_, frames):
             await anext(frames)
             script.progress("charging the card", 1, 2)
-            while "charging" not in (frame := await anext(frames))["params"].get("data", {}).get("message", ""):
+            while "charging" not in (await anext(frames))["params"].get("data", {}).get("message", ""):
                 pass
             script.succeed()
             while (await anext(frames))["params"].get("data", {}).get("status") != "completed":
