@@ -26,8 +26,11 @@ LOCALLY = EventSettings(allow_private=True)
 @asynccontextmanager
 async def served(tmp_path: Path, **settings: Any) -> AsyncGenerator[tuple[Site, Peer]]:
     """Serve the workflows in memory to alice."""
-    given = {"authenticated": True, "events": LOCALLY, **settings}
-    async with site(store=f"sqlite:///{tmp_path}/tasks.db", **given) as found, peer(found.url, token="alice") as alice:
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with (
+        site(store=store, authenticated=True, events=LOCALLY, **settings) as found,
+        peer(found.url, token="alice") as alice,
+    ):
         yield found, alice
 
 
@@ -64,7 +67,7 @@ async def test_events_are_listed_polled_and_streamed(tmp_path: Path) -> None:
             event = await anext(got)
         assert event["method"] == "notifications/events/event"
         assert event["params"]["data"]["taskId"] == task["taskId"]
-        cursor = {"name": "task.ended", "arguments": {}, "cursor": first["cursor"]}
+        cursor: dict[str, Any] = {"name": "task.ended", "arguments": {}, "cursor": first["cursor"]}
         polled = (await alice.send("events/poll", cursor)).result
         assert [each["eventId"] for each in polled["events"]] == [event["params"]["eventId"]]
         again = (await alice.send("events/poll", {**cursor, "cursor": polled["cursor"]})).result
@@ -109,7 +112,7 @@ async def test_an_older_client_is_told_when_the_filters_change(tmp_path: Path) -
     async with entered(memory_tools(), store=f"sqlite:///{tmp_path}/tasks.db") as (server, _):
         server.middleware.append(changes.serve)
         async with line(server, "2025-11-25") as client:
-            await until(lambda: bool(changes._older))
+            await until(lambda: bool(changes._older))  # pyright: ignore[reportPrivateUsage]
             await changes.tools_changed()
             await until(lambda: len(client.notifications) == 2)
     told = [each.method for each in client.notifications]

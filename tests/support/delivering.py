@@ -108,8 +108,13 @@ class Replica:
     @property
     def pending(self) -> Mapping[int, Pending]:
         """What is pending now, of all subscriptions."""
-        every = self.delivery._targets.values()
+        every = self.delivery._targets.values()  # pyright: ignore[reportPrivateUsage]
         return {position: each for target in every for position, each in target.state.pending.items()}
+
+    @property
+    def is_delivering(self) -> bool:
+        """True if this replica delivers."""
+        return bool(self.delivery._targets)  # pyright: ignore[reportPrivateUsage]
 
     def outcomes(self, event: str = "subscription") -> Sequence[str]:
         """The outcomes of the audit events of this kind."""

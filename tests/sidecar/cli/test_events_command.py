@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ async def store(
     async with open_store(f"sqlite:///{folder}/tasks.db") as opened:
         await Subscriptions(opened).save(subscription, now)
         if state is not None:
-            await Subscriptions(opened).save_deliveries(subscription, state)
+            await Subscriptions(opened).save_deliveries(subscription, replace(state, of=now))
 
 
 async def test_an_operator_sees_tests_and_resumes_a_subscription_beside_the_server(
@@ -171,7 +172,11 @@ async def test_a_suspended_subscription_is_resumed_while_no_server_runs(terminal
     async with endpoint() as receiver:
         past = utc_now() - timedelta(hours=1)
         state = Deliveries(
-            position=0, pending={1: Pending(since=past, attempts=8, due=past)}, suspended=past, failed_since=past
+            of=past,
+            position=0,
+            pending={1: Pending(since=past, attempts=8, due=past)},
+            suspended=past,
+            failed_since=past,
         )
         await store(terminal.folder, receiver.url, secret=receiver.secret, state=state)
         assert (await listed(terminal))["state"] == "suspended"
