@@ -108,11 +108,12 @@ class Interests:
             self._searched = None
             return
         now = self._clock()
-        new, self._new = self._new, []
-        for interest in new:
+        while self._new:
+            interest = self._new[0]
             for task in await self._tasks_of(interest, now):
                 if not task.pending(now):
                     self._follow(group, task, interest)
+            self._new.remove(interest)
         since = (self._searched or now) - CLOCKS_DIFFER
         self._searched = now
         self._examined = {name: created for name, created in self._examined.items() if created >= since}
@@ -139,6 +140,8 @@ class Interests:
         return found
 
     def _follow(self, group: TaskGroup, task: Task, interest: Interest) -> None:
+        if interest not in self._until:
+            return  # it has ended meanwhile
         if task.id in self._followed:
             self._followed[task.id][1].add(interest)
             return

@@ -194,7 +194,8 @@ class EventService:
         """
         await self._check(wanted, principal, wire.Mode.PUSH)
         place, truncated = await self._place(wanted, principal)
-        interest, pause = self._interest(wanted, principal), 1.0 if wanted.name == EventName.PROGRESS else HEARTBEAT
+        interest = replace(self._interest(wanted, principal), key=secrets.token_hex(8))  # another stream may be alike
+        pause = 1.0 if wanted.name == EventName.PROGRESS else HEARTBEAT
         async with self.log.waiting():
             self.interests.add(interest)
             try:
