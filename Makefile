@@ -63,12 +63,12 @@ format: $(PYTHON_READY)  ## format the code, fix what the linter can, and write 
 	@$(RUN) ruff check --fix
 	@$(RUN) scripts.preset_pages
 
-conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=temporal|stepfunctions|google|dbos [REQUIREMENTS=2025-11-25]
+conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite, and ours for Events: ENGINE=temporal|stepfunctions|google|dbos [REQUIREMENTS=2025-11-25]
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))
 
 clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/clients.md
 	@$(RUN) tests.clients.clients
-	@.venv/bin/pytest -q tests/clients/test_clients.py $(if $(filter-out file,$(origin ENGINE)),-k "$(ENGINE)")
+	@.venv/bin/pytest -q tests/clients/test_clients.py tests/clients/test_events.py $(if $(filter-out file,$(origin ENGINE)),-k "$(ENGINE)")
 
 hosts: $(PYTHON_READY) $(NODE_READY)  ## Codex CLI, Gemini CLI and opencode with a scripted model [ONLY=codex]; writes docs/clients.md
 	@exec $(RUN) tests.clients.host_trials $(if $(ONLY),--only $(ONLY))

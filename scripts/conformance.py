@@ -1,4 +1,7 @@
-"""`make conformance`: the official MCP suite against the sidecar, whose tools are real workflows."""
+"""`make conformance`: the official MCP suite against the sidecar, whose tools are real workflows.
+
+The official suite has no scenario for Events: for those it is `mcp-tasks-conformance`, with one identified caller.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -40,6 +43,10 @@ EXPECTED = {
 }
 """The checks of each scenario, all of which must pass: 44."""
 
+EVENTS = ("events", "polling", "streaming", "subscribing", "delivering")
+"""The scenarios of `mcp-tasks-conformance` about Events."""
+
+HEARTBEAT = 30  # seconds to wait for one
 ALWAYS_SKIPPED = {"tasks-status-notifications": 1}
 MISSES = Path(__file__).with_name("conformance_misses.json")
 
@@ -89,13 +96,16 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         try:
+            out = Path(folder) / "out"
+            out.mkdir()
             plan = Plan(engine=given.engine, sample="conformance", port=free_port(), state=Path(folder) / "state")
             with Stack(plan) as stack:
-                out = Path(folder) / "out"
-                out.mkdir()
                 if given.requirements:
                     return _judge_revision(stack.url, out, given.requirements)
-                return _judge_tasks(stack.url, out)
+                missed = _judge_tasks(stack.url, out)
+            known = replace(plan, port=free_port(), state=Path(folder) / "known", single_user=True)
+            with Stack(known) as stack:
+                return max(missed, _judge_events(stack.url, out))
         except (UnusableError, ChildDiedError) as problem:
             _say(f"make conformance: {problem}")
             return 1
@@ -112,6 +122,20 @@ def _judge_tasks(url: str, out: Path) -> int:
     passed = sum(outcome.counts.get("SUCCESS", 0) for outcome in outcomes)
     _say(*wrong, f"{passed} of {sum(EXPECTED.values())} checks passed")
     return 1 if wrong else 0
+
+
+def _judge_events(url: str, out: Path) -> int:
+    """Run the checks of Events, none of which may fail; return the exit code."""
+    file = out / "events.json"
+    argv = [sys.executable, "-m", "mcp_tasks_conformance", url, "--only", ",".join(EVENTS), "--json", str(file)]
+    argv += ["--strict", "--callback", "http://127.0.0.1:0", "--heartbeat", str(HEARTBEAT)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL)
+    _say(done.stdout.rstrip(), done.stderr.rstrip())
+    if not file.exists():
+        return 1
+    counts = Counter(check["state"] for check in json.loads(file.read_text())["checks"])
+    _say(f"Events: {counts['passed']} of {counts.total()} checks passed, {counts['skipped']} were skipped")
+    return done.returncode
 
 
 def _wrong(name: str, outcomes: Sequence[Outcome]) -> list[str]:

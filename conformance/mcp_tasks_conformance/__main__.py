@@ -12,8 +12,8 @@ import anyio
 from rich.console import Console
 
 from mcp_tasks_conformance.check import Check, CheckError, CheckResult, ToolRole
-from mcp_tasks_conformance.fixtures import ROLE_DESCRIPTIONS, UsageError, official_fixtures, parse_fixture
-from mcp_tasks_conformance.report import PAGE, checks_as_markdown, checks_as_text, print_report, to_json
+from mcp_tasks_conformance.fixtures import ROLE_DESCRIPTIONS, UsageError, official_fixtures, parse_event, parse_fixture
+from mcp_tasks_conformance.report import EVENTS_PAGE, PAGE, checks_as_markdown, checks_as_text, print_report, to_json
 from mcp_tasks_conformance.runner import has_failed, run_checks, select_checks
 from mcp_tasks_conformance.server_under_test import RunSettings
 
@@ -89,6 +89,8 @@ def _read_settings(arguments: argparse.Namespace) -> RunSettings:
         raise UsageError(f"{arguments.url!r} is no http:// or https:// URL")
     if min(arguments.timeout, arguments.poll, arguments.seconds, arguments.at_once) <= 0:
         raise UsageError("--timeout, --poll, --seconds and --at-once must be greater than 0")
+    if arguments.callback is not None and not arguments.callback.startswith(("http://", "https://")):
+        raise UsageError(f"--callback {arguments.callback!r} is no http:// or https:// URL")
     return RunSettings(
         url=arguments.url,
         fixtures={**official_fixtures(arguments.seconds), **dict(map(parse_fixture, arguments.tool))},
@@ -98,6 +100,10 @@ def _read_settings(arguments: argparse.Namespace) -> RunSettings:
         poll_interval=arguments.poll,
         slow_seconds=arguments.seconds,
         concurrency=arguments.at_once,
+        event=parse_event(arguments.event) if arguments.event else None,
+        callback=arguments.callback,
+        listen=arguments.listen,
+        heartbeat=arguments.heartbeat,
     )
 
 
@@ -114,12 +120,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser = argparse.ArgumentParser(
         prog=PROG,
-        description="Checks whether a server's tasks are those of MCP 2025-11-25.",
-        epilog=f"roles of tools:\n{roles}\n\nthe page that is cited: {PAGE}",
+        description="Checks whether a server's tasks are those of MCP 2025-11-25, and its events those of MCP Events.",
+        epilog=f"roles of tools:\n{roles}\n\nthe pages that are cited: {PAGE}\n{EVENTS_PAGE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("url", nargs="?", help="of the MCP endpoint, such as http://127.0.0.1:8931/mcp")
     parser.add_argument("--tool", action="append", default=[], metavar="ROLE=TOOL", help="or ROLE='TOOL {JSON}'")
+    parser.add_argument("--event", metavar="EVENT", help="to subscribe to, or 'EVENT {JSON}'; by default task.ended")
+    parser.add_argument("--callback", metavar="URL", help="where the server reaches this suite; for webhooks of Events")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where that is here, if it is not in --callback")
+    parser.add_argument("--heartbeat", type=float, default=0, metavar="SECONDS", help="wait for a heartbeat (0: no)")
     parser.add_argument("--only", action="append", default=[], metavar="NAMES", help="scenarios or checks")
     parser.add_argument("--list", nargs="?", const="text", choices=("text", "markdown"), help="what is checked")
     parser.add_argument("--strict", action="store_true", help="SHOULD, MAY and INTEROP fail the run too")

@@ -42,6 +42,7 @@ class ToolRole(StrEnum):
     ASKS = "asks"
     ASKS_TWO = "asks-two"
     COUNTS = "counts"
+    FIRES = "fires"
 
 
 class Feature(StrEnum):
@@ -51,6 +52,13 @@ class Feature(StrEnum):
     LIST = "list"
     CANCEL = "cancel"
     SECOND_IDENTITY = "other"
+    EVENTS = "events"
+    EVENT = "event"
+    POLL = "poll"
+    PUSH = "push"
+    WEBHOOK = "webhook"
+    CALLBACK = "callback"
+    HEARTBEAT = "heartbeat"
 
 
 class Phase(StrEnum):
@@ -75,6 +83,14 @@ class SkippedError(CheckError):
 
 class BlockedError(CheckError):
     """An earlier step failed, so the check was not reached."""
+
+
+UNEXPECTED = (AttributeError, LookupError, TypeError, ValueError)  # of a check that reads what a server sent
+
+
+def unexpected(error: Exception) -> str:
+    """Return the reason for a failure by an error that is no `CheckError`."""
+    return f"the server sent what nobody could expect here: {type(error).__name__}: {error}"
 
 
 VERDICTS: Mapping[type[CheckError], Verdict] = {
@@ -104,7 +120,7 @@ class Check:
     scenario: str
     name: str
     level: Level
-    section: str  # of the specification's page on tasks, unless it names another page
+    section: str  # of the page on tasks, unless it names another page, or Events, the draft of that extension
     needs: Sequence[Need]
     run: Callable[[Any], Awaitable[None]]  # Any: a ServerUnderTest; the recorded Traffic in the passive phase
     phase: Phase

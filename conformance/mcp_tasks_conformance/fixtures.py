@@ -1,4 +1,4 @@
-"""The tools of the server that the checks call: by default the fixtures of the official conformance suite."""
+"""The tools that the checks call, by default those of the official conformance suite, and the event they wait for."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ ROLE_DESCRIPTIONS: Final[Mapping[ToolRole, str]] = {
     ToolRole.ASKS: "asks one question by elicitation/create, then ends, whatever the answer",
     ToolRole.ASKS_TWO: "asks two questions, at once or one after the other, then ends",
     ToolRole.COUNTS: "tells its progress while it works, if the call has a progress token",
+    ToolRole.FIRES: "makes the event of `--event` happen; called as a task if it can be one",
 }
 """The behaviour that each role demands of its tool."""
 
@@ -33,6 +34,14 @@ class Fixture:
     def __str__(self) -> str:
         """Return the fixture in the syntax of `--tool`, without the role."""
         return f"{self.tool} {json.dumps(self.arguments)}" if self.arguments else self.tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFixture:
+    """An event type, and the arguments to subscribe to it with."""
+
+    name: str
+    arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
 
 
 class UsageError(Exception):
@@ -51,7 +60,13 @@ def official_fixtures(slow_seconds: float) -> Mapping[ToolRole, Fixture]:
         ToolRole.ASKS: Fixture(tool="confirm_delete", arguments={"filename": "conformance.txt"}),
         ToolRole.ASKS_TWO: Fixture(tool="multi_input"),
         ToolRole.COUNTS: Fixture(tool="test_tool_with_progress"),
+        ToolRole.FIRES: Fixture(tool="slow_compute", arguments={"seconds": 0, "label": "fires"}),
     }
+
+
+def default_event(fixtures: Mapping[ToolRole, Fixture]) -> EventFixture:
+    """Return the event that a task of the role `fires` has ended."""
+    return EventFixture(name="task.ended", arguments={"tool": fixtures[ToolRole.FIRES].tool, "status": "completed"})
 
 
 def parse_fixture(text: str) -> tuple[ToolRole, Fixture]:
@@ -64,14 +79,24 @@ def parse_fixture(text: str) -> tuple[ToolRole, Fixture]:
     tool, _, arguments = rest.strip().partition(" ")
     if not equals or not tool or role not in set(ToolRole):
         raise UsageError(f"--tool {text!r}: ROLE=TOOL or ROLE='TOOL {{...}}'; roles are {', '.join(ToolRole)}")
-    return ToolRole(role), Fixture(tool=tool, arguments=_parse_arguments(text, arguments.strip()))
+    return ToolRole(role), Fixture(tool=tool, arguments=_parse_arguments(f"--tool {text!r}", arguments))
 
 
-def _parse_arguments(text: str, arguments: str) -> Mapping[str, JSON]:
+def parse_event(text: str) -> EventFixture:
+    """Parse `NAME` or `NAME {"arguments": "as JSON"}`.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    name, _, arguments = text.strip().partition(" ")
+    return EventFixture(name=name, arguments=_parse_arguments(f"--event {text!r}", arguments))
+
+
+def _parse_arguments(option: str, arguments: str) -> Mapping[str, JSON]:
     try:
-        value = json.loads(arguments or "{}")
+        value = json.loads(arguments.strip() or "{}")
     except ValueError as error:
-        raise UsageError(f"--tool {text!r}: the arguments are no JSON: {error}") from None
+        raise UsageError(f"{option}: the arguments are no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UsageError(f"--tool {text!r}: the arguments must be a JSON object")
+        raise UsageError(f"{option}: the arguments must be a JSON object")
     return cast("Mapping[str, JSON]", value)

@@ -18,6 +18,9 @@ from mcp_tasks_conformance.server_under_test import RunSettings
 from mcp_tasks_conformance.session import VERSION
 
 PAGE: Final = "https://modelcontextprotocol.io/specification/2025-11-25/basic/utilities/tasks"
+EVENTS_PAGE: Final = (
+    "https://github.com/modelcontextprotocol/experimental-ext-triggers-events"  # docs/design-sketch-proposal.md
+)
 COLOURS: Final[Mapping[Verdict, str]] = {
     Verdict.PASSED: "green",
     Verdict.FAILED: "red",
@@ -53,6 +56,7 @@ def to_json(settings: RunSettings, results: Sequence[CheckResult], *, strict: bo
         "url": settings.url,
         "revision": VERSION,
         "page": PAGE,
+        "eventsPage": EVENTS_PAGE,
         "passed": not has_failed(results, strict=strict),
         "strict": strict,
         "checks": [

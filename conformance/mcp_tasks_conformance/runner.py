@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
 import anyio
@@ -11,6 +11,7 @@ import httpx2
 
 from mcp_tasks_conformance.cancellation import cancellation
 from mcp_tasks_conformance.check import (
+    UNEXPECTED,
     VERDICTS,
     Check,
     CheckError,
@@ -21,9 +22,17 @@ from mcp_tasks_conformance.check import (
     Scenario,
     ToolRole,
     Verdict,
+    unexpected,
 )
 from mcp_tasks_conformance.creation import creation
 from mcp_tasks_conformance.elicitation import elicitation
+from mcp_tasks_conformance.endpoint import Endpoint
+from mcp_tasks_conformance.event_deliveries import event_deliveries
+from mcp_tasks_conformance.event_polls import event_polls
+from mcp_tasks_conformance.event_streams import event_streams
+from mcp_tasks_conformance.event_subscriptions import event_subscriptions
+from mcp_tasks_conformance.event_types import event_types
+from mcp_tasks_conformance.fixtures import UsageError
 from mcp_tasks_conformance.isolation import isolation
 from mcp_tasks_conformance.message_shapes import message_shapes
 from mcp_tasks_conformance.negotiation import negotiation
@@ -33,6 +42,7 @@ from mcp_tasks_conformance.server_under_test import RunSettings, ServerUnderTest
 from mcp_tasks_conformance.task_ids import task_ids
 from mcp_tasks_conformance.task_list import task_list
 from mcp_tasks_conformance.traffic import TERMINAL, Traffic
+from mcp_tasks_conformance.trial_run import run_trials
 
 SCENARIOS: Final[Sequence[Scenario]] = (
     negotiation,
@@ -45,6 +55,11 @@ SCENARIOS: Final[Sequence[Scenario]] = (
     notifications,
     elicitation,
     isolation,
+    event_types,
+    event_polls,
+    event_streams,
+    event_subscriptions,
+    event_deliveries,
 )
 CHECKS: Final[Sequence[Check]] = tuple(check for scenario in SCENARIOS for check in scenario.checks)
 STEPS: Final = 4  # a check may take this many times the timeout of one step
@@ -67,19 +82,33 @@ async def run_checks(settings: RunSettings, checks: Sequence[Check]) -> Sequence
 
     Raises:
         CheckError: the server cannot be reached, or does not speak 2025-11-25.
+        UsageError: the endpoint for deliveries cannot listen.
     """
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
     timeout = httpx2.Timeout(settings.timeout, read=None)
     is_https = settings.url.startswith("https:")  # only HTTPS has a certificate to verify
-    async with httpx2.AsyncClient(timeout=timeout, limits=limits, verify=is_https) as http:
-        server = await inspect_server(settings, http)
-        found = await _run_concurrently(server, checks)
-        for check in (check for check in checks if check.phase is Phase.SEQUENTIAL):
-            found[check.id] = await _run_check(check, server, server)
-        await _cancel_running_tasks(server)
-        for check in (check for check in checks if check.phase is Phase.PASSIVE):
-            found[check.id] = await _run_check(check, server, server.traffic)
+    with _endpoint(settings) as endpoint:
+        async with httpx2.AsyncClient(timeout=timeout, limits=limits, verify=is_https) as http:
+            return await _run(await inspect_server(settings, http, endpoint), checks)
+
+
+async def _run(server: ServerUnderTest, checks: Sequence[Check]) -> Sequence[CheckResult]:
+    found = await _run_concurrently(server, checks)
+    for check in (check for check in checks if check.phase is Phase.SEQUENTIAL):
+        found[check.id] = await _run_check(check, server, server)
+    await _cancel_running_tasks(server)
+    for check in (check for check in checks if check.phase is Phase.PASSIVE):
+        found[check.id] = await _run_check(check, server, server.traffic)
     return [found[check.id] for check in checks]
+
+
+def _endpoint(settings: RunSettings) -> AbstractContextManager[Endpoint | None]:
+    if settings.callback is None:
+        return nullcontext()
+    try:
+        return Endpoint(settings.callback, settings.listen)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--callback {settings.callback}: the endpoint cannot listen there: {error}") from None
 
 
 def has_failed(results: Sequence[CheckResult], *, strict: bool) -> bool:
@@ -100,9 +129,8 @@ async def _run_check(check: Check, server: ServerUnderTest, subject: ServerUnder
         return CheckResult(check=check, verdict=VERDICTS[type(error)], detail=str(error))
     except TimeoutError:
         return CheckResult(check=check, verdict=Verdict.BLOCKED, detail=f"not done within {limit:g} s")
-    except (AttributeError, LookupError, TypeError, ValueError, ExceptionGroup) as error:
-        detail = f"the server sent what nobody could expect here: {type(error).__name__}: {error}"
-        return CheckResult(check=check, verdict=Verdict.FAILED, detail=detail)
+    except (*UNEXPECTED, ExceptionGroup) as error:
+        return CheckResult(check=check, verdict=Verdict.FAILED, detail=unexpected(error))
     return CheckResult(check=check, verdict=Verdict.PASSED)
 
 
@@ -115,6 +143,8 @@ async def _run_concurrently(server: ServerUnderTest, checks: Sequence[Check]) ->
             found[check.id] = await _run_check(check, server, server)
 
     async with anyio.create_task_group() as group:
+        if any(Feature.CALLBACK in check.needs and check.phase is Phase.SEQUENTIAL for check in checks):
+            group.start_soon(run_trials, server)
         if any(check.phase is Phase.PASSIVE for check in checks):
             group.start_soon(_generate_traffic, server, limiter)
         for check in checks:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 import httpx2
 
-from mcp_tasks_conformance.check import JSON, BlockedError, Feature, Need, ToolRole, ViolationError, skip_unless
-from mcp_tasks_conformance.fixtures import Fixture
-from mcp_tasks_conformance.session import ELICITATION, VERSION, ClientSession, PendingRequest, open_session
+from mcp_tasks_conformance.check import (
+    JSON,
+    BlockedError,
+    CheckError,
+    Feature,
+    Need,
+    ToolRole,
+    ViolationError,
+    skip_unless,
+)
+from mcp_tasks_conformance.endpoint import Endpoint
+from mcp_tasks_conformance.fixtures import EventFixture, Fixture, default_event
+from mcp_tasks_conformance.session import ELICITATION, MODERN, VERSION, ClientSession, PendingRequest, open_session
 from mcp_tasks_conformance.traffic import (
     TERMINAL,
     Message,
@@ -24,13 +34,19 @@ from mcp_tasks_conformance.traffic import (
     format_json,
     related_task_id,
 )
+from mcp_tasks_conformance.webhook_trial import WebhookTrial
 
 MAX_PAGES = 200  # of a list: a longer one is taken to be endless
+EVENTS: Final = "io.modelcontextprotocol/events"
+MODES: Final[Mapping[Feature, str]] = {Feature.POLL: "poll", Feature.PUSH: "push", Feature.WEBHOOK: "webhook"}
 SKIP_REASONS: Final[Mapping[Feature, str]] = {
     Feature.TASKS: "the server does not declare tasks.requests.tools.call",
     Feature.LIST: "the server does not declare tasks.list to this caller",
     Feature.CANCEL: "the server does not declare tasks.cancel",
     Feature.SECOND_IDENTITY: "needs a second identity: --header-other",
+    Feature.EVENTS: "the server does not declare events",
+    Feature.CALLBACK: "needs an endpoint that the server can call: --callback",
+    Feature.HEARTBEAT: "takes up to half a minute: --heartbeat 30",
 }
 
 
@@ -46,6 +62,15 @@ class RunSettings:
     poll_interval: float = 0.2  # between two `tasks/get` of one task
     slow_seconds: float = 2.0  # duration of the slow tool
     concurrency: int = 8  # checks at the same time
+    event: EventFixture | None = None  # None: `default_event`
+    callback: str | None = None  # the URL of the suite's endpoint, as the server reaches it
+    listen: str | None = None  # HOST:PORT of the endpoint here; None: as in `callback`
+    heartbeat: float = 0.0  # how long to wait for a heartbeat; 0: not at all
+
+    @property
+    def awaited(self) -> EventFixture:
+        """The event that the checks of Events subscribe to."""
+        return self.event or default_event(self.fixtures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +81,10 @@ class ServerUnderTest:
     http: httpx2.AsyncClient
     capabilities: Mapping[str, JSON]
     tools: Mapping[str, Mapping[str, JSON]]  # by name, from `tools/list`
+    modern: Mapping[str, JSON] | None = None  # the capabilities at 2026-07-28; None: the server does not speak it
+    event_types: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])  # by name
+    endpoint: Endpoint | None = None
+    trials: dict[str, WebhookTrial] = field(default_factory=dict[str, WebhookTrial])  # by revision
     traffic: Traffic = field(default_factory=Traffic)
 
     @asynccontextmanager
@@ -83,16 +112,55 @@ class ServerUnderTest:
 
     def skip_reason(self, need: Need) -> str | None:
         """Return the reason to skip a check with this prerequisite, or None if the server meets it."""
+        if need is ToolRole.FIRES:
+            return None if self.fires_tool in self.tools else f"no tool {self.fires_tool!r}: --tool {need}=..."
         if isinstance(need, ToolRole):
             return self.skip_reason(Feature.TASKS) or self._tool_skip_reason(need)
+        if need is Feature.EVENT:
+            return self.skip_reason(Feature.EVENTS) or self._event_skip_reason()
+        if need in MODES:
+            return self.skip_reason(Feature.EVENT) or self._mode_skip_reason(MODES[need])
+        if need in (Feature.CALLBACK, Feature.HEARTBEAT):
+            first = self.skip_reason(Feature.WEBHOOK if need is Feature.CALLBACK else Feature.PUSH)
+            has = self.endpoint if need is Feature.CALLBACK else self.settings.heartbeat
+            return first or (None if has else SKIP_REASONS[need])
         calls = as_object(as_object(self.task_capabilities.get("requests")).get("tools"))
         available = {
             Feature.TASKS: "call" in calls,
             Feature.LIST: "list" in self.task_capabilities,
             Feature.CANCEL: "cancel" in self.task_capabilities,
             Feature.SECOND_IDENTITY: self.settings.other_headers is not None,
+            Feature.EVENTS: bool(self.event_versions),
         }
         return None if available[need] else SKIP_REASONS[need]
+
+    @property
+    def event_versions(self) -> Sequence[str]:
+        """The revisions at which the server declares Events."""
+        return [
+            version
+            for version, capabilities in ((VERSION, self.capabilities), (MODERN, self.modern or {}))
+            if declared_events(capabilities)
+        ]
+
+    @property
+    def fires_tool(self) -> str:
+        """The tool that makes the awaited event happen."""
+        return self.settings.fixtures[ToolRole.FIRES].tool
+
+    async def fire(self) -> None:
+        """Make the awaited event happen: call its tool, as a task if it can be one.
+
+        Raises:
+            BlockedError: the call failed.
+        """
+        async with self.session() as session:
+            if self.skip_reason(Feature.TASKS) is None and self.task_support(ToolRole.FIRES) != "forbidden":
+                await self.run_to_end(session, ToolRole.FIRES)
+                return
+            reply = await require_reply(session, "tools/call", self.call_params(ToolRole.FIRES))
+            if "result" not in reply.body:
+                raise BlockedError(f"{self.fires_tool}: {reply}")
 
     def task_support(self, role: ToolRole) -> str:
         """Return `execution.taskSupport` of the tool; its default is forbidden."""
@@ -217,6 +285,22 @@ class ServerUnderTest:
             params = {"cursor": reply.result["nextCursor"]}
         raise ViolationError(f"tasks/list has more than {MAX_PAGES} pages")
 
+    def _event_skip_reason(self) -> str | None:
+        event = self.settings.awaited
+        if event.name not in self.event_types:
+            return f"no event {event.name!r} is listed: --event NAME"
+        required = as_list(as_object(self.event_types[event.name].get("inputSchema")).get("required"))
+        missing = [name for name in required if name not in event.arguments]
+        if missing:
+            named = ", ".join(map(str, missing))
+            return f"the event {event.name!r} wants {named}: --event, or credentials with which it needs less"
+        return None
+
+    def _mode_skip_reason(self, mode: str) -> str | None:
+        name = self.settings.awaited.name
+        modes = as_list(self.event_types[name].get("delivery"))
+        return None if mode in modes else f"the event {name!r} is not delivered by {mode}"
+
     def _tool_skip_reason(self, role: ToolRole) -> str | None:
         name = self.settings.fixtures[role].tool
         if name not in self.tools:
@@ -245,8 +329,16 @@ def find_questions(session: ClientSession, task_id: str) -> Sequence[Message]:
     return [one for one in elicitations if related_task_id(one.params) in (task_id, None)]
 
 
-async def inspect_server(settings: RunSettings, http: httpx2.AsyncClient) -> ServerUnderTest:
-    """Connect to the server, and read its capabilities and tools.
+def declared_events(capabilities: Mapping[str, JSON]) -> Sequence[JSON]:
+    """Return the settings of Events in these capabilities, from each place where a server may declare them."""
+    found = (capabilities.get("events"), as_object(capabilities.get("extensions")).get(EVENTS))
+    return [each for each in found if each is not None]
+
+
+async def inspect_server(
+    settings: RunSettings, http: httpx2.AsyncClient, endpoint: Endpoint | None = None
+) -> ServerUnderTest:
+    """Connect to the server, and read its capabilities, tools and types of events.
 
     Raises:
         CheckError: the server cannot be reached, or does not speak 2025-11-25.
@@ -255,17 +347,41 @@ async def inspect_server(settings: RunSettings, http: httpx2.AsyncClient) -> Ser
     async with open_session(http, settings.url, settings.headers, traffic, settings.timeout) as session:
         capabilities = as_object(session.initialize_result.get("capabilities"))
         skip_unless(session.version == VERSION, f"the server answers initialize at {VERSION} with {session.version}")
-        tools = await _list_tools(session)
-    return ServerUnderTest(settings=settings, http=http, capabilities=capabilities, tools=tools)
+        tools = await _list_by_name(session, "tools")
+        events: Mapping[str, Mapping[str, JSON]] = {}
+        if declared_events(capabilities):
+            events = await _list_by_name(session, "events")
+    modern: Mapping[str, JSON] | None = None
+    with suppress(CheckError):
+        async with open_session(
+            http, settings.url, settings.headers, traffic, settings.timeout, version=MODERN
+        ) as session:
+            modern = as_object(session.initialize_result.get("capabilities"))
+            if declared_events(modern) and not events:
+                events = await _list_by_name(session, "events")
+    return ServerUnderTest(
+        settings=settings,
+        http=http,
+        capabilities=capabilities,
+        tools=tools,
+        modern=modern,
+        event_types=events,
+        endpoint=endpoint,
+    )
 
 
-async def _list_tools(session: ClientSession) -> Mapping[str, Mapping[str, JSON]]:
-    tools: dict[str, Mapping[str, JSON]] = {}
+async def list_all(session: ClientSession, kind: str) -> Sequence[Mapping[str, JSON]]:
+    """Return all tools or events; the errors of a list are those of the checks that need it."""
+    found: list[Mapping[str, JSON]] = []
     params: Mapping[str, JSON] = {}
     for _ in range(MAX_PAGES):
-        result = (await require_reply(session, "tools/list", params)).result
-        tools |= {str(tool.get("name")): tool for tool in map(as_object, as_list(result.get("tools")))}
+        result = (await require_reply(session, f"{kind}/list", params)).result
+        found += map(as_object, as_list(result.get(kind)))
         if result.get("nextCursor") is None:
             break
         params = {"cursor": result["nextCursor"]}
-    return tools
+    return found
+
+
+async def _list_by_name(session: ClientSession, kind: str) -> Mapping[str, Mapping[str, JSON]]:
+    return {str(each.get("name")): each for each in await list_all(session, kind)}

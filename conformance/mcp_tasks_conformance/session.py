@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -20,6 +21,7 @@ from mcp_tasks_conformance.check import JSON, BlockedError, CheckError, Violatio
 from mcp_tasks_conformance.traffic import Exchange, Message, Reply, Traffic, as_object
 
 VERSION: Final = "2025-11-25"
+MODERN: Final = "2026-07-28"  # the revision without sessions; the suite speaks it for Events
 ELICITATION: Final[Mapping[str, JSON]] = {"elicitation": {"form": {}}}
 CLIENT: Final = {"name": "mcp-workflows-conformance-2025", "version": "1"}
 RECONNECT_DELAY = 0.5  # seconds until a stream that the server closed is opened again
@@ -31,6 +33,7 @@ NO_STREAM_STATUSES = frozenset({404, 405, 501})  # HTTP statuses of a server wit
 class PendingRequest:
     """A request in progress."""
 
+    id: int
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     done: anyio.Event = field(default_factory=anyio.Event)
     outcome: Reply | ViolationError | BlockedError | None = None
@@ -70,18 +73,27 @@ class ClientSession:
     answer: Answer = accept
     id: str | None = None
     version: str = VERSION
-    initialize_result: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    capabilities: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # of the client
+    initialize_result: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # at 2026-07-28 of server/discover
     inbox: list[Message] = field(default_factory=list[Message])
     is_listening: bool = False
     last_id: int = 0  # of the last request
     _ids: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
 
     async def initialize(self, version: str, capabilities: Mapping[str, JSON]) -> None:
-        """Negotiate the protocol version and capabilities.
+        """Negotiate the protocol version and capabilities; at 2026-07-28 ask for those of the server.
 
         Raises:
             BlockedError: the server returned no result.
         """
+        self.capabilities = capabilities
+        if version == MODERN:
+            self.version = version
+            reply = await self.request("server/discover")
+            if not reply.result:
+                raise BlockedError(f"server/discover at {version}: {reply}")
+            self.initialize_result = reply.result
+            return
         params = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": CLIENT}
         reply = await self.request("initialize", params)
         if not reply.result:
@@ -97,22 +109,26 @@ class ClientSession:
             ViolationError: no reply in time.
             BlockedError: the connection broke.
         """
+        return await self._numbered(self._ids(), method, params, self.timeout)
+
+    async def _numbered(self, number: int, method: str, params: Mapping[str, JSON] | None, limit: float) -> Reply:
         try:
-            with anyio.fail_after(self.timeout):
-                return await self._request(method, params)
+            with anyio.fail_after(limit):
+                return await self._request(number, method, params)
         except TimeoutError:
-            raise ViolationError(f"no reply to {method} within {self.timeout:g} s") from None
+            raise ViolationError(f"no reply to {method} within {limit:g} s") from None
         except httpx2.HTTPError as error:
             raise BlockedError(f"{method}: the connection broke: {error or type(error).__name__}") from error
 
-    def start_request(self, method: str, params: Mapping[str, JSON]) -> PendingRequest:
-        """Send a request in the background."""
-        pending = PendingRequest()
+    def start_request(self, method: str, params: Mapping[str, JSON], *, endless: bool = False) -> PendingRequest:
+        """Send a request in the background; an `endless` one may stay without a reply."""
+        pending = PendingRequest(id=self._ids())
 
         async def run() -> None:
             with pending.scope:
                 try:
-                    pending.outcome = await self.request(method, params)
+                    limit = math.inf if endless else self.timeout
+                    pending.outcome = await self._numbered(pending.id, method, params, limit)
                 except (ViolationError, BlockedError) as error:
                     pending.outcome = error
             pending.done.set()
@@ -142,11 +158,14 @@ class ClientSession:
             with anyio.move_on_after(5, shield=True):
                 await _ignore_errors(self.http.delete(self.url, headers=self._headers()))
 
-    async def _request(self, method: str, params: Mapping[str, JSON] | None) -> Reply:
-        number, sent_at = self._ids(), time.monotonic()
+    async def _request(self, number: int, method: str, params: Mapping[str, JSON] | None) -> Reply:
+        sent_at = time.monotonic()
         self.last_id = number
-        body = {"jsonrpc": "2.0", "id": number, "method": method, **({} if params is None else {"params": params})}
-        async with self.http.stream("POST", self.url, json=body, headers=self._headers()) as response:
+        sent, headers = params, self._headers()
+        if self.version == MODERN:
+            sent, headers = {**(params or {}), "_meta": self._envelope()}, self._headers(**{"mcp-method": method})
+        body = {"jsonrpc": "2.0", "id": number, "method": method, **({} if sent is None else {"params": sent})}
+        async with self.http.stream("POST", self.url, json=body, headers=headers) as response:
             self.id = response.headers.get("mcp-session-id", self.id)
             is_event_stream = _is_event_stream(response)
             if is_event_stream:
@@ -209,9 +228,14 @@ class ClientSession:
     async def _post(self, body: Mapping[str, JSON]) -> None:
         await _ignore_errors(self.http.post(self.url, json=body, headers=self._headers(), timeout=self.timeout))
 
+    def _envelope(self) -> Mapping[str, JSON]:
+        """Return the `_meta` of each request at 2026-07-28."""
+        named = {"protocolVersion": self.version, "clientInfo": CLIENT, "clientCapabilities": self.capabilities}
+        return {f"io.modelcontextprotocol/{name}": value for name, value in named.items()}
+
     def _headers(self, **more: str) -> Mapping[str, str]:
         headers = {"accept": "application/json, text/event-stream", **self.headers, **more}
-        if self.initialize_result:
+        if self.initialize_result or self.version == MODERN:
             headers["mcp-protocol-version"] = self.version
         return headers if self.id is None else {**headers, "mcp-session-id": self.id}
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.tests.receiver import RELATED, Body, Mutate, part
+from conformance.tests.event_server import Body, Mutate, part
+from conformance.tests.receiver import RELATED
 
 IMMEDIATE = "io.modelcontextprotocol/model-immediate-response"
 UNKNOWN = "786512e2-9e0d-44bd-8f29-789f320fe840"
@@ -242,7 +243,204 @@ def standing_still() -> Mutate:
     return mutate
 
 
-FAULTS: Sequence[Fault] = (
+def declared(change: Callable[[Body], object]) -> Change:
+    """Return a change of the declared capabilities."""
+    return lambda _, body: change(body["result"]["capabilities"])
+
+
+def set_everywhere(capabilities: Body) -> None:
+    """Declare Events in another form, in both places."""
+    capabilities["events"] = {"listChanged": "yes"}
+    capabilities["extensions"] = {"io.modelcontextprotocol/events": {"listChanged": "yes"}}
+
+
+def undeclared(capabilities: Body) -> None:
+    """Declare no Events."""
+    capabilities.clear()
+
+
+def of_progress(**changes: Any) -> Change:
+    """Return a change of the type task.progress."""
+
+    def change(_: Body, body: Body) -> None:
+        if "result" in body:
+            body["result"]["events"][1].update(changes)
+
+    return change
+
+
+def result_of(change: Callable[[Body], object], wanted: Callable[[Body], bool] = bool) -> Change:
+    """Return a change of results for requests with such params."""
+    return lambda params, body: change(body["result"]) if "result" in body and wanted(params) else None
+
+
+def in_events(change: Callable[[Body], object]) -> Change:
+    """Return a change of each polled event."""
+    return result_of(lambda result: [change(event) for event in result["events"]])
+
+
+def in_frame(change: Callable[[Body], object]) -> Change:
+    """Return a change of the params of a notification."""
+    return lambda _, body: change(body["params"])
+
+
+def error_of(said: str, change: Callable[[Body], object], wanted: Callable[[Body], bool] = bool) -> Change:
+    """Return a change of errors that contain this text, for requests with such params."""
+    return lambda params, body: (
+        change(body["error"]) if said in body.get("error", {}).get("message", "") and wanted(params) else None
+    )
+
+
+def coded(code: int) -> Callable[[Body], object]:
+    """Return a change of the code of an error."""
+    return lambda error: error.update(code=code)
+
+
+def told_frames() -> Change:
+    """Return a change that names another stream."""
+    return in_frame(lambda params: params["_meta"].update({"io.modelcontextprotocol/subscriptionId": "another"}))
+
+
+EVENT_FAULTS: Sequence[Fault] = (
+    mutated("events.declared-in-each-revision", "server/discover", declared(undeclared)),
+    mutated("events.settings-are-an-object", "initialize", declared(set_everywhere)),
+    mutated("events.declared-where-clients-look", "server/discover", declared(lambda given: given.pop("events"))),
+    mutated(
+        "events.names-are-unique", "events/list", result_of(lambda result: result["events"].append(result["events"][1]))
+    ),
+    mutated("events.modes-are-known", "events/list", of_progress(delivery=["poll", "push", "smoke"])),
+    mutated("events.schemas-are-schemas", "events/list", of_progress(payloadSchema="object")),
+    flagged("events.bad-cursor", "any-list-cursor"),
+    flagged("polling.starts-now", "replays-all"),
+    mutated("polling.result-shape", "events/poll", result_of(lambda result: result.update(nextPollMs=0))),
+    flagged("polling.event-arrives", "polls-nothing"),
+    mutated("polling.occurrence-shape", "events/poll", in_events(lambda event: event.update(timestamp="just now"))),
+    mutated("polling.data-fits", "events/poll", in_events(lambda event: event["data"].update(status=7))),
+    flagged("polling.cursor-advances", "cursor-stays", also=["polling.max-events"]),
+    flagged("polling.ids-are-stable", "fresh-ids-polled", also=["polling.max-age", "streaming.same-id-as-polled"]),
+    flagged("polling.max-events", "ignores-max-events"),
+    flagged("polling.max-age", "ignores-max-age", also=["polling.max-age-is-told"]),
+    mutated(
+        "polling.max-age-is-told",
+        "events/poll",
+        result_of(lambda result: result.update(truncated=False), lambda params: "maxAgeMs" in params),
+    ),
+    flagged("polling.unknown-cursor", "refuses-cursors"),
+    mutated("polling.unknown-event", "events/poll", error_of("no such event", coded(-32602))),
+    mutated("polling.unknown-event-kind", "events/poll", error_of("no such event", lambda error: error.pop("data"))),
+    mutated("polling.wrong-arguments-refused", "events/poll", error_of("arguments", coded(-32603))),
+    flagged("polling.only-where-offered", "any-mode"),
+    mutated(
+        "streaming.active-first",
+        "notifications/events/active",
+        in_frame(lambda params: params["truncated"] or params.pop("truncated")),
+    ),
+    mutated("streaming.frames-name-the-request", "notifications/events/active", told_frames()),
+    flagged(
+        "streaming.event-arrives",
+        "streams-nothing",
+        also=["streaming.side-by-side", "streaming.cursor-is-behind-its-event"],
+    ),
+    mutated(
+        "streaming.occurrence-shape", "notifications/events/event", in_frame(lambda params: params.update(timestamp=5))
+    ),
+    mutated(
+        "streaming.same-id-as-polled",
+        "notifications/events/event",
+        in_frame(lambda params: params.update(eventId=f"stream-{params['eventId']}")),
+    ),
+    flagged("streaming.resumes", "streams-from-now"),
+    flagged("streaming.cursor-is-behind-its-event", "stream-cursor-before"),
+    flagged("streaming.unknown-cursor", "refuses-stream-cursors"),
+    mutated("streaming.unknown-event", "events/stream", error_of("no such event", coded(-32602))),
+    mutated("streaming.wrong-arguments-refused", "events/stream", error_of("arguments", coded(-32603))),
+    flagged("streaming.side-by-side", "one-stream", also=["streaming.resumes", "streaming.cursor-is-behind-its-event"]),
+    flagged("streaming.closing-releases", "leaks-streams"),
+    flagged("streaming.heartbeat", "no-heartbeat"),
+    flagged("subscribing.only-https", "http-anywhere"),
+    mutated(
+        "subscribing.url-is-a-url",
+        "events/subscribe",
+        error_of("delivery.url", coded(-32603), lambda params: part(params, "delivery").get("url") == 7),
+    ),
+    mutated("subscribing.bad-secret", "events/subscribe", error_of("delivery.secret", coded(-32603))),
+    mutated(
+        "subscribing.delivery-is-required",
+        "events/subscribe",
+        error_of("", coded(-32603), lambda params: params.get("delivery") is None),
+    ),
+    mutated(
+        "subscribing.only-webhooks", "events/subscribe", error_of("only webhooks", lambda error: error.pop("data"))
+    ),
+    mutated("subscribing.unknown-event", "events/subscribe", error_of("no such event", coded(-32602))),
+    flagged("subscribing.arguments-before-the-endpoint", "asks-first"),
+    flagged("subscribing.anonymous", "anybody-subscribes"),
+    flagged("subscribing.challenge-must-be-echoed", "any-echo"),
+    flagged("subscribing.endpoints-words-are-kept", "repeats-words"),
+    mutated(
+        "subscribing.unreachable-endpoint",
+        "events/subscribe",
+        error_of("no endpoint", lambda error: error["data"].update(reason="timeout")),
+    ),
+    mutated("subscribing.accepted", "events/subscribe", result_of(lambda result: result.pop("truncated"))),
+    flagged("subscribing.ttl-is-no-longer", "long-ttl"),
+    mutated(
+        "subscribing.expires-unless-asked",
+        "events/subscribe",
+        result_of(lambda result: result.update(refreshBefore=None)),
+        also=["subscribing.ttl-is-no-longer"],
+    ),
+    flagged(
+        "subscribing.refresh-keeps-the-id",
+        "id-per-call",
+        also=["subscribing.order-of-arguments", "subscribing.secret-rotates", "delivering.subscription-id"],
+    ),
+    flagged(
+        "subscribing.order-of-arguments",
+        "ordered-keys",
+        also=[
+            "delivering.signature",
+            "delivering.subscription-id",
+            "delivering.taken-once",
+            "delivering.nothing-after-the-end",
+        ],
+    ),
+    flagged("subscribing.other-arguments", "one-id"),
+    flagged("subscribing.secret-rotates", "refuses-rotation"),
+    flagged("subscribing.not-by-others", "anybody-unsubscribes"),
+    mutated(
+        "subscribing.unsubscribed",
+        "events/unsubscribe",
+        lambda _, body: (
+            body.update(error={"code": -32603, "message": "no"}) if body.pop("result", None) is not None else None
+        ),
+    ),
+    flagged("subscribing.unsubscribed-twice", "unsubscribes-twice"),
+    flagged(
+        "delivering.verified-first",
+        "no-verification",
+        also=["subscribing.challenge-must-be-echoed", "subscribing.unreachable-endpoint"],
+    ),
+    flagged("delivering.challenge-shape", "same-challenge"),
+    flagged("delivering.verification-is-signed", "unsigned-verification"),
+    flagged("delivering.verified-once", "verifies-always"),
+    flagged("delivering.headers", "plain-text"),
+    flagged("delivering.signature", "signs-another-body", also=["delivering.signed-twice-while-rotating"]),
+    flagged("delivering.signed-twice-while-rotating", "forgets-the-old-secret"),
+    flagged("delivering.timestamp", "milliseconds"),
+    flagged("delivering.subscription-id", "foreign-id"),
+    flagged("delivering.webhook-id", "message-ids"),
+    flagged("delivering.occurrence-shape", "unix-time"),
+    flagged("delivering.retried", "never-retries"),
+    flagged("delivering.retried-afresh", "stale-retries"),
+    flagged("delivering.taken-once", "sends-twice"),
+    flagged("delivering.redirects-are-not-followed", "follows-redirects"),
+    flagged("delivering.too-large-is-final", "retries-413"),
+    flagged("delivering.nothing-after-the-end", "keeps-delivering"),
+)
+"""At least one fault for every check of Events."""
+
+TASK_FAULTS: Sequence[Fault] = (
     mutated("negotiation.declared", "initialize", capability(lambda given: given.pop("tasks"))),
     mutated("negotiation.capability-objects", "initialize", capability(lambda given: given["tasks"].update(list=True))),
     mutated(
@@ -432,4 +630,7 @@ FAULTS: Sequence[Fault] = (
     flagged("isolation.listed", "lists-all"),
     flagged("isolation.looks-like-unknown", "tells-foreign"),
 )
+"""At least one fault for every check of tasks."""
+
+FAULTS = (*TASK_FAULTS, *EVENT_FAULTS)
 """At least one fault for every check."""

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import anyio
 import uvicorn
@@ -22,6 +23,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
+from conformance.tests.event_server import Body, EventServer, Mutate, Refused, declared_events, now, part
+
+MODERN = "2026-07-28"
 RELATED = "io.modelcontextprotocol/related-task"
 ENDED = frozenset({"completed", "failed", "cancelled"})
 PAGE = 4
@@ -42,37 +46,15 @@ SUPPORT = {
     "test_tool_with_progress": "optional",
 }
 
-Body = dict[str, Any]
-Mutate = Callable[[str, Body, Body], Body]  # method, params, body without id -> the same, or wrong
-
 
 def untouched(_: str, __: Body, body: Body) -> Body:
     """Return the body unchanged."""
     return body
 
 
-def part(body: Body, name: str) -> Body:
-    """Return the object with this name; an empty one if it is missing."""
-    found = body.get(name)
-    return cast("Body", found) if isinstance(found, dict) else {}
-
-
-class Refused(Exception):  # noqa: N818  # a reply of the protocol
-    """A request ends with this JSON-RPC error."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.body = {"code": code, "message": message}
-
-
 def text(said: str, *, wrong: bool = False) -> Body:
     """Return a tool result with this text."""
     return {"content": [{"type": "text", "text": said}], "isError": wrong}
-
-
-def now() -> str:
-    """Return the current time as an ISO 8601 timestamp."""
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 @dataclass(slots=True, eq=False)
@@ -131,11 +113,12 @@ class Receiver:
         self.works: dict[str, Work] = {}
         self.running: set[asyncio.Task[None]] = set()
         self.closed = False
+        self.events = EventServer(faults, lambda method, params, body: self.mutate(method, params, body))
         self.route = Route("/mcp", self.serve, methods=["GET", "POST", "DELETE"])
 
     def close(self) -> None:
         """Stop the running tasks, and close the streams."""
-        for task in self.running:
+        for task in (*self.running, *self.events.running):
             task.cancel()
         for client in self.clients.values():
             client.pushed.put_nowait(None)
@@ -144,6 +127,8 @@ class Receiver:
     async def serve(self, request: Request) -> Response:
         """Handle a request to the MCP endpoint."""
         client = self.clients.get(request.headers.get("mcp-session-id", ""))
+        if request.headers.get("mcp-protocol-version") == MODERN:
+            client = Client(version=MODERN, elicits=False, owner=request.headers.get("authorization", ""))
         if request.method == "DELETE":
             return Response(status_code=204)
         if request.method == "GET":
@@ -170,7 +155,7 @@ class Receiver:
         self.clients[key] = client
         tasks = {"tasks": CAPABILITIES} if version == "2025-11-25" else {}
         result = {"protocolVersion": version, "serverInfo": {"name": "small", "version": "1"}}
-        reply = {"result": {**result, "capabilities": {"tools": {}, **tasks}}}
+        reply = {"result": {**result, "capabilities": {"tools": {}, **tasks, **declared_events()}}}
         return JSONResponse(
             self.finished("initialize", body["params"], reply, body["id"]), headers={"mcp-session-id": key}
         )
@@ -199,6 +184,8 @@ class Receiver:
             if "closes-streams" in self.faults:  # and takes them up again
                 return _stream(_once({}), event_id=json.dumps([body]))
             return _stream(self.result(client, body))
+        if method == "events/stream":
+            return await self.stream_events(client, body)
         try:
             reply: Body = {"result": await self.table(method)(client, params)}
         except Refused as refused:
@@ -207,6 +194,19 @@ class Receiver:
         if method == "tasks/get" and "get-streams" in self.faults:
             return _stream(_once(finished))
         return JSONResponse(finished)
+
+    async def stream_events(self, client: Client, body: Body) -> Response:
+        """Handle events/stream."""
+        params = part(body, "params")
+        try:
+            frames = self.events.stream(client.owner, id(client), params, body["id"])
+        except Refused as refused:
+            return JSONResponse(self.finished("events/stream", params, {"error": refused.body}, body["id"]))
+        return _stream(frames)
+
+    async def discover(self, _: Client, __: Body) -> Body:
+        """Handle server/discover."""
+        return {"resultType": "complete", "supportedVersions": [MODERN], "capabilities": declared_events()}
 
     def table(self, method: str) -> Callable[[Client, Body], Awaitable[Body]]:
         """Return the handler of a method."""
@@ -217,6 +217,16 @@ class Receiver:
             "tasks/get": self.get,
             "tasks/list": self.list,
             "tasks/cancel": self.cancel,
+            "server/discover": self.discover,
+            **{
+                f"events/{name}": partial(_of_owner, handle)
+                for name, handle in {
+                    "list": self.events.list,
+                    "poll": self.events.poll,
+                    "subscribe": self.events.subscribe,
+                    "unsubscribe": self.events.unsubscribe,
+                }.items()
+            },
         }
         if method not in methods:
             raise Refused(-32601, "no such method")
@@ -334,6 +344,8 @@ class Receiver:
         work.status, work.end, work.message, work.updated = status, end, message, now()
         work.changes += 1
         self.push(work, "notifications/tasks/status", work.show())
+        if status in ENDED:
+            self.events.happened(work.client.owner, {"taskId": work.id, "tool": work.tool, "status": status})
 
     async def change(self, work: Work) -> None:
         """Wait until the task changes."""
@@ -489,6 +501,10 @@ def _unpacked(end: Body) -> Body:
     if "error" in end:
         raise Refused(end["error"]["code"], end["error"]["message"])
     return end["result"]
+
+
+async def _of_owner(handle: Callable[[str, Body], Awaitable[Body]], client: Client, params: Body) -> Body:
+    return await handle(client.owner, params)
 
 
 async def _once(message: Body) -> AsyncIterator[Body]:

@@ -53,6 +53,8 @@ def test_a_server_that_is_not_there_is_a_message(capsys: pytest.CaptureFixture[s
         (["http://h/mcp", "--tool", "slowly=x"], "roles are plain, quick, slow"),
         (["http://h/mcp", "--tool", "slow=x {"], "no JSON"),
         (["http://h/mcp", "--tool", "slow=x 7"], "must be a JSON object"),
+        (["http://h/mcp", "--event", "task.ended {"], "--event 'task.ended {': the arguments are no JSON"),
+        (["http://h/mcp", "--callback", "127.0.0.1:0"], "is no http:// or https:// URL"),
         (["http://h/mcp", "--timeout", "0"], "greater than 0"),
         (["http://h/mcp", "--header", "s3cret"], "take 'Name: value'"),
     ],

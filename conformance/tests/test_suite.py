@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import anyio
 import pytest
 from mcp_tasks_conformance.check import Check, CheckError, CheckResult, Level, ToolRole, Verdict
-from mcp_tasks_conformance.fixtures import Fixture, official_fixtures
+from mcp_tasks_conformance.fixtures import EventFixture, Fixture, UsageError, official_fixtures
 from mcp_tasks_conformance.runner import CHECKS, has_failed, run_checks, select_checks
 from mcp_tasks_conformance.server_under_test import RunSettings
 
-from conformance.tests.faults import FAULTS, Fault
+from conformance.tests.event_server import Body
+from conformance.tests.faults import EVENT_FAULTS, FAULTS, Fault
 from conformance.tests.receiver import Receiver, serve
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +30,13 @@ def settings(url: str, *, anonymous: bool = False, **more: Any) -> RunSettings:
     """Return settings for a quick run."""
     given: dict[str, Any] = {**({} if anonymous else CREDENTIALS), **more}
     quick = RunSettings(
-        url=url, fixtures=official_fixtures(SECONDS), timeout=3, poll_interval=0.03, slow_seconds=SECONDS
+        url=url,
+        fixtures=official_fixtures(SECONDS),
+        timeout=3,
+        poll_interval=0.03,
+        slow_seconds=SECONDS,
+        callback="http://127.0.0.1:0",
+        heartbeat=2,
     )
     return replace(quick, **given)
 
@@ -51,7 +59,8 @@ async def run_on(fault: Fault, checks: Sequence[Check], **more: Any) -> Sequence
 async def test_a_good_server_fails_nothing() -> None:
     results = await run_on(Fault(check=""), CHECKS, **PATIENT)
     assert details(results, Verdict.FAILED) | details(results, Verdict.BLOCKED) == {}
-    assert details(results, Verdict.SKIPPED).keys() == {
+    skipped = details(results, Verdict.SKIPPED).keys() - {"delivering.retried-afresh"}  # it may come again too soon
+    assert skipped == {
         "negotiation.cancel-undeclared",
         "negotiation.list-undeclared",
         "negotiation.list-needs-an-identity",
@@ -88,10 +97,12 @@ async def test_every_check_fails_on_the_server_that_is_wrong_that_way() -> None:
 async def test_a_server_that_is_wrong_in_one_way_fails_that_check_and_no_other() -> None:
     found: dict[str, Mapping[str, str]] = {}
     limiter = anyio.CapacityLimiter(CONCURRENCY // 4)
+    of_events = {fault.check for fault in EVENT_FAULTS}
 
     async def judge(fault: Fault, url: str) -> None:
+        others = [check for check in CHECKS if (check.id in of_events) == (fault.check in of_events)]
         async with limiter:
-            results = await run_checks(settings(url, anonymous=fault.anonymous, **{**PATIENT, "timeout": 6}), CHECKS)
+            results = await run_checks(settings(url, anonymous=fault.anonymous, **{**PATIENT, "timeout": 6}), others)
         expected = {*fault.also, fault.check, *(["negotiation.list-needs-an-identity"] if fault.anonymous else [])}
         failed = details(results, Verdict.FAILED)
         found[fault.check] = {name: detail for name, detail in failed.items() if name not in expected}
@@ -128,6 +139,42 @@ async def test_a_check_whose_prerequisite_is_missing_is_skipped_with_the_reason_
     assert results[0].detail == "no tool 'no_such_tool': --tool asks=..."
     assert "--header-other" in results[1].detail
     assert has_failed(results, strict=False)  # nothing was checked
+
+
+async def test_a_server_without_events_has_the_checks_of_events_skipped_with_the_reason() -> None:
+    def mutate(method: str, _: Body, body: Body) -> Body:
+        if method in ("initialize", "server/discover"):
+            for name in ("events", "extensions"):
+                body["result"]["capabilities"].pop(name)
+        return body
+
+    checks = select_checks([fault.check for fault in EVENT_FAULTS])
+    async with serve(Receiver(mutate=mutate)) as (url,):
+        results = await run_checks(settings(url), checks)
+    assert set(details(results, Verdict.SKIPPED).values()) == {"the server does not declare events"}
+    assert len(details(results, Verdict.SKIPPED)) == len(checks) >= 25
+
+
+async def test_webhooks_are_skipped_without_an_endpoint_and_an_event_that_is_not_listed_is_named() -> None:
+    checks = select_checks(["delivering.signature", "polling.event-arrives"])
+    other = EventFixture(name="disk.full")
+    async with serve(Receiver()) as (url,):
+        without = details(await run_checks(settings(url, callback=None), checks), Verdict.SKIPPED)
+        unknown = details(await run_checks(settings(url, event=other), checks), Verdict.SKIPPED)
+    assert without == {"delivering.signature": "needs an endpoint that the server can call: --callback"}
+    assert set(unknown.values()) == {"no event 'disk.full' is listed: --event NAME"}
+
+
+async def test_the_endpoint_may_listen_elsewhere_than_the_server_calls_it() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    there: dict[str, Any] = {"callback": f"http://127.0.0.1:{port}/a/tunnel", "listen": f"127.0.0.1:{port}"}
+    async with serve(Receiver()) as (url,):
+        results = await run_checks(settings(url, **there), select_checks(["delivering.signature"]))
+        with pytest.raises(UsageError, match="cannot listen"):
+            await run_checks(settings(url, callback="http://192.0.2.1:1"), select_checks(["delivering.signature"]))
+    assert [one.verdict for one in results] == [Verdict.PASSED]
 
 
 async def test_tasks_that_a_run_leaves_running_are_cancelled() -> None:

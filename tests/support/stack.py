@@ -31,6 +31,7 @@ class Plan:
     sample: str
     port: int
     state: Path
+    single_user: bool = False  # everybody on this machine is one identified caller
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -96,6 +97,7 @@ class Stack:
             "MCP_WORKFLOWS_STORE": f"sqlite:///{self._plan.state / 'tasks.db'}",
             "MCP_WORKFLOWS_URL": f"http://127.0.0.1:{self._plan.port}/engines/{self._plan.engine}",
             "MCP_WORKFLOWS_AUDIENCE": f"http://127.0.0.1:{self._plan.port}",
+            "MCP_WORKFLOWS_SINGLE_USER": str(self._plan.single_user).lower(),
             "SHOP_FILE": str(self._plan.state / "shop.json"),
             "PYTHONPATH": os.pathsep.join(map(str, (self._plan.folder, SAMPLES / self._plan.sample))),
             "PYTHONUNBUFFERED": "1",

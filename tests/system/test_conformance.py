@@ -23,10 +23,11 @@ def _conformance(*options: str) -> subprocess.CompletedProcess[str]:
 @needs_suite
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["temporal", "stepfunctions", "google"])
-def test_all_44_checks_of_the_tasks_scenarios_pass(engine: str) -> None:
+def test_all_checks_of_the_tasks_scenarios_and_of_events_pass(engine: str) -> None:
     done = _conformance("--engine", engine)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "44 of 44 checks passed" in done.stdout
+    assert "Events: 71 of 73 checks passed, 2 were skipped" in done.stdout  # there is one caller, who is known
 
 
 @needs_suite

@@ -1,10 +1,11 @@
-"""Our own server under the conformance suite for tasks of 2025-11-25."""
+"""Our own server under the conformance suite for tasks of 2025-11-25 and for Events."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ from anyio import to_thread
 from mcp_tasks_conformance.__main__ import main
 from mcp_tasks_conformance.check import ToolRole, Verdict
 from mcp_tasks_conformance.fixtures import Fixture
-from mcp_tasks_conformance.runner import CHECKS, run_checks
+from mcp_tasks_conformance.runner import CHECKS, run_checks, select_checks
 from mcp_tasks_conformance.server_under_test import RunSettings
 
 from mcp_workflows import Tool
+from mcp_workflows.events.endpoints import EventSettings
 from mcp_workflows.tools.tool import TaskSupport
 from tests.support.child_processes import free_port
 from tests.support.served import site
@@ -35,6 +37,7 @@ TOOLS = {
 }
 """The workflow of each tool, and its task support."""
 
+HEARTBEAT = 30.0  # seconds in which a quiet stream must show that it lives
 SLOW_SECONDS = 4.0  # within which a machine under load makes and cancels a task
 
 ROLES = {
@@ -47,15 +50,22 @@ ROLES = {
     ToolRole.ASKS: Fixture(tool="ask"),
     ToolRole.ASKS_TWO: Fixture(tool="ask_two"),
     ToolRole.COUNTS: Fixture(tool="sleep", arguments={"seconds": SLOW_SECONDS}),
+    ToolRole.FIRES: Fixture(tool="sleep", arguments={"seconds": 0}),
 }
+LOCALLY = EventSettings(allow_private=True)
 
 
-async def test_our_own_server_conforms(tmp_path: Path) -> None:
-    tools = [
+def tools() -> Sequence[Tool]:
+    """Return the tools that play the roles."""
+    return [
         Tool(name=name, engine="memory", workflow=workflow, tasks=TaskSupport(tasks))
         for name, (workflow, tasks) in TOOLS.items()
     ]
-    async with site(store=f"sqlite:///{tmp_path}/tasks.db", tools=tools, authenticated=True) as ours:
+
+
+async def test_our_own_server_conforms(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with site(store=store, tools=tools(), authenticated=True, events=LOCALLY) as ours:
         settings = RunSettings(
             url=ours.url,
             fixtures=ROLES,
@@ -64,12 +74,22 @@ async def test_our_own_server_conforms(tmp_path: Path) -> None:
             timeout=TIMEOUT,
             poll_interval=0.05,
             slow_seconds=SLOW_SECONDS,
+            callback="http://127.0.0.1:0",
+            heartbeat=HEARTBEAT,
         )
         results = await run_checks(settings, CHECKS)
     missed = {one.check.id: one.detail for one in results if one.is_missed}
     assert missed.keys() <= {"shape.get-is-no-stream"}, missed  # the MCP SDK answers every request by a stream
     skipped = {one.check.id: one.detail for one in results if one.verdict is Verdict.SKIPPED}
-    assert len(missed) + len(skipped) <= 8, skipped
+    assert len(missed) + len(skipped) <= 9, skipped
+
+
+async def test_a_caller_who_is_not_known_may_not_subscribe_a_webhook(tmp_path: Path) -> None:
+    async with site(store=f"sqlite:///{tmp_path}/tasks.db", tools=tools()) as ours:
+        checks = select_checks(["subscribing.anonymous", "polling.event-arrives"])
+        results = await run_checks(RunSettings(url=ours.url, fixtures=ROLES), checks)
+    assert [one.verdict for one in results] == [Verdict.SKIPPED, Verdict.PASSED]
+    assert "wants taskId" in results[0].detail  # all callers without credentials are one
 
 
 @pytest.mark.slow

@@ -195,6 +195,8 @@ UNSEEN: Final[Mapping[str, str]] = {
     "creation.ids-cannot-be-guessed": "server::test_task_ids_are_unguessable_and_fit_headers_and_command_lines",
     "creation.expired-tasks-go": "server::test_unknown_expired_and_malformed_ids_are_invalid_params",
     "negotiation.list-needs-an-identity": "server25::test_who_is_not_known_has_no_list",
+    "subscribing.anonymous": "tests/system/test_conformance_2025.py::"
+    "test_a_caller_who_is_not_known_may_not_subscribe_a_webhook",
 }
 """The suite has nothing to say about them where callers are identified and a ttl has a minimum: shown otherwise."""
 SUITE: Final = "tests/system/test_conformance_2025.py::test_our_own_server_conforms"
