@@ -7,6 +7,7 @@ answer it. They are asked for each event, at the time when it is told.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
