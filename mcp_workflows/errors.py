@@ -30,6 +30,8 @@ WorkflowsError
     │   ├── TaskNotFound *       the server has no such task, or it is somebody else's
     │   │   └── TaskExpired *    the server had it, and its time to live is over
     │   └── AnswerRejected *     an answer does not fit its question; the task goes on and still asks
+    ├── ForgedDelivery           an event came to a webhook that is not signed with its secret
+    ├── StaleDelivery            an event came to a webhook that was signed too long ago
     ├── NotLetIn                 the server wants a token, or another one
     └── ServerUnreachable        the server does not answer, or the connection to it was lost
 ```
@@ -193,6 +195,14 @@ class TaskCancelled(ClientError):
         super().__init__(f"the task {task_id} was cancelled" + (f": {message}" if message else ""))
         self.task_id = task_id
         self.message = message
+
+
+class ForgedDelivery(ClientError):
+    """A delivery to a webhook is not signed with its secret: somebody else sent it, or changed it."""
+
+
+class StaleDelivery(ClientError):
+    """A delivery to a webhook was signed too long ago: somebody may have kept it, and sends it again."""
 
 
 class NotLetIn(ClientError):

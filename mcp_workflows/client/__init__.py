@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import anyio
 import mcp_types as types
 from mcp.client import ClaimContext, Client, ClientExtension, ClientSession, NotificationBinding, ResultClaim
 from mcp.client.session import ElicitationFnT
@@ -19,6 +20,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from mcp_workflows.client.events import ServerEvents, verify_webhook
 from mcp_workflows.client.follower import FollowOptions, OnStatus, TaskFollower, TaskSubscriptions
 from mcp_workflows.client.http import reconnecting_http
 from mcp_workflows.client.requests import (
@@ -34,6 +36,7 @@ from mcp_workflows.client.requests import (
 )
 from mcp_workflows.errors import ClientError, ServerUnreachable
 from mcp_workflows.wire import v2026_07_28 as wire
+from mcp_workflows.wire.events import Notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ class TaskHandle:
 __all__ = [
     "AnswerRejected",
     "OnStatus",
+    "ServerEvents",
     "TaskExpired",
     "TaskFailed",
     "TaskHandle",
@@ -108,6 +112,7 @@ __all__ = [
     "TasksClient",
     "idempotency",
     "reconnecting_http",
+    "verify_webhook",
 ]
 
 MAX_ROUNDS: Final = 100  # of questions before one call has its result or its task
@@ -148,6 +153,7 @@ class TasksClient(ClientExtension):
             timeout=timeout_seconds,
             subscriptions=TaskSubscriptions(),
         )
+        self._waiting: set[anyio.Event] = set()  # for events
 
     # --- declarations for the SDK
 
@@ -156,8 +162,12 @@ class TasksClient(ClientExtension):
         return [ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolve)]
 
     def notifications(self) -> Sequence[NotificationBinding[Any]]:
-        """Return the binding for notifications about tasks."""
-        return [NotificationBinding(method=wire.NOTIFICATION, params_type=TaskState, handler=self._notified)]
+        """Return the bindings for notifications about tasks, and of events."""
+        return [
+            NotificationBinding(method=wire.NOTIFICATION, params_type=TaskState, handler=self._notified),
+            NotificationBinding(method=Notice.EVENT, params_type=types.NotificationParams, handler=self._told),
+            NotificationBinding(method=Notice.TERMINATED, params_type=types.NotificationParams, handler=self._told),
+        ]
 
     # --- for its user
 
@@ -173,6 +183,10 @@ class TasksClient(ClientExtension):
                 f"tasks need a connection of {wire.PROTOCOL_VERSION}; this one speaks {session.protocol_version}"
             )
         return TaskHandle(id=task_id, session=session, options=self._options)
+
+    def events(self, client: Client | ClientSession) -> ServerEvents:
+        """Return the events of the server; nothing is asked yet. Every revision has them."""
+        return ServerEvents(requests=self._options.requests(_session(client)), waiting=self._waiting)
 
     async def start(
         self,
@@ -228,6 +242,10 @@ class TasksClient(ClientExtension):
 
     async def _notified(self, state: TaskState) -> None:
         self._options.subscriptions.report(state.task_id)
+
+    async def _told(self, _: types.NotificationParams) -> None:
+        for waiting in self._waiting:
+            waiting.set()
 
 
 def _session(client: Client | ClientSession) -> ClientSession:
