@@ -1,8 +1,8 @@
 """MCP Events, `io.modelcontextprotocol/events` (SEP-3415): dict in, dict out, the same in every revision.
 
 The methods, notifications, codes and limits stand in the tables at the top, as the final text of the extension may
-still differ from its draft. Source: docs/design-sketch-proposal.md of the repository
-modelcontextprotocol/experimental-ext-triggers-events, and https://www.standardwebhooks.com for signatures.
+still differ from its draft. Sources: github.com/modelcontextprotocol/experimental-ext-triggers-events, its
+design-sketch-proposal.md, and https://www.standardwebhooks.com for signatures.
 """
 
 from __future__ import annotations

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,6 +30,7 @@ from tests.support.first_start import Installation, first_start, follow
 from tests.support.local_engines import BIN
 from tests.support.served import Peer, peer
 from tests.support.sidecars import Process
+from tests.support.waiting import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -34,6 +38,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 LIBRARY = ROOT / "docs" / "library.md"
+EVENTS = ROOT / "docs" / "events.md"
 
 WORKER = """
 
@@ -157,6 +162,60 @@ def test_the_library_page_works_as_written(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = commands.run(command, cwd=tmp_path, env=environment)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_page_on_events_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, serve, show, test, retry, connect = _one_each(
+        lines(EVENTS), "export", "serve", "list", "test", "retry", "connect"
+    )
+    made = subprocess.run(["sh", "-c", f"{key}; echo $WEBHOOK_SECRET"], capture_output=True, text=True, check=True)
+    monkeypatch.setenv("WEBHOOK_SECRET", made.stdout.strip())
+    (tmp_path / "workflows.yaml").write_text(blocks(EVENTS, "yaml")[0])
+    receiving = free_port()
+    with served(serve, tmp_path, "") as process:
+        for block in blocks(EVENTS, "python"):
+            ours = block.replace("8931", str(process.port)).replace("8932", str(receiving))
+            (tmp_path / block.split()[1]).write_text(ours)
+        with running([sys.executable, "receiver.py"], tmp_path, "", "receiver"):
+            until_listening(receiving)
+            followed = _python("follow.py", tmp_path)
+            assert followed.stdout == "bake completed\n", followed.stderr
+            subscribed = _python("subscribe.py", tmp_path)
+            assert "subscribe again before 20" in subscribed.stdout, subscribed.stderr
+            deadline = time.monotonic() + TIMEOUT
+            while "bake completed" not in (log := (tmp_path / "receiver.log").read_text()):
+                assert time.monotonic() < deadline, log
+                time.sleep(0.05)
+            [found] = json.loads(_do(f"{show} --json", tmp_path, "").stdout)
+            assert (found["event"], found["state"]) == ("task.ended", "active")
+            tested = _do(test.replace("sub_ID", found["id"]), tmp_path, "")
+            assert "the challenge was echoed" in tested.stdout, tested.stderr
+            assert "it is not suspended" in _do(retry.replace("sub_ID", found["id"]), tmp_path, "").stderr
+        connected = _do(f"{connect} --url {process.url}", tmp_path, "")
+    assert (connected.returncode, "FAILS  public address" in connected.stderr) == (1, True)
+    assert len(EVENTS.read_text().split()) <= 1300
+
+
+def _one_each(every: Sequence[str], *words: str) -> Sequence[str]:
+    """The only line with each of these words; no line is left over."""
+    found = [next(line for line in every if f"{word} " in f"{line} ") for word in words]
+    assert sorted(found) == sorted(every)
+    return found
+
+
+def _python(file: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return commands.run([sys.executable, file], cwd=folder)
+
+
+def until_listening(port: int) -> None:
+    """Wait until a process listens on a port of this machine."""
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 class DevServerAsWritten(DevServer):

@@ -152,7 +152,7 @@ class ServerSettings(BaseModel):
         description="Everybody who reaches it over loopback HTTP is one user, the local one: lists of tasks and "
         "watching are on. Only on loopback.",
     )
-    events: EventSettings = Field(default=EventSettings(), description="Webhooks of MCP Events, see `docs/events.md`.")
+    events: EventSettings = Field(default_factory=EventSettings, description="MCP Events, see `docs/events.md`.")
     authorizer: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
