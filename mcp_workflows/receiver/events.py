@@ -58,7 +58,7 @@ class EventRequests:
             case _:
                 with self._meters.listening(principal):
                     await while_admitted(principal, lambda: self._stream(ctx, wanted, principal))
-                return {"_meta": {}}
+                return {"_meta": {wire.SUBSCRIPTION_ID: ctx.request_id}}
 
     async def lost(self, principal: Principal) -> Sequence[str]:
         """Return a text about each subscription of the caller that gets no events any more."""

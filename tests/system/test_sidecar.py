@@ -213,7 +213,9 @@ async def test_stdio_speaks_mcp_and_nothing_else(config: Path) -> None:
     server = StdioServerParameters(command=COMMAND, args=["serve", str(config), "--log-level", "debug"])
     async with Client(stdio_client(server)) as client:
         assert client.protocol_version == "2026-07-28"
-        assert client.server_capabilities.extensions == {"io.modelcontextprotocol/tasks": {}}
+        extensions = client.server_capabilities.extensions
+        events = {"io.modelcontextprotocol/events": {"listChanged": False}}
+        assert extensions == {"io.modelcontextprotocol/tasks": {}, **events}
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert names == [
             "echo",
