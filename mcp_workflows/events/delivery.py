@@ -1,9 +1,12 @@
 """Deliveries to the endpoints of subscriptions, by one process at a time.
 
-Each subscription has a position in the log of events: each event up to it was taken by the endpoint, was given up, or
-is pending. The position and what is pending are written after the fact, so a crash, or a second process that still
-delivers, sends an event again under the same id, and loses none. A pending event is tried again by itself, and holds
-back no other, until `WINDOW` are pending.
+Each subscription has a position in the log of events. Each event up to it was taken by the endpoint, was given up, or
+is pending; `_take_events` alone moves it, and awaits nothing meanwhile. A pending event is tried again by itself and
+holds back no other. Once `WINDOW` are pending, the position stands still, and the rest waits in the log.
+
+The positions and what is pending are written after the fact. So a crash, or a second process that still delivers, may
+send an event again, under the same id. Before each attempt the subscription is read: one that has ended gets nothing,
+whoever ended it.
 """
 
 from __future__ import annotations
@@ -11,29 +14,29 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Event, record_of
 from mcp_workflows.access.rate_limits import Rate
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import RequestError, StoreError
 from mcp_workflows.events.endpoints import EndpointFailed, host_of
 from mcp_workflows.events.interests import Interest
-from mcp_workflows.events.log import PAGE
+from mcp_workflows.events.log import END_OF_LOG, PAGE
 from mcp_workflows.events.service import EventService
 from mcp_workflows.events.subscriptions import Deliveries, Pending, Subscription
 from mcp_workflows.store.leases import Leases
-from mcp_workflows.store.protocol import Store
+from mcp_workflows.store.protocol import EventPage, Store
 from mcp_workflows.task import EventName, LoggedEvent
-from mcp_workflows.telemetry import Labels, Telemetry
+from mcp_workflows.telemetry import Seen, Telemetry
 from mcp_workflows.wire import events as wire
 
 logger = logging.getLogger(__name__)
@@ -41,16 +44,17 @@ logger = logging.getLogger(__name__)
 PAUSES: Final[Sequence[float]] = (5, 30, 120, 600, 1800, 3600, 7200)  # seconds before each further attempt
 JITTER: Final = 0.2  # of a pause, either way
 WINDOW: Final = 50  # pending events of one subscription
-AT_ONCE: Final = 4  # requests to one endpoint
-MOST_AT_ONCE: Final = 64
+AT_ONCE: Final = 4  # requests of one subscription
+AT_ONE_HOST: Final = 16  # at once: a slow host leaves room for others
+MOST_AT_ONCE: Final = 64  # of this process
 TURN_EVERY: Final = 0.5  # seconds, without new events and finished attempts
 SAVE_EVERY: Final = 1.0  # seconds: after a crash what was delivered since is sent again
+SAVE_QUIET_EVERY: Final = 3600.0  # seconds, where only the position has moved: it stays within the log
 CLAIM_EVERY: Final = 2.0  # seconds
-FAR_BEHIND: Final = 10_000  # positions after which the place of a quiet subscription is written anew
 _LEASE: Final = "events"
 _PRESENT: Final = -1  # among positions: the present state of the one task, told at the beginning
 _GONE, _TOO_LARGE = 410, 413
-_AUTHORIZATION_ENDED: Final = "the subscription was not refreshed in time"
+_NOT_REFRESHED: Final = "it was not refreshed in time"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -60,25 +64,14 @@ class _Target:
     subscription: Subscription
     state: Deliveries
     interest: Interest
-    principal: Principal
     events: dict[int, LoggedEvent] = field(default_factory=dict[int, LoggedEvent])  # pending ones, by position
     sending: set[int] = field(default_factory=set[int])
-    saved_at: int = 0  # the position that is in the store
+    saved: float = 0.0  # when its state was written last, on the event loop's clock
     is_dirty: bool = False
 
     @property
     def has_room(self) -> bool:
         return len(self.state.pending) < WINDOW
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
-    """The numbers for gauges, which are collected in another thread."""
-
-    active: int = 0
-    suspended: int = 0
-    events: int = 0
-    since: datetime | None = None
 
 
 class Delivery:
@@ -92,21 +85,24 @@ class Delivery:
         self._clock = events.clock
         self._rate = Rate(events.endpoints.settings.deliveries_per_minute)
         self._targets: dict[str, _Target] = {}  # by the key of the subscription
-        self._turns = anyio.CapacityLimiter(MOST_AT_ONCE)
+        self._read = 0  # the position up to which subscriptions that were made, refreshed or ended are known
         self._wake = anyio.Event()
         self._is_needed = False  # there are subscriptions, as far as is known
         self._version = 0
-        self._saved = 0.0  # when the states were written last
         self._group: TaskGroup | None = None
-        self._waiting = _Waiting()
-        observe = telemetry.observe
-        observe("event_subscriptions", self._subscriptions, description="Webhook subscriptions to events.")
-        observe("event_queue", lambda: [(self._waiting.events, {})], description="Events that wait for delivery.")
-        observe("event_oldest", self._oldest, unit="s", description="How long the oldest of them has waited.")
+        self._samples: Mapping[str, Seen] = {}
+        gauges = {
+            "event_subscriptions": ("", "Webhook subscriptions to events."),
+            "event_queue": ("", "Events that wait for delivery to endpoints that are not suspended."),
+            "event_oldest": ("s", "How long the oldest of them has waited."),
+        }
+        for name, (unit, description) in gauges.items():
+            telemetry.observe(name, lambda name=name: self._sample(name), unit=unit, description=description)
 
     async def run(self) -> None:
         """Deliver while there are subscriptions and no other process does, until cancelled."""
         while True:
+            changed = self._events.subscriptions.changed
             try:
                 self._is_needed = self._is_needed or bool(await self._events.subscriptions.under())
                 if self._is_needed:
@@ -116,117 +112,106 @@ class Delivery:
             except Exception:  # no error may end the server: docs/decisions/0002
                 logger.exception("the delivery of events broke, and goes on")
             with anyio.move_on_after(CLAIM_EVERY):
-                await self._events.subscribed.wait()
-            self._events.subscribed = anyio.Event()
+                await changed.wait()
 
     async def _deliver(self) -> None:
-        self._targets = {}
+        self._targets, self._version = {}, self._events.version
         try:
-            async with self._events.log.waiting(lambda: self._wake.set()), anyio.create_task_group() as group:
-                self._group, self._version = group, self._events.version
-                for subscription in await self._events.subscriptions.under():
-                    await self._use(subscription)
+            self._read = (await self._store.events(END_OF_LOG, 0)).last
+            for subscription in await self._events.subscriptions.under():
+                await self._load(subscription)
+            async with self._events.log.waiting(lambda: self._wake.set()), anyio.create_task_group() as self._group:
                 while self._targets:
                     self._wake = anyio.Event()
                     try:
-                        await self._take_turn(group)
+                        await self._go_on(self._group)
                     except StoreError as error:
                         logger.warning("events are delivered later: %s", error)
                     with anyio.move_on_after(TURN_EVERY):
                         await self._wake.wait()
                 self._is_needed = False
+        except StoreError as error:
+            logger.warning("events are delivered later: %s", error)
         finally:
             for target in self._targets.values():
                 self._events.interests.remove(target.interest)
-            self._waiting = _Waiting()
+            self._samples = {}
             with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_EVERY), suppress(StoreError):
-                await self._save()
+                await self._save(at_once=True)
 
-    async def _take_turn(self, group: TaskGroup) -> None:
-        if self._version != self._events.version:  # other rules may let principals see tasks of others
+    async def _go_on(self, group: TaskGroup) -> None:
+        if self._version != self._events.version:  # other rules
             self._version = self._events.version
             for target in list(self._targets.values()):
-                await self._use(target.subscription)
+                await self._load(target.subscription)
+                if reason := await self._events.no_longer(target.subscription):
+                    await self._end(target, reason)
         await self._read_log()
         await self._expire()
         self._start_due(group)
-        if anyio.current_time() - self._saved > SAVE_EVERY:
-            self._saved = anyio.current_time()
-            self._count()
-            await self._save()
+        self._measure()
+        await self._save()
 
-    def _count(self) -> None:
+    def _measure(self) -> None:
         states = [target.state for target in self._targets.values()]
-        suspended = sum(state.suspended is not None for state in states)
-        waiting = [pending.since for state in states for pending in state.pending.values()]
-        self._waiting = _Waiting(
-            active=len(states) - suspended,
-            suspended=suspended,
-            events=len(waiting),
-            since=min(waiting, default=None),
-        )
+        waiting = [pending.since for each in states if not each.suspended for pending in each.pending.values()]
+        suspended, oldest = sum(each.suspended is not None for each in states), min(waiting, default=self._clock())
+        counts = {"active": len(states) - suspended, "suspended": suspended}
+        self._samples = {
+            "event_subscriptions": lambda: [(count, {"state": state}) for state, count in counts.items()],
+            "event_queue": lambda: [(len(waiting), {})],
+            "event_oldest": lambda: [((self._clock() - oldest).total_seconds() if waiting else 0.0, {})],
+        }
 
-    def _subscriptions(self) -> Iterable[tuple[float, Labels]]:
-        return [(getattr(self._waiting, state), {"state": state}) for state in ("active", "suspended")]
-
-    def _oldest(self) -> Iterable[tuple[float, Labels]]:
-        since = self._waiting.since
-        return [(0.0 if since is None else (self._clock() - since).total_seconds(), {})]
+    def _sample(self, name: str) -> Sequence[tuple[float, Mapping[str, str]]]:
+        found = self._samples.get(name)
+        return [] if found is None else list(found())
 
     # --- subscriptions
 
-    async def _use(self, subscription: Subscription) -> None:
-        """Begin with a subscription, or go on with it as it was refreshed."""
-        principal = subscription.subscriber.principal
-        interest = Interest(
-            name=subscription.name,
-            arguments=subscription.arguments,
-            owner=principal.id,
-            key=f"{subscription.name} {subscription.id}",
-            shared_tools=self._events.shared_tools(principal),
-            is_kept=True,
-        )
+    async def _load(self, subscription: Subscription) -> None:
+        """Begin with a subscription, or go on with it as it is now."""
+        interest = self._events.interest_of(subscription)
         target = self._targets.get(subscription.key)
         if target is not None and target.state.of != subscription.created:  # it ended, and began again
             self._forget(subscription.key)
             target = None
-        if target is not None:
-            self._events.interests.remove(target.interest)
-            target.subscription, target.principal, target.interest = subscription, principal, interest
-        else:
+        if target is None:
             state = await self._events.subscriptions.deliveries(subscription)
             is_new = state is None
             state = state or Deliveries(of=subscription.created, position=subscription.position)
             if is_new and subscription.tells_present:
                 state.pending[_PRESENT] = Pending(since=self._clock(), due=self._clock())
-            target = _Target(
-                subscription=subscription,
-                state=state,
-                interest=interest,
-                principal=principal,
-                saved_at=state.position,
-                is_dirty=is_new,
-            )
+            target = _Target(subscription=subscription, state=state, interest=interest, is_dirty=is_new)
             self._targets[subscription.key] = target
+        else:
+            self._events.interests.remove(target.interest)
+            target.subscription, target.interest = subscription, interest
         self._events.interests.add(interest)
         suspended = target.state.suspended
-        if suspended is not None and subscription.refreshed > suspended:
-            self._resume(target)
+        if suspended is not None and subscription.refreshed >= suspended:
+            target.state.suspended, target.is_dirty = None, True
+            for pending in target.state.pending.values():
+                pending.attempts, pending.due, pending.failing_since = 0, self._clock(), None
 
-    def _resume(self, target: _Target) -> None:
-        now = self._clock()
-        target.state.suspended, target.is_dirty = None, True
-        for pending in target.state.pending.values():
-            pending.attempts, pending.due, pending.failing_since = 0, now, None
+    async def _is_current(self, target: _Target) -> bool:
+        """Read the subscription again; return True if it goes on, as whatever it is now."""
+        key = target.subscription.key
+        subscription = await self._events.subscriptions.at(key)
+        if subscription is None or subscription.ended:
+            self._forget(key)
+        elif subscription != target.subscription:
+            await self._load(subscription)
+        return self._targets.get(key) is target
 
     async def _end(self, target: _Target, reason: str, *, tells: bool = True) -> None:
-        """End a subscription, and tell its endpoint once."""
-        subscription = target.subscription
-        if self._targets.get(subscription.key) is not target:
-            return  # it ended before
-        self._forget(subscription.key)
-        await self._events.subscriptions.end(subscription, reason, self._clock())
-        self._events.record(target.principal, "terminated", subscription.name, reason)
+        """End a subscription, unless it was refreshed meanwhile, and tell its endpoint once."""
+        known = target.subscription
+        if not await self._is_current(target) or target.subscription.refreshed != known.refreshed:
+            return
+        await self._events.subscriptions.end(target.subscription, reason, self._clock())
+        self._forget(known.key)
+        self._events.record(known.principal, "terminated", known.name, reason)
         if tells:
             self._tell(target, "terminated", wire.terminated(RequestError(wire.Code.FORBIDDEN, reason)))
 
@@ -240,7 +225,7 @@ class Delivery:
             except EndpointFailed as failed:
                 logger.info("an endpoint was not told %r: %s", kind, failed)
 
-        if self._group is not None:
+        if self._group is not None and not self._rate.take(host_of(target.subscription.url)):
             self._group.start_soon(tell)
 
     def _forget(self, key: str) -> None:
@@ -248,120 +233,131 @@ class Delivery:
             self._events.interests.remove(target.interest)
 
     async def _expire(self) -> None:
-        now = self._clock()
-        for target in [each for each in self._targets.values() if each.subscription.until <= now]:
-            await self._reload(target.subscription.key)
-            if target.subscription.until <= now and target.subscription.key in self._targets:
-                await self._end(target, _AUTHORIZATION_ENDED)
+        for target in [each for each in self._targets.values() if each.subscription.until <= self._clock()]:
+            if await self._is_current(target) and target.subscription.is_over:
+                await self._events.subscriptions.delete(target.subscription, self._clock())
+                self._forget(target.subscription.key)
+            elif target.subscription.until <= self._clock():
+                await self._end(target, _NOT_REFRESHED)
 
     # --- the log
 
     async def _read_log(self) -> None:
-        """Add the events after the last place to what is pending, as far as there is room."""
+        """Add the next events to what is pending, as far as there is room."""
         is_behind = True
-        while is_behind and (open_ := [each for each in self._targets.values() if each.has_room]):
-            start = min(each.state.position for each in open_)
+        while is_behind:
+            start = min([self._read, *(each.state.position for each in self._targets.values() if each.has_room)])
             page = await self._events.log.after(start)
-            is_behind = len(page.events) == PAGE
-            for target in open_:
-                if target.state.position < page.first:
-                    self._skip(target, page.first)
-            for event in page.events:
-                if event.name == EventName.SUBSCRIPTION:
-                    await self._reload(event.key)
-                for target in open_:
-                    self._take(target, event)
-            end = page.events[-1].position if page.events else max(start, page.last)
-            for target in open_:
-                if target.has_room and target.state.position < end:
-                    target.state.position = end
-                    target.is_dirty |= end - target.saved_at > FAR_BEHIND
+            changed = [each for each in page.events if each.name == EventName.SUBSCRIPTION]
+            for key in dict.fromkeys(event.key for event in changed if event.position > self._read):
+                if key in self._targets:
+                    await self._is_current(self._targets[key])
+                elif (subscription := await self._events.subscriptions.at(key)) and not subscription.ended:
+                    await self._load(subscription)
+            self._read = max(self._read, page.events[-1].position if page.events else 0)
+            open_ = [target for target in self._targets.values() if target.has_room]
+            self._take_events([each for each in open_ if each.state.position >= start], page)
+            is_behind = len(page.events) == PAGE or any(each.state.position < start for each in open_)
+            await anyio.lowlevel.checkpoint()
 
-    def _take(self, target: _Target, event: LoggedEvent) -> None:
-        state = target.state
-        if event.position <= state.position or not target.has_room:
-            return
-        state.position = event.position
-        if target.subscription.tells(event, target.interest.shared_tools):
-            state.pending[event.position] = Pending(since=event.at, due=self._clock())
-            target.events[event.position] = event
-            target.is_dirty = True
-
-    async def _reload(self, key: str) -> None:
-        """Take over a subscription that was made, refreshed or ended."""
-        subscription = await self._events.subscriptions.at(key)
-        if subscription is None or subscription.ended:
-            self._forget(key)
-        elif (known := self._targets.get(key)) is None or known.subscription != subscription:
-            await self._use(subscription)
+    def _take_events(self, targets: Sequence[_Target], page: EventPage) -> None:
+        """Move the positions of targets, none of which is before the page, over it; nothing may be awaited in here."""
+        mine: dict[tuple[str, str], list[_Target]] = {}
+        for target in targets:
+            if target.state.position < page.first:
+                self._skip(target, page.first)
+            for owner in target.interest.owners:
+                mine.setdefault((target.subscription.name, owner), []).append(target)
+        for event in page.events:
+            for target in {*mine.get((event.name, event.owner), ()), *mine.get((event.name, ""), ())}:
+                state = target.state
+                if target.has_room and event.position > state.position:
+                    state.position = event.position
+                    if target.interest.matches(event) and not target.subscription.is_too_old(event):
+                        state.pending[event.position] = Pending(since=event.at, due=self._clock())
+                        target.events[event.position] = event
+                        target.is_dirty = True
+        for target in targets if page.events else ():
+            if target.has_room:
+                target.state.position = max(target.state.position, page.events[-1].position)
 
     def _skip(self, target: _Target, first: int) -> None:
         """Go on after events that are gone from the log, and tell the endpoint."""
-        target.state.position, target.is_dirty = first, True
-        self._tell(target, "gap", {"cursor": self._events.cursor_at(first, target.principal)})
+        target.state.position, target.is_dirty = max(first, target.state.position), True
+        self._tell(target, "gap", {"cursor": self._events.cursor_at(first, target.subscription.principal)})
 
     # --- attempts
 
     def _start_due(self, group: TaskGroup) -> None:
+        """Start attempts; those that have waited longest come first, whoever subscribed."""
         now = self._clock()
-        for target in self._targets.values():
-            if target.state.suspended:
+        in_flight = Counter(host_of(each.subscription.url) for each in self._targets.values() for _ in each.sending)
+        due = [
+            (pending.due, position, target)
+            for target in self._targets.values()
+            if target.state.suspended is None
+            for position, pending in target.state.pending.items()
+            if pending.due <= now and position not in target.sending
+        ]
+        for _, position, target in sorted(due, key=lambda each: each[:2]):
+            host = host_of(target.subscription.url)
+            if len(target.sending) >= AT_ONCE or in_flight[host] >= AT_ONE_HOST or in_flight.total() >= MOST_AT_ONCE:
                 continue
-            due = [position for position, each in target.state.pending.items() if each.due <= now]
-            for position in sorted(set(due) - target.sending)[: AT_ONCE - len(target.sending)]:
-                if self._turns.available_tokens <= 0:
-                    return
-                if wait := self._rate.take(host_of(target.subscription.url)):
-                    target.state.pending[position].due = now + timedelta(seconds=wait)
-                    continue
-                target.sending.add(position)
-                self._turns.acquire_on_behalf_of_nowait((target, position))
-                group.start_soon(self._try, target, position)
+            if wait := self._rate.take(host):
+                target.state.pending[position].due = now + timedelta(seconds=wait)
+                continue
+            target.sending.add(position)
+            in_flight[host] += 1
+            group.start_soon(self._try, target, position)
 
     async def _try(self, target: _Target, position: int) -> None:
         try:
-            await self._attempt(target, position)
-        except StoreError as error:
-            logger.warning("an event is delivered later: %s", error)
-            target.state.pending[position].due = self._clock() + timedelta(seconds=PAUSES[0])
-        except Exception:  # no error may end the server: docs/decisions/0002
-            logger.exception("an event could not be delivered, and is tried again")
-            target.state.pending[position].due = self._clock() + timedelta(seconds=PAUSES[0])
+            if await self._is_current(target) and position in target.state.pending:
+                await self._attempt(target, position)
+        except Exception as error:  # no error may end the server: docs/decisions/0002
+            if not isinstance(error, StoreError):
+                logger.exception("an event could not be delivered, and is tried again")
+            if pending := target.state.pending.get(position):
+                pending.attempts += not isinstance(error, StoreError)
+                pending.due = self._clock() + timedelta(seconds=PAUSES[min(pending.attempts, len(PAUSES) - 1)])
         finally:
             target.sending.discard(position)
-            self._turns.release_on_behalf_of((target, position))
             self._wake.set()
 
     async def _attempt(self, target: _Target, position: int) -> None:
         """Send an event if the principal may still see it, and note the outcome."""
         subscription, state = target.subscription, target.state
         if position == _PRESENT:
-            found = await self._events.present(subscription.name, subscription.arguments, target.principal)
+            found = await self._events.present(subscription.name, subscription.arguments, subscription.principal)
         else:
-            event = target.events.get(position) or await self._logged(position)
-            one = event and await self._events.occurrence(event, subscription.arguments, target.principal)
+            event = target.events.get(position) or await self._logged(target, position)
+            one = event and await self._events.occurrence(event, subscription.arguments, subscription.principal)
             found = [one] if one else []
-        outcome, trouble = "ok" if found else "withheld", None
+        outcome, failed = "ok" if found else "withheld", None
         try:
             for occurrence in found:
-                cursor = self._events.cursor_at(state.watermark, target.principal)
+                cursor = self._events.cursor_at(state.watermark, subscription.principal)
                 await self._post(target, occurrence.event_id, _body(occurrence, cursor))
                 state.last_delivery, state.failed_since, state.last_error = self._clock(), None, None
-        except EndpointFailed as failed:
-            trouble, outcome = failed, failed.trouble.value
+        except EndpointFailed as error:
+            failed, outcome = error, error.trouble.value
         self._telemetry.event_delivery(outcome)
         target.is_dirty = True
-        if trouble is not None and trouble.status == _GONE:
-            await self._end(target, "the endpoint answered 410 Gone", tells=False)
-        elif trouble is not None and trouble.status == _TOO_LARGE:
-            self._give_up(target, position, "413 Content Too Large")
-        elif trouble is not None:
-            self._fail(target, position, trouble)
-        else:
+        if failed is None:
             self._finish(target, position)
+            if found and not subscription.is_over and subscription.is_of_one_end:
+                await self._events.subscriptions.mark_over(target.subscription, self._clock())
+        elif failed.status == _GONE:
+            await self._end(target, "the endpoint answered 410 Gone", tells=False)
+        elif failed.status == _TOO_LARGE:
+            self._give_up(target, position, "413 Content Too Large")
+        else:
+            self._fail(target, position, failed)
 
-    async def _logged(self, position: int) -> LoggedEvent | None:
+    async def _logged(self, target: _Target, position: int) -> LoggedEvent | None:
         page = await self._events.log.after(position - 1)
+        if position <= page.first:
+            self._skip(target, page.first)
         return page.events[0] if page.events and page.events[0].position == position else None
 
     def _finish(self, target: _Target, position: int) -> None:
@@ -382,14 +378,14 @@ class Delivery:
         else:
             state.suspended = now
             reason = f"{failed} since {state.failed_since:%Y-%m-%d %H:%M} UTC"
-            self._events.record(target.principal, "suspended", target.subscription.name, reason)
+            self._events.record(target.subscription.principal, "suspended", target.subscription.name, reason)
             logger.warning("an endpoint takes no events (%s): its subscription waits for a refresh", reason)
 
     def _give_up(self, target: _Target, position: int, reason: str) -> None:
         self._finish(target, position)
         self._telemetry.event_delivery("given_up")
         text = f"{target.subscription.name}: {reason}"
-        self._events.audit(record_of(Event.DELIVERY, target.principal, outcome="failed", reason=text))
+        self._events.audit(record_of(Event.DELIVERY, target.subscription.principal, outcome="failed", reason=text))
         logger.warning("an event was given up, its endpoint does not take it: %s", reason)
 
     async def _post(self, target: _Target, message_id: str, body: bytes) -> None:
@@ -399,16 +395,19 @@ class Delivery:
         )
         await self._events.endpoints.post(subscription.url, body, headers)
 
-    async def _save(self) -> None:
+    async def _save(self, *, at_once: bool = False) -> None:
+        """Write the states that have changed and were not written a moment ago."""
         for target in list(self._targets.values()):
-            if target.is_dirty:
+            now = anyio.current_time()
+            pause = SAVE_QUIET_EVERY if not target.is_dirty else 0.0 if at_once else SAVE_EVERY
+            if now - target.saved >= pause:
                 target.is_dirty = False
                 try:
                     await self._events.subscriptions.save_deliveries(target.subscription, target.state)
                 except StoreError:
                     target.is_dirty = True
                     raise
-                target.saved_at = target.state.position
+                target.saved = now
 
 
 def _body(occurrence: wire.Occurrence, cursor: str) -> bytes:

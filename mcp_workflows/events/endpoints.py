@@ -29,11 +29,13 @@ from mcp_workflows.wire import events as wire
 from mcp_workflows.wire.events import Trouble
 
 ANSWER_WITHIN: Final = 10.0  # seconds, the look-up of the address included
+MOST_LOOK_UPS: Final = 16  # of addresses at once
 _MOST_READ: Final = 16 * 1024  # bytes of a reply
 _PORTS: Final = {"https": 443, "http": 80}
 _OK: Final = range(200, 300)
 _SERVER_ERROR: Final = 500
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+_UNICAST: Final = IPv6Network("2000::/3")  # all that IANA has assigned for global unicast
 
 
 class EventSettings(BaseModel):
@@ -86,20 +88,22 @@ class Endpoints:
 
     def __init__(self, settings: EventSettings) -> None:
         self.settings = settings
-        self._client: httpx2.AsyncClient | None = None
+        self._transport: httpx2.AsyncHTTPTransport | None = None
+        self._look_ups = anyio.CapacityLimiter(MOST_LOOK_UPS)  # a slow name server holds up nobody else's
 
     async def __aenter__(self) -> Self:
         trusted = await to_thread.run_sync(ssl.create_default_context)  # it reads the certificates
-        # no connection is kept: two names at one address would share it
+        # a transport alone: a client would keep cookies, log URLs and read the environment; and no connection is kept,
+        # as two names at one address would share it
         limits = httpx2.Limits(max_keepalive_connections=0)
-        self._client = httpx2.AsyncClient(verify=trusted, trust_env=False, follow_redirects=False, limits=limits)
+        self._transport = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, limits=limits)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
 
     def check(self, url: str) -> None:
         """Check that a client may name this endpoint.
@@ -154,8 +158,8 @@ class Endpoints:
             headers={**headers, "host": parts.netloc, "accept-encoding": "identity"},
             extensions={"sni_hostname": host, "timeout": httpx2.Timeout(ANSWER_WITHIN).as_dict()},
         )
-        assert self._client is not None, "it is entered first"
-        response = await self._client.send(request, stream=True)
+        assert self._transport is not None, "it is entered first"
+        response = await self._transport.handle_async_request(request)
         try:
             if response.status_code not in _OK:
                 is_theirs = response.status_code >= _SERVER_ERROR
@@ -175,22 +179,27 @@ class Endpoints:
         Raises:
             OSError: there is none.
         """
-        found = [str(place[0]) for *_, place in await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        found = await to_thread.run_sync(look_up, host, port, abandon_on_cancel=True, limiter=self._look_ups)
         for address in found:
             if self.settings.allow_private or is_public(address):
                 return address
         raise OSError(f"its address is not public: {', '.join(found)}")
 
 
+def look_up(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host, in the order of the system's preference; it blocks."""
+    return [str(place[0]) for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
 def is_public(address: str) -> bool:
-    """Return True for a global unicast address that leads to no private one."""
+    """Return True for a global unicast address, of IPv4 also as NAT64 writes it; other notations are refused."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
         return False
     if isinstance(found, IPv6Address) and found in _NAT64:
         found = IPv4Address(int(found) & 0xFFFFFFFF)
-    if isinstance(found, IPv6Address) and (found.ipv4_mapped or found.sixtofour or found.teredo):
+    if isinstance(found, IPv6Address) and (found not in _UNICAST or found.sixtofour or found.teredo):
         return False
     return found.is_global and not found.is_multicast
 

@@ -6,9 +6,10 @@ No client has to poll a task whose events it subscribed to.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import anyio
@@ -19,7 +20,7 @@ from mcp_workflows.adapter import JSON, MOST_ENDED, EndedExecution, ListsEnded
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
 from mcp_workflows.store.protocol import EVENTS_KEPT, Store, TaskFilter
-from mcp_workflows.task import CLOCKS_DIFFER, EventName, LoggedEvent, Task, event_id
+from mcp_workflows.task import CLOCKS_DIFFER, EventName, LoggedEvent, Task, event_id, event_of
 from mcp_workflows.tasks.executions import Executions, ObservedTask
 from mcp_workflows.tools.tool import AnyTool
 
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 SEARCH_EVERY: Final = 2.0  # seconds: a new task is observed by then
 LIST_EVERY: Final = 15.0  # seconds, for each tool that watches
 OVERLAP: Final = timedelta(minutes=2)  # the list of an engine may lag
-FORGET_AFTER: Final = timedelta(minutes=10)  # without a subscription that is kept, older ends are told nobody
+FORGET_AFTER: Final = timedelta(minutes=10)
 MOST_TASKS: Final = 1000  # of one search
 MOST_SEEN: Final = 10_000  # ended executions whose notes need not be written again
 MOST_PAGES: Final = 20  # of one list
@@ -45,7 +46,21 @@ class Interest:
     owner: str
     key: str  # of name and arguments
     shared_tools: Sequence[str] = field(default=(), compare=False)  # with tasks of others that it is about, too
-    is_kept: bool = field(default=False, compare=False)  # a subscription in the store
+
+    @property
+    def owners(self) -> Sequence[str]:
+        """The owners whose events these may be; an empty text stands for all others."""
+        others = self.shared_tools or self.name == EventName.EXECUTION_ENDED
+        return (self.owner, "") if others else (self.owner,)
+
+    def matches(self, event: LoggedEvent) -> bool:
+        """Return True if the event may be one of these; rules, and the status, are looked at when it is told."""
+        return (
+            event.name == self.name
+            and self.arguments.get("taskId", event.task_id) == event.task_id
+            and self.arguments.get("tool", event.tool) == event.tool
+            and (event.owner == self.owner or event.tool in self.shared_tools or not event.owner)
+        )
 
 
 class Interests:
@@ -88,32 +103,39 @@ class Interests:
     async def run(self) -> None:
         """Observe executions, until cancelled."""
         async with anyio.create_task_group() as group:
-            while True:
-                await anyio.sleep(SEARCH_EVERY)
-                for interest in [each for each, until in self._until.items() if until < anyio.current_time()]:
-                    self.remove(interest)
-                try:
-                    await self._search(group)
-                    await self._list()
-                except (StoreError, EngineError) as error:
-                    logger.info("executions for events are searched again: %s", error)
-                except Exception:  # no error may end the server: docs/decisions/0002
-                    logger.exception("executions for events could not be searched")
+            group.start_soon(self._repeat, self._list)
+            await self._repeat(partial(self._search, group))
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await anyio.sleep(SEARCH_EVERY)
+            try:
+                await work()
+            except (StoreError, EngineError) as error:
+                logger.info("executions for events are searched again: %s", error)
+            except Exception:  # no error may end the server: docs/decisions/0002
+                logger.exception("executions for events could not be searched")
 
     # --- tasks
 
     async def _search(self, group: TaskGroup) -> None:
         """Follow the tasks of new interests, and new tasks."""
+        for interest in [each for each, until in self._until.items() if until < anyio.current_time()]:
+            self.remove(interest)
         if not self._until:
             self._searched = None
             return
         now = self._clock()
         while self._new:
-            interest = self._new[0]
-            for task in await self._tasks_of(interest, now):
+            interest = self._new.pop(0)
+            try:
+                tasks = await self._tasks_of(interest, now)
+            except StoreError:
+                self._new.append(interest)  # behind the others
+                raise
+            for task in tasks:
                 if not task.pending(now):
                     self._follow(group, task, interest)
-            self._new.remove(interest)
         since = (self._searched or now) - CLOCKS_DIFFER
         self._searched = now
         self._examined = {name: created for name, created in self._examined.items() if created >= since}
@@ -122,7 +144,7 @@ class Interests:
                 continue
             self._examined[task.id] = task.created
             for interest in self._until:
-                if _is_about(interest, task):
+                if "taskId" not in interest.arguments and interest.matches(replace(event_of(task), name=interest.name)):
                     self._follow(group, task, interest)
 
     async def _tasks_of(self, interest: Interest, now: datetime) -> Sequence[Task]:
@@ -177,24 +199,38 @@ class Interests:
 
     async def _list_ended(self, tool: AnyTool) -> None:
         now, identity = self._clock(), self._engines.identity(tool.engine)
-        place = event_id(EventName.EXECUTION_ENDED, identity, tool.name, tool.workflow)
-        note = await self._store.note(_ENDED, place)
-        since = datetime.fromisoformat(note) if isinstance(note, str) else now
-        is_kept = any(each.is_kept and each.arguments.get("tool") == tool.name for each in self._until)
-        if not is_kept and now - since > FORGET_AFTER:
-            since = now
-        latest = since
+        since = latest = datetime.fromisoformat(await self.begin(tool))
         for each in await self._all_ended(tool, since - OVERLAP):
             latest = max(latest, each.ended)
             name = event_id(EventName.EXECUTION_ENDED, identity, tool.name, each.handle, str(each.ended))
-            if name in self._seen or (note is None and each.ended < since):
+            if name in self._seen:
                 continue
             value = _EXECUTION.dump_python(each, mode="json")
             await self._store.put_note(_ENDED, name, value, until=now + EVENTS_KEPT)
             event = LoggedEvent(id=name, name=EventName.EXECUTION_ENDED, at=each.ended, tool=tool.name, key=name)
             await self._store.add_event(event)
-            self._seen = {*self._seen, name} if len(self._seen) < MOST_SEEN else {name}
-        await self._store.put_note(_ENDED, place, latest.isoformat(), until=now + EVENTS_KEPT)
+            self._seen = self._seen if len(self._seen) < MOST_SEEN else set()
+            self._seen.add(name)
+        await self._store.put_note(_ENDED, self._place(tool), latest.isoformat(), until=now + EVENTS_KEPT)
+
+    async def begin(self, tool: AnyTool, is_waited_for: Callable[[], Awaitable[bool]] | None = None) -> str:
+        """Return the time from which on ends of this tool's workflow count, as ISO 8601; it begins now if it is new.
+
+        `is_waited_for` tells if a subscription in the store waits for them. If none does, what ended while nobody
+        asked is told nobody.
+        """
+        now, place = self._clock(), self._place(tool)
+        begin = (now + OVERLAP).isoformat()  # lists are read from that much earlier
+        found = str(await self._store.add_note(_ENDED, place, begin, until=now + EVENTS_KEPT))
+        is_new = is_waited_for is None or now - datetime.fromisoformat(found) < FORGET_AFTER
+        if is_new or (is_waited_for is not None and await is_waited_for()):
+            return found
+        await self._store.put_note(_ENDED, place, begin, until=now + EVENTS_KEPT)
+        return begin
+
+    def _place(self, tool: AnyTool) -> str:
+        """Return the key of that time among the notes; two tools of one workflow have one each."""
+        return event_id(EventName.EXECUTION_ENDED, self._engines.identity(tool.engine), tool.name, tool.workflow)
 
     async def _all_ended(self, tool: AnyTool, since: datetime) -> Sequence[EndedExecution]:
         found: dict[str, EndedExecution] = {}
@@ -212,13 +248,3 @@ class Interests:
             return _EXECUTION.validate_python(await self._store.note(_ENDED, key))
         except ValidationError:
             return None
-
-
-def _is_about(interest: Interest, task: Task) -> bool:
-    """Return True if events of the task may be wanted, for an interest in more than one task."""
-    return (
-        interest.name != EventName.EXECUTION_ENDED
-        and "taskId" not in interest.arguments
-        and interest.arguments.get("tool", task.tool) == task.tool
-        and (interest.owner == task.owner or task.tool in interest.shared_tools)
-    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from itertools import takewhile
 from typing import Final
 
 import anyio
@@ -31,7 +32,8 @@ class EventLog:
         self._from = self._last = -1  # all events after `_from`, up to `_last`, are in `_recent`; -1: nothing is known
         self._first = 0
         self._waiting: list[Callable[[], None]] = []
-        self._changed = self._wanted = anyio.Event()
+        self.changed = anyio.Event()  # set when there are new events, and replaced
+        self._wanted = anyio.Event()
 
     async def run(self) -> None:
         """Read the log while anybody waits, until cancelled."""
@@ -43,9 +45,9 @@ class EventLog:
             try:
                 await self._read()
                 was_readable = True
-            except StoreError as error:
+            except Exception as error:  # no error may end the server: docs/decisions/0002
                 if was_readable:
-                    logger.warning("events wait until the store can be read: %s", error)
+                    logger.warning("events wait until the log can be read: %s", error, exc_info=_unexpected(error))
                 was_readable = False
             await anyio.sleep(READ_EVERY)
 
@@ -60,7 +62,7 @@ class EventLog:
             self._recent.extend(page.events)
             if page.events:
                 self._last = page.events[-1].position
-                changed, self._changed = self._changed, anyio.Event()
+                changed, self.changed = self.changed, anyio.Event()
                 changed.set()
                 for notify in self._waiting:
                     notify()
@@ -79,11 +81,6 @@ class EventLog:
             if not self._waiting:
                 self._wanted = anyio.Event()
 
-    async def next_events(self, within: float) -> None:
-        """Wait until there are new events, at most for so many seconds."""
-        with anyio.move_on_after(within):
-            await self._changed.wait()
-
     async def after(self, position: int) -> EventPage:
         """Return the first events after a position, from memory if they are there.
 
@@ -92,5 +89,9 @@ class EventLog:
         """
         if not self._from <= position <= self._last or self._from < 0:
             return await self._store.events(position, PAGE)
-        found: Sequence[LoggedEvent] = [event for event in self._recent if event.position > position]
-        return EventPage(events=found[:PAGE], first=self._first, last=self._last)
+        newer = list(takewhile(lambda event: event.position > position, reversed(self._recent)))
+        return EventPage(events=newer[: -PAGE - 1 : -1], first=self._first, last=self._last)
+
+
+def _unexpected(error: Exception) -> Exception | None:
+    return None if isinstance(error, StoreError) else error

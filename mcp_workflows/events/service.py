@@ -23,15 +23,13 @@ from mcp_workflows.access.principal import claim_value
 from mcp_workflows.access.rate_limits import Rate
 from mcp_workflows.adapter import JSON, ListsEnded, digest
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import INVALID_PARAMS, RequestError, ServerStopping
+from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, RequestError, ServerStopping, StoreError
 from mcp_workflows.events.endpoints import EndpointFailed, Endpoints, EventSettings, host_of
 from mcp_workflows.events.interests import Interest, Interests
 from mcp_workflows.events.log import END_OF_LOG, PAGE, EventLog
 from mcp_workflows.events.subscriptions import (
-    Subscriber,
     Subscription,
     Subscriptions,
-    may_concern,
     owner_key,
     refreshed,
     subscription_id,
@@ -42,7 +40,7 @@ from mcp_workflows.tasks.executions import Executions, read_cursor, write_cursor
 from mcp_workflows.tasks.results import view
 from mcp_workflows.tasks.service import Authorization, TaskService
 from mcp_workflows.tools.json_schema import Checker
-from mcp_workflows.tools.tool import AnyTool, Kind
+from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
 from mcp_workflows.wire import events as wire
 
 CLAIMS_KEPT: Final = timedelta(days=1)  # after the expiry of its token a principal counts for its subscriptions
@@ -54,7 +52,9 @@ MOST_EVENTS: Final = 100  # of one poll
 NEXT_POLL: Final = timedelta(seconds=5)
 HEARTBEAT: Final = 15.0  # seconds; clients give up after 60
 POLLED_FOR: Final = 120.0  # seconds after a poll in which executions are observed for the next one
-VERIFICATIONS_PER_MINUTE: Final = 20  # of one host, and of one caller
+VERIFICATIONS_PER_MINUTE: Final = 20  # of one caller
+VERIFICATIONS_PER_HOST: Final = 120  # in a minute, of all callers: all users of a host such as ChatGPT have one
+EXAMINED: Final = 200  # events of one poll that may be for the caller
 _CURSORS: Final = "event-cursors"  # name of their key in the store
 
 
@@ -64,14 +64,6 @@ class _Place(NamedTuple):
     position: int  # in the log
     is_new: bool = False  # the present state of the one task is still to be told
     shown: str = ""  # of `task.progress`: a digest of the state that was told last
-
-
-class Item(NamedTuple):
-    """One frame of a stream: an event, or None, and the cursor after it; `truncated` says that events were skipped."""
-
-    occurrence: wire.Occurrence | None
-    cursor: str
-    truncated: bool = False
 
 
 class _Batch(NamedTuple):
@@ -105,11 +97,11 @@ class EventService:
         self._engines = engines
         self._executions = executions
         self._authorization = authorization
-        self.subscribed = anyio.Event()
         self.version = 0  # of the tools and their rules
         self._cursor_key = b""
         self._subscribing = anyio.Lock()
-        self._verifications = Rate(VERIFICATIONS_PER_MINUTE)
+        self._verified_by = Rate(VERIFICATIONS_PER_MINUTE)
+        self._verified_at = Rate(VERIFICATIONS_PER_HOST)
         self._tools: Mapping[str, AnyTool] = {}
         self._tasks: TaskService | None = None
 
@@ -150,8 +142,8 @@ class EventService:
     def _lists_ended(self, tool: AnyTool | None) -> bool:
         return tool is not None and tool.kind is Kind.WATCH and self._engines.has(tool.engine, ListsEnded)
 
-    async def _check(self, wanted: wire.Wanted, principal: Principal, mode: wire.Mode) -> Task | None:
-        """Return the task that the arguments name, if they name one.
+    async def _check(self, wanted: wire.Wanted, principal: Principal, mode: wire.Mode) -> None:
+        """Check a request, and begin to list executions if it is about those.
 
         Raises:
             RequestError: the principal may not hear of that.
@@ -166,18 +158,28 @@ class EventService:
             raise RequestError(INVALID_PARAMS, f"arguments of {wanted.name}: {'; '.join(wrong)}")
         task_id = wanted.arguments.get("taskId")
         assert self._tasks is not None, "`use` comes before requests"
-        return await self._tasks.owned(task_id, principal) if isinstance(task_id, str) else None
+        if isinstance(task_id, str):
+            await self._tasks.owned(task_id, principal)
+        if wanted.name == EventName.EXECUTION_ENDED:
+            tool = str(wanted.arguments["tool"])
+
+            async def is_waited_for() -> bool:
+                every = await self.subscriptions.under()
+                return any(each.name == wanted.name and each.arguments["tool"] == tool for each in every)
+
+            await self.interests.begin(self._tools[tool], is_waited_for)
 
     # --- events/poll and events/stream
 
     async def poll(self, wanted: wire.Wanted, most: int, principal: Principal) -> wire.Polled:
         """Return the events after a cursor; the first poll, without one, only returns a cursor."""
         await self._check(wanted, principal, wire.Mode.POLL)
-        self.interests.add(self._interest(wanted, principal), lasting=POLLED_FOR)
+        self.interests.add(self._interest(wanted, principal, key=wanted.key), lasting=POLLED_FOR)
         place, truncated = await self._place(wanted, principal)
         batch = _Batch((), place, truncated, has_more=place.is_new)
         if wanted.cursor is not None and not truncated:
-            batch = await self._after(place, wanted, principal, most)
+            since = None if wanted.max_age is None else self.clock() - wanted.max_age
+            batch = await self._after(place, wanted, principal, most, since)
         return wire.Polled(
             events=[event for event, _ in batch.events],
             cursor=self._cursor(batch.place, principal),
@@ -186,8 +188,10 @@ class EventService:
             next_poll=NEXT_POLL,
         )
 
-    async def stream(self, wanted: wire.Wanted, principal: Principal) -> AsyncGenerator[Item]:
-        """Yield the place where the stream begins, then each event when it happens, and heartbeats in between.
+    async def stream(
+        self, wanted: wire.Wanted, principal: Principal
+    ) -> AsyncGenerator[tuple[wire.Notice, Mapping[str, JSON]]]:
+        """Yield the notifications of a stream: where it begins, each event when it happens, heartbeats in between.
 
         Raises:
             RequestError: the principal may not hear of that, or not any more.
@@ -195,35 +199,44 @@ class EventService:
         """
         await self._check(wanted, principal, wire.Mode.PUSH)
         place, truncated = await self._place(wanted, principal)
-        interest = replace(self._interest(wanted, principal), key=secrets.token_hex(8))  # another stream may be alike
-        pause = 1.0 if wanted.name == EventName.PROGRESS else HEARTBEAT
+        since = None if wanted.max_age is None else self.clock() - wanted.max_age
+        interest = self._interest(wanted, principal, key=secrets.token_hex(8))  # another stream may be alike
+        pause, is_active, told = 1.0 if wanted.name == EventName.PROGRESS else HEARTBEAT, False, anyio.current_time()
+        current: Principal | None = principal
         async with self.log.waiting():
             self.interests.add(interest)
             try:
-                yield Item(None, self._cursor(place, principal), truncated)
-                told = anyio.current_time()
                 while not self._executions.stopping:
-                    current = await principal.revalidated(self.clock())
-                    if current is None:
+                    changed = self.log.changed
+                    try:
+                        batch = await self._after(place, wanted, current, MOST_EVENTS, since)
+                    except StoreError as error:
+                        yield wire.Notice.ERROR, wire.terminated(RequestError(INTERNAL_ERROR, str(error)))
+                        batch, changed = _Batch((), place), anyio.Event()
+                    is_due = batch.events or anyio.current_time() - told >= HEARTBEAT
+                    if is_due and (current := await principal.revalidated(self.clock())) is None:
                         raise RequestError(wire.Code.FORBIDDEN, "the token that came with this stream is not good now")
-                    batch = await self._after(place, wanted, current, MOST_EVENTS)
-                    if batch.truncated:
-                        yield Item(None, self._cursor(place, principal), truncated=True)
+                    if not is_active or batch.truncated:
+                        cursor = self._cursor(place if batch.events else batch.place, principal)
+                        yield wire.Notice.ACTIVE, {"cursor": cursor, "truncated": truncated or batch.truncated}
+                        is_active, truncated = True, False
                     for event, after in batch.events:
-                        yield Item(event, self._cursor(after, principal))
-                    place, wanted = batch.place, replace(wanted, max_age=None)
-                    if batch.events or anyio.current_time() - told >= HEARTBEAT:
+                        yield wire.Notice.EVENT, wire.occurrence(event, cursor=self._cursor(after, principal))
+                    place = batch.place
+                    if is_due:
                         told = anyio.current_time()
-                        yield Item(None, self._cursor(place, principal))
+                        yield wire.Notice.HEARTBEAT, {"cursor": self._cursor(place, principal)}
                     if not batch.has_more:
-                        with self._executions.until_stop():
-                            await self.log.next_events(within=pause)
+                        with self._executions.until_stop(), anyio.move_on_after(pause):
+                            await changed.wait()
             finally:
                 self.interests.remove(interest)
         raise ServerStopping
 
-    async def _after(self, place: _Place, wanted: wire.Wanted, principal: Principal, most: int) -> _Batch:
-        """Return the next events after a place."""
+    async def _after(
+        self, place: _Place, wanted: wire.Wanted, principal: Principal, most: int, since: datetime | None
+    ) -> _Batch:
+        """Return the next events after a place, none from before a time."""
         events: list[tuple[wire.Occurrence, _Place]] = []
         if place.is_new or wanted.name == EventName.PROGRESS:
             present = await self.present(wanted.name, wanted.arguments, principal)
@@ -234,18 +247,18 @@ class EventService:
                 events += [(each, place) for each in present]
         if wanted.name == EventName.PROGRESS:
             return _Batch(events, place)
-        page, shared = await self.log.after(place.position), self.shared_tools(principal)
+        page, interest = await self.log.after(place.position), self._interest(wanted, principal, key="")
         if place.position > page.last:  # the store was restored from a backup
             return _Batch(events, _Place(page.last), truncated=True)
-        truncated = place.position < page.first
-        now = self.clock()
+        truncated, examined = place.position < page.first, 0
         for event in page.events:
-            if len(events) >= most:
+            if len(events) >= most or examined >= EXAMINED:
                 return _Batch(events, place, truncated, has_more=True)
             place = _Place(event.position)
-            if not may_concern(wanted.name, wanted.arguments, principal.id, event, shared):
+            if not interest.matches(event):
                 continue
-            if wanted.max_age is not None and now - event.at > wanted.max_age:
+            examined += 1
+            if since is not None and event.at < since:
                 truncated = True
             elif found := await self.occurrence(event, wanted.arguments, principal):
                 events.append((found, place))
@@ -264,17 +277,18 @@ class EventService:
         """Return a cursor for a position in the log."""
         return self._cursor(_Place(position), principal)
 
-    def shared_tools(self, principal: Principal) -> Sequence[str]:
-        """Return the tools of which the principal may see or answer tasks of others."""
-        return self._authorization.shared_tools(principal)
+    def interest_of(self, subscription: Subscription) -> Interest:
+        """Return the interest of a subscription."""
+        wanted = wire.Wanted(name=subscription.name, arguments=subscription.arguments)
+        return self._interest(wanted, subscription.principal, key=subscription.key)
 
-    def _interest(self, wanted: wire.Wanted, principal: Principal) -> Interest:
+    def _interest(self, wanted: wire.Wanted, principal: Principal, key: str) -> Interest:
         return Interest(
             name=wanted.name,
             arguments=wanted.arguments,
             owner=principal.id,
-            key=wanted.key,
-            shared_tools=self.shared_tools(principal),
+            key=key,
+            shared_tools=self._authorization.shared_tools(principal),
         )
 
     def _cursor(self, place: _Place, principal: Principal) -> str:
@@ -287,7 +301,10 @@ class EventService:
     ) -> Sequence[wire.Occurrence]:
         """Return the events that say how the one task in the arguments is now, none if they name none."""
         task_id = arguments.get("taskId")
-        if not isinstance(task_id, str) or (task := await self._task(task_id, principal)) is None:
+        if not isinstance(task_id, str):
+            return []
+        task = await self._executions.find(task_id, principal.id, self._authorization.shared_tools(principal))
+        if task is None:
             return []
         task = (await self._executions.observe(task)).task
         if name == EventName.PROGRESS:
@@ -298,9 +315,6 @@ class EventService:
             events = [event_of(task, key) for key in task.seen.requests]
         found = [await self.occurrence(event, arguments, principal, task) for event in events]
         return [each for each in found if each is not None]
-
-    async def _task(self, task_id: str, principal: Principal) -> Task | None:
-        return await self._executions.find(task_id, principal.id, self._authorization.shared_tools(principal))
 
     async def occurrence(
         self, event: LoggedEvent, arguments: Mapping[str, JSON], principal: Principal, task: Task | None = None
@@ -336,7 +350,8 @@ class EventService:
 
     async def _execution_data(self, event: LoggedEvent, principal: Principal) -> dict[str, JSON] | None:
         found = await self.interests.ended(event.key)
-        if found is None or event.tool not in await self._authorization.offered(principal):
+        watched = {} if found is None else {EXECUTION_ID: found.execution_id}
+        if found is None or not await self._authorization.permits(event.tool, principal, watched):
             return None
         return wire.execution_ended(event.tool, found.execution_id, found.status, found.ended)
 
@@ -354,14 +369,13 @@ class EventService:
         now, name = self.clock(), subscription_id(principal.id, webhook.url, wanted.key)
         until = _until(now, webhook.ttl, principal.expires)
         mine = await self._living(name, principal, now)
-        times = [each.verified for each in mine.values() if each.url == webhook.url]
-        verified = max(times, default=None)
-        if verified is None or now - verified > VERIFIED_FOR:
+        verified = max((each.verified for each in mine.values() if each.url == webhook.url), default=None)
+        if verified is None or (name not in mine and now - verified > VERIFIED_FOR):
             await self._verify(name, webhook, principal)
-            verified = now
+            now = verified = self.clock()
         async with self._subscribing:
             old = (await self._living(name, principal, now)).get(name)
-            subscriber = self._subscriber(principal)
+            kept = self._kept(principal)
             place, truncated = await self._beginning(wanted, principal, now)
             if old is None:
                 new = Subscription(
@@ -369,7 +383,7 @@ class EventService:
                     name=wanted.name,
                     arguments=wanted.arguments,
                     url=webhook.url,
-                    subscriber=subscriber,
+                    principal=kept,
                     secret=webhook.secret,
                     created=now,
                     refreshed=now,
@@ -380,11 +394,8 @@ class EventService:
                     tells_present=place.is_new,
                 )
             else:
-                new = refreshed(
-                    old, secret=webhook.secret, subscriber=subscriber, now=now, until=until, verified=verified
-                )
+                new = refreshed(old, secret=webhook.secret, principal=kept, now=now, until=until, verified=verified)
             await self.subscriptions.save(new, now)
-        self.subscribed.set()
         self.record(principal, "refreshed" if old else "created", wanted.name)
         state = None if old is None else await self.subscriptions.deliveries(new)
         watermark = place if state is None else _Place(state.watermark)
@@ -404,7 +415,7 @@ class EventService:
         page = await self._store.events(place.position, 1)
         position = max(page.first, min(place.position, page.last))
         is_old = wanted.max_age is not None and any(now - event.at > wanted.max_age for event in page.events)
-        return _Place(position), is_old or position != place.position
+        return place._replace(position=position), is_old or position != place.position
 
     async def _living(self, name: str, principal: Principal, now: datetime) -> Mapping[str, Subscription]:
         """Return the principal's subscriptions by id.
@@ -414,38 +425,43 @@ class EventService:
         """
         found = {each.id: each for each in await self.subscriptions.under(owner_key(principal.id)) if each.until > now}
         most = self._settings.subscriptions_per_principal
-        if name not in found and len(found) >= most:
+        if name not in found and sum(not each.is_over for each in found.values()) >= most:
             data: JSON = {"limit": "subscriptions", "max": most}
             raise RequestError(wire.Code.EXHAUSTED, f"at most {most} subscriptions of one caller: end one", data)
         return found
 
     async def _verify(self, name: str, webhook: wire.Webhook, principal: Principal) -> None:
         """Ask the endpoint if it wants deliveries."""
-        for who in (f"host {host_of(webhook.url)}", f"caller {principal.id}"):
-            if wait := self._verifications.take(who):
-                most = VERIFICATIONS_PER_MINUTE
-                data: JSON = {"limit": "verificationsPerMinute", "max": most, "retryAfterMs": round(wait * 1000)}
-                text = f"at most {most} new endpoints in a minute, of one caller and on one host"
-                raise RequestError(wire.Code.EXHAUSTED, text, data)
+        if wait := self._verified_by.take(principal.id) or self._verified_at.take(host_of(webhook.url)):
+            most = VERIFICATIONS_PER_MINUTE
+            data: JSON = {"limit": "verificationsPerMinute", "max": most, "retryAfterMs": round(wait * 1000)}
+            raise RequestError(wire.Code.EXHAUSTED, f"at most {most} new endpoints in a minute", data)
         try:
             await self.endpoints.verify(webhook.url, [webhook.secret], subscription_id=name, now=self.clock())
         except EndpointFailed as failed:
             text = "the endpoint did not confirm that it wants events: it must answer 2xx and echo the challenge"
             raise RequestError(wire.Code.ENDPOINT, text, {"reason": failed.trouble.value}) from None
 
-    def _subscriber(self, principal: Principal) -> Subscriber:
+    def _kept(self, principal: Principal) -> Principal:
         """Return the principal with the claims that rules need; an authorizer in code may need any."""
+        claims = {name: claim_value(principal.claims, name) for name in self._needed_claims()}
+        claims = principal.claims if self._authorization.has_authorizer else claims
+        return replace(principal, claims=claims, expires=None, recheck=None, peer=None)
+
+    def _needed_claims(self) -> frozenset[str]:
         rules = [tool.allow for tool in self._tools.values() if tool.allow is not None]
-        wanted = {name for allow in rules for name in allow.claims}
-        claims = {name: claim_value(principal.claims, name) for name in wanted}
-        return Subscriber(
-            id=principal.id,
-            issuer=principal.issuer,
-            subject=principal.subject,
-            client=principal.client,
-            scopes=principal.scopes,
-            claims=principal.claims if self._authorization.has_authorizer else claims,
-        )
+        return frozenset[str]().union(*(allow.claims for allow in rules))
+
+    async def no_longer(self, subscription: Subscription) -> str | None:
+        """Return why the rules of now do not allow a subscription; None: they do."""
+        types = await self.types(subscription.principal)
+        kind, tools = types.get(subscription.name, (None, ()))
+        if kind is None or Checker(kind.schema(tools)).violations(dict(subscription.arguments)):
+            return "its owner may not hear of these events any more"
+        known = subscription.principal.claims
+        if not self._authorization.has_authorizer and not self._needed_claims() <= known.keys():
+            return "the rules look at more of the owner's token now: subscribe again"
+        return None
 
     async def unsubscribe(self, wanted: wire.Wanted, webhook: wire.Webhook, principal: Principal) -> None:
         """End a subscription.
@@ -482,5 +498,5 @@ def _refuse_anonymous(principal: Principal) -> None:
 
 def _until(now: datetime, asked: timedelta | None, expires: datetime | None) -> datetime:
     """Return until when a subscription holds without a refresh."""
-    until = now + min(max(asked or DEFAULT_TTL, SHORTEST_TTL), LONGEST_TTL)
+    until = now + min(max(DEFAULT_TTL if asked is None else asked, SHORTEST_TTL), LONGEST_TTL)
     return until if expires is None else min(until, expires + CLAIMS_KEPT)

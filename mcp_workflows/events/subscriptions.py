@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
+import anyio
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import TypeAdapter, ValidationError
@@ -32,23 +33,6 @@ _NONCE: Final = 12  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscriber:
-    """The principal of a subscription, with the claims that rules need."""
-
-    id: str
-    issuer: str | None = None
-    subject: str | None = None
-    client: str | None = None
-    scopes: frozenset[str] = frozenset()
-    claims: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)  # Any: JSON
-
-    @property
-    def principal(self) -> Principal:
-        """The principal, as if it asked now."""
-        return Principal(**{name: getattr(self, name) for name in Subscriber.__slots__})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """Events of one name with these arguments, for one endpoint of one principal."""
 
@@ -56,7 +40,7 @@ class Subscription:
     name: str
     arguments: Mapping[str, JSON]
     url: str
-    subscriber: Subscriber
+    principal: Principal  # without its token; of its claims those that rules need
     secret: str = field(repr=False)
     former_secret: str | None = field(default=None, repr=False)
     rotated: datetime | None = None  # when the secret replaced the former one
@@ -67,12 +51,13 @@ class Subscription:
     position: int  # in the log, from which on it began
     max_age: timedelta | None = None  # at the beginning; what was older then is not told
     tells_present: bool = False  # it began with the state of its one task
+    is_over: bool = False  # the end of its one task was taken
     ended: str | None = None  # why the server ended it, which its client may not have heard
 
     @property
     def key(self) -> str:
         """Its key among the notes."""
-        return f"{owner_key(self.subscriber.id)}{self.id}"
+        return f"{owner_key(self.principal.id)}{self.id}"
 
     def secrets(self, now: datetime) -> Sequence[str]:
         """Return the secrets that sign a delivery now, the latest first."""
@@ -80,22 +65,14 @@ class Subscription:
             return [self.secret]
         return [self.secret, self.former_secret]
 
-    def tells(self, event: LoggedEvent, shared_tools: Sequence[str]) -> bool:
-        """Return True if the event may be one of these; `shared_tools` may let the principal see tasks of others."""
-        is_old = self.max_age is not None and self.created - event.at > self.max_age
-        return not is_old and may_concern(self.name, self.arguments, self.subscriber.id, event, shared_tools)
+    def is_too_old(self, event: LoggedEvent) -> bool:
+        """Return True if the client asked for nothing from so long before it subscribed."""
+        return self.max_age is not None and self.created - event.at > self.max_age
 
-
-def may_concern(
-    name: str, arguments: Mapping[str, JSON], owner: str, event: LoggedEvent, shared_tools: Sequence[str]
-) -> bool:
-    """Return True if an event may fit a name and filters; rules, and the status, are looked at later."""
-    return (
-        event.name == name
-        and arguments.get("taskId", event.task_id) == event.task_id
-        and arguments.get("tool", event.tool) == event.tool
-        and (event.owner == owner or event.tool in shared_tools or name == EventName.EXECUTION_ENDED)
-    )
+    @property
+    def is_of_one_end(self) -> bool:
+        """True if there is one event to hear of, the end of one task."""
+        return self.name == EventName.ENDED and "taskId" in self.arguments
 
 
 def subscription_id(owner: str, url: str, wanted: str) -> str:
@@ -157,6 +134,7 @@ class Subscriptions:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cipher: AESGCM | None = None
+        self.changed = anyio.Event()  # set when this process has changed a subscription
 
     async def _sealing(self) -> AESGCM:
         if self._cipher is None:
@@ -176,11 +154,15 @@ class Subscriptions:
 
     async def end(self, subscription: Subscription, reason: str, now: datetime) -> None:
         """End a subscription, and then tell whoever delivers; why is kept for a while, its secrets and claims not."""
-        subscriber = Subscriber(id=subscription.subscriber.id)
-        rest = replace(subscription, subscriber=subscriber, secret="", former_secret=None, until=now, ended=reason)
+        nobody = Principal(id=subscription.principal.id)
+        rest = replace(subscription, principal=nobody, secret="", former_secret=None, until=now, ended=reason)
         await self._put(rest)
         await self._store.put_note(_DELIVERIES, subscription.id, None, until=now)
         await self._announce(subscription, now)
+
+    async def mark_over(self, subscription: Subscription, now: datetime) -> None:
+        """Note that nothing is left to be told; if the client refreshes the subscription, it is told nothing twice."""
+        await self.save(replace(subscription, is_over=True), now)
 
     async def delete(self, subscription: Subscription, now: datetime) -> None:
         """Forget a subscription, and then tell whoever delivers."""
@@ -192,6 +174,8 @@ class Subscriptions:
         name = EventName.SUBSCRIPTION
         key = event_id(name, subscription.key, secrets.token_hex(8))
         await self._store.add_event(LoggedEvent(id=key, name=name, at=now, key=subscription.key))
+        changed, self.changed = self.changed, anyio.Event()
+        changed.set()
 
     async def at(self, key: str) -> Subscription | None:
         """Return the subscription of a key, also one that has ended; None: there is none, or it cannot be read."""
@@ -237,6 +221,8 @@ class Subscriptions:
 
 def trouble(subscription: Subscription, state: Deliveries | None, now: datetime) -> str | None:
     """Return why a subscription gets no events; None: it gets them."""
+    if subscription.is_over:
+        return None
     if subscription.ended or subscription.until <= now:
         why = subscription.ended or "it was not refreshed in time"
         return f"ended at {subscription.until:%Y-%m-%d %H:%M} UTC, as {why}"
@@ -246,8 +232,8 @@ def trouble(subscription: Subscription, state: Deliveries | None, now: datetime)
 
 
 def refreshed(
-    old: Subscription, *, secret: str, subscriber: Subscriber, now: datetime, until: datetime, verified: datetime
+    old: Subscription, *, secret: str, principal: Principal, now: datetime, until: datetime, verified: datetime
 ) -> Subscription:
     """Return the subscription after a refresh; a new secret takes turns with the former one for `ROTATION`."""
-    new = replace(old, subscriber=subscriber, refreshed=now, until=until, verified=verified)
+    new = replace(old, principal=principal, refreshed=now, until=until, verified=verified)
     return new if secret == old.secret else replace(new, secret=secret, former_secret=old.secret, rotated=now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, cast
 
 import mcp_types as types
@@ -12,11 +13,10 @@ from mcp.server.context import HandlerResult
 from mcp_workflows.access import Principal
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON
-from mcp_workflows.errors import INVALID_PARAMS, RequestError, ServerStopping
+from mcp_workflows.errors import INVALID_PARAMS, LimitReached, RequestError, ServerStopping
 from mcp_workflows.events.service import MOST_EVENTS, EventService
 from mcp_workflows.events.subscriptions import owner_key, trouble
 from mcp_workflows.receiver.context import Context
-from mcp_workflows.receiver.streams import while_admitted
 from mcp_workflows.wire import events as wire
 
 
@@ -38,6 +38,13 @@ class EventRequests:
         Raises:
             RequestError: its JSON-RPC error.
         """
+        try:
+            return await self._serve(ctx, principal)
+        except LimitReached as reached:
+            data: dict[str, JSON] = {"limit": "streams" if ctx.method == wire.Method.STREAM else "requests"}
+            raise RequestError(wire.Code.EXHAUSTED, reached.message, {**data, **(reached.data or {})}) from None
+
+    async def _serve(self, ctx: Context, principal: Principal) -> HandlerResult:
         self._meters.count_poll(principal)
         params = ctx.params or {}
         if ctx.method == wire.Method.LIST:
@@ -57,7 +64,7 @@ class EventRequests:
                 return {}
             case _:
                 with self._meters.listening(principal):
-                    await while_admitted(principal, lambda: self._stream(ctx, wanted, principal))
+                    await self._stream(ctx, wanted, principal)
                 return {"_meta": {wire.SUBSCRIPTION_ID: ctx.request_id}}
 
     async def lost(self, principal: Principal) -> Sequence[str]:
@@ -82,14 +89,10 @@ class EventRequests:
 
         is_active = False
         try:
-            async for item in self._events.stream(wanted, principal):
-                if item.occurrence is not None:
-                    await send(wire.Notice.EVENT, wire.occurrence(item.occurrence, cursor=item.cursor))
-                elif is_active and not item.truncated:
-                    await send(wire.Notice.HEARTBEAT, {"cursor": item.cursor})
-                else:
-                    await send(wire.Notice.ACTIVE, {"cursor": item.cursor, "truncated": item.truncated})
-                is_active = True
+            async with aclosing(self._events.stream(wanted, principal)) as notices:
+                async for notice, params in notices:
+                    await send(notice, params)
+                    is_active = True
         except ServerStopping:
             return
         except RequestError as error:

@@ -142,9 +142,14 @@ class Authorization:
         """True if code of the operator's decides, too, which may look at any claim."""
         return self._authorizer is not None
 
+    async def permits(self, name: str, principal: Principal, arguments: Mapping[str, JSON] | None = None) -> bool:
+        """Return True if the principal may call this tool, with these arguments if they are given."""
+        wish = AccessRequest(principal=principal, verb=Verb.CALL, tool=name, arguments=arguments)
+        return not self._ruled or await self._may(wish)
+
     async def offers(self, name: str, principal: Principal) -> bool:
         """Return True if the principal may call this tool; record a refusal."""
-        if not self._ruled or await self._may(AccessRequest(principal=principal, verb=Verb.CALL, tool=name)):
+        if await self.permits(name, principal):
             return True
         self.denied(principal, tool=name, reason="may not call it")
         return False
@@ -158,10 +163,7 @@ class Authorization:
 
     async def starts(self, tool: AnyTool, arguments: Mapping[str, JSON], principal: Principal) -> bool:
         """Return True if the principal may call the tool with these arguments; only authorizers see these."""
-        if not self._ruled:
-            return True
-        wish = AccessRequest(principal=principal, verb=Verb.CALL, tool=tool.name, arguments=arguments)
-        if await self._may(wish):
+        if await self.permits(tool.name, principal, arguments):
             return True
         self.denied(principal, tool=tool.name, reason="may not call it with these arguments")
         return False

@@ -33,6 +33,10 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.anyio
 
 LOCALLY = EventSettings(allow_private=True)
+PRIVATE = (
+    *("127.0.0.1", "10.1.2.3", "169.254.169.254", "224.0.0.1", "::1", "::ffff:10.0.0.1", "::a00:1", "fec0::1"),
+    *("64:ff9b::a00:1", "64:ff9b:1::a00:1", "2002:a00:1::", "fd00::1", "not an address"),
+)
 
 
 def url(folder: Path) -> str:
@@ -53,6 +57,10 @@ async def replica_and_endpoint(
         endpoint(clock=replica.clock) as found,
     ):
         yield replica, found
+
+
+def _here(host: str, port: int) -> Sequence[str]:
+    return ["127.0.0.1"]
 
 
 async def refused(receiver: Endpoint, many: int) -> None:
@@ -292,23 +300,26 @@ async def test_a_subscription_that_is_not_refreshed_ends_with_a_word_to_its_endp
     assert len(receiver.events()) == 1
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "::1", "169.254.169.254", "::ffff:10.0.0.1", "224.0.0.1"])
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "10.1.2.3", "::1", "169.254.169.254", "::ffff:10.0.0.1", "224.0.0.1", "fec0::1", "64:ff9b:1::a00:1"],
+)
 async def test_a_name_that_leads_to_a_private_address_is_never_connected_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     """The name led to a public address when the endpoint was verified."""
     connected: list[str] = []
 
-    async def look_up(host: str, port: int, **_: Any) -> Any:
+    def look_up(host: str, port: int) -> Sequence[str]:
         connected.append(host)
-        return [(2, 1, 6, "", (address, port))]
+        return [address]
 
     async with replica_and_endpoint(tmp_path, EventSettings()) as (replica, receiver):
         port = receiver.url.partition("127.0.0.1:")[2].partition("/")[0]
         monkeypatch.setattr(endpoints.Endpoints, "post", _taken)
         await replica.subscribe(receiver, url=f"https://rebind.example:{port}/hook")
         monkeypatch.undo()
-        monkeypatch.setattr(endpoints.anyio, "getaddrinfo", look_up)
+        monkeypatch.setattr(endpoints, "look_up", look_up)
         await replica.ended(1)
         state = None
         while state is None or state.last_error is None:
@@ -378,16 +389,13 @@ async def test_the_certificate_is_checked_for_the_name_in_the_url(
             await stream.aclose()
             is_over.set()
 
-    async def look_up(host: str, port: int, **_: Any) -> Any:
-        return [(2, 1, 6, "", ("127.0.0.1", port))]
-
     async with (
         replica_and_endpoint(tmp_path) as (replica, receiver),
         await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
         anyio.create_task_group() as group,
     ):
         group.start_soon(listener.serve, serve)
-        monkeypatch.setattr(endpoints.anyio, "getaddrinfo", look_up)
+        monkeypatch.setattr(endpoints, "look_up", _here)
         place = f"https://hooks.example.com:{listener.extra(anyio.abc.SocketAttribute.local_port)}/hook"
         if trouble is None:
             await replica.subscribe(receiver, url=place)

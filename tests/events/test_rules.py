@@ -106,7 +106,7 @@ async def test_only_the_claims_that_rules_need_are_kept_and_nothing_is_readable_
     async with ruled(tmp_path) as (replica, receiver):
         await replica.subscribe(receiver, "task.input_required", BOB)
         [kept] = await replica.events.subscriptions.under(owner_key("bob"))
-        assert kept.subscriber.claims == {"groups": ["release-managers"]}
+        assert kept.principal.claims == {"groups": ["release-managers"]}
         notes = await replica.store.notes_under("(subscriptions)", "")
     files = b"".join(path.read_bytes() for path in tmp_path.iterdir())  # noqa: ASYNC240
     for text in (receiver.secret, "078-05-1120", "release-managers"):

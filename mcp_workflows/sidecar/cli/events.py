@@ -88,7 +88,7 @@ def retry(subscription_id: SubscriptionId, config: ConfigOption = DEFAULT_CONFIG
             later = f"; the next attempt is at {time_of(min(due))}" if due else ""
             raise OperatorError(f"nothing was done: it is not suspended{later}")
         await subscriptions.save(replace(found, refreshed=utc_now()), utc_now())
-        audit(record_of(Event.SUBSCRIPTION, OPERATOR, outcome="resumed", reason=f"{found.name}: {found.subscriber.id}"))
+        audit(record_of(Event.SUBSCRIPTION, OPERATOR, outcome="resumed", reason=f"{found.name}: {found.principal.id}"))
         return len(state.pending)
 
     say(f"resumed; events that are pending: {_run(config, do)}")
@@ -119,7 +119,7 @@ def _facts(found: Subscription, state: Deliveries | None) -> Mapping[str, Any]: 
         "event": found.name,
         "arguments": found.arguments,
         "host": host_of(found.url),
-        "owner": found.subscriber.id,
+        "owner": found.principal.id,
         "state": why.split()[0] if why else "active",
         "why": why,
         "pending": len(state.pending) if state else 0,

@@ -17,8 +17,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from mcp_workflows.access import Principal
 from mcp_workflows.events import delivery, endpoints
-from mcp_workflows.events.subscriptions import Deliveries, Pending, Subscriber, Subscription, Subscriptions
+from mcp_workflows.events.subscriptions import Deliveries, Pending, Subscription, Subscriptions
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.units import utc_now
 from tests.events.test_webhooks import served, wanted
@@ -69,7 +70,7 @@ async def store(
         name="task.ended",
         arguments={},
         url=url,
-        subscriber=Subscriber(id="anna"),
+        principal=Principal(id="anna"),
         secret=secret or new_secret(),
         until=now + timedelta(days=1),
         ended=ended,
