@@ -256,7 +256,7 @@ def test_a_malformed_request_on_stdio_is_answered(config: Path) -> None:
 
 def test_a_line_without_an_end_on_stdio_ends_the_server(config: Path) -> None:
     answers, log = spoken(config, HELLO, b"x" * 40_000_000)
-    assert answers[0]["id"] == 1
+    assert 1 in [answer["id"] for answer in answers]
     assert "a line of more than 33554432 bytes" in log
 
 

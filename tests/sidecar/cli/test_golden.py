@@ -26,6 +26,7 @@ VARYING = {
     r"[0-9a-f]{12}(?= )": "TASK",
     r"\b\d+ (s|min)(?= ago|  )": "N s",
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC": "TIME",
+    r"in (89|90) d": "in 90 d",  # a moment ago it was 90
     r"^│ | *│$": "",  # the frame of an error
     r"(?<=\S) {2,}|^ {20,}": "  ",  # columns are as wide as the folder's name needs
 }
