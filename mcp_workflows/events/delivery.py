@@ -66,8 +66,10 @@ class _Target:
     interest: Interest
     events: dict[int, LoggedEvent] = field(default_factory=dict[int, LoggedEvent])  # pending ones, by position
     sending: set[int] = field(default_factory=set[int])
+    told: set[str] = field(default_factory=set[str])  # ids of the events that told the present state
     saved: float = 0.0  # when its state was written last, on the event loop's clock
     is_dirty: bool = False
+    version: int = 0  # of the rules that it was checked with
 
     @property
     def has_room(self) -> bool:
@@ -88,7 +90,6 @@ class Delivery:
         self._read = 0  # the position up to which subscriptions that were made, refreshed or ended are known
         self._wake = anyio.Event()
         self._is_needed = False  # there are subscriptions, as far as is known
-        self._version = 0
         self._group: TaskGroup | None = None
         self._samples: Mapping[str, Seen] = {}
         gauges = {
@@ -115,7 +116,7 @@ class Delivery:
                 await changed.wait()
 
     async def _deliver(self) -> None:
-        self._targets, self._version = {}, self._events.version
+        self._targets = {}
         try:
             self._read = (await self._store.events(END_OF_LOG, 0)).last
             for subscription in await self._events.subscriptions.under():
@@ -140,12 +141,11 @@ class Delivery:
                 await self._save(at_once=True)
 
     async def _go_on(self, group: TaskGroup) -> None:
-        if self._version != self._events.version:  # other rules
-            self._version = self._events.version
-            for target in list(self._targets.values()):
-                await self._load(target.subscription)
-                if reason := await self._events.no_longer(target.subscription):
-                    await self._end(target, reason)
+        for target in [each for each in self._targets.values() if each.version != self._events.version]:
+            target.version = self._events.version
+            await self._load(target.subscription)  # it may be about other tools now
+            if reason := await self._events.no_longer(target.subscription):
+                await self._end(target, reason)
         await self._read_log()
         await self._expire()
         self._start_due(group)
@@ -298,6 +298,7 @@ class Delivery:
             if target.state.suspended is None
             for position, pending in target.state.pending.items()
             if pending.due <= now and position not in target.sending
+            if position == _PRESENT or _PRESENT not in target.state.pending
         ]
         for _, position, target in sorted(due, key=lambda each: each[:2]):
             host = host_of(target.subscription.url)
@@ -331,14 +332,16 @@ class Delivery:
             found = await self._events.present(subscription.name, subscription.arguments, subscription.principal)
         else:
             event = target.events.get(position) or await self._logged(target, position)
+            is_told = event is None or event.id in target.told
             one = event and await self._events.occurrence(event, subscription.arguments, subscription.principal)
-            found = [one] if one else []
+            found = [one] if one and not is_told else []
         outcome, failed = "ok" if found else "withheld", None
         try:
             for occurrence in found:
                 cursor = self._events.cursor_at(state.watermark, subscription.principal)
                 await self._post(target, occurrence.event_id, _body(occurrence, cursor))
                 state.last_delivery, state.failed_since, state.last_error = self._clock(), None, None
+                target.told |= {occurrence.event_id} if position == _PRESENT else set()
         except EndpointFailed as error:
             failed, outcome = error, error.trouble.value
         self._telemetry.event_delivery(outcome)

@@ -16,6 +16,7 @@ import pytest
 from anyio.streams.tls import TLSStream
 from starlette.responses import RedirectResponse, Response
 
+from mcp_workflows.access import Principal
 from mcp_workflows.errors import RequestError, StoreUnavailable
 from mcp_workflows.events import delivery, endpoints
 from mcp_workflows.events.endpoints import EventSettings
@@ -495,3 +496,61 @@ async def test_an_endpoint_is_told_of_events_that_are_gone(tmp_path: Path, monke
         [last] = await replica.ended(1)
         await receiver.until(lambda: any(event["data"]["taskId"] == last for event in receiver.events()))
         await receiver.until(lambda: any(each.body.get("type") == "gap" for each in receiver.got))
+
+
+async def test_while_all_windows_are_full_new_subscriptions_and_refreshes_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "WINDOW", 3)
+    async with replica_and_endpoint(tmp_path) as (replica, receiver), endpoint() as other:
+        other.clock = replica.clock
+        await replica.subscribe(receiver, ttl=timedelta(days=20))
+        receiver.status = 503
+        ended = Counter(await replica.ended(5))
+        await refused(receiver, 3)
+        bob = Principal(id="bob")
+        await replica.subscribe(other, by=bob)
+        of_bob = Counter(await replica.ended(5, owner="bob"))
+        await other.until(lambda: tasks_in(other.events()) == of_bob)
+        for number in range(len(delivery.PAUSES)):
+            await failed(replica, number + 1)
+            replica.clock.advance(hours=3)
+        await until(lambda: "suspended" in replica.outcomes())
+        ended.update(await replica.ended(5))
+        receiver.status = 200
+        await replica.subscribe(receiver, ttl=timedelta(days=20))
+        await receiver.until(lambda: tasks_in(receiver.events()) == ended)
+
+
+async def test_a_window_that_empties_beside_a_new_subscription_skips_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log holds events that wait for room, and between them the rows of other subscriptions."""
+    monkeypatch.setattr(delivery, "WINDOW", 2)
+    async with replica_and_endpoint(tmp_path) as (replica, receiver), endpoint() as other:
+        await replica.subscribe(receiver)
+        ended = Counter[str]()
+        for number in range(8):
+            ended.update(await replica.ended(5))
+            await replica.subscribe(other, by=Principal(id=f"somebody-{number}"))
+        await receiver.until(lambda: tasks_in(receiver.events()) == ended)
+
+
+async def test_a_subscription_to_one_task_is_over_with_its_end_and_told_once_for_all_refreshes(tmp_path: Path) -> None:
+    async with replica_and_endpoint(tmp_path) as (replica, receiver):
+        task = await replica.task()
+        one = {"arguments": {"taskId": task.id}, "ttl": timedelta(hours=1)}
+        await replica.subscribe(receiver, **one)
+        await replica.end(task)
+        await receiver.until(lambda: len(receiver.events()) == 1)
+        while not (await replica.events.subscriptions.under())[0].is_over:
+            await anyio.sleep(0.01)
+        await replica.subscribe(receiver, **one)
+        await replica.ended(1)
+        replica.clock.advance(hours=2)
+        while await replica.events.subscriptions.states():
+            await anyio.sleep(0.01)
+        await until(lambda: not replica.pending)
+    assert len(receiver.events()) == 1
+    assert [each.body.get("type") for each in receiver.got] == ["verification", None]
+    assert "terminated" not in replica.outcomes()

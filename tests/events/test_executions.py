@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcp_workflows import Tool, WatchTool
-from mcp_workflows.access.policy import Allow
+from mcp_workflows.access.policy import AccessRequest, Allow
 from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.events import interests
 from mcp_workflows.events.endpoints import EventSettings
@@ -36,7 +37,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def served(folder: Path, script: Script, *tokens: str) -> AsyncGenerator[list[Peer]]:
+async def served(folder: Path, script: Script, *tokens: str, **settings: Any) -> AsyncGenerator[list[Peer]]:
     """A server of the two tools, and a client for each token."""
     async with AsyncExitStack() as stack:
         found = await stack.enter_async_context(
@@ -46,6 +47,7 @@ async def served(folder: Path, script: Script, *tokens: str) -> AsyncGenerator[l
                 adapters={"memory": ScriptedAdapter(script)},
                 authenticated=True,
                 events=EventSettings(allow_private=True),
+                **settings,
             )
         )
         yield [await stack.enter_async_context(peer(found.url, token=token)) for token in tokens]
@@ -111,3 +113,19 @@ async def test_who_may_not_watch_hears_nothing_and_does_not_see_the_type(tmp_pat
         await receiver.until(lambda: len(receiver.events()) == 1)
         polled = (await alice.send("events/poll", {**wanted, "cursor": first["cursor"]})).result
     assert [each["eventId"] for each in polled["events"]] == [receiver.events()[0]["eventId"]]
+
+
+async def test_an_authorizer_decides_on_each_execution(tmp_path: Path) -> None:
+    script = Script()
+
+    async def only_ours(wish: AccessRequest) -> bool:
+        watched = (wish.arguments or {}).get("execution_id", "ours")
+        return str(watched).startswith("ours")
+
+    async with served(tmp_path, script, ALICE, authorizer=only_ours) as [alice], endpoint() as receiver:
+        await subscribe(alice, receiver)
+        script.run_elsewhere("theirs-1", "NightlyBilling")
+        script.run_elsewhere("ours-1", "NightlyBilling")
+        script.succeed()
+        await receiver.until(lambda: bool(receiver.events()))
+    assert {event["data"]["executionId"] for event in receiver.events()} == {"ours-1"}

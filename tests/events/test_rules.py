@@ -259,3 +259,16 @@ async def test_an_endpoint_is_asked_once_for_all_subscriptions_of_one_caller(tmp
         await replica.subscribe(receiver, by=BOB)
     assert len(asked) == 1
     assert len(receiver.got) == 2
+
+
+async def test_a_subscription_ends_with_the_rules_that_allowed_it(tmp_path: Path) -> None:
+    async with ruled(tmp_path) as (replica, receiver), endpoint() as annas:
+        annas.clock = replica.clock
+        await replica.subscribe(receiver, "task.input_required", BOB)
+        await replica.subscribe(annas, "task.ended", ANNA)
+        more = {**APPROVED.model_dump(exclude_unset=True), "cancel": {"claims": {"department": "it"}}}
+        await replica.use(TOOL.model_copy(update={"allow": Allow.model_validate(more)}))
+        await receiver.until(lambda: receiver.got[-1].body.get("type") == "terminated")
+        assert "subscribe again" in receiver.got[-1].body["error"]["message"]
+        await annas.until(lambda: annas.got[-1].body.get("type") == "terminated")
+        assert await replica.events.subscriptions.under() == []
