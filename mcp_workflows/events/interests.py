@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 SEARCH_EVERY: Final = 2.0  # seconds: a new task is observed by then
 LIST_EVERY: Final = 15.0  # seconds, for each tool that watches
 OVERLAP: Final = timedelta(minutes=2)  # the list of an engine may lag
-FORGET_AFTER: Final = timedelta(minutes=10)
+FORGET_AFTER: Final = timedelta(minutes=10)  # if nobody waits, what ends is told nobody
 MOST_TASKS: Final = 1000  # of one search
 MOST_SEEN: Final = 10_000  # ended executions whose notes need not be written again
 MOST_PAGES: Final = 20  # of one list
