@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from itertools import product
+from typing import Final, TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
@@ -50,6 +51,7 @@ FAR_BEHIND: Final = 10_000  # positions after which the place of a quiet subscri
 _LEASE: Final = "events"
 _PRESENT: Final = -1  # among positions: the present state of the one task, told at the beginning
 _GONE, _TOO_LARGE = 410, 413
+_Filter: TypeAlias = tuple[str, JSON, JSON]  # the name of events, and of which task and tool; None: of all
 _AUTHORIZATION_ENDED: Final = "the subscription was not refreshed in time"
 
 
@@ -65,6 +67,11 @@ class _Target:
     sending: set[int] = field(default_factory=set[int])
     saved_at: int = 0  # the position that is in the store
     is_dirty: bool = False
+
+    @property
+    def filter(self) -> _Filter:
+        arguments = self.subscription.arguments
+        return self.subscription.name, arguments.get("taskId"), arguments.get("tool")
 
     @property
     def has_room(self) -> bool:
@@ -94,6 +101,9 @@ class Delivery:
         self._targets: dict[str, _Target] = {}  # by the key of the subscription
         self._turns = anyio.CapacityLimiter(MOST_AT_ONCE)
         self._wake = anyio.Event()
+        self._by_filter: dict[_Filter, dict[str, _Target]] = {}
+        self._has_news = True  # in the log, or for a target that has read less of it
+        self._read = 0.0  # when the log was read last
         self._is_needed = False  # there are subscriptions, as far as is known
         self._version = 0
         self._saved = 0.0  # when the states were written last
@@ -120,9 +130,9 @@ class Delivery:
             self._events.subscribed = anyio.Event()
 
     async def _deliver(self) -> None:
-        self._targets = {}
+        self._targets, self._by_filter = {}, {}
         try:
-            async with self._events.log.waiting(lambda: self._wake.set()), anyio.create_task_group() as group:
+            async with self._events.log.waiting(self._note_news), anyio.create_task_group() as group:
                 self._group, self._version = group, self._events.version
                 for subscription in await self._events.subscriptions.under():
                     await self._use(subscription)
@@ -142,16 +152,22 @@ class Delivery:
             with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_EVERY), suppress(StoreError):
                 await self._save()
 
+    def _note_news(self) -> None:
+        self._has_news = True
+        self._wake.set()
+
     async def _take_turn(self, group: TaskGroup) -> None:
         if self._version != self._events.version:  # other rules may let principals see tasks of others
             self._version = self._events.version
             for target in list(self._targets.values()):
                 await self._use(target.subscription)
-        await self._read_log()
-        await self._expire()
+        if self._has_news or anyio.current_time() - self._read > TURN_EVERY:
+            self._has_news, self._read = False, anyio.current_time()
+            await self._read_log()
         self._start_due(group)
         if anyio.current_time() - self._saved > SAVE_EVERY:
             self._saved = anyio.current_time()
+            await self._expire()
             self._count()
             await self._save()
 
@@ -208,6 +224,8 @@ class Delivery:
                 is_dirty=is_new,
             )
             self._targets[subscription.key] = target
+            self._by_filter.setdefault(target.filter, {})[subscription.key] = target
+            self._has_news = True
         self._events.interests.add(interest)
         suspended = target.state.suspended
         if suspended is not None and subscription.refreshed > suspended:
@@ -246,6 +264,9 @@ class Delivery:
     def _forget(self, key: str) -> None:
         if target := self._targets.pop(key, None):
             self._events.interests.remove(target.interest)
+            del self._by_filter[target.filter][key]
+            if not self._by_filter[target.filter]:
+                del self._by_filter[target.filter]
 
     async def _expire(self) -> None:
         now = self._clock()
@@ -259,33 +280,39 @@ class Delivery:
     async def _read_log(self) -> None:
         """Add the events after the last place to what is pending, as far as there is room."""
         is_behind = True
-        while is_behind and (open_ := [each for each in self._targets.values() if each.has_room]):
-            start = min(each.state.position for each in open_)
+        while is_behind and (open_ := {key: each for key, each in self._targets.items() if each.has_room}):
+            start = min(each.state.position for each in open_.values())
             page = await self._events.log.after(start)
             is_behind = len(page.events) == PAGE
-            for target in open_:
+            for target in open_.values():
                 if target.state.position < page.first:
                     self._skip(target, page.first)
             for event in page.events:
                 if event.name == EventName.SUBSCRIPTION:
                     await self._reload(event.key)
-                for target in open_:
-                    self._take(target, event)
+                for targets in [found for each in _filters_of(event) if (found := self._by_filter.get(each))]:
+                    for key in targets.keys() & open_.keys():
+                        if not self._take(open_[key], event):
+                            del open_[key]  # it may soon have room again, but must not go on after this event
             end = page.events[-1].position if page.events else max(start, page.last)
-            for target in open_:
+            for target in open_.values():
                 if target.has_room and target.state.position < end:
                     target.state.position = end
                     target.is_dirty |= end - target.saved_at > FAR_BEHIND
 
-    def _take(self, target: _Target, event: LoggedEvent) -> None:
+    def _take(self, target: _Target, event: LoggedEvent) -> bool:
+        """Add an event to what is pending, if it is one of the target's; False: there is no room."""
         state = target.state
-        if event.position <= state.position or not target.has_room:
-            return
+        if event.position <= state.position:
+            return True
+        if not target.has_room:
+            return False
         state.position = event.position
         if target.subscription.tells(event, target.interest.shared_tools):
             state.pending[event.position] = Pending(since=event.at, due=self._clock())
             target.events[event.position] = event
             target.is_dirty = True
+        return True
 
     async def _reload(self, key: str) -> None:
         """Take over a subscription that was made, refreshed or ended."""
@@ -305,7 +332,7 @@ class Delivery:
     def _start_due(self, group: TaskGroup) -> None:
         now = self._clock()
         for target in self._targets.values():
-            if target.state.suspended:
+            if not target.state.pending or target.state.suspended or target.subscription.until <= now:
                 continue
             due = [position for position, each in target.state.pending.items() if each.due <= now]
             for position in sorted(set(due) - target.sending)[: AT_ONCE - len(target.sending)]:
@@ -365,6 +392,7 @@ class Delivery:
         return page.events[0] if page.events and page.events[0].position == position else None
 
     def _finish(self, target: _Target, position: int) -> None:
+        self._has_news |= not target.has_room
         target.state.pending.pop(position, None)
         target.events.pop(position, None)
 
@@ -409,6 +437,11 @@ class Delivery:
                     target.is_dirty = True
                     raise
                 target.saved_at = target.state.position
+
+
+def _filters_of(event: LoggedEvent) -> Iterable[_Filter]:
+    """Return the filters that the event fits."""
+    return product([event.name], [event.task_id, None], [event.tool, None])
 
 
 def _body(occurrence: wire.Occurrence, cursor: str) -> bytes:
