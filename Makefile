@@ -73,7 +73,7 @@ clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on al
 hosts: $(PYTHON_READY) $(NODE_READY)  ## Codex CLI, Gemini CLI and opencode with a scripted model [ONLY=codex]; writes docs/clients.md
 	@exec $(RUN) tests.clients.host_trials $(if $(ONLY),--only $(ONLY))
 
-bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http|dbos|replicas [ONLY=start,listen] [STRICT=1] [KEEP=1]
+bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http|dbos|replicas|events [ONLY=start,listen] [STRICT=1] [KEEP=1]
 	@exec $(RUN) benchmarks --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict) $(if $(KEEP),--keep)
 
 pictures: $(PYTHON_READY) $(NODE_READY)  ## docs/pictures, of real runs and of its diagrams

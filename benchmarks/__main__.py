@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import comparisons, durability, replicas
+from benchmarks import comparisons, durability, events, replicas
 from benchmarks.load import Mode
 from benchmarks.place import NotServingError, Place
 from benchmarks.report import Line
@@ -60,6 +60,7 @@ GOALS: Final[Mapping[str, Mapping[str, Measure]]] = {
         "polled": replicas.polled,
         "store": replicas.store,
     },
+    "events": {"delivery": events.delivery, "cost": events.cost},
     "dbos": {"throughput": durability.throughput, "kill": durability.kill},
 }
 """The goals of each engine; where an engine makes no difference, they are Temporal's."""

@@ -87,7 +87,10 @@ class Control:
         return names
 
     def report(self) -> Mapping[str, Any]:
-        """Return the calls (API, monotonic seconds), and the age of what was last read of each that runs."""
+        """Return the calls (API, monotonic seconds), the ages of what was last read of those that run, and the ends.
+
+        An end is the time of an execution's end, by its name, in seconds since 1970.
+        """
         found: Mapping[str, Any] = self._ask("GET", None)
         return found
 

@@ -120,10 +120,15 @@ class Place:
             stop_all([child])
 
     @contextmanager
-    def sidecar(self, engine: Mapping[str, Any], tools: Mapping[str, Any], store: str) -> Generator[Served]:
-        """Run `mcp-workflows serve` within this context, with limits that are checked and not reached."""
+    def sidecar(
+        self, engine: Mapping[str, Any], tools: Mapping[str, Any], store: str, **server: Any
+    ) -> Generator[Served]:
+        """Run `mcp-workflows serve` within this context, with limits that are checked and not reached.
+
+        `server` are further settings of the server.
+        """
         port = free_port()
-        command = sidecar_command(self.folder, port, engine, tools, store)
+        command = sidecar_command(self.folder, port, engine, tools, store, **server)
         served = self.start(command, port)
         try:
             yield served
@@ -154,11 +159,11 @@ class Place:
 
 
 def sidecar_command(
-    folder: Path, port: int, engine: Mapping[str, Any], tools: Mapping[str, Any], store: str
+    folder: Path, port: int, engine: Mapping[str, Any], tools: Mapping[str, Any], store: str, **server: Any
 ) -> Command:
     """Return the command of a sidecar on core 0, whose configuration is written below `folder`."""
     written = {
-        "server": {"name": "bench", "drain": "0s"},
+        "server": {"name": "bench", "drain": "0s", **server},
         "store": store,
         "limits": UNREACHED,
         "engines": {"engine": engine},

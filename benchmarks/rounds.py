@@ -66,6 +66,7 @@ class Measured:
     """Seconds of one operation, a value for each round."""
 
     wall: list[float] = field(default_factory=list[float])  # the median of the round
+    mean: list[float] = field(default_factory=list[float])
     cpu: list[float] = field(default_factory=list[float])  # the mean of the round: it is a sum
 
     @property
@@ -96,15 +97,16 @@ def alternate(sides: Sequence[Side], *, times: int, rounds: int = ROUNDS) -> Seq
     """Run so many rounds; in each, every side does its operation so many times in a row."""
     found = [Measured() for _ in sides]
     for side in sides:
-        _run_round(side, max(1, times // 4), Measured())  # warms up
+        run_round(side, max(1, times // 4), Measured())  # warms up
     for number in range(rounds):
         order = list(zip(sides, found, strict=True))
         for side, measured in order if number % 2 else reversed(order):
-            _run_round(side, times, measured)
+            run_round(side, times, measured)
     return found
 
 
-def _run_round(side: Side, times: int, into: Measured) -> None:
+def run_round(side: Side, times: int, into: Measured) -> None:
+    """Let a side do its operation so many times in a row."""
     before = cpu_seconds(side.pid)
     walls: list[float] = []
     for _ in range(times):
@@ -113,6 +115,7 @@ def _run_round(side: Side, times: int, into: Measured) -> None:
         walls.append(time.perf_counter() - began)
     into.cpu.append((cpu_seconds(side.pid) - before) / times)
     into.wall.append(statistics.median(walls))
+    into.mean.append(statistics.mean(walls))
 
 
 def spread(values: Sequence[float]) -> Mapping[str, float]:

@@ -64,6 +64,7 @@ class Stub(ABC):
     def __init__(self) -> None:
         self.calls: list[tuple[str, float]] = []  # API, and monotonic seconds
         self.executions: dict[str, Execution] = {}
+        self._ending: list[asyncio.Task[None]] = []
 
     @abstractmethod
     async def serve(self, port: int) -> None:
@@ -74,18 +75,28 @@ class Stub(ABC):
         if method == "GET":
             now = time.monotonic()
             ages = [now - each.read for each in self.executions.values() if each.ended is None]
-            return 200, {}, {"calls": self.calls, "ages": ages}
+            ends = {each.name: each.ended for each in self.executions.values() if each.ended is not None}
+            return 200, {}, {"calls": self.calls, "ages": ages, "ends": ends}
         orders = json.loads(body)
         self.latency = orders.get("latency", self.latency)
         for _ in range(orders.get("seed", 0)):
             self.add(self.name.format(number=len(self.executions) + 1))
-        for name in orders.get("end", ()):
-            self.change(self.executions[name], _SUCCEEDED)
+        if every := orders.get("every"):  # seconds between two ends
+            self._ending.append(asyncio.create_task(self._end(orders["end"], every)))
+        else:
+            await self._end(orders.get("end", ()), 0.0)
         for name in orders.get("ask", ()):
             self.change(self.executions[name], _WAITING)
         if orders.get("forget"):
             self.calls.clear()
         return 200, {}, list(self.executions)
+
+    async def _end(self, names: Sequence[str], every: float) -> None:
+        began = time.monotonic()
+        for number, name in enumerate(names):
+            if (pause := began + number * every - time.monotonic()) > 0:
+                await asyncio.sleep(pause)
+            self.change(self.executions[name], _SUCCEEDED)
 
     def add(self, name: str, argument: str = "{}") -> Execution:
         """Start an execution."""

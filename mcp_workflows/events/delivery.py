@@ -72,6 +72,11 @@ class _Target:
     version: int = 0  # of the rules that it was checked with
 
     @property
+    def filter(self) -> _Filter:
+        arguments = self.subscription.arguments
+        return self.subscription.name, arguments.get("taskId"), arguments.get("tool")
+
+    @property
     def has_room(self) -> bool:
         return len(self.state.pending) < WINDOW
 
@@ -89,6 +94,9 @@ class Delivery:
         self._targets: dict[str, _Target] = {}  # by the key of the subscription
         self._read = 0  # the position up to which subscriptions that were made, refreshed or ended are known
         self._wake = anyio.Event()
+        self._by_filter: dict[_Filter, dict[str, _Target]] = {}
+        self._has_news = True  # in the log, or for a target that has read less of it
+        self._read = 0.0  # when the log was read last
         self._is_needed = False  # there are subscriptions, as far as is known
         self._group: TaskGroup | None = None
         self._samples: Mapping[str, Seen] = {}
@@ -116,7 +124,7 @@ class Delivery:
                 await changed.wait()
 
     async def _deliver(self) -> None:
-        self._targets = {}
+        self._targets, self._by_filter = {}, {}
         try:
             self._read = (await self._store.events(END_OF_LOG, 0)).last
             for subscription in await self._events.subscriptions.under():
@@ -231,6 +239,9 @@ class Delivery:
     def _forget(self, key: str) -> None:
         if target := self._targets.pop(key, None):
             self._events.interests.remove(target.interest)
+            del self._by_filter[target.filter][key]
+            if not self._by_filter[target.filter]:
+                del self._by_filter[target.filter]
 
     async def _expire(self) -> None:
         for target in [each for each in self._targets.values() if each.subscription.until <= self._clock()]:
@@ -364,6 +375,7 @@ class Delivery:
         return page.events[0] if page.events and page.events[0].position == position else None
 
     def _finish(self, target: _Target, position: int) -> None:
+        self._has_news |= not target.has_room
         target.state.pending.pop(position, None)
         target.events.pop(position, None)
 
@@ -411,6 +423,11 @@ class Delivery:
                     target.is_dirty = True
                     raise
                 target.saved = now
+
+
+def _filters_of(event: LoggedEvent) -> Iterable[_Filter]:
+    """Return the filters that the event fits."""
+    return product([event.name], [event.task_id, None], [event.tool, None])
 
 
 def _body(occurrence: wire.Occurrence, cursor: str) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.__main__ import GOALS
 from benchmarks.control import AWS_CREDENTIALS, MACHINE
 from benchmarks.durability import HALF, ours, survivors
+from benchmarks.events import delivery
 from benchmarks.load import Mode, Size, adapter, load_lines, run_load
 from benchmarks.place import Place
 from mcp_workflows.adapter import Ref, Start, Status
@@ -61,6 +62,13 @@ def test_a_small_load_notifies_every_client_within_the_quota(place: Place, tmp_p
     assert (found["ends_missed"], found["questions_missed"]) == (0, 0)
     assert [refused for _, _, _, refused in found["quotas"]] == [0, 0, 0]
     assert len(list(load_lines(found, Mode.EVENTS))) > len(found["quotas"])
+
+
+@pytest.mark.slow
+def test_each_of_a_few_ends_is_delivered_once(place: Place) -> None:
+    measured = {line.what: line.measured for line in delivery(place, ends=20, subscriptions=30)}
+    assert measured["events lost of 20"] == "0"
+    assert measured["events delivered again"] == "0"
 
 
 @pytest.mark.slow

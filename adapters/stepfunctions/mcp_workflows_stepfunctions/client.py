@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isfinite
 from typing import Any, Final
 
 import anyio
@@ -121,10 +122,10 @@ class Client:
         every = _LISTING_INTERVAL if self._quota is None else max(_LISTING_INTERVAL, 1 / self.refill("list_executions"))
         spare = min(self._bucket(operation).spare for operation in _DESCRIBE_OPERATIONS)
         return Allowance(
-            polls_per_second=min(polls, _UNLIMITED_DESCRIBES),
+            polls_per_second=_known(polls),
             batch_every=every,
             batch=_BATCH,
-            burst=int(min(spare, _UNLIMITED_DESCRIBES)),
+            burst=int(_known(spare)),
         )
 
     def refill(self, operation: str) -> float:
@@ -332,3 +333,8 @@ def limits(operation: str, region: str, quota: Quota | None) -> BucketLimits:
     whole = getattr(quota, _OVERRIDES.get(operation, operation), None) or whole
     share = quota.share / replica_count(quota.replicas)
     return BucketLimits(bucket=max(1.0, whole.bucket * share), refill=whole.refill * share)
+
+
+def _known(describes: float) -> float:
+    """Return this number, or the usual one where no quota is known."""
+    return describes if isfinite(describes) else _UNLIMITED_DESCRIBES

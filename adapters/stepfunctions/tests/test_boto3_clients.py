@@ -132,6 +132,15 @@ def test_all_endpoints_of_aws_have_one_quota() -> None:
             assert Client(made, given, buckets).refill("describe_execution") < 7
 
 
+def test_a_quota_that_aws_has_raised_is_used_as_far_as_our_share_goes() -> None:
+    rate = {"bucket": 4000, "refill": 400}
+    raised = {"describe_execution": rate, "get_execution_history": rate}
+    given = StepFunctionsSettings.model_validate({"region": "eu-west-1", "account": "123456789012", "quota": raised})
+    with closing(open_boto3_clients(given)) as made:
+        allowed = Client(made, given, Buckets()).allowance
+    assert (allowed.polls_per_second, allowed.burst) == (200, 1000)
+
+
 @pytest.mark.parametrize("by", ["settings", "environment"])
 def test_a_vpc_endpoint_of_step_functions_is_not_asked_to_run_express_machines(
     monkeypatch: pytest.MonkeyPatch, by: str
