@@ -72,11 +72,6 @@ class _Target:
     version: int = 0  # of the rules that it was checked with
 
     @property
-    def filter(self) -> _Filter:
-        arguments = self.subscription.arguments
-        return self.subscription.name, arguments.get("taskId"), arguments.get("tool")
-
-    @property
     def has_room(self) -> bool:
         return len(self.state.pending) < WINDOW
 
@@ -94,10 +89,10 @@ class Delivery:
         self._targets: dict[str, _Target] = {}  # by the key of the subscription
         self._read = 0  # the position up to which subscriptions that were made, refreshed or ended are known
         self._wake = anyio.Event()
-        self._by_filter: dict[_Filter, dict[str, _Target]] = {}
-        self._has_news = True  # in the log, or for a target that has read less of it
-        self._read = 0.0  # when the log was read last
         self._is_needed = False  # there are subscriptions, as far as is known
+        self._version = 0  # of the rules; 0: there are subscriptions to check
+        self._has_news = True  # in the log
+        self._looked = 0.0  # at all subscriptions, on the event loop's clock
         self._group: TaskGroup | None = None
         self._samples: Mapping[str, Seen] = {}
         gauges = {
@@ -124,12 +119,12 @@ class Delivery:
                 await changed.wait()
 
     async def _deliver(self) -> None:
-        self._targets, self._by_filter = {}, {}
+        self._targets = {}
         try:
             self._read = (await self._store.events(END_OF_LOG, 0)).last
             for subscription in await self._events.subscriptions.under():
                 await self._load(subscription)
-            async with self._events.log.waiting(lambda: self._wake.set()), anyio.create_task_group() as self._group:
+            async with self._events.log.waiting(self._note_news), anyio.create_task_group() as self._group:
                 while self._targets:
                     self._wake = anyio.Event()
                     try:
@@ -148,17 +143,27 @@ class Delivery:
             with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_EVERY), suppress(StoreError):
                 await self._save(at_once=True)
 
+    def _note_news(self) -> None:
+        self._has_news = True
+        self._wake.set()
+
     async def _go_on(self, group: TaskGroup) -> None:
-        for target in [each for each in self._targets.values() if each.version != self._events.version]:
-            target.version = self._events.version
-            await self._load(target.subscription)  # it may be about other tools now
-            if reason := await self._events.no_longer(target.subscription):
-                await self._end(target, reason)
-        await self._read_log()
-        await self._expire()
+        if self._version != self._events.version:
+            self._version = self._events.version
+            for target in [each for each in self._targets.values() if each.version != self._version]:
+                target.version = self._version
+                await self._load(target.subscription)  # it may be about other tools now
+                if reason := await self._events.no_longer(target.subscription):
+                    await self._end(target, reason)
+        if self._has_news:
+            self._has_news = False
+            await self._read_log()
         self._start_due(group)
-        self._measure()
-        await self._save()
+        if (now := anyio.current_time()) - self._looked >= SAVE_EVERY:
+            self._looked, self._has_news = now, True  # a window may have room again
+            await self._expire()
+            self._measure()
+            await self._save()
 
     def _measure(self) -> None:
         states = [target.state for target in self._targets.values()]
@@ -192,6 +197,7 @@ class Delivery:
                 state.pending[_PRESENT] = Pending(since=self._clock(), due=self._clock())
             target = _Target(subscription=subscription, state=state, interest=interest, is_dirty=is_new)
             self._targets[subscription.key] = target
+            self._version, self._has_news = 0, True
         else:
             self._events.interests.remove(target.interest)
             target.subscription, target.interest = subscription, interest
@@ -239,9 +245,6 @@ class Delivery:
     def _forget(self, key: str) -> None:
         if target := self._targets.pop(key, None):
             self._events.interests.remove(target.interest)
-            del self._by_filter[target.filter][key]
-            if not self._by_filter[target.filter]:
-                del self._by_filter[target.filter]
 
     async def _expire(self) -> None:
         for target in [each for each in self._targets.values() if each.subscription.until <= self._clock()]:
@@ -375,7 +378,7 @@ class Delivery:
         return page.events[0] if page.events and page.events[0].position == position else None
 
     def _finish(self, target: _Target, position: int) -> None:
-        self._has_news |= not target.has_room
+        self._has_news |= not target.has_room  # the rest waits in the log
         target.state.pending.pop(position, None)
         target.events.pop(position, None)
 
@@ -423,11 +426,6 @@ class Delivery:
                     target.is_dirty = True
                     raise
                 target.saved = now
-
-
-def _filters_of(event: LoggedEvent) -> Iterable[_Filter]:
-    """Return the filters that the event fits."""
-    return product([event.name], [event.task_id, None], [event.tool, None])
 
 
 def _body(occurrence: wire.Occurrence, cursor: str) -> bytes:
