@@ -95,13 +95,14 @@ class Delivery:
         self._looked = 0.0  # at all subscriptions, on the event loop's clock
         self._group: TaskGroup | None = None
         self._samples: Mapping[str, Seen] = {}
+        self._measure()
         gauges = {
             "event_subscriptions": ("", "Webhook subscriptions to events."),
             "event_queue": ("", "Events that wait for delivery to endpoints that are not suspended."),
             "event_oldest": ("s", "How long the oldest of them has waited."),
         }
         for name, (unit, description) in gauges.items():
-            telemetry.observe(name, lambda name=name: self._sample(name), unit=unit, description=description)
+            telemetry.observe(name, lambda name=name: self._samples[name](), unit=unit, description=description)
 
     async def run(self) -> None:
         """Deliver while there are subscriptions and no other process does, until cancelled."""
@@ -139,9 +140,10 @@ class Delivery:
         finally:
             for target in self._targets.values():
                 self._events.interests.remove(target.interest)
-            self._samples = {}
             with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_EVERY), suppress(StoreError):
                 await self._save(at_once=True)
+            self._targets = {}
+            self._measure()
 
     def _note_news(self) -> None:
         self._has_news = True
@@ -175,10 +177,6 @@ class Delivery:
             "event_queue": lambda: [(len(waiting), {})],
             "event_oldest": lambda: [((self._clock() - oldest).total_seconds() if waiting else 0.0, {})],
         }
-
-    def _sample(self, name: str) -> Sequence[tuple[float, Mapping[str, str]]]:
-        found = self._samples.get(name)
-        return [] if found is None else list(found())
 
     # --- subscriptions
 
