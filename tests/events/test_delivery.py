@@ -539,7 +539,7 @@ async def test_a_window_that_empties_beside_a_new_subscription_skips_nothing(
 async def test_a_subscription_to_one_task_is_over_with_its_end_and_told_once_for_all_refreshes(tmp_path: Path) -> None:
     async with replica_and_endpoint(tmp_path) as (replica, receiver):
         task = await replica.task()
-        one = {"arguments": {"taskId": task.id}, "ttl": timedelta(hours=1)}
+        one: dict[str, Any] = {"arguments": {"taskId": task.id}, "ttl": timedelta(hours=1)}
         await replica.subscribe(receiver, **one)
         await replica.end(task)
         await receiver.until(lambda: len(receiver.events()) == 1)
