@@ -15,10 +15,11 @@ import logging
 import random
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import anyio
@@ -36,7 +37,7 @@ from mcp_workflows.events.subscriptions import Deliveries, Pending, Subscription
 from mcp_workflows.store.leases import Leases
 from mcp_workflows.store.protocol import EventPage, Store
 from mcp_workflows.task import EventName, LoggedEvent
-from mcp_workflows.telemetry import Seen, Telemetry
+from mcp_workflows.telemetry import Labels, Seen, Telemetry
 from mcp_workflows.wire import events as wire
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,10 @@ class Delivery:
             "event_oldest": ("s", "How long the oldest of them has waited."),
         }
         for name, (unit, description) in gauges.items():
-            telemetry.observe(name, lambda name=name: self._samples[name](), unit=unit, description=description)
+            telemetry.observe(name, partial(self._sample, name), unit=unit, description=description)
+
+    def _sample(self, name: str) -> Iterable[tuple[float, Labels]]:
+        return self._samples[name]()
 
     async def run(self) -> None:
         """Deliver while there are subscriptions and no other process does, until cancelled."""

@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, NoReturn, Self
 
 import anyio
 
 from mcp_workflows.access import Principal, person_of
 from mcp_workflows.access.audit import Audit, Event, record_of, silent
-from mcp_workflows.access.principal import claim_value
+from mcp_workflows.access.principal import Claims, claim_value
 from mcp_workflows.access.rate_limits import Rate
 from mcp_workflows.adapter import JSON, ListsEnded, digest
 from mcp_workflows.engines.registry import Engines
@@ -202,7 +202,7 @@ class EventService:
         since = None if wanted.max_age is None else self.clock() - wanted.max_age
         interest = self._interest(wanted, principal, key=secrets.token_hex(8))  # another stream may be alike
         pause, is_active, told = 1.0 if wanted.name == EventName.PROGRESS else HEARTBEAT, False, anyio.current_time()
-        current: Principal | None = principal
+        current = principal
         async with self.log.waiting():
             self.interests.add(interest)
             try:
@@ -214,8 +214,8 @@ class EventService:
                         yield wire.Notice.ERROR, wire.terminated(RequestError(INTERNAL_ERROR, str(error)))
                         batch, changed = _Batch((), place), anyio.Event()
                     is_due = batch.events or anyio.current_time() - told >= HEARTBEAT
-                    if is_due and (current := await principal.revalidated(self.clock())) is None:
-                        raise RequestError(wire.Code.FORBIDDEN, "the token that came with this stream is not good now")
+                    if is_due:
+                        current = await principal.revalidated(self.clock()) or _refuse_token()
                     if not is_active or batch.truncated:
                         cursor = self._cursor(place if batch.events else batch.place, principal)
                         yield wire.Notice.ACTIVE, {"cursor": cursor, "truncated": truncated or batch.truncated}
@@ -444,8 +444,9 @@ class EventService:
 
     def _kept(self, principal: Principal) -> Principal:
         """Return the principal with the claims that rules need; an authorizer in code may need any."""
-        claims = {name: claim_value(principal.claims, name) for name in self._needed_claims()}
-        claims = principal.claims if self._authorization.has_authorizer else claims
+        claims: Claims = {name: claim_value(principal.claims, name) for name in self._needed_claims()}
+        if self._authorization.has_authorizer:
+            claims = principal.claims
         return replace(principal, claims=claims, expires=None, recheck=None, peer=None)
 
     def _needed_claims(self) -> frozenset[str]:
@@ -489,6 +490,10 @@ def _occurrence(event: LoggedEvent, data: dict[str, JSON]) -> wire.Occurrence:
 
 def _reader(principal: Principal) -> str:
     return f"events {principal.id}"
+
+
+def _refuse_token() -> NoReturn:
+    raise RequestError(wire.Code.FORBIDDEN, "the token that came with this stream is not good now")
 
 
 def _refuse_anonymous(principal: Principal) -> None:
