@@ -278,19 +278,19 @@ class Delivery:
 
     def _take_events(self, targets: Sequence[_Target], page: EventPage) -> None:
         """Move the positions of targets, none of which is before the page, over it; nothing may be awaited in here."""
-        mine: dict[tuple[str, str], list[_Target]] = {}
+        mine: dict[tuple[str, str, JSON], list[_Target]] = {}  # by the name of events, their owner and their tool
         for target in targets:
             if target.state.position < page.first:
                 self._skip(target, page.first)
             for owner in target.interest.owners:
-                mine.setdefault((target.subscription.name, owner), []).append(target)
+                mine.setdefault((target.interest.name, owner, target.interest.arguments.get("tool")), []).append(target)
         for event in page.events:
-            for target in {*mine.get((event.name, event.owner), ()), *mine.get((event.name, ""), ())}:
-                state = target.state
-                if target.has_room and event.position > state.position:
-                    state.position = event.position
+            keys = [(event.name, owner, tool) for owner in (event.owner, "") for tool in (event.tool, None)]
+            for target in {each for key in keys for each in mine.get(key, ())}:
+                if target.has_room and event.position > target.state.position:
+                    target.state.position = event.position
                     if target.interest.matches(event) and not target.subscription.is_too_old(event):
-                        state.pending[event.position] = Pending(since=event.at, due=self._clock())
+                        target.state.pending[event.position] = Pending(since=event.at, due=self._clock())
                         target.events[event.position] = event
                         target.is_dirty = True
         for target in targets if page.events else ():
