@@ -157,7 +157,7 @@ class EventName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
-    """One row in the log of events. It holds nothing that the task's columns do not hold."""
+    """One row in the log of events. It holds no input, output or question: only names, ids, digests and times."""
 
     id: str  # the same for the same event, however often it is seen
     name: str  # an EventName, or one of a newer version

@@ -8,9 +8,10 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
-from mcp_workflows.adapter import SharedSecret, Signature
+from mcp_workflows.adapter.capabilities import SharedSecret, Signature, standard_signature
 from mcp_workflows.errors import TokenRefused
 
 _FRESH: Final = 300.0  # seconds between the clocks of sender and receiver, as standardwebhooks.com has it
@@ -45,21 +46,15 @@ def _standard(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
     sent_at = headers.get("webhook-timestamp", "")
     if not sent_at.isdecimal() or abs(time.time() - int(sent_at)) > _FRESH:
         return False
-    signed = f"{headers.get('webhook-id', '')}.{sent_at}.".encode() + body
-    digest = base64.b64encode(hmac.new(_key(secret), signed, hashlib.sha256).digest()).decode()
-    found = headers.get("webhook-signature", "").split()
-    return any(_same(each, f"v1,{digest}") for each in found)
+    expected = standard_signature(_key(secret), headers.get("webhook-id", ""), sent_at, body)
+    return any(_same(each, expected) for each in headers.get("webhook-signature", "").split())
 
 
 def _key(secret: str) -> bytes:
-    try:
-        return (
-            base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-            if secret.startswith(_PREFIX)
-            else secret.encode()
-        )
-    except binascii.Error:
-        return secret.encode()
+    if secret.startswith(_PREFIX):
+        with suppress(binascii.Error):
+            return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    return secret.encode()
 
 
 def _same(given: str, expected: str) -> bool:

@@ -7,6 +7,9 @@ the engine in memory needs for them are here.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -109,6 +112,12 @@ class Signature(StrEnum):
     GITLAB = "gitlab"  # X-Gitlab-Token: the secret itself
     STANDARD = "standard"  # standardwebhooks.com: webhook-id, webhook-timestamp, webhook-signature
     BEARER = "bearer"  # Authorization: Bearer, with the secret itself
+
+
+def standard_signature(key: bytes, message_id: str, seconds: str, body: bytes) -> str:
+    """Return the signature of a webhook by Standard Webhooks, version 1; `seconds` is when it was sent (Unix time)."""
+    signed = f"{message_id}.{seconds}.".encode() + body
+    return f"v1,{base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

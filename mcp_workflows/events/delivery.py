@@ -33,7 +33,7 @@ from mcp_workflows.events.endpoints import EndpointFailed, host_of
 from mcp_workflows.events.interests import Interest
 from mcp_workflows.events.log import END_OF_LOG, PAGE
 from mcp_workflows.events.service import EventService
-from mcp_workflows.events.subscriptions import Deliveries, Pending, Subscription
+from mcp_workflows.events.subscriptions import NOT_REFRESHED, Deliveries, Pending, Subscription
 from mcp_workflows.store.leases import Leases
 from mcp_workflows.store.protocol import EventPage, Store
 from mcp_workflows.task import EventName, LoggedEvent
@@ -55,7 +55,6 @@ CLAIM_EVERY: Final = 2.0  # seconds
 _LEASE: Final = "events"
 _PRESENT: Final = -1  # among positions: the present state of the one task, told at the beginning
 _GONE, _TOO_LARGE = 410, 413
-_NOT_REFRESHED: Final = "it was not refreshed in time"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -254,7 +253,7 @@ class Delivery:
                 await self._events.subscriptions.delete(target.subscription, self._clock())
                 self._forget(target.subscription.key)
             elif target.subscription.until <= self._clock():
-                await self._end(target, _NOT_REFRESHED)
+                await self._end(target, NOT_REFRESHED)
 
     # --- the log
 
@@ -348,9 +347,10 @@ class Delivery:
             found = await self._events.present(subscription.name, subscription.arguments, subscription.principal)
         else:
             event = target.events.get(position) or await self._logged(target, position)
-            is_told = event is None or event.id in target.told
-            one = event and await self._events.occurrence(event, subscription.arguments, subscription.principal)
-            found = [one] if one and not is_told else []
+            one = None
+            if event is not None and event.id not in target.told:
+                one = await self._events.occurrence(event, subscription.arguments, subscription.principal)
+            found = [one] if one else []
         outcome, failed = "ok" if found else "withheld", None
         try:
             for occurrence in found:

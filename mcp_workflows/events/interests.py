@@ -44,7 +44,7 @@ class Interest:
     name: str
     arguments: Mapping[str, JSON] = field(compare=False)
     owner: str
-    key: str  # of name and arguments
+    key: str  # of the subscription, the stream, or the name and arguments of a poll
     shared_tools: Sequence[str] = field(default=(), compare=False)  # with tasks of others that it is about, too
 
     @property
@@ -222,8 +222,8 @@ class Interests:
         now, place = self._clock(), self._place(tool)
         begin = (now + OVERLAP).isoformat()  # lists are read from that much earlier
         found = str(await self._store.add_note(_ENDED, place, begin, until=now + EVENTS_KEPT))
-        is_new = is_waited_for is None or now - datetime.fromisoformat(found) < FORGET_AFTER
-        if is_new or (is_waited_for is not None and await is_waited_for()):
+        is_recent = now - datetime.fromisoformat(found) < FORGET_AFTER
+        if is_waited_for is None or is_recent or await is_waited_for():
             return found
         await self._store.put_note(_ENDED, place, begin, until=now + EVENTS_KEPT)
         return begin

@@ -26,6 +26,7 @@ from mcp_workflows.task import EventName, LoggedEvent, event_id
 from mcp_workflows.wire.events import DeliveryStatus, Trouble
 
 ROTATION: Final = timedelta(days=1)  # for so long deliveries are signed with the former secret, too
+NOT_REFRESHED: Final = "it was not refreshed in time"  # why a subscription ended
 _KEY: Final = "events"  # its name in the store
 _SUBSCRIPTIONS: Final = "(subscriptions)"  # spaces of notes
 _DELIVERIES: Final = "(deliveries)"
@@ -191,9 +192,10 @@ class Subscriptions:
 
     async def _all(self, beginning: str) -> Sequence[Subscription]:
         found = await self._store.notes_under(_SUBSCRIPTIONS, beginning)
-        cipher = await self._sealing() if found else None
-        opened = [self._opened(key, note, cipher) for key, note in found.items() if cipher]
-        return [each for each in opened if each is not None]
+        if not found:
+            return []
+        cipher = await self._sealing()
+        return [each for key, note in found.items() if (each := self._opened(key, note, cipher))]
 
     def _opened(self, key: str, note: JSON, cipher: AESGCM) -> Subscription | None:
         if not isinstance(note, str):
@@ -224,7 +226,7 @@ def trouble(subscription: Subscription, state: Deliveries | None, now: datetime)
     if subscription.is_over:
         return None
     if subscription.ended or subscription.until <= now:
-        why = subscription.ended or "it was not refreshed in time"
+        why = subscription.ended or NOT_REFRESHED
         return f"ended at {subscription.until:%Y-%m-%d %H:%M} UTC, as {why}"
     if state is None or state.suspended is None:
         return None

@@ -8,8 +8,6 @@ design-sketch-proposal.md, and https://www.standardwebhooks.com for signatures.
 from __future__ import annotations
 
 import base64
-import binascii
-import hashlib
 import hmac
 import json
 from collections.abc import Mapping, Sequence
@@ -20,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from mcp_workflows.adapter import JSON, InputRequest, Status
+from mcp_workflows.adapter.capabilities import standard_signature
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.wire.commands import TaskView
 from mcp_workflows.wire.params import STATUS, Params, mapping_of, object_of, status_message, text_of, time_of
@@ -459,10 +458,8 @@ def headers_of(
 
 
 def signature(secret: str, message_id: str, seconds: str, body: bytes) -> str:
-    """Return the signature of a delivery by Standard Webhooks, version 1."""
-    signed = f"{message_id}.{seconds}.".encode() + body
-    digest = hmac.new(secret_bytes(secret) or b"", signed, hashlib.sha256).digest()
-    return f"v1,{base64.b64encode(digest).decode()}"
+    """Return the signature of a delivery."""
+    return standard_signature(secret_bytes(secret) or b"", message_id, seconds, body)
 
 
 def secret_bytes(secret: str) -> bytes | None:
@@ -471,6 +468,6 @@ def secret_bytes(secret: str) -> bytes | None:
         return None
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None
     return key if len(key) in SECRET_BYTES else None
