@@ -164,21 +164,22 @@ class Executor:
     # --- the thread
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        main = self._loop.create_task(self._serve())
-        while not main.done():
-            try:
-                self._loop.run_until_complete(main)
-            except (SystemExit, KeyboardInterrupt) as error:
-                place = place_in(self.folder, error.__traceback__) or self.application.module
-                logger.error("%s: a workflow called exit: raise an exception in its place", place)
-            except (asyncio.CancelledError, RuntimeError):  # by `asyncio.all_tasks` or `stop`, which belong to us
-                logger.error("a workflow of %s stopped the event loop: all begin again", self.application.module)
-                if main.done():
-                    main = self._loop.create_task(self._serve())
-            finally:
-                self._begun.set()
-        self._loop.close()
+        with _DBOS:
+            asyncio.set_event_loop(self._loop)
+            main = self._loop.create_task(self._serve())
+            while not main.done():
+                try:
+                    self._loop.run_until_complete(main)
+                except (SystemExit, KeyboardInterrupt) as error:
+                    place = place_in(self.folder, error.__traceback__) or self.application.module
+                    logger.error("%s: a workflow called exit: raise an exception in its place", place)
+                except (asyncio.CancelledError, RuntimeError):  # by `asyncio.all_tasks` or `stop`, which belong to us
+                    logger.error("a workflow of %s stopped the event loop: all begin again", self.application.module)
+                    if main.done():
+                        main = self._loop.create_task(self._serve())
+                finally:
+                    self._begun.set()
+            self._loop.close()
 
     async def _serve(self) -> None:
         """Run the workflows whenever no other process does, until it is stopped."""
@@ -230,8 +231,8 @@ class Executor:
             running = asyncio.all_tasks() - {task for task in (asyncio.current_task(),) if task}
             for task in running:
                 task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-            await asyncio.to_thread(DBOS.destroy)
+            await _ended(asyncio.gather(*running, return_exceptions=True))
+            await _ended(self._loop.run_in_executor(None, DBOS.destroy))
             self._lock.release()
 
     async def _until_lost(self) -> None:
@@ -268,6 +269,14 @@ class Executor:
         return f"{found[-1].filename}:{found[-1].lineno}" if found else None
 
 
+async def _ended(awaited: asyncio.Future[Any]) -> None:
+    """Wait until it has ended, also while a workflow cancels every task of the loop."""
+    while not awaited.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([awaited])
+    awaited.result()
+
+
 def _abandon_threads() -> None:
     """Let the process end although functions without `async` still run; their executions go on in the next process.
 
@@ -284,6 +293,7 @@ def _tell_end(workflow_id: str, _: object) -> None:
 
 _SHARED: Final[dict[Application, tuple[Executor, int]]] = {}
 _GUARD: Final = threading.Lock()
+_DBOS: Final = threading.Lock()  # held by the executor that runs, until its DBOS is destroyed: a process has one
 
 
 @asynccontextmanager

@@ -89,6 +89,22 @@ class Score:
     mean: float
 """
 
+CANCELS_AGAIN = """
+@DBOS.workflow(name=__name__ + ".cancels_again")
+async def cancels_again():
+    loop = asyncio.get_running_loop()
+    def cancel_all():
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+    for number in range(100):
+        loop.call_later(1 + number / 50, cancel_all)
+"""
+BLOCKS_LONGER = """
+@DBOS.workflow(name=__name__ + ".blocks_longer")
+async def blocks_longer():
+    print("it blocks")
+    time.sleep(8)
+"""
 METHOD = """
 @DBOS.dbos_class(__name__ + ".Shop")
 class Shop:
@@ -210,6 +226,33 @@ async def test_a_workflow_that_stops_the_event_loop_is_told_and_all_go_on(
                 while not any("stopped the event loop" in each.message for each in caplog.records):
                     await anyio.sleep(0.02)
             assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
+
+
+@pytest.mark.anyio
+async def test_workflows_go_on_although_one_cancels_the_end_of_dbos(file: Path) -> None:
+    with file.open("a") as opened:
+        opened.write(CANCELS_AGAIN)
+    async with adapter_of(file) as adapter:
+        await adapter.start(order(f"{file.stem}.cancels_again"))
+        await anyio.sleep(3)  # it cancels until then
+        assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
+
+
+@pytest.mark.anyio
+async def test_other_workflows_wait_for_the_end_of_those_that_this_process_ran_before(
+    file: Path, other: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, text in ((file, BLOCKS_LONGER), (other, WORKFLOWS)):
+        with path.open("a") as opened:
+            opened.write(text)
+    async with adapter_of(file) as adapter:
+        await adapter.start(order(f"{file.stem}.blocks_longer"))
+        with anyio.fail_after(PATIENCE):
+            while "it blocks" not in capsys.readouterr().out:
+                await anyio.sleep(0.02)
+    async with adapter_of(other) as adapter:
+        assert await until(adapter, f"{other.stem}.blocks") is Status.SUCCEEDED  # for longer than the former block
+        assert await until(adapter, f"{other.stem}.works", number=1) is Status.SUCCEEDED
 
 
 @pytest.mark.anyio
