@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import time
@@ -52,7 +51,7 @@ def _standard(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
 
 def _key(secret: str) -> bytes:
     if secret.startswith(_PREFIX):
-        with suppress(binascii.Error):
+        with suppress(ValueError):
             return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     return secret.encode()
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
+import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +23,9 @@ from pydantic import ConfigDict
 from mcp_workflows.client.requests import TaskRequests
 from mcp_workflows.errors import ClientError, ForgedDelivery, StaleDelivery
 from mcp_workflows.wire import events as wire
+from mcp_workflows.wire.params import object_of
 
+_SECONDS: Final = re.compile("[0-9]{1,15}")
 SILENCE_SECONDS: Final = 60.0  # of a stream, which has a sign of life more often
 
 
@@ -129,16 +133,20 @@ def verify_webhook(secret: str, headers: Mapping[str, str], body: bytes) -> Mapp
     Raises:
         ForgedDelivery: it was not.
         StaleDelivery: it was, too long ago.
-        ClientError: the secret is none.
+        ClientError: the secret is none, or the body is no JSON.
     """
     if wire.secret_bytes(secret) is None:
         raise ClientError(f"the secret is not {wire.SECRET_PREFIX} and base64 of 24 to 64 bytes")
     given = {name.lower(): value for name, value in headers.items()}
     name, seconds, signatures = (given.get(f"webhook-{each}", "") for each in ("id", "timestamp", "signature"))
     own = wire.signature(secret, name, seconds, body).encode()
-    if True not in [hmac.compare_digest(own, each.encode()) for each in signatures.split()]:
+    if True not in [hmac.compare_digest(own, each.encode(errors="replace")) for each in signatures.split()]:
         raise ForgedDelivery("the delivery is not signed with this secret")
-    if not seconds.isdecimal() or abs(time.time() - int(seconds)) > wire.FRESH.total_seconds():
+    age = time.time() - float(seconds) if _SECONDS.fullmatch(seconds) else math.inf
+    if abs(age) > wire.FRESH.total_seconds():
         raise StaleDelivery(f"the delivery is not of the last {wire.FRESH.total_seconds():g} s, or the clocks differ")
-    content: Mapping[str, Any] = json.loads(body)
+    try:
+        content: Mapping[str, Any] = object_of(json.loads(body))
+    except (ValueError, RecursionError):
+        raise ClientError("the delivery is signed with this secret, and is no JSON object") from None
     return content

@@ -14,12 +14,13 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from typing import Final
 
 import anyio
@@ -46,6 +47,7 @@ PAUSES: Final[Sequence[float]] = (5, 30, 120, 600, 1800, 3600, 7200)  # seconds 
 JITTER: Final = 0.2  # of a pause, either way
 WINDOW: Final = 50  # pending events of one subscription
 AT_ONCE: Final = 4  # requests of one subscription
+OF_ONE_OWNER: Final = 8  # at once: who names slow endpoints leaves room for others
 AT_ONE_HOST: Final = 16  # at once: a slow host leaves room for others
 MOST_AT_ONCE: Final = 64  # of this process
 TURN_EVERY: Final = 0.5  # seconds, without new events and finished attempts
@@ -67,9 +69,17 @@ class _Target:
     events: dict[int, LoggedEvent] = field(default_factory=dict[int, LoggedEvent])  # pending ones, by position
     sending: set[int] = field(default_factory=set[int])
     told: set[str] = field(default_factory=set[str])  # ids of the events that told the present state
-    saved: float = 0.0  # when its state was written last, on the event loop's clock
+    saved: float = field(default_factory=anyio.current_time)  # when its state was written last
     is_dirty: bool = False
     version: int = 0  # of the rules that it was checked with
+
+    @property
+    def host(self) -> str:
+        return host_of(self.subscription.url)
+
+    @property
+    def owner(self) -> str:
+        return self.interest.owner
 
     @property
     def has_room(self) -> bool:
@@ -92,6 +102,8 @@ class Delivery:
         self._is_needed = False  # there are subscriptions, as far as is known
         self._version = 0  # of the rules; 0: there are subscriptions to check
         self._has_news = True  # in the log
+        self._waiting: set[_Target] = set()  # those with pending events, and maybe others
+        self._served: dict[str, float] = {}  # when an attempt for a principal began last, on the event loop's clock
         self._looked = 0.0  # at all subscriptions, on the event loop's clock
         self._group: TaskGroup | None = None
         self._samples: Mapping[str, Seen] = {}
@@ -123,7 +135,7 @@ class Delivery:
                 await changed.wait()
 
     async def _deliver(self) -> None:
-        self._targets = {}
+        self._targets, self._waiting, self._served = {}, set(), {}
         try:
             self._read = (await self._store.events(END_OF_LOG, 0)).last
             for subscription in await self._events.subscriptions.under():
@@ -203,6 +215,7 @@ class Delivery:
             self._events.interests.remove(target.interest)
             target.subscription, target.interest = subscription, interest
         self._events.interests.add(interest)
+        self._waiting.add(target)
         suspended = target.state.suspended
         if suspended is not None and subscription.refreshed >= suspended:
             target.state.suspended, target.is_dirty = None, True
@@ -240,12 +253,13 @@ class Delivery:
             except EndpointFailed as failed:
                 logger.info("an endpoint was not told %r: %s", kind, failed)
 
-        if self._group is not None and not self._rate.take(host_of(target.subscription.url)):
+        if self._group is not None and not self._rate.take(target.host):
             self._group.start_soon(tell)
 
     def _forget(self, key: str) -> None:
         if target := self._targets.pop(key, None):
             self._events.interests.remove(target.interest)
+            self._waiting.discard(target)
 
     async def _expire(self) -> None:
         for target in [each for each in self._targets.values() if each.subscription.until <= self._clock()]:
@@ -292,6 +306,7 @@ class Delivery:
                         target.state.pending[event.position] = Pending(since=event.at, due=self._clock())
                         target.events[event.position] = event
                         target.is_dirty = True
+                        self._waiting.add(target)
         for target in targets if page.events else ():
             if target.has_room:
                 target.state.position = max(target.state.position, page.events[-1].position)
@@ -304,26 +319,34 @@ class Delivery:
     # --- attempts
 
     def _start_due(self, group: TaskGroup) -> None:
-        """Start attempts; those that have waited longest come first, whoever subscribed."""
-        now = self._clock()
-        in_flight = Counter(host_of(each.subscription.url) for each in self._targets.values() for _ in each.sending)
+        """Start attempts. Principals take turns; of one principal's, those that have waited longest come first."""
+        self._waiting = {each for each in self._waiting if each.state.pending or each.sending}
+        now, busy = self._clock(), [target for target in self._waiting for _ in target.sending]
+        in_flight, of_owner = Counter(each.host for each in busy), Counter(each.owner for each in busy)
         due = [
             (pending.due, position, target)
-            for target in self._targets.values()
+            for target in self._waiting
             if target.state.suspended is None
             for position, pending in target.state.pending.items()
             if pending.due <= now and position not in target.sending
             if position == _PRESENT or _PRESENT not in target.state.pending
         ]
-        for _, position, target in sorted(due, key=lambda each: each[:2]):
-            host = host_of(target.subscription.url)
-            if len(target.sending) >= AT_ONCE or in_flight[host] >= AT_ONE_HOST or in_flight.total() >= MOST_AT_ONCE:
+        due.sort(key=lambda each: each[:2])
+        turns = defaultdict[str, Iterator[int]](count)
+        in_turn = sorted(due, key=lambda each: (next(turns[each[2].owner]), self._served.get(each[2].owner, 0.0)))
+        for _, position, target in in_turn:
+            host, owner = target.host, target.owner
+            if len(target.sending) >= AT_ONCE or of_owner[owner] >= OF_ONE_OWNER:
+                continue
+            if in_flight[host] >= AT_ONE_HOST or in_flight.total() >= MOST_AT_ONCE:
                 continue
             if wait := self._rate.take(host):
                 target.state.pending[position].due = now + timedelta(seconds=wait)
                 continue
             target.sending.add(position)
             in_flight[host] += 1
+            of_owner[owner] += 1
+            self._served[owner] = anyio.current_time()
             group.start_soon(self._try, target, position)
 
     async def _try(self, target: _Target, position: int) -> None:
@@ -428,6 +451,7 @@ class Delivery:
                     target.is_dirty = True
                     raise
                 target.saved = now
+                await anyio.lowlevel.checkpoint()  # a store may write at once
 
 
 def _body(occurrence: wire.Occurrence, cursor: str) -> bytes:

@@ -7,6 +7,7 @@ next time. Nothing of a reply reaches the client that named the endpoint.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 import ssl
@@ -14,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from types import TracebackType
-from typing import Final, Self
+from typing import Annotated, Final, Self
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
 from anyio import to_thread
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from mcp_workflows.access import is_loopback
 from mcp_workflows.adapter import JSON
@@ -29,8 +30,9 @@ from mcp_workflows.wire import events as wire
 from mcp_workflows.wire.events import Trouble
 
 ANSWER_WITHIN: Final = 10.0  # seconds, the look-up of the address included
-MOST_LOOK_UPS: Final = 16  # of addresses at once
+MOST_LOOK_UPS: Final = 64  # of addresses at once
 _MOST_READ: Final = 16 * 1024  # bytes of a reply
+_HOST: Final = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*")
 _PORTS: Final = {"https": 443, "http": 80}
 _OK: Final = range(200, 300)
 _SERVER_ERROR: Final = 500
@@ -38,12 +40,21 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 _UNICAST: Final = IPv6Network("2000::/3")  # all that IANA has assigned for global unicast
 
 
+def _host(text: str) -> str:
+    host = text.lower()
+    if not _HOST.fullmatch(host):
+        raise ValueError(
+            "name a host, such as hooks.example.com, or *.example.com for all below it: no URL and no port"
+        )
+    return host
+
+
 class EventSettings(BaseModel):
     """MCP Events: which endpoints clients may have called, and how many."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    allow: list[str] | None = Field(
+    allow: list[Annotated[str, AfterValidator(_host)]] | None = Field(
         default=None,
         description="The hosts of endpoints: `hooks.example.com`, or `*.example.com` for all below it. Default: any "
         "host with a public address. `[]`: no webhooks.",
@@ -62,10 +73,7 @@ class EventSettings(BaseModel):
         """Return True if endpoints may be on this host."""
         if self.allow is None:
             return True
-        name = host.lower().rstrip(".")
-        return any(
-            name.endswith(each[1:].lower()) if each.startswith("*.") else name == each.lower() for each in self.allow
-        )
+        return any(host.endswith(each[1:]) if each.startswith("*.") else host == each for each in self.allow)
 
 
 class EndpointFailed(Exception):  # noqa: N818  # an answer, in the words that the protocol has for it
@@ -79,8 +87,8 @@ class EndpointFailed(Exception):  # noqa: N818  # an answer, in the words that t
 
 
 def host_of(url: str) -> str:
-    """Return the host in a URL."""
-    return urlsplit(url).hostname or ""
+    """Return the host in a URL, as its certificate names it."""
+    return (urlsplit(url).hostname or "").rstrip(".")
 
 
 class Endpoints:

@@ -30,7 +30,7 @@ SEARCH_EVERY: Final = 2.0  # seconds: a new task is observed by then
 LIST_EVERY: Final = 15.0  # seconds, for each tool that watches
 OVERLAP: Final = timedelta(minutes=2)  # the list of an engine may lag
 FORGET_AFTER: Final = timedelta(minutes=10)  # if nobody waits, what ends is told nobody
-MOST_TASKS: Final = 1000  # of one search
+MOST_TASKS: Final = 10_000  # of one search: one principal has a thousand, unless the limits are changed
 MOST_SEEN: Final = 10_000  # ended executions whose notes need not be written again
 MOST_PAGES: Final = 20  # of one list
 _ENDED: Final = "(ended executions)"  # space of notes

@@ -63,7 +63,7 @@ class _Place(NamedTuple):
 
     position: int  # in the log
     is_new: bool = False  # the present state of the one task is still to be told
-    shown: str = ""  # of `task.progress`: a digest of the state that was told last
+    shown: str = ""  # the id of the event of it that was told last; of `task.progress` a digest of its data
 
 
 class _Batch(NamedTuple):
@@ -127,7 +127,11 @@ class EventService:
         """Return the types that the principal may subscribe to, by name, each with the tools that it may name."""
         offered = await self._authorization.offered(principal)
         mine = offered | set(self._authorization.shared_tools(principal))
-        watching = [name for name in offered if self._lists_ended(self._tools.get(name))]
+        watching = [
+            name
+            for name in offered
+            if self._lists_ended(self._tools.get(name)) and await self._authorization.may_watch(name, principal)
+        ]
         named = {name: watching if name == EventName.EXECUTION_ENDED else sorted(mine) for name in wire.TYPES}
         found = {name: (wire.TYPES[name], tools) for name, tools in named.items() if tools}
         if not principal.identified or self._settings.allow == []:
@@ -237,16 +241,23 @@ class EventService:
         self, place: _Place, wanted: wire.Wanted, principal: Principal, most: int, since: datetime | None
     ) -> _Batch:
         """Return the next events after a place, none from before a time."""
+        await anyio.lowlevel.checkpoint()  # a store may answer at once, and whoever is far behind asks often
         events: list[tuple[wire.Occurrence, _Place]] = []
-        if place.is_new or wanted.name == EventName.PROGRESS:
-            present = await self.present(wanted.name, wanted.arguments, principal)
-            place = place._replace(is_new=False)
-            shown = digest([each.data for each in present]) if wanted.name == EventName.PROGRESS else ""
-            if wanted.name != EventName.PROGRESS or shown != place.shown:
-                place = place._replace(shown=shown)
-                events += [(each, place) for each in present]
         if wanted.name == EventName.PROGRESS:
+            present = await self.present(wanted.name, wanted.arguments, principal)
+            shown = digest([each.data for each in present])
+            if shown != place.shown:
+                place = _Place(place.position, shown=shown)
+                events = [(each, place) for each in present]
             return _Batch(events, place)
+        if place.is_new:
+            present = await self.present(wanted.name, wanted.arguments, principal)
+            begin = 1 + next((at for at, each in enumerate(present) if each.event_id == place.shown), -1)
+            events = [(each, place._replace(shown=each.event_id)) for each in present[begin : begin + most]]
+            if len(present) > begin + most:
+                return _Batch(events, events[-1][1], has_more=True)
+            place = _Place(place.position)
+            events = [*events[:-1], *((each, place) for each, _ in events[-1:])]
         page, interest = await self.log.after(place.position), self._interest(wanted, principal, key="")
         if place.position > page.last:  # the store was restored from a backup
             return _Batch(events, _Place(page.last), truncated=True)
@@ -260,7 +271,9 @@ class EventService:
             examined += 1
             if since is not None and event.at < since:
                 truncated = True
-            elif found := await self.occurrence(event, wanted.arguments, principal):
+            elif all(event.id != told.event_id for told, _ in events) and (
+                found := await self.occurrence(event, wanted.arguments, principal)
+            ):
                 events.append((found, place))
         return _Batch(events, place, truncated, has_more=len(page.events) == PAGE)
 
@@ -351,7 +364,7 @@ class EventService:
     async def _execution_data(self, event: LoggedEvent, principal: Principal) -> dict[str, JSON] | None:
         found = await self.interests.ended(event.key)
         watched = {} if found is None else {EXECUTION_ID: found.execution_id}
-        if found is None or not await self._authorization.permits(event.tool, principal, watched):
+        if found is None or not await self._authorization.may_watch(event.tool, principal, watched):
             return None
         return wire.execution_ended(event.tool, found.execution_id, found.status, found.ended)
 
@@ -368,13 +381,13 @@ class EventService:
         self.endpoints.check(webhook.url)
         now, name = self.clock(), subscription_id(principal.id, webhook.url, wanted.key)
         until = _until(now, webhook.ttl, principal.expires)
-        mine = await self._living(name, principal, now)
+        mine = await self._mine(name, principal, now)
         verified = max((each.verified for each in mine.values() if each.url == webhook.url), default=None)
         if verified is None or (name not in mine and now - verified > VERIFIED_FOR):
             await self._verify(name, webhook, principal)
             now = verified = self.clock()
         async with self._subscribing:
-            old = (await self._living(name, principal, now)).get(name)
+            old = (await self._mine(name, principal, now)).get(name)
             kept = self._kept(principal)
             place, truncated = await self._beginning(wanted, principal, now)
             if old is None:
@@ -417,15 +430,19 @@ class EventService:
         is_old = wanted.max_age is not None and any(now - event.at > wanted.max_age for event in page.events)
         return place._replace(position=position), is_old or position != place.position
 
-    async def _living(self, name: str, principal: Principal, now: datetime) -> Mapping[str, Subscription]:
-        """Return the principal's subscriptions by id.
+    async def _mine(self, name: str, principal: Principal, now: datetime) -> Mapping[str, Subscription]:
+        """Return the principal's subscriptions by id, and forget those that were over long before the others.
 
         Raises:
             RequestError: there are as many as there may be, and none of this id.
         """
-        found = {each.id: each for each in await self.subscriptions.under(owner_key(principal.id)) if each.until > now}
         most = self._settings.subscriptions_per_principal
-        if name not in found and sum(not each.is_over for each in found.values()) >= most:
+        every = await self.subscriptions.under(owner_key(principal.id), ended=True)
+        over = [each for each in every if each.is_over or each.ended or each.until <= now]
+        for each in sorted(over, key=lambda each: each.refreshed)[:-most]:
+            await self.subscriptions.delete(each, now)
+        found = {each.id: each for each in every if each.until > now}
+        if name not in found and len(every) - len(over) >= most:
             data: JSON = {"limit": "subscriptions", "max": most}
             raise RequestError(wire.Code.EXHAUSTED, f"at most {most} subscriptions of one caller: end one", data)
         return found

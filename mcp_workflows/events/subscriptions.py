@@ -26,6 +26,7 @@ from mcp_workflows.task import EventName, LoggedEvent, event_id
 from mcp_workflows.wire.events import DeliveryStatus, Trouble
 
 ROTATION: Final = timedelta(days=1)  # for so long deliveries are signed with the former secret, too
+MOST_FORMER: Final = 4  # secrets that sign, beside the latest
 NOT_REFRESHED: Final = "it was not refreshed in time"  # why a subscription ended
 _KEY: Final = "events"  # its name in the store
 _SUBSCRIPTIONS: Final = "(subscriptions)"  # spaces of notes
@@ -43,8 +44,7 @@ class Subscription:
     url: str
     principal: Principal  # without its token; of its claims those that rules need
     secret: str = field(repr=False)
-    former_secret: str | None = field(default=None, repr=False)
-    rotated: datetime | None = None  # when the secret replaced the former one
+    former_secrets: Sequence[tuple[datetime, str]] = field(default=(), repr=False)  # each with when it was replaced
     created: datetime
     refreshed: datetime
     until: datetime
@@ -62,9 +62,7 @@ class Subscription:
 
     def secrets(self, now: datetime) -> Sequence[str]:
         """Return the secrets that sign a delivery now, the latest first."""
-        if self.former_secret is None or self.rotated is None or now - self.rotated > ROTATION:
-            return [self.secret]
-        return [self.secret, self.former_secret]
+        return [self.secret, *(secret for replaced, secret in self.former_secrets if now - replaced <= ROTATION)]
 
     def is_too_old(self, event: LoggedEvent) -> bool:
         """Return True if the client asked for nothing from so long before it subscribed."""
@@ -156,7 +154,7 @@ class Subscriptions:
     async def end(self, subscription: Subscription, reason: str, now: datetime) -> None:
         """End a subscription, and then tell whoever delivers; why is kept for a while, its secrets and claims not."""
         nobody = Principal(id=subscription.principal.id)
-        rest = replace(subscription, principal=nobody, secret="", former_secret=None, until=now, ended=reason)
+        rest = replace(subscription, principal=nobody, secret="", former_secrets=(), until=now, ended=reason)
         await self._put(rest)
         await self._store.put_note(_DELIVERIES, subscription.id, None, until=now)
         await self._announce(subscription, now)
@@ -182,9 +180,9 @@ class Subscriptions:
         """Return the subscription of a key, also one that has ended; None: there is none, or it cannot be read."""
         return self._opened(key, await self._store.note(_SUBSCRIPTIONS, key), await self._sealing())
 
-    async def under(self, beginning: str = "") -> Sequence[Subscription]:
-        """Return the subscriptions whose keys have this beginning, see `owner_key`; none that has ended."""
-        return [each for each in await self._all(beginning) if not each.ended]
+    async def under(self, beginning: str = "", *, ended: bool = False) -> Sequence[Subscription]:
+        """Return the subscriptions whose keys have this beginning, see `owner_key`; `ended`: also those that have."""
+        return [each for each in await self._all(beginning) if ended or not each.ended]
 
     async def states(self, beginning: str = "") -> Sequence[tuple[Subscription, Deliveries | None]]:
         """Return the same with those that have ended, each with the state of its deliveries."""
@@ -236,6 +234,9 @@ def trouble(subscription: Subscription, state: Deliveries | None, now: datetime)
 def refreshed(
     old: Subscription, *, secret: str, principal: Principal, now: datetime, until: datetime, verified: datetime
 ) -> Subscription:
-    """Return the subscription after a refresh; a new secret takes turns with the former one for `ROTATION`."""
+    """Return the subscription after a refresh; former secrets sign, too, for `ROTATION`."""
     new = replace(old, principal=principal, refreshed=now, until=until, verified=verified)
-    return new if secret == old.secret else replace(new, secret=secret, former_secret=old.secret, rotated=now)
+    if secret == old.secret:
+        return new
+    former = [(now, old.secret), *(each for each in old.former_secrets if now - each[0] <= ROTATION)]
+    return replace(new, secret=secret, former_secrets=former[:MOST_FORMER])

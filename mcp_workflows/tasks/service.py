@@ -147,26 +147,23 @@ class Authorization:
         wish = AccessRequest(principal=principal, verb=Verb.CALL, tool=name, arguments=arguments)
         return not self._ruled or await self._may(wish)
 
-    async def offers(self, name: str, principal: Principal) -> bool:
-        """Return True if the principal may call this tool; record a refusal."""
-        if await self.permits(name, principal):
+    async def may_watch(self, name: str, principal: Principal, arguments: Mapping[str, JSON] | None = None) -> bool:
+        """Return True if the principal may call this tool, and see the task that it would make."""
+        wish = AccessRequest(principal=principal, verb=Verb.SEE, tool=name, owner=principal.id)
+        return await self.permits(name, principal, arguments) and (not self._ruled or await self._may(wish))
+
+    async def offers(self, name: str, principal: Principal, arguments: Mapping[str, JSON] | None = None) -> bool:
+        """Return True if the principal may call this tool, with these arguments if they are given; record a refusal."""
+        if await self.permits(name, principal, arguments):
             return True
-        self.denied(principal, tool=name, reason="may not call it")
+        self.denied(
+            principal, tool=name, reason=f"may not call it{'' if arguments is None else ' with these arguments'}"
+        )
         return False
 
     async def offered(self, principal: Principal) -> frozenset[str]:
         """Return the tools that the principal may call."""
-        if not self._ruled:
-            return frozenset(self._tools)
-        wishes = [AccessRequest(principal=principal, verb=Verb.CALL, tool=name) for name in self._tools]
-        return frozenset([wish.tool for wish in wishes if await self._may(wish)])
-
-    async def starts(self, tool: AnyTool, arguments: Mapping[str, JSON], principal: Principal) -> bool:
-        """Return True if the principal may call the tool with these arguments; only authorizers see these."""
-        if await self.permits(tool.name, principal, arguments):
-            return True
-        self.denied(principal, tool=tool.name, reason="may not call it with these arguments")
-        return False
+        return frozenset([name for name in self._tools if await self.permits(name, principal)])
 
     def shared_tools(self, principal: Principal) -> Sequence[str]:
         """Return the tools whose rules may let this principal see or answer tasks of other owners."""
@@ -321,7 +318,7 @@ class TaskService:
         if not call.state:
             if await self._executions.repeated_calls.is_repeated(served):
                 self._meters.count_poll(principal)
-                if not await self.authorization.starts(tool, call.arguments, principal):
+                if not await self.authorization.offers(tool.name, principal, call.arguments):
                     return Finished(result=tool_error(f"Not allowed: {tool.name} with these arguments"))
                 if task := await self._executions.resume(served):
                     served.about(task)
@@ -342,7 +339,7 @@ class TaskService:
             if ready.requests is None:
                 return Finished(result=tool_error(ready.reason))
             return self._ask(tool, ready.requests, ready.reason, ready.dialogue, call, principal)
-        if not await self.authorization.starts(tool, ready.arguments, principal):
+        if not await self.authorization.offers(tool.name, principal, ready.arguments):
             return Finished(result=tool_error(f"Not allowed: {tool.name} with these arguments; nothing was started"))
         if sought := ready.confirmation:
             verdict = sought.taken(call.responses, ready.dialogue)

@@ -193,7 +193,9 @@ def parse_wanted(params: Params) -> Wanted:
     """Read what all requests but `events/list` have."""
     age = _milliseconds(params, "maxAgeMs")
     cursor = None if params.get("cursor") is None else text_of(params, "cursor")
-    arguments = mapping_of(params, "arguments", default={})
+    arguments = {
+        name: value for name, value in mapping_of(params, "arguments", default={}).items() if value is not None
+    }
     return Wanted(name=text_of(params, "name"), arguments=arguments, cursor=cursor, max_age=age)
 
 

@@ -284,6 +284,25 @@ def test_a_stale_delivery_is_refused(age: float, is_fresh: bool) -> None:
             verify_webhook(secret, headers, body)
 
 
+@pytest.mark.parametrize("body", [b"no JSON", b"", b"\xff", b"[" * 100_000])
+def test_a_signed_body_that_is_no_json_is_refused(body: bytes) -> None:
+    secret, now = new_secret(), utc_now()
+    headers = wire.headers_of([secret], message_id="msg_1", subscription_id="sub_1", sent=now, body=body)
+    with pytest.raises(ClientError, match="no JSON"):
+        verify_webhook(secret, headers, body)
+
+
+@pytest.mark.parametrize("seconds", ["9" * 400, "\u0663", "", "-1", "nan"])
+def test_an_odd_time_is_stale(seconds: str) -> None:
+    secret = new_secret()
+    signed = wire.signature(secret, "msg_1", seconds, b"{}")
+    headers = {"webhook-id": "msg_1", "webhook-timestamp": seconds, "webhook-signature": signed}
+    with pytest.raises(StaleDelivery):
+        verify_webhook(secret, headers, b"{}")
+    with pytest.raises(ForgedDelivery):
+        verify_webhook(secret, {**headers, "webhook-signature": "v1,\ud800"}, b"{}")
+
+
 @pytest.mark.parametrize("secret", ["", "whsec_", "secret", "whsec_c2hvcnQ="])
 def test_a_secret_that_is_none_verifies_nothing(secret: str) -> None:
     headers, body = delivery(new_secret(), {})

@@ -33,6 +33,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
+BOB = Principal(id="bob")
 LOCALLY = EventSettings(allow_private=True)
 PRIVATE = (
     *("127.0.0.1", "10.1.2.3", "169.254.169.254", "224.0.0.1", "::1", "::ffff:10.0.0.1", "::a00:1", "fec0::1"),
@@ -249,6 +250,47 @@ async def test_a_slow_endpoint_and_one_that_hangs_up_delay_no_other(
         group.cancel_scope.cancel()
 
 
+async def test_slow_endpoints_of_one_caller_delay_nobody_else_at_their_host(tmp_path: Path) -> None:
+    async with (
+        replica_and_endpoint(tmp_path) as (replica, slow),
+        endpoint() as good,
+        anyio.create_task_group() as group,
+    ):
+        begun = list[anyio.Event]()
+
+        async def reply(_: Mapping[str, Any]) -> Response:
+            begun.append(anyio.Event())
+            await begun[-1].wait()
+            return Response()
+
+        for number in range(6):
+            await replica.subscribe(slow, url=f"{slow.url}/{number}")
+        slow.reply = reply
+        await replica.subscribe(good, by=BOB)
+        await replica.ended(20)
+        await until(lambda: len(begun) == delivery.OF_ONE_OWNER)
+        await replica.ended(1, owner=BOB.id)
+        await good.until(lambda: len(good.events()) == 1)
+        assert len(begun) == delivery.OF_ONE_OWNER
+        for each in begun:
+            each.set()
+        group.cancel_scope.cancel()
+
+
+async def test_callers_take_turns_at_the_rate_of_one_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = EventSettings(allow_private=True, deliveries_per_minute=30)
+    monkeypatch.setattr(delivery, "CLAIM_EVERY", 0.1)
+    async with replica_and_endpoint(tmp_path, settings) as (replica, busy), endpoint() as good:
+        for number in range(3):
+            await replica.subscribe(busy, url=f"{busy.url}/{number}")
+        await replica.subscribe(good, by=BOB)
+        await replica.ended(30)
+        await busy.until(lambda: len(busy.events()) > 20)
+        await replica.ended(1, owner=BOB.id)
+        await good.until(lambda: len(good.events()) == 1)
+        assert len(busy.events()) < 45
+
+
 async def test_a_killed_process_loses_no_event(tmp_path: Path) -> None:
     clock, ended = Clock(), list[str]()
     async with endpoint(clock=clock) as receiver:
@@ -272,13 +314,14 @@ async def test_a_secret_that_was_replaced_signs_for_a_day_more(tmp_path: Path) -
     async with replica_and_endpoint(tmp_path) as (replica, receiver):
         second = new_secret()
         await replica.subscribe(receiver)
+        await replica.subscribe(receiver, secret=new_secret())
         await replica.subscribe(receiver, secret=second)
         await replica.ended(1)
         await receiver.until(lambda: len(receiver.events()) == 1)
         receiver.secret = second
         await replica.ended(1)
         await receiver.until(lambda: len(receiver.events()) == 2)
-        assert len(receiver.got[-1].headers["webhook-signature"].split()) == 2
+        assert len(receiver.got[-1].headers["webhook-signature"].split()) == 3
         replica.clock.advance(hours=25)
         await replica.ended(1)
         await receiver.until(lambda: len(receiver.events()) == 3)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from mcp_workflows import Tool, WatchTool
-from mcp_workflows.access.policy import AccessRequest, Allow
-from mcp_workflows.adapter.memory import Script, ScriptedAdapter
+from mcp_workflows.access.policy import AccessRequest, Allow, Verb
+from mcp_workflows.adapter import Execution, InputRequest, Ref, Status
+from mcp_workflows.adapter.memory import MemoryExecution, Script, ScriptedAdapter
 from mcp_workflows.events import interests
 from mcp_workflows.events.endpoints import EventSettings
 from tests.support.endpoint import Endpoint, endpoint
@@ -113,6 +114,44 @@ async def test_who_may_not_watch_hears_nothing_and_does_not_see_the_type(tmp_pat
         await receiver.until(lambda: len(receiver.events()) == 1)
         polled = (await alice.send("events/poll", {**wanted, "cursor": first["cursor"]})).result
     assert [each["eventId"] for each in polled["events"]] == [receiver.events()[0]["eventId"]]
+
+
+async def test_who_may_call_the_tool_and_not_see_its_tasks_hears_nothing(tmp_path: Path) -> None:
+    async def no_one_sees(wish: AccessRequest) -> bool:
+        return wish.verb != Verb.SEE
+
+    async with served(tmp_path, Script(), ALICE, authorizer=no_one_sees) as [alice]:
+        assert "execution.ended" not in {each["name"] for each in (await alice.send("events/list")).result["events"]}
+        refused = await alice.send("events/poll", {"name": "execution.ended", "arguments": {"tool": "billing"}})
+    assert (refused.code, refused.error["data"]) == (-32011, {"kind": "event"})
+
+
+class Asking(Script):
+    """Workflows that ask five questions at once, until they are to end."""
+
+    ends = False
+
+    def run(self, execution: MemoryExecution, ref: Ref) -> Execution:
+        request = InputRequest(method="elicitation/create", params={"message": "Sure?", "requestedSchema": {}})
+        asking = Execution(status=Status.INPUT_REQUIRED, requests=dict.fromkeys("abcde", request))
+        return Execution(status=Status.SUCCEEDED) if self.ends else asking
+
+
+async def test_a_poll_has_each_event_once_and_no_more_than_asked_for(tmp_path: Path) -> None:
+    script = Asking()
+    async with served(tmp_path, script, BOB) as [bob]:
+        task_id = (await bob.call("bill", {})).result["taskId"]
+        for name, number in (("task.input_required", 5), ("task.ended", 1)):
+            params = {"name": name, "arguments": {"taskId": task_id, "tool": None}, "maxEvents": 2}
+            page = (await bob.send("events/poll", params)).result
+            script.ends = name == "task.ended"
+            found = list[str]()
+            while page["hasMore"] or len(set(found)) < number:
+                page = (await bob.send("events/poll", {**params, "cursor": page["cursor"]})).result
+                ids = [each["eventId"] for each in page["events"]]
+                assert len(set(ids)) == len(ids) <= 2
+                found += ids
+            assert len(set(found)) == number
 
 
 async def test_an_authorizer_decides_on_each_execution(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ async def test_why_a_subscription_ended_is_kept_without_its_secrets(tmp_path: Pa
         why = trouble(kept, state, replica.clock())
         assert why is not None
         assert why.endswith("UTC, as the endpoint answered 410 Gone")
-        assert (kept.secret, kept.former_secret, kept.principal.claims, kept.principal.subject) == (
+        assert (kept.secret, kept.former_secrets, kept.principal.claims, kept.principal.subject) == (
             "",
-            None,
+            [],
             {},
             None,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import ValidationError
 
 from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS, Principal
@@ -165,6 +166,31 @@ async def test_anonymous_callers_hear_of_tasks_whose_id_they_know_alone(tmp_path
         assert [event.data["taskId"] for event in second.events] == [task.id]
 
 
+async def test_a_stream_that_is_far_behind_lets_others_go_on(tmp_path: Path) -> None:
+    async with ruled(tmp_path) as (replica, _):
+        wanted = wire.Wanted(name="task.ended", arguments={})
+        first = await replica.events.poll(wanted, 1, EVE)
+        await replica.ended(1200)
+        await replica.ended(1, owner=EVE.id)
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+
+        async with (
+            anyio.create_task_group() as group,
+            aclosing(replica.events.stream(replace(wanted, cursor=first.cursor), EVE)) as stream,
+        ):
+            group.start_soon(count_turns)
+            while (await anext(stream))[0] != wire.Notice.EVENT:
+                pass
+            assert turns >= 2  # between the pages of the log
+            group.cancel_scope.cancel()
+
+
 async def test_a_caller_who_may_call_nothing_sees_no_events(tmp_path: Path) -> None:
     closed = TOOL.model_copy(update={"allow": Allow.model_validate({"call": {"scopes": ["orders:write"]}})})
     store = open_store(f"sqlite:///{tmp_path}/tasks.db")
@@ -194,6 +220,7 @@ async def test_a_cursor_of_another_caller_is_of_no_use(tmp_path: Path) -> None:
         ("https://hooks.example.com/", EventSettings(allow=[])),
         ("https://hooks.example.com/", EventSettings(allow=["example.com", "*.hooks.example.com"])),
         ("https://evilexample.com/", EventSettings(allow=["*.example.com"])),
+        ("https://example.com./", EventSettings(allow=["*.example.com"])),
     ],
 )
 async def test_an_endpoint_that_the_settings_do_not_allow_is_refused(
@@ -203,6 +230,21 @@ async def test_an_endpoint_that_the_settings_do_not_allow_is_refused(
         with pytest.raises(RequestError) as refused:
             await replica.subscribe(receiver, url=url)
     assert refused.value.code in {-32602, wire.Code.UNSUPPORTED}
+
+
+@pytest.mark.parametrize(
+    "entry", ["*", "*example.com", "https://a.example", "a.example:443", "10.0.0.0/8", "a.example/x", "", "a b", "a."]
+)
+def test_an_entry_of_allow_that_fits_no_host_is_refused(entry: str) -> None:
+    with pytest.raises(ValidationError, match=r"name a host, such as hooks\.example\.com"):
+        EventSettings(allow=[entry])
+
+
+@pytest.mark.parametrize(
+    "entry", ["Hooks.Example.com", "*.example.com", "localhost", "10.0.0.1", "::1", "a_b.internal"]
+)
+def test_an_entry_of_allow_is_a_host(entry: str) -> None:
+    assert EventSettings(allow=[entry]).allows(entry.lower().replace("*", "x"))
 
 
 async def test_one_caller_has_so_many_subscriptions(tmp_path: Path) -> None:
@@ -226,6 +268,18 @@ async def test_one_caller_has_so_many_subscriptions(tmp_path: Path) -> None:
         webhook = wire.Webhook(url=living[0].url)
         await replica.events.unsubscribe(wanted, webhook, ANNA)
         await replica.subscribe(receiver, url=f"{receiver.url}/new")
+
+
+async def test_subscriptions_that_are_over_are_kept_in_a_bounded_number(tmp_path: Path) -> None:
+    settings = EventSettings(allow_private=True, subscriptions_per_principal=3)
+    async with ruled(tmp_path, settings=settings) as (replica, receiver):
+        for number in range(8):
+            [task_id] = await replica.ended(1)
+            await replica.subscribe(receiver, arguments={"taskId": task_id})
+            await receiver.until(lambda number=number: len(receiver.events()) > number)
+            await until(lambda: not replica.pending)
+        every = await replica.events.subscriptions.states(owner_key("anna"))
+    assert len(every) <= 4
 
 
 async def test_no_one_ends_the_subscription_of_another(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import httpx2
 import typer
 
 from mcp_workflows.access.authn.verifier import metadata_urls
-from mcp_workflows.errors import OperatorError
+from mcp_workflows.errors import ConfigError, OperatorError
 from mcp_workflows.events.endpoints import EventSettings, is_public
 from mcp_workflows.sidecar.cli.app import say
 from mcp_workflows.wire.events import EXTENSION
@@ -46,8 +46,11 @@ def connect_chatgpt(name: str, url: str, events: EventSettings, variable: str) -
     """Print the outcome of each test, and then what to enter; `variable` of the environment may have a token.
 
     Raises:
+        ConfigError: the URL has a password.
         OperatorError: a test failed.
     """
+    if "@" in url.partition("//")[2].partition("/")[0]:
+        raise ConfigError("--url has a user or a password, which ChatGPT does not take: leave them out")
     failed = 0
     try:
         for what, holds, remedy in _checks(url, events, variable):
@@ -73,6 +76,8 @@ def _checks(url: str, events: EventSettings, variable: str) -> Iterator[tuple[st
     wants_login = answer.status_code == HTTPStatus.UNAUTHORIZED
     is_there = wants_login or answer.is_success
     yield f"reachable: HTTP {answer.status_code}", is_there, "the URL must be that of the server, with /mcp"
+    if not is_there:
+        return
     yield "login: callers need a token", wants_login, "set server.auth.issuers: webhooks are for identified callers"
     if wants_login:
         yield from _login(url, answer)

@@ -15,7 +15,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.checks import counted
 from mcp_workflows.sidecar.cli.app import COMMANDS, app, say
-from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, Yes, load, log
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, Yes, load_shared, log
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.store.protocol import TaskFilter
 from mcp_workflows.task import Task, engine_key
@@ -40,7 +40,7 @@ def rebind(
     engine's name for tasks from versions that stored no identity.
     """
     log(LogLevel.ERROR)
-    done = anyio.run(partial(_rebind, load(config), old, new, yes=yes))
+    done = anyio.run(partial(_rebind, load_shared(config), old, new, yes=yes))
     say(f"changed, with those that have ended: {done}")
 
 

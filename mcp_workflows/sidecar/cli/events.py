@@ -17,7 +17,7 @@ from mcp_workflows.events.endpoints import ANSWER_WITHIN, EndpointFailed, Endpoi
 from mcp_workflows.events.subscriptions import Deliveries, Subscription, Subscriptions, trouble
 from mcp_workflows.sidecar.cli.app import COMMANDS, app, say
 from mcp_workflows.sidecar.cli.format import render_facts
-from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, AsJson, ConfigOption, LogLevel, load, log
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, AsJson, ConfigOption, LogLevel, load_shared, log
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.operator import MAX_SHOWN, OPERATOR
 from mcp_workflows.sidecar.telemetry.exporters import exporters_of
@@ -136,7 +136,7 @@ def _shown(facts: Mapping[str, Any]) -> Mapping[str, str]:  # Any: JSON
 
 def _run(config: Path, do: Callable[[Subscriptions, Config, Audit], Awaitable[T]]) -> T:
     log(LogLevel.ERROR)
-    loaded = load(config)
+    loaded = load_shared(config)
     exporters = exporters_of(loaded, printing=True)
 
     async def run() -> T:

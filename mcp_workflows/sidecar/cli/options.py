@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from mcp_workflows.adapter.redaction import mask
-from mcp_workflows.errors import ConfigError
+from mcp_workflows.errors import ConfigError, OperatorError
 from mcp_workflows.receiver.log_limits import LINES, escaped
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.address import Address
@@ -115,6 +115,19 @@ def load(config: Path) -> Config:
     name, function = ("draft", "load_python") if is_python(config) else ("load", "load_config")
     with redirect_stdout(sys.stderr):  # what modules print, as the output of a command may be JSON
         loaded: Config = getattr(import_module(f"mcp_workflows.sidecar.config.{name}"), function)(config, os.environ)
+    return loaded
+
+
+def load_shared(config: Path) -> Config:
+    """Load a configuration for a command about what its server has stored.
+
+    Raises:
+        ConfigError: see `load`.
+        OperatorError: the store is in the memory of that server.
+    """
+    loaded = load(config)
+    if loaded.store.url.endswith(":memory:"):
+        raise OperatorError("store.url: only the server itself can read a store in memory; name a file or a database")
     return loaded
 
 

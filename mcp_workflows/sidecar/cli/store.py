@@ -11,7 +11,7 @@ import typer
 
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.cli.app import COMMANDS, app
-from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load_shared, log
 from mcp_workflows.sidecar.config.models import StoreSettings
 from mcp_workflows.store.encryption import new_key
 from mcp_workflows.store.protocol import CopySource, CopyTarget, Rekeyed, Seals, open_store
@@ -33,7 +33,7 @@ def rekey(config: ConfigArgument = None, option: ConfigInstead = None) -> None:
     It can be stopped and done again at any time, and servers go on meanwhile.
     """
     log(LogLevel.ERROR)
-    rewritten, done = anyio.run(_rekey, load(either(config, option)).store)
+    rewritten, done = anyio.run(_rekey, load_shared(either(config, option)).store)
     typer.echo(f"encrypted with the first key: {rewritten} tasks and notes that were not yet")
     if done.left:
         raise OperatorError(
@@ -71,7 +71,7 @@ async def _rekey(settings: StoreSettings) -> tuple[int, Rekeyed]:
 def migrate(config: ConfigArgument = None, option: ConfigInstead = None) -> None:
     """Create or change the store's tables for this version; servers that run wait for it, and go on."""
     log(LogLevel.ERROR)
-    settings = load(either(config, option)).store
+    settings = load_shared(either(config, option)).store
 
     async def run() -> None:
         async with settings.open(migrate=True):
@@ -105,7 +105,7 @@ def backup(
     option: ConfigInstead = None,
 ) -> None:
     """Write a copy of an SQLite store, as of one moment, while servers use it."""
-    store = load(either(config, option)).store.open()
+    store = load_shared(either(config, option)).store.open()
     if not isinstance(store, CopySource):
         raise OperatorError("only an SQLite store is backed up here: use pg_dump, or your provider's backups")
     store.backup(target)

@@ -39,7 +39,7 @@ from mcp_workflows.sidecar.cli.options import (
     ConfigOption,
     LogLevel,
     command_line,
-    load,
+    load_shared,
     log,
     names_in,
 )
@@ -250,7 +250,7 @@ def track(
 def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
     """Do something as the operator of a configuration."""
     log(LogLevel.ERROR)
-    loaded = load(config)
+    loaded = load_shared(config)
     exporters = exporters_of(loaded, printing=True)
 
     async def run() -> T:

@@ -105,6 +105,19 @@ async def test_a_server_that_is_not_there_is_said(terminal: Terminal) -> None:
         assert (await connect(terminal, "--url", wrong)).code == 1
 
 
+async def test_a_password_in_the_url_is_refused_and_not_printed(terminal: Terminal) -> None:
+    ended = await connect(terminal, "--url", "https://anna:hunter2@example.com/mcp")
+    assert (ended.code, "leave them out" in ended.err, "hunter2" in ended.err + ended.out) == (1, True, False)
+
+
+async def test_of_a_wrong_path_nothing_else_is_said(terminal: Terminal) -> None:
+    async with site(store=f"sqlite:///{terminal.folder}/tasks.db") as served:
+        ended = await connect(terminal, "--url", served.url.replace("/mcp", "/nothing"))
+    assert "FAILS  reachable: HTTP 404: the URL must be that of the server, with /mcp" in ended.err
+    assert "login" not in ended.err
+    assert "events:" not in ended.err
+
+
 async def test_chatgpt_starts_no_server_itself(terminal: Terminal) -> None:
     (terminal.folder / "workflows.yaml").write_text(
         "engines: {here: {adapter: memory}}\ntools: {echo: {engine: here, workflow: echo}}\n"

@@ -48,6 +48,14 @@ async def run(terminal: Terminal, *words: str, private: bool = True) -> Ended:
     return await anyio.to_thread.run_sync(lambda: terminal.run("events", *words))
 
 
+async def test_a_store_in_memory_is_said_to_be_out_of_reach(terminal: Terminal) -> None:
+    config = CONFIG.replace("store: sqlite:///tasks.db", "store: 'sqlite:///:memory:'").replace("PRIVATE", "true")
+    await anyio.Path(terminal.folder / "workflows.yaml").write_text(config)
+    for words in (("events", "list"), ("tasks", "list")):
+        ended = await anyio.to_thread.run_sync(lambda words=words: terminal.run(*words))
+        assert (ended.code, "only the server itself can read a store in memory" in ended.err) == (1, True)
+
+
 async def listed(terminal: Terminal) -> Mapping[str, Any]:
     """The only subscription."""
     [found] = (await run(terminal, "list", "--json")).json
