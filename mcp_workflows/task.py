@@ -5,7 +5,7 @@ Every change of a row is one pure function here, `Task -> Task`; a store applies
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -45,6 +45,57 @@ class UnansweredCall:
     called: datetime  # arrival of the call that started it
     open_from: datetime | None = None  # a matching call may claim the task from then on; None: from now on
     open_until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The terms of an approval, frozen at the start: who gives it, and what follows if nobody does (in seconds)."""
+
+    approvers: str  # in words
+    remind: float | None = None
+    after: float | None = None
+    escalates_to: str | None = None  # in words; None: it is declined then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """An open question that needs an approval."""
+
+    since: datetime
+    reminded: datetime | None = None
+    escalated: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The decision on an approval."""
+
+    by: str | None  # id of the principal; None: nobody decided in time
+    at: datetime
+    is_approved: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The mark of a task that waits for an approval before anything is started."""
+
+    ttl: float  # seconds that it can be read after the decision
+    requester: str  # the caller, sealed: its rights are checked again at the approval
+    tool: str  # a digest of the tool, which must be the same then
+    host: str | None = None  # the program through which the call came, as it calls itself
+
+
+class Step(StrEnum):
+    """A step of maintenance about an approval that is not given."""
+
+    REMIND = "remind"
+    ESCALATE = "escalate"
+    DECLINE = "decline"
+
+
+START_KEY = "approval"  # key of the question whether to start
+START_GATE = ".approval"  # its place among the terms; no question of a tool has this name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +141,10 @@ class Task:
     may_cancel: bool = True
     tombstone: bool = False  # expired: its key starts nothing again, and its owner hears that it has expired
     identity: str = ""  # of its engine, see `Adapter.identity`; empty: written before engines had one
+    held: Held | None = None  # None: nothing, or nothing any more, has to be approved before the start
+    terms: Mapping[str, Terms] = field(default_factory=dict[str, Terms])  # by the gate of the question
+    waiting: Mapping[str, Waiting] = field(default_factory=dict[str, Waiting])  # by the key of the question
+    decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])  # likewise
 
     @property
     def engine_key(self) -> str:
@@ -99,7 +154,7 @@ class Task:
     @property
     def seen(self) -> Execution:
         """The execution as clients may see it: without answered questions, never waiting for nothing."""
-        seen = _hide(self.execution, self.answered) if self.may_answer else _watched(self.execution)
+        seen = _hide(self.execution, self.answered) if self.may_answer else _watched(self)
         return seen if self.cancel_requested is None or self.grace is None else _announced(self, seen)
 
     @property
@@ -116,7 +171,7 @@ class Task:
 
     @property
     def due(self) -> datetime | None:
-        """The time at which maintenance must act on it: deliver a cancellation, terminate; None: it need not.
+        """The time at which maintenance must act on it: deliver a cancellation, terminate, remind; None: it need not.
 
         A task that is not started yet is recovered first.
         """
@@ -126,13 +181,26 @@ class Task:
     @property
     def owed(self) -> datetime | None:
         """The same, even if maintenance has tried since."""
-        if self.ended or self.tombstone or self.handle is None or self.terminated:
+        if self.ended or self.tombstone or self.terminated or (self.handle is None and self.held is None):
             return None
         if self.cancel_requested is None:
-            return self.expires if self.cancel_on_expiry else None
+            times = [at for at, _, _ in steps_of(self)]
+            if self.cancel_on_expiry and self.handle is not None and self.expires is not None:
+                times.append(self.expires)
+            return min(times, default=None)
         if not self.cancel_delivered:
             return self.cancel_requested
         return None if self.grace is None else self.cancel_requested + timedelta(seconds=self.grace)
+
+    @property
+    def can_start(self) -> bool:
+        """True if nothing is known to be started for it, and nobody has to approve that first."""
+        return self.handle is None and self.ended is None and self.held is None
+
+    def terms_of(self, key: str) -> Terms | None:
+        """Return the terms of an open question; None: it needs no approval."""
+        request = self.execution.requests.get(key)
+        return None if request is None or request.gate is None else self.terms.get(request.gate)
 
     def pending(self, now: datetime) -> bool:
         """True if nobody knows of it yet: its first start is in progress, and no call was answered with it."""
@@ -204,6 +272,17 @@ def event_of(task: Task, question: str | None = None) -> LoggedEvent:
     )
 
 
+def steps_of(task: Task) -> Iterator[tuple[datetime, str, Step]]:
+    """Yield when maintenance must act on an open approval, the key of its question, and what it does."""
+    for key, waiting in task.waiting.items():
+        terms = task.terms_of(key)
+        if terms is not None and terms.remind is not None:
+            yield (waiting.reminded or waiting.since) + timedelta(seconds=terms.remind), key, Step.REMIND
+        if terms is not None and terms.after is not None and waiting.escalated is None:
+            step = Step.ESCALATE if terms.escalates_to else Step.DECLINE
+            yield waiting.since + timedelta(seconds=terms.after), key, step
+
+
 def engine_key(name: str, identity: str) -> str:
     """Return the text that stores search by: a row belongs to one engine, not to every engine of that name."""
     return f"{name}\n{identity}" if identity else name
@@ -226,12 +305,24 @@ def _hide(execution: Execution, answered: frozenset[str]) -> Execution:
     return replace(execution, requests=open_requests)
 
 
-def _watched(execution: Execution) -> Execution:
+def _watched(task: Task) -> Execution:
     """Return the execution for a caller who may not answer: it works on, and the message has the questions."""
+    execution = task.execution
     if execution.status is not Status.INPUT_REQUIRED:
         return replace(execution, requests={}) if execution.requests else execution
-    message = f"waits for somebody else's answer: {asked(execution.requests)}"
+    message = f"{waits_for(task)}: {asked(execution.requests)}"
     return replace(execution, status=Status.RUNNING, message=message, requests={})
+
+
+def waits_for(task: Task) -> str:
+    """Return whom the open questions of a task wait for, for those who may not answer."""
+    found = [task.terms_of(key) for key in task.execution.requests]
+    names = dict.fromkeys(name for terms in found if terms for name in (terms.approvers, terms.escalates_to) if name)
+    escalated = any(each.escalated for each in task.waiting.values())
+    if None in found or not names:
+        return "waits for somebody else's answer"
+    known = list(names) if escalated else [each.approvers for each in found if each]
+    return f"waits for {' or '.join(dict.fromkeys(known))}"
 
 
 def _announced(task: Task, seen: Execution) -> Execution:
@@ -252,7 +343,7 @@ def attempt(task: Task, at: datetime, identity: str = "", *, is_sent: bool = Tru
 
     With `is_sent` false the attempt has begun, and does not count yet: its engine is still being connected to.
     """
-    if task.handle is not None or task.ended or task.tombstone:
+    if not task.can_start or task.tombstone:
         return task
     return replace(task, attempts=task.attempts + is_sent, attempted=at, identity=task.identity or identity)
 
@@ -275,14 +366,63 @@ def observe(task: Task, execution: Execution, at: datetime) -> Task:
     if task.tombstone or execution.status not in LIFECYCLE[task.execution.status] or execution == task.execution:
         return task
     ended = at if execution.status in TERMINAL else None
+    waiting = {
+        key: task.waiting.get(key) or Waiting(since=at)
+        for key, request in execution.requests.items()
+        if request.gate in task.terms and key not in task.answered
+    }
     keys = sorted(task.asked_keys | task.execution.requests.keys() | execution.requests.keys())[:2]
-    return _touched(task, at, execution=execution, ended=ended, asked_keys=frozenset(keys))
+    return _touched(task, at, execution=execution, ended=ended, asked_keys=frozenset(keys), waiting=waiting)
 
 
-def accept(task: Task, keys: Iterable[str], at: datetime) -> Task:
-    """Note that answers to these questions were delivered: the questions are never shown again."""
+def accept(task: Task, keys: Iterable[str], at: datetime, decisions: Mapping[str, Decision] | None = None) -> Task:
+    """Note that answers to these questions were delivered, and approvals decided: they are never shown again."""
     answered = task.answered | frozenset(keys)
-    return task if answered == task.answered else _touched(task, at, answered=answered)
+    if answered == task.answered:
+        return task
+    waiting = {key: each for key, each in task.waiting.items() if key not in answered}
+    return _touched(task, at, answered=answered, waiting=waiting, decisions={**(decisions or {}), **task.decisions})
+
+
+def hold(task: Task, held: Held, request: InputRequest) -> Task:
+    """Have a new task wait for an approval, before anything is started for it."""
+    after = task.terms[START_GATE].after
+    return replace(
+        task,
+        held=held,
+        acknowledged=True,  # it is not given up, and is started later
+        waiting={START_KEY: Waiting(since=task.created)},
+        execution=Execution(status=Status.INPUT_REQUIRED, requests={START_KEY: request}),
+        asked_keys=frozenset({START_KEY}),
+        expires=None if after is None else task.created + timedelta(seconds=after + held.ttl),
+    )
+
+
+def decide(task: Task, decision: Decision, declined: str) -> Task:
+    """Take the decision on a start that was held; the first one counts. `declined`: the failure after a no."""
+    if task.held is None or task.ended or task.tombstone:
+        return task
+    at = decision.at
+    known = replace(task, decisions={**task.decisions, START_KEY: decision}, answered=task.answered | {START_KEY})
+    if not decision.is_approved:
+        failure = Failure(text=declined, kind="Declined")
+        return replace(_let_go(known, Execution(status=Status.FAILED, failure=failure), at), ended=at, input=None)
+    return _let_go(known, STARTING, at)
+
+
+def _let_go(task: Task, execution: Execution, at: datetime) -> Task:
+    """End the wait for the approval of the start."""
+    ttl = timedelta(seconds=task.held.ttl if task.held else 0)
+    return _touched(task, at, held=None, waiting={}, execution=execution, expires=at + ttl)
+
+
+def note_step(task: Task, key: str, step: Step, at: datetime) -> Task:
+    """Note that people were reminded of an approval, or that it was escalated."""
+    waiting = task.waiting.get(key)
+    if waiting is None or task.ended:
+        return task
+    done = replace(waiting, reminded=at) if step is Step.REMIND else replace(waiting, reminded=at, escalated=at)
+    return _touched(task, at, waiting={**task.waiting, key: done})
 
 
 def mark_unanswered(task: Task, call: UnansweredCall, *, again: bool) -> Task:
@@ -310,6 +450,9 @@ def request_cancel(task: Task, at: datetime) -> Task:
     """Note that a client asked to cancel; the engine decides on the outcome."""
     if task.ended or task.cancel_requested or task.tombstone:
         return task
+    if task.held is not None:
+        cancelled = Execution(status=Status.CANCELLED, message="cancelled before it was approved")
+        return replace(_let_go(task, cancelled, at), cancel_requested=at, ended=at, input=None)
     return _touched(task, at, cancel_requested=at, not_before=at + DELIVERING)
 
 
@@ -430,6 +573,10 @@ def expire(task: Task) -> Task:
         asked_keys=frozenset(),
         not_before=None,
         unanswered=None,
+        held=None,
+        terms={},
+        waiting={},
+        decisions={},
     )
 
 

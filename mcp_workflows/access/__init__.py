@@ -8,6 +8,7 @@ from mcp_workflows.access.policy import (
     PrincipalMatch,
     Rule,
     Verb,
+    one_or_more,
     permits,
     reaches_others,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "account_of",
     "check_signature",
     "is_loopback",
+    "one_or_more",
     "owner_id",
     "permits",
     "person_of",

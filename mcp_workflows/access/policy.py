@@ -122,7 +122,8 @@ def _claims(principal: Principal, name: str, wanted: Scalar | list[Scalar]) -> b
     return any(type(one) is type(other) and one == other for one in words for other in asked)
 
 
-def _one_or_more(value: Any) -> Any:  # Any: what is neither is pydantic's to refuse
+def one_or_more(value: Any) -> Any:  # Any: what is neither is pydantic's to refuse
+    """Return a list of rules of one rule."""
     return [value] if isinstance(value, Mapping | Rule) else value
 
 
@@ -142,7 +143,7 @@ class Allow(BaseModel):
     @field_validator("call", "see", "answer", "cancel", mode="before", json_schema_input_type=Rule | list[Rule])
     @classmethod
     def _rule_alone(cls, value: Any) -> Any:  # Any: see above
-        return _one_or_more(value)
+        return one_or_more(value)
 
     @model_validator(mode="after")
     def _calls_have_no_owner(self) -> Self:

@@ -205,6 +205,19 @@ class Limited(Protocol):
         ...
 
 
+_live_replicas: list[int] = []  # the latest number; empty: the store does not count them
+
+
+def set_live_replicas(replicas: int | None) -> None:
+    """Note how many replicas share the store now; None: this process has left."""
+    _live_replicas[:] = [] if replicas is None else [replicas]
+
+
+def replica_count(configured: int) -> int:
+    """Return how many processes share a quota: the live replicas, or as many as configured if nothing counts them."""
+    return _live_replicas[0] if _live_replicas else configured
+
+
 @runtime_checkable
 class Hints(Protocol):
     """Optional: the engine tells it which executions may have changed."""

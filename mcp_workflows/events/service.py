@@ -19,7 +19,6 @@ import anyio
 
 from mcp_workflows.access import Principal, person_of
 from mcp_workflows.access.audit import Audit, Event, record_of, silent
-from mcp_workflows.access.principal import Claims, claim_value
 from mcp_workflows.access.rate_limits import Rate
 from mcp_workflows.adapter import JSON, ListsEnded, digest
 from mcp_workflows.engines.registry import Engines
@@ -388,7 +387,7 @@ class EventService:
             now = verified = self.clock()
         async with self._subscribing:
             old = (await self._mine(name, principal, now)).get(name)
-            kept = self._kept(principal)
+            kept = self._authorization.kept(principal)
             place, truncated = await self._beginning(wanted, principal, now)
             if old is None:
                 new = Subscription(
@@ -459,17 +458,6 @@ class EventService:
             text = "the endpoint did not confirm that it wants events: it must answer 2xx and echo the challenge"
             raise RequestError(wire.Code.ENDPOINT, text, {"reason": failed.trouble.value}) from None
 
-    def _kept(self, principal: Principal) -> Principal:
-        """Return the principal with the claims that rules need; an authorizer in code may need any."""
-        claims: Claims = {name: claim_value(principal.claims, name) for name in self._needed_claims()}
-        if self._authorization.has_authorizer:
-            claims = principal.claims
-        return replace(principal, claims=claims, expires=None, recheck=None, peer=None)
-
-    def _needed_claims(self) -> frozenset[str]:
-        rules = [tool.allow for tool in self._tools.values() if tool.allow is not None]
-        return frozenset[str]().union(*(allow.claims for allow in rules))
-
     async def no_longer(self, subscription: Subscription) -> str | None:
         """Return why the rules of now do not allow a subscription; None: they do."""
         types = await self.types(subscription.principal)
@@ -477,7 +465,7 @@ class EventService:
         if kind is None or Checker(kind.schema(tools)).violations(dict(subscription.arguments)):
             return "its owner may not hear of these events any more"
         known = subscription.principal.claims
-        if not self._authorization.has_authorizer and not self._needed_claims() <= known.keys():
+        if not self._authorization.has_authorizer and not self._authorization.needed_claims <= known.keys():
             return "the rules look at more of the owner's token now: subscribe again"
         return None
 

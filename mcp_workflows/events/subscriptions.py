@@ -7,7 +7,6 @@ read in a copy of the notes alone. If the store is encrypted, that key is, too.
 from __future__ import annotations
 
 import secrets
-from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -15,12 +14,11 @@ from hashlib import sha256
 from typing import Final
 
 import anyio
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, digest
+from mcp_workflows.store.encryption import seal, unseal
 from mcp_workflows.store.protocol import EVENTS_KEPT, Store
 from mcp_workflows.task import EventName, LoggedEvent, event_id
 from mcp_workflows.wire.events import DeliveryStatus, Trouble
@@ -31,7 +29,6 @@ NOT_REFRESHED: Final = "it was not refreshed in time"  # why a subscription ende
 _KEY: Final = "events"  # its name in the store
 _SUBSCRIPTIONS: Final = "(subscriptions)"  # spaces of notes
 _DELIVERIES: Final = "(deliveries)"
-_NONCE: Final = 12  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +129,12 @@ class Subscriptions:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._cipher: AESGCM | None = None
+        self._key = b""
         self.changed = anyio.Event()  # set when this process has changed a subscription
 
-    async def _sealing(self) -> AESGCM:
-        if self._cipher is None:
-            self._cipher = AESGCM(await self._store.secret(_KEY))
-        return self._cipher
+    async def _sealing(self) -> bytes:
+        self._key = self._key or await self._store.secret(_KEY)
+        return self._key
 
     async def save(self, subscription: Subscription, now: datetime) -> None:
         """Store a subscription, and then tell whoever delivers."""
@@ -146,9 +142,7 @@ class Subscriptions:
         await self._announce(subscription, now)
 
     async def _put(self, subscription: Subscription) -> None:
-        cipher, nonce = await self._sealing(), secrets.token_bytes(_NONCE)
-        text = _SUBSCRIPTION.dump_json(subscription)
-        sealed = b64encode(nonce + cipher.encrypt(nonce, text, subscription.key.encode())).decode()
+        sealed = seal(await self._sealing(), _SUBSCRIPTION.dump_json(subscription), subscription.key)
         await self._store.put_note(_SUBSCRIPTIONS, subscription.key, sealed, until=subscription.until + EVENTS_KEPT)
 
     async def end(self, subscription: Subscription, reason: str, now: datetime) -> None:
@@ -178,7 +172,7 @@ class Subscriptions:
 
     async def at(self, key: str) -> Subscription | None:
         """Return the subscription of a key, also one that has ended; None: there is none, or it cannot be read."""
-        return self._opened(key, await self._store.note(_SUBSCRIPTIONS, key), await self._sealing())
+        return _opened(await self._sealing(), key, await self._store.note(_SUBSCRIPTIONS, key))
 
     async def under(self, beginning: str = "", *, ended: bool = False) -> Sequence[Subscription]:
         """Return the subscriptions whose keys have this beginning, see `owner_key`; `ended`: also those that have."""
@@ -192,17 +186,8 @@ class Subscriptions:
         found = await self._store.notes_under(_SUBSCRIPTIONS, beginning)
         if not found:
             return []
-        cipher = await self._sealing()
-        return [each for key, note in found.items() if (each := self._opened(key, note, cipher))]
-
-    def _opened(self, key: str, note: JSON, cipher: AESGCM) -> Subscription | None:
-        if not isinstance(note, str):
-            return None
-        try:
-            sealed = b64decode(note)
-            return _SUBSCRIPTION.validate_json(cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], key.encode()))
-        except (ValueError, InvalidTag, ValidationError):  # damaged, or of a newer version
-            return None
+        secret = await self._sealing()
+        return [each for key, note in found.items() if (each := _opened(secret, key, note))]
 
     async def deliveries(self, subscription: Subscription) -> Deliveries | None:
         """Return the state of its deliveries; None: nobody has begun with them."""
@@ -217,6 +202,14 @@ class Subscriptions:
         value = _STATE.dump_python(state, mode="json")
         until = subscription.until + EVENTS_KEPT
         await self._store.put_note(_DELIVERIES, subscription.id, value, until=until, durable=False)
+
+
+def _opened(secret: bytes, key: str, note: JSON) -> Subscription | None:
+    text = unseal(secret, note, key) if isinstance(note, str) else None
+    try:
+        return None if text is None else _SUBSCRIPTION.validate_json(text)
+    except ValidationError:  # of a newer version
+        return None
 
 
 def trouble(subscription: Subscription, state: Deliveries | None, now: datetime) -> str | None:

@@ -26,7 +26,7 @@ from mcp_workflows.engines.registry import REBIND, Engines, NotesOf
 from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
 from mcp_workflows.kit.tooling import Checks, Exposed, Verifies, expose_every
 from mcp_workflows.receiver.webhooks import addresses
-from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
+from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, ServerSettings, StoreSettings
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.engine_checks import check_engine, find_exposed
 from mcp_workflows.sidecar.host_rules import refusals
@@ -178,15 +178,15 @@ async def check(
     """
     rows: dict[tuple[ItemKind, str], Row] = {}
     discoveries = Discoveries(store=config.store, accept=accept)
-    identified = config.server.single_user or config.server.auth is not None
     identities: dict[str, str] = {}
-    advice = {
-        tool.name: _unsaid(tool, config.server.auth) or _advice(tool, identified=identified) for tool in config.tools
-    }
+    tools = {tool.name: tool for tool in config.tools}
+    advice = {name: _unsaid(tool, config.server.auth) or _advice(tool, config.server) for name, tool in tools.items()}
 
     def found(row: Row) -> None:
         hint = advice[row.name] if row.kind is ItemKind.TOOL else None
-        if hint and row.finding and row.finding.ok is not False:
+        if row.kind is ItemKind.TOOL and (alone := _alone(tools[row.name], config.server)):
+            row = replace(row, finding=alone)
+        elif hint and row.finding and row.finding.ok is not False:
             row = replace(row, finding=replace(row.finding, hint=hint))
         rows[row.kind, row.name] = row
 
@@ -377,14 +377,26 @@ def _tool_row(tool: AnyTool, finding: Finding | None) -> Row:
 
 def _unsaid(tool: AnyTool, auth: AuthSettings | None) -> str | None:
     """Return the claims in the tool's rules that no login here can provide."""
-    claims = () if tool.allow is None else sorted(tool.allow.claims)
-    unsaid = [name for name in claims if auth is None or not auth.says(name)]
-    return f"allow goes by what nobody's login says here, so that fits nobody: {', '.join(unsaid)}" if unsaid else None
+    approving = [rule for each in tool.approvals.values() for rule in each.rules(escalated=True)]
+    claims = {name for rule in approving for name in rule.claims} | (tool.allow.claims if tool.allow else frozenset[str]())
+    unsaid = [name for name in sorted(claims) if auth is None or not auth.says(name)]
+    return f"rules go by what nobody's login says here, so that fits nobody: {', '.join(unsaid)}" if unsaid else None
 
 
-def _advice(tool: AnyTool, *, identified: bool) -> str | None:
+def _alone(tool: AnyTool, server: ServerSettings) -> Finding | None:
+    """Return the problem of an approval by another person where there is no other person."""
+    needs_others = any(not each.requester_may_approve for each in tool.approvals.values())
+    if not needs_others or server.auth is not None:
+        return None
+    text = "approval: nobody can approve: without server.auth all callers are one, and a requester may not approve"
+    return Finding(ok=False, text=text, hint="set server.auth, or requester_may_approve: true")
+
+
+def _advice(tool: AnyTool, server: ServerSettings) -> str | None:
     """Return a hint about settings that are valid and may not be intended."""
-    if tool.kind is Kind.WATCH and not identified:
+    if tool.approvals and server.auth is not None and len({each.subject for each in server.auth.tokens or ()}) > 1:
+        return "approval: whoever has tokens of two subjects in server.auth.tokens can approve for themselves"
+    if tool.kind is Kind.WATCH and not (server.single_user or server.auth):
         return "seen on stdio only; over HTTP with server.auth or server.single_user"
     waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}
     long = [name for name, value in waits.items() if value is not None and value > UNKNOWN_WAIT]

@@ -15,9 +15,12 @@ import hmac
 import json
 import re
 from collections.abc import Mapping, Sequence
+from secrets import token_bytes
 from typing import Final
 
+from cryptography.exceptions import InvalidTag
 from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from mcp_workflows.errors import ConfigError
 
@@ -97,6 +100,25 @@ def name_of(key: str) -> str:
 def new_key() -> str:
     """Make a key: 32 random bytes, in URL-safe base64."""
     return Fernet.generate_key().decode()
+
+
+_NONCE: Final = 12  # bytes
+
+
+def seal(key: bytes, text: bytes, about: str) -> str:
+    """Encrypt a text with a secret of the store's (AES-256-GCM), for what `about` names alone; it fits into URLs."""
+    nonce = token_bytes(_NONCE)
+    sealed = nonce + AESGCM(key).encrypt(nonce, text, about.encode())
+    return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+
+
+def unseal(key: bytes, sealed: str, about: str) -> bytes | None:
+    """Return the text of `seal`; None: it was sealed with another key, for something else, or not at all."""
+    try:
+        raw = base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))
+        return AESGCM(key).decrypt(raw[:_NONCE], raw[_NONCE:], about.encode())
+    except (ValueError, InvalidTag):
+        return None
 
 
 def _fernet(key: str, number: int) -> Fernet:

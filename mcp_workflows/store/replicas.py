@@ -25,7 +25,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import TypeAdapter
 
-from mcp_workflows.adapter.replicas import set_live_replicas
+from mcp_workflows.adapter.capabilities import set_live_replicas
 from mcp_workflows.errors import StoreError
 from mcp_workflows.store.protocol import LONGEST_MESSAGE, Replica, ReplicaChannel
 from mcp_workflows.task import CLOCKS_DIFFER, Task

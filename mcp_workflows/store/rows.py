@@ -130,7 +130,12 @@ class Rows:
         """Return the columns of a task beside its JSON."""
         expires = None if task.expires is None else micros(task.expires)
         due = None if (at := task.due) is None else micros(at)
-        flags = (task.attempts, task.handle is not None, task.ended is not None, task.tombstone)
+        flags = (
+            task.attempts,
+            task.handle is not None or task.held is not None,
+            task.ended is not None,
+            task.tombstone,
+        )
         names = (utf8(name) for name in (task.id, task.owner, task.tool, task.engine_key))
         shown = (task.execution.status.value, micros(task.updated), due)
         mark = (None, None) if (call := task.unanswered) is None else (call.match, micros(call.open_until))

@@ -141,6 +141,7 @@ def task_of(tool: AnyTool, owner: Principal, *, now: datetime, ttl: timedelta, *
         updated=now,
         expires=now + ttl,
         max_result=tool.max_result,
+        terms=tool.terms,
         output_schema=tool.output,
         guarded=tool.allow is not None,
         grace=tool.grace,

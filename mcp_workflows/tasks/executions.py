@@ -6,8 +6,6 @@ Docs/architecture.md has the names of what passes here, and its way.
 from __future__ import annotations
 
 import logging
-import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -20,8 +18,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import TypeAdapter
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, Event, record_of, silent, status_record
@@ -49,20 +46,33 @@ from mcp_workflows.errors import (
     StoreUnavailable,
     WorkflowsError,
 )
+from mcp_workflows.store.encryption import seal, unseal
 from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, ConnectsReplicas, Store, changed
 from mcp_workflows.store.replicas import Replicas
 from mcp_workflows.task import (
+    START_KEY,
+    Decision,
+    Step,
     Task,
     accept,
+    decide,
     deliver_cancel,
     identify,
     mark_answered,
     mark_cancelled,
     mark_terminated,
+    note_step,
     observe,
     request_cancel,
+    steps_of,
 )
 from mcp_workflows.tasks.adopt import Adoption
+from mcp_workflows.tasks.approvals import (
+    decided_already,
+    decision_of,
+    decision_text,
+    refuse_another_decision,
+)
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
 from mcp_workflows.tasks.repeated_calls import OpenCall, RepeatedCalls
 from mcp_workflows.tasks.results import keepable, mismatch, tool_result
@@ -87,11 +97,16 @@ _FIND_PAGE_SIZE = 50
 REFUSED_FOR: Final = 60.0  # seconds before a cancellation that was refused is sent again by itself
 _START_KEYS = "start-keys"  # name of their salt in the store
 _CURSORS = "cursors"  # name of their key in the store
+_REQUESTERS = "requesters"  # name of the key of those who wait for an approval
 _REPLICAS = "replicas"  # name of the key of their messages in the store
+_PRINCIPAL: Final = TypeAdapter(Principal)
 _SHARED = "shared "  # before the reader's name in a cursor of other owners' tasks
 
 Answers: TypeAlias = Mapping[str, Mapping[str, JSON]]
 """The responses that fit open questions, by key, as adapters get them."""
+
+Check: TypeAlias = Callable[[Task, Answers], Awaitable[None]]
+NOBODY: Final = Principal(id="")  # who answers when time runs out
 
 
 class ObservedTask(NamedTuple):
@@ -150,13 +165,14 @@ class Executions:
         self._counted_at: OrderedDict[tuple[str | None, str | None], float] = OrderedDict()
         self._until_stop: set[anyio.CancelScope] = set()
         self.repeated_calls = RepeatedCalls(store, engines, clock)
-        self._salt = self._cursor_key = b""
+        self._salt = self._cursor_key = self._requester_key = b""
         self._is_entered = False
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         self._salt = self.repeated_calls.salt = await self._store.secret(_START_KEYS)
         self._cursor_key = await self._store.secret(_CURSORS)
+        self._requester_key = await self._store.secret(_REQUESTERS)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._poller)
             group = await stack.enter_async_context(anyio.create_task_group())
@@ -393,6 +409,8 @@ class Executions:
         """Return the task after one request to its engine; without an answer, its last known state: for operators."""
         if task.ended:
             return ObservedTask(task)
+        if task.held is not None:
+            return ObservedTask(task)
         if task.handle is None:
             return ObservedTask(task, FOREIGN if self._engines.is_foreign(task) else NOT_STARTED)
         if (silence := self._engines.silence(task.engine)) and not self._engines.is_foreign(task):
@@ -421,7 +439,7 @@ class Executions:
             task = polled  # it expired; a plain call that still waits for it gets its result
         if task.cancelled and not polled.cancelled:
             return task, None  # another replica notified a client so, which is final; the next poll asks the engine
-        if not task.ended and task.handle is None:
+        if task.handle is None and not task.ended and task.held is None:
             with self._engines.admitted(task.engine):
                 task = await self._creation.ensure_started(task)
             if task.ended:
@@ -564,14 +582,20 @@ class Executions:
 
     # --- answer
 
-    async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> tuple[Task, Answers]:
+    async def answer(
+        self, task: Task, responses: Mapping[str, JSON], principal: Principal, check: Check | None = None
+    ) -> tuple[Task, Answers]:
         """Deliver responses to open questions and return these; ignore the others (MCP, `tasks/update`).
+
+        `check` is asked about the task as it is now and the answers that are about to be delivered, and may refuse.
 
         Raises:
             RequestError: an answer does not fit its question, or the engine did not take it; nothing was applied.
         """
         async with self._answering.setdefault(task.id, anyio.Lock()):  # contradicting answers come one at a time
             task = await self._store.get(task.id, task.owner) or task
+            for key in responses.keys() & task.decisions.keys():
+                refuse_another_decision(task.decisions[key], responses[key], principal)
             if task.ended:
                 return task, {}
             if not task.may_answer:
@@ -582,12 +606,40 @@ class Executions:
                 except EngineError as error:
                     raise _undelivered(task, error) from None
             answers = _fitting_answers(task, responses, principal)
+            if answers and check is not None:
+                await check(task, answers)
+            if answers and task.held is not None:
+                return await self._decide(task, decision_of(principal, answers[START_KEY], self.clock())), answers
             if not answers or task.handle is None:
                 return task, {}
             try:
                 return await self._deliver_answers(task, task.handle, answers, principal), answers
             finally:
                 self._poller.refresh_now(task.id)
+
+    async def _decide(self, task: Task, decision: Decision) -> Task:
+        """Take the decision on a start that is held, and start it after a yes; the first decision counts.
+
+        Raises:
+            RequestError: somebody has decided before, or it was cancelled.
+        """
+        text = decision_text(decision)
+        try:
+            decided = await changed(self._store, task, lambda stored: decide(stored, decision, text))
+        except StoreError as error:
+            raise RequestError(INTERNAL_ERROR, f"nothing was decided: {error}; try again") from None
+        first = decided.decisions.get(START_KEY)
+        if first is None:
+            raise RequestError(INVALID_PARAMS, "It was cancelled before this decision: nothing was applied")
+        if first != decision:
+            raise decided_already(first)
+        self._poller.note(decided)
+        self._poller.refresh_now(task.id)
+        if decided.ended:
+            self._record_status(decided)
+        elif self._is_entered:
+            decided = (await self.observe(decided)).task  # which starts it; if its engine is away, maintenance does
+        return decided
 
     async def _deliver_answers(self, task: Task, handle: str, answers: Answers, principal: Principal) -> Task:
         """Return the task once its engine has taken these answers and the store has recorded that."""
@@ -602,7 +654,9 @@ class Executions:
         except StoreError as error:
             raise RequestError(INTERNAL_ERROR, f"the answer was not delivered: {error}; try again") from None
         try:
-            return await changed(self._store, task, lambda stored: accept(stored, answers, self.clock()))
+            at = self.clock()
+            decisions = {key: decision_of(principal, answers[key], at) for key in answers if task.terms_of(key)}
+            return await changed(self._store, task, lambda stored: accept(stored, answers, at, decisions))
         except StoreError as error:
             text = f"engine {task.engine} took the answer, but that could not be noted: {error}; look at the task first"
             raise RequestError(INTERNAL_ERROR, text) from None
@@ -662,7 +716,10 @@ class Executions:
         stored = await self._store.get(task.id, task.owner)
         if stored is None or not self._is_due(stored):
             return
-        task = stored
+        task, now = stored, self.clock()
+        if step := min((each for each in steps_of(task) if each[0] <= now), default=None):
+            await self._take_approval_step(task, *step[1:])
+            return
         if task.cancel_requested is None:
             task = await changed(self._store, task, lambda stored: request_cancel(stored, self.clock()))
             self._audit(record_of(Event.CANCEL, None, task, outcome="expired", reason="its time to live was over"))
@@ -677,6 +734,37 @@ class Executions:
             logger.info("terminated an execution of a %s task on engine %r: %s", task.tool, task.engine, reason)
             self._audit(record_of(Event.CANCEL, None, task, outcome="terminated", reason=reason))
             await self.observe_afresh(task)
+
+    async def _take_approval_step(self, task: Task, key: str, step: Step) -> None:
+        """Remind people of an approval, escalate it, or decline it.
+
+        Raises:
+            RequestError: the engine did not take the refusal.
+        """
+        now = self.clock()
+        if step is not Step.DECLINE:
+            task = await changed(self._store, task, lambda stored: note_step(stored, key, step, now))
+            self._poller.note(task)
+            self._poller.refresh_now(task.id)
+        else:
+            with suppress(RequestError):  # somebody has decided a moment ago
+                task, _ = await self.answer(task, {key: {"action": Action.DECLINE}}, NOBODY)
+            if key in task.seen.requests:
+                raise EngineUnavailable("it did not take the refusal")
+        self._audit(record_of(Event.ANSWER, None, task, outcome=step.value, reason=f"{key}: nobody decided"))
+
+    def sealed(self, requester: Principal, task_id: str) -> str:
+        """Return the principal who requests an approval, encrypted for the task: no claims are kept in clear."""
+        return seal(self._requester_key, _PRINCIPAL.dump_json(requester), task_id)
+
+    def unsealed(self, text: str, task_id: str) -> Principal | None:
+        """Return the principal of `sealed`; None: it cannot be read."""
+        found = unseal(self._requester_key, text, task_id)
+        return None if found is None else _PRINCIPAL.validate_json(found)
+
+    def is_foreign(self, task: Task) -> bool:
+        """Return True if the task belongs to another engine of the same name."""
+        return self._engines.is_foreign(task)
 
     async def terminate(self, task: Task, handle: str, reason: str) -> Task:
         """End the execution without asking it.
@@ -803,15 +891,12 @@ def limit_reached(reached: CapReached, caps: Caps, tool: str, now: datetime) -> 
 
 Position: TypeAlias = tuple[datetime, str]  # when a task was created, and its id
 
-_NONCE: Final = 12  # bytes
 _LONGEST_CURSOR: Final = 500  # characters
 
 
 def write_cursor(key: bytes, reader: str, position: Position) -> str:
     """Return a cursor for the position after which the next page begins; `key` has 32 bytes."""
-    nonce = secrets.token_bytes(_NONCE)
-    place = f"{position[0].isoformat()} {position[1]}".encode()
-    return urlsafe_b64encode(nonce + AESGCM(key).encrypt(nonce, place, reader.encode())).decode().rstrip("=")
+    return seal(key, f"{position[0].isoformat()} {position[1]}".encode(), reader)
 
 
 def read_cursor(key: bytes, reader: str, cursor: str) -> Position:
@@ -820,10 +905,8 @@ def read_cursor(key: bytes, reader: str, cursor: str) -> Position:
     Raises:
         RequestError: this server made no such cursor for this reader (spec 2025-11-25: -32602).
     """
-    try:
-        raw = urlsafe_b64decode(cursor[:_LONGEST_CURSOR] + "=" * (-len(cursor[:_LONGEST_CURSOR]) % 4))
-        place = AESGCM(key).decrypt(raw[:_NONCE], raw[_NONCE:], reader.encode())
-        created, _, task_id = place.decode().partition(" ")
-        return datetime.fromisoformat(created), task_id
-    except (ValueError, InvalidTag):
-        raise RequestError(INVALID_PARAMS, "unknown cursor: leave it out to begin with the newest task") from None
+    place = unseal(key, cursor[:_LONGEST_CURSOR], reader)
+    if place is None:
+        raise RequestError(INVALID_PARAMS, "unknown cursor: leave it out to begin with the newest task")
+    created, _, task_id = place.decode().partition(" ")
+    return datetime.fromisoformat(created), task_id

@@ -12,14 +12,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, cast
 
 import anyio
 import anyio.lowlevel
 
 from mcp_workflows.access import AccessRequest, Authorizer, Principal, Verb, permits, person_of, reaches_others
-from mcp_workflows.access.audit import Audit, Event, answer_reason, record_of, silent, task_hash
+from mcp_workflows.access.audit import Audit, Event, record_of, silent, task_hash
 from mcp_workflows.access.limit_settings import MAX_JSON_VALUES, UNLIMITED, Limits
+from mcp_workflows.access.principal import Claims, claim_value
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Execution, InputRequest, Status, askable, digest
 from mcp_workflows.errors import (
@@ -37,9 +38,10 @@ from mcp_workflows.errors import (
     StoreError,
     WorkflowsError,
 )
-from mcp_workflows.task import Task
+from mcp_workflows.task import START_KEY, Held, Task, hold
 from mcp_workflows.tasks.adopt import task_of
-from mcp_workflows.tasks.executions import NO_MORE, Executions, ObservedTask, caps_of
+from mcp_workflows.tasks.approvals import audited, tool_digest
+from mcp_workflows.tasks.executions import NO_MORE, Answers, Executions, ObservedTask, caps_of
 from mcp_workflows.tasks.repeated_calls import OpenCall
 from mcp_workflows.tasks.results import (
     abandoned_text,
@@ -54,7 +56,7 @@ from mcp_workflows.tasks.results import (
     whole_result,
 )
 from mcp_workflows.telemetry import propagated
-from mcp_workflows.tools.dialogue import Declined, Dialogue, read_dialogue, write_dialogue
+from mcp_workflows.tools.dialogue import Action, Declined, Dialogue, read_dialogue, write_dialogue
 from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
 from mcp_workflows.tools.json_schema import check_size
 from mcp_workflows.tools.prepare import NotReady, Prepared, key_of, prepare, with_key
@@ -103,6 +105,7 @@ class Rights:
     see: bool
     answer: bool
     cancel: bool
+    hidden: frozenset[str] = frozenset()  # keys of questions that others answer; with `answer`, there are more
 
     def reads(self, task: Task) -> bool:
         """Return True if the task may be read now. With `answer` alone, that is while it waits for input."""
@@ -112,7 +115,9 @@ class Rights:
         """Return the task within these rights: without questions to answer, or without any content."""
         if not self.reads(task):
             return replace(task, execution=Execution(status=Status.RUNNING), ended=None)
-        return task if self.answer else replace(task, may_answer=False)
+        if not self.answer:
+            return replace(task, may_answer=False)
+        return replace(task, answered=task.answered | self.hidden) if self.hidden else task
 
 
 _ALL: Final = Rights(see=True, answer=True, cancel=True)
@@ -135,7 +140,7 @@ class Authorization:
     def use(self, tools: Mapping[str, AnyTool]) -> None:
         """Replace the tools, and with them the rules."""
         self._tools = tools
-        self._ruled = self._authorizer is not None or any(tool.allow is not None for tool in tools.values())
+        self._ruled = self._authorizer is not None or any(tool.allow or tool.approvals for tool in tools.values())
 
     @property
     def has_authorizer(self) -> bool:
@@ -169,7 +174,12 @@ class Authorization:
         """Return the tools whose rules may let this principal see or answer tasks of other owners."""
         if not self._ruled:
             return ()
-        return [name for name, tool in self._tools.items() if reaches_others(tool.allow, principal)]
+        return [
+            name
+            for name, tool in self._tools.items()
+            if reaches_others(tool.allow, principal)
+            or any(rule.fits(principal) for each in tool.approvals.values() for rule in each.rules(escalated=True))
+        ]
 
     async def rights(self, task: Task, principal: Principal) -> Rights:
         """Return the rights of the principal on this task now."""
@@ -178,19 +188,48 @@ class Authorization:
         if tool is None and task.guarded:  # its rules are gone: the owner may see the task and do nothing else
             return Rights(see=mine, answer=False, cancel=False)
         if self._authorizer is None and (tool is None or tool.allow is None):
-            return _ALL if mine else _NONE
-        see, answer, cancel = [
-            await self._may(
-                AccessRequest(principal=principal, verb=verb, tool=task.tool, owner=task.owner, task_id=task.id)
-            )
-            for verb in (Verb.SEE, Verb.ANSWER, Verb.CANCEL)
-        ]
-        return Rights(see=see, answer=answer, cancel=cancel)
+            found = _ALL if mine else _NONE
+        else:
+            verbs = (Verb.SEE, Verb.ANSWER, Verb.CANCEL)
+            see, answer, cancel = [await self._may(_wish(principal, verb, task)) for verb in verbs]
+            found = Rights(see=see, answer=answer, cancel=cancel)
+        asking = task.execution.requests.keys() - task.answered if task.terms else ()
+        approving = {key: await self._may_decide(task, key, principal) for key in asking if task.terms_of(key)}
+        hidden = {key for key in asking if not approving.get(key, found.answer)}
+        return replace(found, answer=len(hidden) < len(asking), hidden=frozenset(hidden)) if approving else found
+
+    async def _may_decide(self, task: Task, key: str, principal: Principal) -> bool:
+        """Return True if the principal may decide on this open approval, by the rules of now."""
+        tool, waiting = self._tools.get(task.tool), task.waiting.get(key)
+        approval = None if tool is None else tool.approvals.get(task.execution.requests[key].gate or "")
+        if approval is None:
+            return False
+        rules = approval.rules(escalated=waiting is not None and waiting.escalated is not None)
+        fits = any(rule.fits(principal) and rule.fits_owner(principal, task.owner) for rule in rules)
+        return fits and await self._agrees(_wish(principal, Verb.ANSWER, task))
+
+    def kept(self, principal: Principal) -> Principal:
+        """Return the principal with the claims that rules need, to ask them later; an authorizer may need any."""
+        claims: Claims = {name: claim_value(principal.claims, name) for name in self.needed_claims}
+        if self._authorizer is not None:
+            claims = principal.claims
+        return replace(principal, claims=claims, expires=None, recheck=None, peer=None)
+
+    @property
+    def needed_claims(self) -> frozenset[str]:
+        """The claims that rules look at."""
+        allowed = [tool.allow.claims for tool in self._tools.values() if tool.allow is not None]
+        approvals = [each for tool in self._tools.values() for each in tool.approvals.values()]
+        asked = [rule.claims.keys() for each in approvals for rule in each.rules(escalated=True)]
+        return frozenset[str]().union(*allowed, *asked)
 
     async def _may(self, wish: AccessRequest) -> bool:
         tool = self._tools.get(wish.tool)
-        if not permits(None if tool is None else tool.allow, wish.verb, wish.principal, wish.owner):
-            return False
+        allow = None if tool is None else tool.allow
+        return permits(allow, wish.verb, wish.principal, wish.owner) and await self._agrees(wish)
+
+    async def _agrees(self, wish: AccessRequest) -> bool:
+        """Return True if the operator's authorizer allows it, or there is none."""
         if self._authorizer is None:
             return True
         try:
@@ -212,6 +251,10 @@ class Authorization:
         """Record a refusal in the audit log."""
         record = record_of(Event.DENY, principal, task, tool=tool, outcome="refused", reason=reason)
         self._audit(record if task_id is None else replace(record, task=task_hash(task_id)))
+
+
+def _wish(principal: Principal, verb: Verb, task: Task) -> AccessRequest:
+    return AccessRequest(principal=principal, verb=verb, tool=task.tool, owner=task.owner, task_id=task.id)
 
 
 class TaskService:
@@ -352,6 +395,11 @@ class TaskService:
         if tool.kind is Kind.WATCH:
             return await self._watch(tool, call, principal)
         new = self._new_task(tool, call, ready, task_id, principal)
+        if ready.approval is not None and tool.approval is not None:
+            requester = self._executions.sealed(self.authorization.kept(principal), task_id)
+            ttl = self._ttl(call, tool, principal).total_seconds()
+            held = Held(ttl=ttl, requester=requester, tool=tool_digest(tool), host=call.host)
+            new = hold(new, held, ready.approval)
         in_vain = self._meters.check_start(principal)
         served.about(new)
         caps = NO_MORE if in_vain else caps_of(self._limits, tool, new.created)
@@ -413,7 +461,7 @@ class TaskService:
             input=filled.input,
             options=filled.options,
             gates=filled.gates,
-            arguments=ready.arguments if tool.gates else None,
+            arguments=ready.arguments if tool.gates or tool.approval else None,
             context={**filled.context, **propagated(call.context)},
             idempotency_key=ready.same.key,
             fingerprint=ready.fingerprint,
@@ -593,10 +641,38 @@ class TaskService:
         except LimitReached as reached:
             self._meters.refused(principal, task.tool, reached)
             raise
-        task, answers = await self._executions.answer(task, responses, principal)
+
+        async def check(latest: Task, answers: Answers) -> None:
+            """Check the answers that are about to be taken, by the rules and the questions of this moment."""
+            rights = await self.authorization.rights(latest, principal)
+            if not rights.answer or answers.keys() & rights.hidden:
+                self.authorization.denied(principal, task=latest, reason=f"may not {Verb.ANSWER} it")
+                raise RequestError(INVALID_PARAMS, _MAY_NOT[Verb.ANSWER])
+            if latest.held is not None and answers.get(START_KEY, {}).get("action") == Action.ACCEPT:
+                await self._check_request(latest, latest.held)
+
+        task, answers = await self._executions.answer(task, responses, principal, check)
         if answers:
-            self._record(Event.ANSWER, principal, task, reason=answer_reason(answers))
+            self._record(Event.ANSWER, principal, task, reason=audited(task, answers))
         return task
+
+    async def _check_request(self, task: Task, held: Held) -> None:
+        """Check that what is approved can still be started as it was requested.
+
+        Raises:
+            RequestError: it cannot; the question stays open, and can be declined.
+        """
+        tool, requester = self._tools.get(task.tool), self._executions.unsealed(held.requester, task.id)
+        arguments = cast("Mapping[str, JSON]", task.arguments)
+        why = None
+        if tool is None or tool_digest(tool) != held.tool:
+            why = f"tool {task.tool} has changed since this was requested"
+        elif requester is None or not await self.authorization.offers(tool.name, requester, arguments):
+            why = f"who requested this may not call {task.tool} any more"
+        elif self._executions.is_foreign(task):
+            why = f"{task.engine} is another engine now"
+        if why is not None:
+            raise RequestError(INVALID_PARAMS, f"Not approved: {why}: decline it, and have it requested anew")
 
     async def cancel(self, task_id: str, principal: Principal) -> None:
         """`tasks/cancel`: ask the engine to cancel; the status shows the outcome."""

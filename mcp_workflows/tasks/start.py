@@ -223,6 +223,8 @@ class TaskCreation:
         late = promise is StartGuarantee.ONCE and isinstance(adapter, ConnectsLate)
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
+                if task.held is not None:
+                    return await self._store.create(replace(task, identity=identity), caps)
                 attempted = attempt(task, self._clock(), identity, is_sent=not late)
                 row = await self._store.create(attempted, caps, durable=not keyed)
                 if row.id == task.id:
@@ -288,7 +290,7 @@ class TaskCreation:
             EngineRefused, EngineUnavailable: see `create`.
         """
         row = task
-        if row.handle is not None or row.ended:
+        if not row.can_start:
             return row
         self._engines.check_identity(row)
         promise = promised(self._engines.get(row.engine), row)
@@ -300,7 +302,7 @@ class TaskCreation:
     async def _restart_keyed(self, task: Task) -> Task:
         """KEYED: start the task again under its key."""
         row = _live(await self._store.change(task.id, task.owner, self._attempt))
-        return row if row.handle is not None or row.ended else self._count_recovered(await self._start_order(row))
+        return self._count_recovered(await self._start_order(row)) if row.can_start else row
 
     async def _recover_once(self, task: Task) -> Task:
         """ONCE: start the task if no attempt can have started it; close it as unknown if an attempt may have.
@@ -309,7 +311,7 @@ class TaskCreation:
             EngineUnavailable: an attempt is in progress, or may be, as the clock was just set.
         """
         row = _live(await self._store.get(task.id, task.owner))
-        if row.handle is not None or row.ended:
+        if not row.can_start:
             return row
         if not row.attempts:
             return self._count_recovered(await self._start_order(row))
@@ -424,7 +426,7 @@ class TaskCreation:
             EngineUnavailable: not known yet; nothing was stored, so searches postpone nothing.
         """
         row = _live(await self._store.get(task.id, task.owner))
-        if row.handle is not None or row.ended:
+        if not row.can_start:
             return row
         self._search.check_not_too_often(row)
         try:

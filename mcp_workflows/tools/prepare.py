@@ -115,6 +115,7 @@ class Prepared:
     same: Idempotency
     dialogue: Dialogue
     confirmation: Confirmation | None
+    approval: InputRequest | None  # of somebody else, before anything is started
 
 
 Preparation: TypeAlias = Prepared | NotReady
@@ -160,6 +161,7 @@ def prepare(
         filled=fill_templates(tool, task_scope, principal),
         dialogue=taken,
         confirmation=confirmation(tool, scope),
+        approval=None if tool.approval is None else tool.approval.request(scope, tool.name),
     )
 
 

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from hashlib import sha256
 from itertools import combinations
 from math import ceil, floor
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
+from mcp_workflows.access import Rule, one_or_more
 from mcp_workflows.adapter import DECLINE_META, GATE_WORDS, JSON, Gate, InputRequest
 from mcp_workflows.adapter.display_text import cleaned, is_blank
 from mcp_workflows.adapter.forms import FIELD_TYPES, field_problem
 from mcp_workflows.adapter.templates import Template, unused_fields
-from mcp_workflows.errors import ConfigError
+from mcp_workflows.errors import ConfigError, MappingError
+from mcp_workflows.task import START_GATE, START_KEY, Terms
 from mcp_workflows.tools.json_schema import Schema, check_schema, did_you_mean, violations
+from mcp_workflows.units import Duration
 
 ELICIT: Final = "elicitation/create"
+REASON: Final = "reason"  # the field of an approval
+LONGEST_REASON: Final = 1000  # characters
 NAME_META: Final = "mcp-workflows/question"  # in `_meta` of an elicitation: the name of the question
 _LONGEST_KEY: Final = 24  # characters that a model repeats without an error: `approve.17`; a UUID has 36
 _DIGITS: Final = 10  # of the digest of a longer one, 40 bits: no two questions of a task have the same
@@ -157,6 +174,137 @@ class Question(_Asked):
         return not self.when_missing or any(key not in arguments for key in wanted)
 
 
+class Reason(StrEnum):
+    """The need for a reason of whoever approves."""
+
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
+Approvers = Annotated[
+    list[Rule], BeforeValidator(one_or_more, json_schema_input_type=Rule | list[Rule]), Field(min_length=1)
+]
+
+
+class Escalation(BaseModel):
+    """More people who may approve, once nobody has for a while."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    escalate: Approvers = Field(description="Who may approve then, beside the `approvers`.")
+
+
+class AfterSilence(BaseModel):
+    """The action if nobody decides; silence never approves."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    in_: Duration = Field(alias="in", description="How long after the question opened.", examples=["2d"])
+    then: Literal["decline"] | Escalation = Field(description="`decline`, or `{escalate: RULE}`.")
+
+
+class Approval(BaseModel):
+    """A question that somebody else decides: see `docs/approvals.md`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    approvers: Approvers = Field(description="Who may approve: `{claims: {groups: release-managers}}`.")
+    requester_may_approve: bool = Field(
+        default=False, description="Whether the person who started the task may approve it, if also an approver."
+    )
+    reason: Reason = Field(default=Reason.OPTIONAL, description="Whether whoever approves must say why.")
+    remind: Duration | None = Field(
+        default=None, description="How often approvers are reminded. Default: never.", examples=["4h"]
+    )
+    after: AfterSilence | None = Field(
+        default=None, description="What follows if nobody decides. Default: it waits for ever."
+    )
+
+    @field_validator("approvers")
+    @classmethod
+    def _say_nothing_of_owners(cls, rules: list[Rule]) -> list[Rule]:
+        if any(rule.not_owner or rule.any_owner for rule in rules):
+            raise ValueError("leave out not_owner and any_owner: `requester_may_approve` says that")
+        return rules
+
+    def rules(self, *, escalated: bool) -> Sequence[Rule]:
+        """Return the rules of who may decide."""
+        more = self.after.then.escalate if escalated and self.after and isinstance(self.after.then, Escalation) else []
+        whose = {"any_owner": self.requester_may_approve, "not_owner": not self.requester_may_approve}
+        return [rule.model_copy(update=whose) for rule in (*self.approvers, *more)]
+
+    def terms(self) -> Terms:
+        """Return the terms that a task keeps."""
+        after = self.after
+        return Terms(
+            approvers=_named(self.approvers),
+            remind=None if self.remind is None else self.remind.total_seconds(),
+            after=None if after is None else after.in_.total_seconds(),
+            escalates_to=_named(after.then.escalate) if after and isinstance(after.then, Escalation) else None,
+        )
+
+    def with_reason(self, form: Schema) -> Schema:
+        """Return the form with a field for the reason."""
+        field = {"type": "string", "title": "Reason", "maxLength": LONGEST_REASON}
+        if self.reason is Reason.OPTIONAL:
+            return {**form, "properties": {**form.get("properties", {}), REASON: field}}
+        required = [*form.get("required", []), REASON]
+        return {
+            **form,
+            "properties": {**form.get("properties", {}), REASON: {**field, "minLength": 1}},
+            "required": required,
+        }
+
+
+def _named(rules: Sequence[Rule]) -> str:
+    """Return whom rules mean, in words."""
+    names = [value for rule in rules for wanted in rule.claims.values() for value in _list(wanted)]
+    names += [name for rule in rules for whom in rule.principals for name in (whom.subject or whom.client,)]
+    names += [scope for rule in rules for scope in rule.scopes]
+    return cleaned(", ".join(dict.fromkeys(map(str, names)))) or "somebody else"
+
+
+def _list(value: object) -> Sequence[object]:
+    return cast("Sequence[object]", value) if isinstance(value, list) else [value]
+
+
+class StartApproval(Approval):
+    """An approval before anything is started."""
+
+    before_start: Literal[True] = Field(
+        description="`true`: nothing is started before the approval. Midway, put the block on a question with `when`."
+    )
+    message: Message = Field(
+        description="What the approver reads; may hold {{placeholders}} over the arguments, which are all shown, too."
+    )
+
+    def request(self, scope: Mapping[str, Any], tool: str) -> InputRequest:
+        """Return the question whether to start, with all arguments.
+
+        Raises:
+            MappingError: the message would have a gap.
+        """
+        template = Template(self.message)
+        if gaps := template.gaps(scope):
+            raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to approve")
+        message = template.message(scope)
+        message = f"Start {tool}? {message}" if template.wordless else message
+        given = [f"- {cleaned(name)}: {_short(value)}" for name, value in scope["args"].items()]
+        form = self.with_reason({"type": "object", "properties": {}})
+        params = {
+            "mode": "form",
+            "message": "\n".join([message, *given]),
+            "requestedSchema": form,
+            "_meta": {NAME_META: START_KEY},
+        }
+        return InputRequest(method=ELICIT, params=params, gate=START_GATE, declinable=True)
+
+
+def _short(value: JSON) -> str:
+    text = cleaned(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}... (the approval page has the whole)"
+
+
 class GateQuestion(_Asked):
     """A question while the workflow waits at a gate: a human step that was not written for us.
 
@@ -172,6 +320,21 @@ class GateQuestion(_Asked):
     decline: Any = Field(  # any JSON value
         default=None, description="How a refusal does. Without it the question cannot be declined."
     )
+    approval: Approval | None = Field(
+        default=None, description="Somebody else decides: see `docs/approvals.md`. The reason is `{{answer.reason}}`."
+    )
+
+    @model_validator(mode="after")
+    def _can_be_declined(self) -> GateQuestion:
+        after = self.approval.after if self.approval else None
+        if after and after.then == "decline" and self.decline is None:
+            raise ValueError("approval.after: then: decline needs `decline`, which says how a refusal is sent")
+        return self
+
+    def form(self, name: str) -> Schema:
+        """Return the form, with a field for the reason if somebody approves."""
+        form = super().form(name)
+        return form if self.approval is None else self.approval.with_reason(form)
 
     @field_validator("when", "send", "decline")
     @classmethod
@@ -184,7 +347,7 @@ class GateQuestion(_Asked):
         for part, known in (("send", self.answers(name)), ("decline", frozenset[str]())):
             unknown = Template(getattr(self, part)).fields("answer") - known
             yield from ((part, f"the answer has no {field!r}{did_you_mean(field, known)}") for field in sorted(unknown))
-        for field in unused_fields(self.form(name), self.send):
+        for field in unused_fields(super().form(name), self.send):
             text = f"the person answers {field!r}, and send does not use it, so a no would be sent as a yes: "
             yield "send", f"{text}put {{{{answer.{field}}}}} in it, or leave the field out of the schema"
 

@@ -27,6 +27,7 @@ from mcp_workflows.access.limit_settings import ToolLimits
 from mcp_workflows.adapter import JSON, Gate
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import MappingError
+from mcp_workflows.task import START_GATE, Terms
 from mcp_workflows.tools.json_schema import (
     MAX_COMPLAINTS,
     Checker,
@@ -36,7 +37,15 @@ from mcp_workflows.tools.json_schema import (
     violations,
     without_formats,
 )
-from mcp_workflows.tools.questions import AnyQuestion, GateQuestion, Question, Visible, check_template
+from mcp_workflows.tools.questions import (
+    AnyQuestion,
+    Approval,
+    GateQuestion,
+    Question,
+    StartApproval,
+    Visible,
+    check_template,
+)
 from mcp_workflows.units import DURATION_SCHEMA, Duration
 
 
@@ -187,6 +196,10 @@ def _makes_tasks(settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("tasks") != "forbidden")
 
 
+def _gives_handles(settings: Mapping[str, Any]) -> bool:
+    return settings.get("tasks", "optional") in {"optional", "required"}
+
+
 def _may_cancel(settings: Mapping[str, Any]) -> bool:
     return settings.get("kind") != "watch" or settings.get("allow_cancel") is True
 
@@ -194,6 +207,7 @@ def _may_cancel(settings: Mapping[str, Any]) -> bool:
 _CANCELS: Final = _Need("allow_cancel: true", _may_cancel)
 _NEEDS: Final[Mapping[str, _Need]] = {
     **dict.fromkeys(("wait", "card"), _Need("tasks: optional", _hands_over)),
+    "approval": _Need("tasks: optional or required", _gives_handles),
     "adaptive": _Need("tasks that are not forbidden", _makes_tasks),
     **dict.fromkeys(("cancel", "cancel_on_disconnect", "on_expire"), _CANCELS),
 }
@@ -416,6 +430,16 @@ class _Offered(BaseModel):
         """The questions that are found by a gate, by name."""
         return {name: each for name, each in self.questions.items() if isinstance(each, GateQuestion)}
 
+    @cached_property
+    def approvals(self) -> Mapping[str, Approval]:
+        """The approvals by the gate of their question."""
+        return {name: each.approval for name, each in self.gates.items() if each.approval is not None}
+
+    @cached_property
+    def terms(self) -> Mapping[str, Terms]:
+        """The terms of its approvals, by the gate of the question."""
+        return {name: each.terms() for name, each in self.approvals.items()}
+
     @property
     def asks(self) -> Mapping[str, frozenset[str]]:
         """The fields of the questions in the configuration, by name; the workflow may have its own."""
@@ -525,6 +549,9 @@ class Tool(_Offered):
         description="Labels of executions, as texts with {{placeholders}}: in a memo (Temporal) or labels (Google). "
         '`{email: "{{principal.claims.email}}"}`.',
     )
+    approval: StartApproval | None = Field(
+        default=None, description="Somebody else's yes before anything is started: see `docs/approvals.md`."
+    )
     may_answer: ClassVar = True  # the tasks of a start are the caller's own
     may_cancel: ClassVar = True
 
@@ -537,6 +564,11 @@ class Tool(_Offered):
             raise ValueError(f"executions have the labels {', '.join(taken)} anyway: choose another name")
         check_template(texts)
         return texts
+
+    @cached_property
+    def approvals(self) -> Mapping[str, Approval]:
+        """The approvals by the gate of their question, that of the start included."""
+        return {**super().approvals, **({} if self.approval is None else {START_GATE: self.approval})}
 
     @property
     def dedupe_window(self) -> timedelta | None:
@@ -565,6 +597,8 @@ class Tool(_Offered):
     def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
         yield "args", self.args
         yield from super()._templates()
+        if self.approval is not None:
+            yield "approval.message", self.approval.message
         yield from ((f"labels.{name}", text) for name, text in self.labels.items())
 
     def map(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
@@ -604,6 +638,7 @@ class WatchTool(_Offered):
     allow_cancel: bool = Field(
         default=False, description="With `kind: watch`: the caller may answer the execution's questions, or cancel it."
     )
+    approval: ClassVar = None
     dedupe_window: ClassVar = None
     continues_calls: ClassVar = False
     fixed: ClassVar[Mapping[str, Any]] = {"input": WATCH_INPUT}

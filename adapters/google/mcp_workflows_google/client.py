@@ -29,7 +29,7 @@ from google.cloud import workflows_v1
 from google.cloud.workflows import executions_v1
 
 from mcp_workflows.adapter import JSON, Allowance
-from mcp_workflows.adapter.replicas import replica_count
+from mcp_workflows.adapter.capabilities import replica_count
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, Bucket, BucketLimits, Buckets, QuotaKey
 from mcp_workflows_google.connections import (

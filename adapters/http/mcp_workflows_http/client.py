@@ -24,8 +24,8 @@ import anyio.to_thread
 import httpx2
 
 from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.capabilities import replica_count
 from mcp_workflows.adapter.redaction import KNOWN
-from mcp_workflows.adapter.replicas import replica_count
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, Bucket, BucketLimits, QuotaKey

@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 
 from mcp_workflows.adapter import Allowance
-from mcp_workflows.adapter.replicas import replica_count
+from mcp_workflows.adapter.capabilities import replica_count
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.kit.threads import BlockingCall, begin_call
 from mcp_workflows.kit.token_bucket import BUCKETS, UNLIMITED, Bucket, BucketLimits, Buckets, QuotaKey

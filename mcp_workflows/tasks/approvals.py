@@ -1,0 +1,66 @@
+"""Approvals: decisions and their words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final, cast
+
+from mcp_workflows.access import Principal, person_of
+from mcp_workflows.access.audit import answer_reason
+from mcp_workflows.adapter import JSON, digest
+from mcp_workflows.errors import INVALID_PARAMS, RequestError
+from mcp_workflows.task import Decision, Task
+from mcp_workflows.tools.dialogue import Action
+from mcp_workflows.tools.questions import LONGEST_REASON, REASON
+from mcp_workflows.tools.tool import AnyTool
+
+_UNREAD: Final = frozenset({"description", "title", "annotations", "card", "wait", "listed", "limits", "allow"})
+
+
+def tool_digest(tool: AnyTool) -> str:
+    """Return a digest of all that decides what a call of the tool starts."""
+    return digest(tool.model_dump(mode="json", exclude=set(_UNREAD)))
+
+
+def decision_of(principal: Principal, response: Mapping[str, JSON], at: datetime) -> Decision:
+    """Return the decision in a response; a refusal may have a reason, too, where its client sends one."""
+    reason = _member(response.get("content"), REASON)
+    said = reason.strip()[:LONGEST_REASON] if isinstance(reason, str) else ""
+    is_approved = response.get("action") == Action.ACCEPT
+    return Decision(by=principal.id or None, at=at, is_approved=is_approved, reason=said or None)
+
+
+def decision_text(decision: Decision) -> str:
+    """Return the decision in a sentence: who, when and why."""
+    verb = "approved" if decision.is_approved else "declined"
+    by = "as nobody decided in time" if decision.by is None else f"by {person_of(decision.by)[1]}"
+    why = f": {decision.reason}" if decision.reason else ""
+    return f"{verb} {by} at {decision.at:%Y-%m-%d %H:%M} UTC{why}"
+
+
+def decided_already(first: Decision) -> RequestError:
+    """Return the error for a second decision."""
+    return RequestError(INVALID_PARAMS, f"This was {decision_text(first)}; nothing was applied")
+
+
+def refuse_another_decision(first: Decision, response: JSON, principal: Principal) -> None:
+    """Refuse a second decision; the same one by the same principal may be a retry after a lost reply.
+
+    Raises:
+        RequestError: somebody has decided already.
+    """
+    action = _member(response, "action")
+    if first.by != principal.id or action != (Action.ACCEPT if first.is_approved else Action.DECLINE):
+        raise decided_already(first)
+
+
+def _member(value: JSON, name: str) -> JSON:
+    return cast("Mapping[str, JSON]", value).get(name) if isinstance(value, Mapping) else None
+
+
+def audited(task: Task, answers: Mapping[str, Mapping[str, JSON]]) -> str:
+    """Return what the audit log says of answers: the actions, and of approvals what was approved, and why."""
+    decisions = [task.decisions[key] for key in answers if key in task.decisions]
+    whys = [f"why: {each.reason}" for each in decisions if each.reason]
+    return "; ".join([answer_reason(answers), *([f"arguments {task.fingerprint}"] if decisions else []), *whys])

@@ -1,0 +1,279 @@
+"""Approvals by somebody else: before anything is started, and at a gate; the first decision counts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_workflows import Tool
+from mcp_workflows.access.audit import Record
+from mcp_workflows.adapter.memory import Script, ScriptedAdapter
+from tests.support.served import Peer, peer, site
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+ANNA, BOB, EVE, DIRECTOR = "anna", "bob+approve", "eve", "dora+direct"
+BLOCK: Mapping[str, Any] = {
+    "before_start": True,
+    "message": "Deploy {{version}} to production?",
+    "approvers": {"scopes": ["approve"]},
+}
+YES = {"action": "accept", "content": {"reason": "tested"}}
+NO = {"action": "decline"}
+
+
+def deploying(**block: Any) -> Tool:
+    return Tool.model_validate(
+        {"name": "deploy", "engine": "memory", "workflow": "deploy", "approval": {**BLOCK, **block}}
+    )
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, script: Script, *tokens: str, tool: Tool | None = None, records: list[Record] | None = None
+) -> AsyncGenerator[list[Peer]]:
+    """A server of the tool, and a client for each token."""
+    async with AsyncExitStack() as stack:
+        found = await stack.enter_async_context(
+            site(
+                store=f"sqlite:///{folder}/tasks.db",
+                tools=[tool or deploying()],
+                adapters={"memory": ScriptedAdapter(script)},
+                authenticated=True,
+                audit=(records if records is not None else list[Record]()).append,
+            )
+        )
+        yield [await stack.enter_async_context(peer(found.url, token=token)) for token in tokens]
+
+
+async def test_nothing_is_started_before_the_approval(tmp_path: Path) -> None:
+    script, records = Script(), list[Record]()
+    script.succeed({"deployed": True})
+    async with served(tmp_path, script, ANNA, BOB, EVE, records=records) as [anna, bob, eve]:
+        created = (await anna.call("deploy", {"version": "1.4", "note": "hot «fix»"})).result
+        task_id = created["taskId"]
+        assert created["status"] == "working"
+        assert created["statusMessage"].startswith("waits for approve: Deploy")
+        asked = await bob.get(task_id)
+        assert asked["status"] == "input_required"
+        params = asked["inputRequests"]["approval"]["params"]
+        assert params["message"] == 'Deploy «1.4» to production?\n- version: "1.4"\n- note: "hot «fix»"'
+        assert list(params["requestedSchema"]["properties"]) == ["reason"]
+        assert (await eve.send("tasks/get", {"taskId": task_id})).code == -32602
+        for refused in (await anna.answer(task_id, approval=YES), await eve.answer(task_id, approval=YES)):
+            assert refused.code == -32602
+        assert script.starts == []
+        assert (await bob.answer(task_id, approval=YES)).status == 200
+        ended = await anna.until(task_id)
+        assert ended["status"] == "completed"
+        assert [start.arguments for start in script.starts] == [[{"version": "1.4", "note": "hot «fix»"}]]
+        again = await bob.answer(task_id, approval=NO)
+    assert again.code == -32602, "who may only approve sees nothing more of it"
+    [answer] = [record for record in records if record.event == "answer"]
+    assert answer.subject == "bob"
+    assert answer.reason is not None
+    assert answer.reason.startswith("approval: accept; arguments ")
+    assert answer.reason.endswith("why: tested")
+
+
+async def test_a_refusal_ends_the_task_with_who_and_why(tmp_path: Path) -> None:
+    script = Script()
+    async with served(tmp_path, script, ANNA, BOB) as [anna, bob]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        await bob.answer(task_id, approval={**NO, "content": {"reason": "not on Friday"}})
+        ended = await anna.until(task_id)
+    assert ended["status"] == "completed" or ended["status"] == "failed"
+    text = ended["result"]["content"][0]["text"]
+    assert text.startswith("declined by bob at ")
+    assert text.endswith("UTC: not on Friday")
+    assert script.starts == []
+
+
+async def test_a_cancelled_request_is_never_started(tmp_path: Path) -> None:
+    script = Script()
+    async with served(tmp_path, script, ANNA, BOB) as [anna, bob]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        await anna.send("tasks/cancel", {"taskId": task_id})
+        assert (await anna.until(task_id))["status"] == "cancelled"
+        assert (await bob.answer(task_id, approval=YES)).code == -32602
+    assert script.starts == []
+
+
+async def test_of_many_decisions_at_once_one_counts(tmp_path: Path) -> None:
+    script = Script()
+    script.succeed({})
+    tokens = [f"person{number}+approve" for number in range(6)]
+    async with served(tmp_path, script, ANNA, *tokens) as [anna, *people]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        replies: list[Any] = []
+
+        async def decide(number: int) -> None:
+            replies.append(await people[number].answer(task_id, approval=YES if number % 2 else NO))
+
+        async with anyio.create_task_group() as group:
+            for number in range(6):
+                group.start_soon(decide, number)
+        taken = [reply for reply in replies if "result" in reply.body]
+        ended = await anna.until(task_id)
+    assert len(taken) == 1
+    assert len(script.starts) == (ended["status"] == "completed" and not ended["result"]["isError"])
+
+
+async def test_a_restart_keeps_the_request_and_an_approved_one_is_started_once(tmp_path: Path) -> None:
+    script = Script()
+    script.succeed({})
+    async with served(tmp_path, script, ANNA) as [anna]:
+        ids = [(await anna.call("deploy", {"version": str(number)})).result["taskId"] for number in range(2)]
+    script.go_down()
+    async with served(tmp_path, script, ANNA, BOB) as [anna, bob]:
+        assert (await bob.answer(ids[0], approval=YES)).status == 200
+        assert script.starts == []
+        script.come_back()
+        await anna.until(ids[0])
+        assert (await anna.get(ids[1]))["status"] == "working"
+    assert len(script.starts) == 1
+
+
+async def test_a_tool_that_has_changed_and_a_requester_without_rights_are_not_started(tmp_path: Path) -> None:
+    script = Script()
+    async with served(tmp_path, script, ANNA) as [anna]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+    changed = deploying().model_copy(update={"workflow": "another"})
+    closed = Tool.model_validate(
+        {
+            **deploying().model_dump(exclude_unset=True, by_alias=True),
+            "allow": {"call": {"scopes": ["admin"]}, "see": {}},
+        }
+    )
+    for tool, said in ((changed, "has changed since"), (closed, "may not call deploy any more")):
+        async with served(tmp_path, script, BOB, tool=tool) as [bob]:
+            refused = await bob.answer(task_id, approval=YES)
+            assert (refused.code, said in refused.error["message"]) == (-32602, True)
+    async with served(tmp_path, script, ANNA, BOB) as [anna, bob]:
+        assert (await anna.get(task_id))["status"] == "working"
+        await bob.answer(task_id, approval=NO)
+        assert (await anna.until(task_id))["result"]["isError"]
+    assert script.starts == []
+
+
+@pytest.mark.parametrize("may", [True, False])
+async def test_the_requester_approves_only_if_the_tool_says_so(tmp_path: Path, may: bool) -> None:
+    script = Script()
+    async with served(tmp_path, script, BOB, tool=deploying(requester_may_approve=may)) as [bob]:
+        created = (await bob.call("deploy", {"version": "1.4"})).result
+        assert created["status"] == ("input_required" if may else "working")
+        answered = await bob.answer(created["taskId"], approval=YES)
+        assert ("result" in answered.body) is may
+    assert len(script.starts) == may
+
+
+async def test_silence_declines_or_escalates_and_never_approves(tmp_path: Path) -> None:
+    script = Script()
+    soon = {"in": "500ms", "then": "decline"}
+    async with served(tmp_path, script, ANNA, tool=deploying(after=soon)) as [anna]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        text = (await anna.until(task_id))["result"]["content"][0]["text"]
+        assert text.startswith("declined as nobody decided in time at ")
+    later = {"in": "500ms", "then": {"escalate": {"scopes": ["direct"]}}}
+    async with served(tmp_path, script, ANNA, BOB, DIRECTOR, tool=deploying(after=later)) as [anna, bob, director]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+
+        async def is_escalated() -> bool:
+            return "result" in (await director.send("tasks/get", {"taskId": task_id})).body
+
+        while not await is_escalated():
+            await anyio.sleep(0.05)
+        assert (await anna.get(task_id))["statusMessage"].startswith("waits for approve or direct: ")
+        assert (await bob.get(task_id))["status"] == "input_required"
+        assert (await director.answer(task_id, approval=YES)).status == 200
+    assert len(script.starts) == 1
+
+
+async def test_a_required_reason_is_needed(tmp_path: Path) -> None:
+    script = Script()
+    async with served(tmp_path, script, ANNA, BOB, tool=deploying(reason="required")) as [anna, bob]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        for content in ({}, {"reason": ""}):
+            assert (await bob.answer(task_id, approval={"action": "accept", "content": content})).code == -32602
+        assert (await bob.answer(task_id, approval=YES)).status == 200
+        await until(lambda: bool(script.starts))
+
+
+async def test_a_message_with_a_gap_starts_and_asks_nothing(tmp_path: Path) -> None:
+    script = Script()
+    async with served(tmp_path, script, ANNA) as [anna]:
+        refused = (await anna.call("deploy", {})).result
+    assert refused["isError"]
+    assert "version must be given: it is what a person is asked to approve" in refused["content"][0]["text"]
+
+
+GATED = Tool.model_validate(
+    {
+        "name": "deploy",
+        "engine": "memory",
+        "workflow": "deploy",
+        "questions": {
+            "release": {
+                "message": "Release {{version}}?",
+                "when": "release",
+                "send": {"ok": True, "why": "{{answer.reason}}", "by": "{{principal.subject}}"},
+                "decline": {"ok": False},
+                "approval": {"approvers": {"scopes": ["approve"]}, "after": {"in": "1d", "then": "decline"}},
+            },
+            "colour": {
+                "message": "Which colour?",
+                "when": "colour",
+                "schema": {"type": "string"},
+                "send": "{{answer}}",
+            },
+        },
+    }
+)
+
+
+async def test_an_approval_midway_is_for_the_approvers_and_other_questions_for_the_owner(tmp_path: Path) -> None:
+    script, records = Script(), list[Record]()
+    script.open_gate("colour")
+    script.open_gate("release")
+    script.succeed({"released": True})
+    async with served(tmp_path, script, ANNA, BOB, EVE, tool=GATED, records=records) as [anna, bob, eve]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        asked = await anna.until(task_id, "input_required")
+        [colour] = asked["inputRequests"]
+        assert (await bob.send("tasks/get", {"taskId": task_id})).code == -32602
+        assert (
+            await bob.answer(task_id, **{colour: {"action": "accept", "content": {"colour": "red"}}})
+        ).code == -32602
+        await anna.answer(task_id, **{colour: {"action": "accept", "content": {"colour": "red"}}})
+        while "result" not in (found := await bob.send("tasks/get", {"taskId": task_id})).body:
+            await anyio.sleep(0.05)
+        [release] = found.result["inputRequests"]
+        assert (await anna.get(task_id))["statusMessage"] == "waits for approve: Release «1.4»?"
+        for refused in (await anna.answer(task_id, **{release: YES}), await eve.answer(task_id, **{release: YES})):
+            assert refused.code == -32602
+        assert (await bob.answer(task_id, **{release: YES})).status == 200
+        assert (await anna.until(task_id))["status"] == "completed"
+    assert script.answers[-1]["send"] == {"ok": True, "why": "tested", "by": "bob"}
+    reasons = [record.reason for record in records if record.event == "answer" and record.subject == "bob"]
+    assert [str(reason).endswith("; why: tested") for reason in reasons] == [True]
+
+
+async def test_an_approval_midway_that_nobody_gives_is_declined(tmp_path: Path) -> None:
+    script = Script()
+    script.open_gate("release")
+    script.succeed({})
+    tool = Tool.model_validate(GATED.model_dump(by_alias=True, exclude_unset=True))
+    block = tool.questions["release"].model_dump(by_alias=True, exclude_unset=True)
+    block["approval"]["after"]["in"] = "500ms"
+    tool = Tool.model_validate({**tool.model_dump(by_alias=True, exclude_unset=True), "questions": {"release": block}})
+    async with served(tmp_path, script, ANNA, tool=tool) as [anna]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        await anna.until(task_id)
+    [answer] = script.answers
+    assert answer["send"] == {"ok": False}
