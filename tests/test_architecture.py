@@ -199,8 +199,8 @@ class Size(NamedTuple):
 ENGINES = ("temporal", "stepfunctions", "google")
 CENTRAL = ("adapter", "wire", "tools", "tasks", "engines")
 SIZES: Mapping[str, Size] = {
-    "core": Size(28_830, 190),
-    "central rooms": Size(8_050, 50),
+    "core": Size(28_970, 190),
+    "central rooms": Size(8_120, 50),
     **{f"the adapter of {name}": Size(3_800, 23) for name in ENGINES},
 }
 
@@ -246,7 +246,7 @@ class Lengths(NamedTuple):
     changes: int
 
 
-TRIPS: Mapping[str, Lengths] = {"tools/call": Lengths(files=29, changes=80), "tasks/get": Lengths(files=19, changes=42)}
+TRIPS: Mapping[str, Lengths] = {"tools/call": Lengths(files=29, changes=81), "tasks/get": Lengths(files=19, changes=42)}
 """The longest ways; docs/decisions/0024 says which files these are, and why they are so many."""
 
 

@@ -31,6 +31,7 @@ class Event(StrEnum):
     CHANGE = "change"  # an engine describes a tool in another way than before
     SUBSCRIPTION = "subscription"  # to events, by webhook: created, refreshed, ended, suspended or terminated
     DELIVERY = "delivery"  # an event was given up
+    PAUSE = "pause"  # the operator paused new starts, or resumed them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,5 +2,5 @@
 
 `functions` builds an adapter from plain functions. `definition`, `expressions` and `reply_reader` describe and read the
 replies of a JSON API. `error_table` and `http_errors` translate foreign errors. `bulk_status`, `change_hints`,
-`kept_definitions`, `kept_states`, `threads` and `token_bucket` each hold one mechanism that several adapters share.
+`kept_definitions`, `threads` and `token_bucket` each hold one mechanism that several adapters share.
 """

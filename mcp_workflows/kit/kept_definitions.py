@@ -1,7 +1,9 @@
-"""Definitions as they were when tasks were started: each is polled with that of its start."""
+"""Definitions as they were at the start of tasks, and states that answer polls until the engine may be asked again."""
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
@@ -24,6 +26,7 @@ _TELL_AFTER: Final = timedelta(days=1)
 _TELL_FOR: Final = timedelta(days=30)
 _MOST_UNMAPPED: Final = 100  # words: an API may make up new ones without end
 _AGAIN: Final = timedelta(days=1)  # until it is kept anew
+_MOST: Final = 10_000  # states
 
 
 class KeptDefinitions(Generic[Definition]):
@@ -124,3 +127,28 @@ class KeptDefinitions(Generic[Definition]):
 
 def _place(name: str) -> str:
     return f"definition/{name}"
+
+
+class KeptStates:
+    """The last known states of executions that the engine does not want to be asked about yet."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[float, Execution]] = OrderedDict()
+
+    def keep(self, handle: str, seen: Execution, seconds: float) -> None:
+        """Answer polls with this state for so many seconds."""
+        self._kept[handle] = (time.monotonic() + seconds, seen)
+        if len(self._kept) > _MOST:
+            self._kept.popitem(last=False)
+
+    def get(self, handle: str) -> Execution | None:
+        """Return the state to answer with; None: ask the engine."""
+        until, seen = self._kept.get(handle, (0.0, None))
+        if until <= time.monotonic():
+            self._kept.pop(handle, None)
+            return None
+        return seen
+
+    def drop(self, handle: str) -> None:
+        """Ask the engine at the next poll: something is done to the execution."""
+        self._kept.pop(handle, None)

@@ -50,9 +50,11 @@ from mcp_workflows.task import engine_key
 from mcp_workflows.tasks.executions import Executions
 from mcp_workflows.tasks.gauges import TaskGauges
 from mcp_workflows.tasks.maintenance import RetentionRound, retention_rounds
+from mcp_workflows.tasks.pauses import Pause, Pauses
 from mcp_workflows.tasks.service import NOT_FOUND, Authorization, TaskService
 from mcp_workflows.telemetry import TOOL, Telemetry
 from mcp_workflows.tools.tool import AnyTool
+from mcp_workflows.units import utc_now
 from mcp_workflows.wire import events as event_wire
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire import v2026_07_28 as wire
@@ -252,6 +254,10 @@ class Workflows:
     async def retention_rounds(self) -> Mapping[str, RetentionRound]:
         """Return the last round over all tasks of each engine, by name; see `retention_rounds`."""
         return await retention_rounds(self._store, self.engines)
+
+    async def pauses(self) -> Sequence[Pause]:
+        """Return what the operator has paused, see `Pauses`."""
+        return await Pauses(self._store, utc_now).every()
 
     def notes(self, engine: str) -> Notes:
         """Return the notes of an engine in the store."""

@@ -33,8 +33,10 @@ from mcp_workflows.sidecar.host_rules import refusals
 from mcp_workflows.sidecar.marked_workflows import ACCEPT, MarkedWorkflow, as_accepted, compose
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.task import engine_key, split_engine_key
+from mcp_workflows.tasks.pauses import Pauses
 from mcp_workflows.tools.hosts import UNKNOWN_WAIT
 from mcp_workflows.tools.tool import AnyTool, Kind
+from mcp_workflows.units import utc_now
 
 _SHOWN = 300  # characters of a changed description
 _TIMEOUT = 60.0  # seconds for each check: npx and uvx install a program before they start it
@@ -232,7 +234,10 @@ async def _check_store(settings: StoreSettings, time_limit: float, found: Callab
     async def probe() -> Finding:
         async with settings.open() as store:
             await store.check()
-        return Finding(ok=True, text="can be read and written")
+            paused = "".join(f"; {each.text}" for each in await Pauses(store, utc_now).every())
+        return Finding(
+            ok=True, text=f"can be read and written{paused}", hint="mcp-workflows resume" if paused else None
+        )
 
     url = settings.url
     place = _CREDENTIALS.sub("//", url).partition("?")[0]

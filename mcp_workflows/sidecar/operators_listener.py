@@ -10,7 +10,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, TypeAlias
 
@@ -33,6 +33,7 @@ from mcp_workflows.sidecar.request_headers import AllowedHosts, BoundedHeaders, 
 from mcp_workflows.sidecar.shutdown import ShutdownState
 from mcp_workflows.sidecar.telemetry.exporters import Scrape
 from mcp_workflows.tasks.maintenance import RetentionRound
+from mcp_workflows.tasks.pauses import Pause
 
 ASK_EVERY: Final = 1.0  # seconds: anybody may call the endpoint, and must not cause load on engines
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -70,14 +71,15 @@ def enginez(workflows: Workflows) -> Endpoint:
     """
     lock, known, asked = anyio.Lock(), dict[str, Finding](), -math.inf
     rounds: Mapping[str, RetentionRound] = {}
+    paused: Sequence[Pause] = ()
 
     async def answer(_: Request) -> Response:
-        nonlocal known, asked, rounds
+        nonlocal known, asked, rounds, paused
         async with lock:
             if (now := time.monotonic()) - asked >= ASK_EVERY:
                 known, asked = dict(await check_engines(workflows.engines)), now
                 with suppress(StoreError):  # /readyz tells that
-                    rounds = await workflows.retention_rounds()
+                    rounds, paused = await workflows.retention_rounds(), await workflows.pauses()
             findings = known
         ok = all(finding.ok is not False for finding in findings.values())
         body: dict[str, Mapping[str, object]] = {}
@@ -86,7 +88,8 @@ def enginez(workflows: Workflows) -> Endpoint:
             ended = last.ended.isoformat() if last and last.ended else None
             shown = None if last is None else {"ended": ended, "skipped": last.skipped}
             body[name] = {"ok": found.ok, "text": found.text, "hint": found.hint, "round": shown}
-        return JSONResponse({"ok": ok, "engines": body}, status_code=200 if ok else 503)
+        stopped = [each.text for each in paused]
+        return JSONResponse({"ok": ok, "engines": body, "paused": stopped}, status_code=200 if ok else 503)
 
     return answer
 

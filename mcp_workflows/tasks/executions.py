@@ -74,6 +74,7 @@ from mcp_workflows.tasks.approvals import (
     refuse_another_decision,
 )
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
+from mcp_workflows.tasks.pauses import Pauses
 from mcp_workflows.tasks.repeated_calls import OpenCall, RepeatedCalls
 from mcp_workflows.tasks.results import keepable, mismatch, tool_result
 from mcp_workflows.tasks.start import NO_KEY, TaskCreation
@@ -165,6 +166,7 @@ class Executions:
         self._counted_at: OrderedDict[tuple[str | None, str | None], float] = OrderedDict()
         self._until_stop: set[anyio.CancelScope] = set()
         self.repeated_calls = RepeatedCalls(store, engines, clock)
+        self.pauses = Pauses(store, clock)
         self._salt = self._cursor_key = self._requester_key = b""
         self._is_entered = False
         self._stack = AsyncExitStack()

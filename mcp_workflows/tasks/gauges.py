@@ -21,6 +21,7 @@ from mcp_workflows.errors import StoreError
 from mcp_workflows.store.protocol import Count, Store
 from mcp_workflows.task import split_engine_key
 from mcp_workflows.tasks.maintenance import RetentionRound, retention_rounds
+from mcp_workflows.tasks.pauses import Pause, Pauses
 from mcp_workflows.telemetry import Labels, Telemetry
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class _Counts:
     counts: Sequence[Count] = ()
     quotas: Mapping[str, float] = field(default_factory=dict[str, float])
     rounds: Mapping[str, RetentionRound] = field(default_factory=dict[str, RetentionRound])
+    paused: Sequence[Pause] = ()
     at: datetime | None = None
 
 
@@ -66,6 +68,7 @@ class TaskGauges:
         observe("quota_used_ratio", self._quota, description="Polls of the last minute, of those its quotas allow us.")
         observe("retention_round_age", self._since_round, unit="s", description="Time since all tasks were polled.")
         observe("retention_skipped", self._skipped, description="Tasks whose poll failed in the last round over all.")
+        observe("paused", self._paused, description="1 for each pause of new starts.")
         observe("census_age", self._age, unit="s", description="How old the counts of tasks are.")
 
     async def run(self) -> None:
@@ -87,12 +90,15 @@ class TaskGauges:
             with anyio.fail_after(_TIMEOUT):
                 counts = await self._store.counts(self._clock())
                 rounds = await retention_rounds(self._store, self._engines)
+                paused = await Pauses(self._store, self._clock).every()
         except (StoreError, TimeoutError) as error:
             logger.warning("tasks are not counted now, the last count stays: %s", error or "no answer of the store")
             return
         keys = self._engines.keys
         counts = [each for each in counts if each.engine in keys or split_engine_key(each.engine)[0] not in keys]
-        self._counts = _Counts(counts=counts, quotas=dict(self._quotas()), rounds=rounds, at=self._clock())
+        self._counts = _Counts(
+            counts=counts, quotas=dict(self._quotas()), rounds=rounds, paused=paused, at=self._clock()
+        )
 
     def _quotas(self) -> Iterable[tuple[str, float]]:
         for name in self._engines.names:
@@ -131,6 +137,9 @@ class TaskGauges:
 
     def _skipped(self) -> Iterable[tuple[float, Labels]]:
         return [(known.skipped, {"engine": engine}) for engine, known in self._counts.rounds.items()]
+
+    def _paused(self) -> Iterable[tuple[float, Labels]]:
+        return [(1.0, {"what": each.what}) for each in self._counts.paused]
 
     def _age(self) -> Iterable[tuple[float, Labels]]:
         at = self._counts.at

@@ -400,13 +400,14 @@ class TaskService:
             ttl = self._ttl(call, tool, principal).total_seconds()
             held = Held(ttl=ttl, requester=requester, tool=tool_digest(tool), host=call.host)
             new = hold(new, held, ready.approval)
-        in_vain = self._meters.check_start(principal)
+        stopped = self._meters.check_start(principal)
+        stopped = stopped or await self._executions.pauses.refusal(tool.engine, tool.name, principal)
         served.about(new)
-        caps = NO_MORE if in_vain else caps_of(self._limits, tool, new.created)
+        caps = NO_MORE if stopped else caps_of(self._limits, tool, new.created)
         try:
             task = await self._executions.create(new, caps, ready.same)
         except LimitReached as reached:
-            raise in_vain or reached from None
+            raise stopped or reached from None
         except (EngineRefused, EngineUnavailable):
             self._meters.started_nothing(principal)  # no row counts this call
             raise
@@ -671,6 +672,8 @@ class TaskService:
             why = f"who requested this may not call {task.tool} any more"
         elif self._executions.is_foreign(task):
             why = f"{task.engine} is another engine now"
+        elif paused := await self._executions.pauses.refusal(task.engine, task.tool, requester):
+            raise RequestError(INVALID_PARAMS, f"Not approved: {paused.message}; try again later")
         if why is not None:
             raise RequestError(INVALID_PARAMS, f"Not approved: {why}: decline it, and have it requested anew")
 

@@ -24,6 +24,9 @@ from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.sidecar.operators_listener import ops_app, serve_ops
 from mcp_workflows.sidecar.shutdown import ShutdownState
 from mcp_workflows.sidecar.telemetry.exporters import Exporters
+from mcp_workflows.store.protocol import open_store
+from mcp_workflows.tasks.pauses import Pauses
+from mcp_workflows.units import utc_now
 from mcp_workflows.wire.commands import Call
 from tests.support.child_processes import free_port
 from tests.support.here import over_http, scene
@@ -79,8 +82,10 @@ async def operated(tmp_path: Path, name: str) -> AsyncGenerator[tuple[str, str]]
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with (
         site(store=store, adapters={"memory": engine}, telemetry=exporters.telemetry) as served,
+        open_store(store) as opened,
         anyio.create_task_group() as group,
     ):
+        await Pauses(opened, utc_now).begin("tool nobody", "audit")
         listening = socket.create_server(("127.0.0.1", 0))
         app = ops_app(served.workflows, ShutdownState(), exporters.scrape, "127.0.0.1")
         group.start_soon(serve_ops, app, listening)
@@ -141,6 +146,15 @@ async def test_a_page_on_the_web_reads_no_metrics(tmp_path: Path) -> None:
             for path in ("/metrics", "/enginez", "/readyz"):
                 assert (await http.get(f"{url}{path}", headers={"host": host})).status_code == 421, (host, path)
         assert (await http.get(f"{url}/metrics", headers={"host": "localhost:9"})).status_code == 200
+
+
+async def test_a_pause_is_shown(tmp_path: Path) -> None:
+    async with operated(tmp_path, "paused") as (_, url), httpx2.AsyncClient() as http:
+        [shown] = (await http.get(f"{url}/enginez")).json()["paused"]
+        assert shown.startswith("starts of tool nobody are paused since 20")
+        assert shown.endswith("UTC: audit")
+        found = samples(read_text((await http.get(f"{url}/metrics")).text))
+        assert found["mcp_workflows_paused"] == [{"what": "tool nobody"}]
 
 
 async def test_engines_tell_strangers_nothing(tmp_path: Path) -> None:

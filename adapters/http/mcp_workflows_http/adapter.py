@@ -33,8 +33,7 @@ from mcp_workflows.kit.change_hints import ChangeHints
 from mcp_workflows.kit.definition import AnsweredAt
 from mcp_workflows.kit.expressions import Scope, as_object, lenient
 from mcp_workflows.kit.http_errors import MAX_BODY, reason_in
-from mcp_workflows.kit.kept_definitions import KeptDefinitions
-from mcp_workflows.kit.kept_states import KeptStates
+from mcp_workflows.kit.kept_definitions import KeptDefinitions, KeptStates
 from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition, Ask, Search, Webhook

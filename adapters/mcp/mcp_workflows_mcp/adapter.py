@@ -33,8 +33,7 @@ from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ResultUnavailable
 from mcp_workflows.kit.definition import AnsweredAt
 from mcp_workflows.kit.expressions import as_object
-from mcp_workflows.kit.kept_definitions import KeptDefinitions
-from mcp_workflows.kit.kept_states import KeptStates
+from mcp_workflows.kit.kept_definitions import KeptDefinitions, KeptStates
 from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows_mcp.client import Connection, Upstream
 from mcp_workflows_mcp.definition import Ask, Search, ToolsDefinition

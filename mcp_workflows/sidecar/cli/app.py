@@ -37,6 +37,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "token": ("token", "Make a bearer token."),
     "store": ("store", "The store: encryption keys, tables, a backup, a move to PostgreSQL."),
     "engines": ("engines", "The engines that tasks belong to: rebind tasks."),
+    "pause": ("engines", "Refuse new starts: of everything, an engine, a tool or a principal."),
+    "resume": ("engines", "Allow new starts again."),
     "new-adapter": ("new_adapter", "Write a package for an adapter of your own."),
 }
 """The module of each command and its line in the help, in the order of the help."""

@@ -1,24 +1,32 @@
-"""The command `mcp-workflows engines rebind`: the identities of engines that tasks belong to."""
+"""The commands `engines rebind`, for the identities of engines that tasks belong to, and `pause` and `resume`."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
 
+from mcp_workflows.access.audit import Event, record_of
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.checks import counted
 from mcp_workflows.sidecar.cli.app import COMMANDS, app, say
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, Yes, load_shared, log
 from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.sidecar.operator import OPERATOR
+from mcp_workflows.sidecar.telemetry.exporters import exporters_of
 from mcp_workflows.store.protocol import TaskFilter
 from mcp_workflows.task import Task, engine_key
+from mcp_workflows.tasks.pauses import EVERYTHING, Pauses
+from mcp_workflows.tools.json_schema import did_you_mean
+from mcp_workflows.units import utc_now
 
 _PAGE = 100  # rows
 _ORIGIN = re.compile(r"\w+:(https?://[^/?#]+)")  # in an identity that is an address
@@ -42,6 +50,73 @@ def rebind(
     log(LogLevel.ERROR)
     done = anyio.run(partial(_rebind, load_shared(config), old, new, yes=yes))
     say(f"changed, with those that have ended: {done}")
+
+
+EngineOption = Annotated[str | None, typer.Option("--engine", help="Only starts on this engine.")]
+ToolOption = Annotated[str | None, typer.Option("--tool", help="Only starts of this tool.")]
+PrincipalOption = Annotated[
+    str | None, typer.Option("--principal", help="Only starts of this subject or principal, as `tasks list` shows it.")
+]
+
+
+@app.command()
+def pause(
+    reason: Annotated[str, typer.Option(help="The reason, which callers read.")],
+    engine: EngineOption = None,
+    tool: ToolOption = None,
+    principal: PrincipalOption = None,
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Refuse new starts from now on, on every replica; reads, answers and cancellations go on."""
+
+    async def do(pauses: Pauses, what: str) -> str:
+        await pauses.begin(what, reason)
+        return "paused"
+
+    _change_pauses(config, {"engine": engine, "tool": tool, "principal": principal}, do, reason)
+
+
+@app.command()
+def resume(
+    engine: EngineOption = None,
+    tool: ToolOption = None,
+    principal: PrincipalOption = None,
+    reason: Annotated[str | None, typer.Option(help="The reason, for the audit log.")] = None,
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Allow new starts again, of what was paused with the same options."""
+
+    async def do(pauses: Pauses, what: str) -> str:
+        if not await pauses.end(what):
+            there = ", ".join(each.what for each in await pauses.every()) or "nothing"
+            raise OperatorError(f"{what} is not paused; paused: {there}")
+        return "resumed"
+
+    _change_pauses(config, {"engine": engine, "tool": tool, "principal": principal}, do, reason)
+
+
+def _change_pauses(
+    config: Path, named: Mapping[str, str | None], do: Callable[[Pauses, str], Awaitable[str]], reason: str | None
+) -> None:
+    log(LogLevel.ERROR)
+    loaded = load_shared(config)
+    given = [f"{kind} {name}" for kind, name in named.items() if name is not None]
+    if len(given) > 1:
+        raise OperatorError("name one of --engine, --tool and --principal, or none for everything")
+    known = {"engine": list(loaded.engines), "tool": [tool.name for tool in loaded.tools]}
+    for kind, names in known.items():
+        if (name := named[kind]) is not None and name not in names:
+            raise OperatorError(f"there is no {kind} {name!r}{did_you_mean(name, names)}")
+    what, exporters = given[0] if given else EVERYTHING, exporters_of(loaded, printing=True)
+
+    async def run() -> str:
+        async with exporters, loaded.store.open() as store:
+            done = await do(Pauses(store, utc_now), what)
+            said = what if reason is None else f"{what}: {reason}"
+            exporters.audit(record_of(Event.PAUSE, OPERATOR, outcome=done, reason=said))
+            return done
+
+    say(f"{anyio.run(run)}: starts of {what}")
 
 
 async def _rebind(config: Config, old: str, new: str, *, yes: bool) -> int:

@@ -1,0 +1,81 @@
+"""Pauses: the operator has new starts refused, on all replicas; reads, answers and cancellations go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import anyio
+from pydantic import TypeAdapter, ValidationError
+
+from mcp_workflows.access import Principal
+from mcp_workflows.errors import LimitReached
+from mcp_workflows.store.protocol import Store
+
+EVERYTHING: Final = "everything"
+READ_EVERY: Final = 0.5  # seconds: by then a pause counts on every replica
+_SPACE: Final = "(pauses)"  # of notes
+_KEPT: Final = timedelta(days=3650)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """One pause."""
+
+    what: str  # `everything`, or the kind and the name: `engine ci`, `tool deploy`, `principal anna`
+    reason: str
+    since: datetime
+
+    @property
+    def text(self) -> str:
+        """The same in one sentence."""
+        return f"starts of {self.what} are paused since {self.since:%Y-%m-%d %H:%M} UTC: {self.reason}"
+
+
+_PAUSE: Final = TypeAdapter(Pause)
+
+
+class Pauses:
+    """The pauses in a store."""
+
+    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: Sequence[Pause] = ()
+        self._read = float("-inf")  # when, on the event loop's clock
+
+    async def begin(self, what: str, reason: str) -> None:
+        """Refuse new starts from now on."""
+        now = self._clock()
+        pause = _PAUSE.dump_python(Pause(what=what, reason=reason, since=now), mode="json")
+        await self._store.put_note(_SPACE, what, pause, until=now + _KEPT)
+
+    async def end(self, what: str) -> bool:
+        """Allow new starts again; return False if they were not paused."""
+        if not any(each.what == what for each in await self.every()):
+            return False
+        await self._store.put_note(_SPACE, what, None, until=self._clock())
+        return True
+
+    async def every(self) -> Sequence[Pause]:
+        """Return all pauses, the oldest first."""
+        notes = (await self._store.notes_under(_SPACE, "")).values()
+        found: list[Pause] = []
+        for note in notes:
+            try:
+                found.append(_PAUSE.validate_python(note))
+            except ValidationError:  # it has ended
+                continue
+        return sorted(found, key=lambda each: each.since)
+
+    async def refusal(self, engine: str, tool: str, principal: Principal) -> LimitReached | None:
+        """Return why this principal's call of the tool starts nothing now; None: it may start."""
+        if anyio.current_time() - self._read >= READ_EVERY:
+            self._read = anyio.current_time()
+            self._known = await self.every()
+        names = {EVERYTHING, f"engine {engine}", f"tool {tool}", f"principal {principal.id}"}
+        names |= {f"principal {principal.subject}"} if principal.subject else set[str]()
+        pause = next((each for each in self._known if each.what in names), None)
+        return None if pause is None else LimitReached(f"{pause.text}; nothing was started")
