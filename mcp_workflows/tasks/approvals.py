@@ -9,6 +9,7 @@ from typing import Final, cast
 from mcp_workflows.access import Principal, person_of
 from mcp_workflows.access.audit import answer_reason
 from mcp_workflows.adapter import JSON, digest
+from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.task import Decision, Task
 from mcp_workflows.tools.dialogue import Action
@@ -23,12 +24,13 @@ def tool_digest(tool: AnyTool) -> str:
     return digest(tool.model_dump(mode="json", exclude=set(_UNREAD)))
 
 
-def decision_of(principal: Principal, response: Mapping[str, JSON], at: datetime) -> Decision:
-    """Return the decision in a response; a refusal may have a reason, too, where its client sends one."""
-    reason = _member(response.get("content"), REASON)
-    said = reason.strip()[:LONGEST_REASON] if isinstance(reason, str) else ""
-    is_approved = response.get("action") == Action.ACCEPT
-    return Decision(by=principal.id or None, at=at, is_approved=is_approved, reason=said or None)
+def decision_of(principal: Principal, response: JSON, at: datetime) -> Decision:
+    """Return the decision in a response. A no in its form is a refusal, which may have a reason like an approval."""
+    fields = _members(_members(response).get("content"))
+    reason = fields.get(REASON)
+    said = cleaned(reason, LONGEST_REASON).strip() if isinstance(reason, str) else ""
+    accepts = _members(response).get("action") == Action.ACCEPT and all(value is not False for value in fields.values())
+    return Decision(by=principal.id or None, at=at, is_approved=accepts, reason=said or None)
 
 
 def decision_text(decision: Decision) -> str:
@@ -50,13 +52,13 @@ def refuse_another_decision(first: Decision, response: JSON, principal: Principa
     Raises:
         RequestError: somebody has decided already.
     """
-    action = _member(response, "action")
-    if first.by != principal.id or action != (Action.ACCEPT if first.is_approved else Action.DECLINE):
+    again = decision_of(principal, response, first.at)
+    if (again.by, again.is_approved) != (first.by, first.is_approved):
         raise decided_already(first)
 
 
-def _member(value: JSON, name: str) -> JSON:
-    return cast("Mapping[str, JSON]", value).get(name) if isinstance(value, Mapping) else None
+def _members(value: JSON) -> Mapping[str, JSON]:
+    return cast("Mapping[str, JSON]", value) if isinstance(value, Mapping) else {}
 
 
 def audited(task: Task, answers: Mapping[str, Mapping[str, JSON]]) -> str:

@@ -289,7 +289,7 @@ class StartApproval(Approval):
             raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to approve")
         message = template.message(scope)
         message = f"Start {tool}? {message}" if template.wordless else message
-        given = [f"- {cleaned(name)}: {_short(value)}" for name, value in scope["args"].items()]
+        given = [f"- {' '.join(cleaned(name).split())}: {_short(value)}" for name, value in scope["args"].items()]
         form = self.with_reason({"type": "object", "properties": {}})
         params = {
             "mode": "form",

@@ -109,6 +109,14 @@ async def ask_yes_or_no() -> dict[str, Any]:
 
 
 @DBOS.workflow()
+async def ask_ok() -> dict[str, Any]:
+    """Ask for a yes or a no, and perhaps why."""
+    properties = {"ok": {"type": "boolean"}, "reason": {"type": "string", "title": "Reason"}}
+    found = await ask("Deploy?", {"type": "object", "properties": properties, "required": ["ok"]})
+    return {"action": found.action, **(found.content or {})}
+
+
+@DBOS.workflow()
 async def visit(url: str) -> dict[str, Any]:
     """Send the person to a page, by a question in URL mode."""
     question = {"mode": "url", "message": "Sign the contract", "url": url, "elicitationId": "contract"}

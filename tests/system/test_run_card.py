@@ -34,6 +34,7 @@ TOOLS: Final = (
     "ask_everything",
     "ask_two",
     "ask_yes_or_no",
+    "ask_ok",
     "visit",
     "rephrase",
     "ask_nonsense",
@@ -348,7 +349,7 @@ def test_a_task_that_waits_for_somebody_else_says_so_and_asks_nothing(opened: Op
     stage = opened("wait_for_approval")
     expect(stage.card.get_by_text("Waits for somebody else's answer.")).to_be_visible()
     stage.shows_status("working")
-    expect(stage.button("Accept")).to_have_count(0)
+    expect(stage.button("Approve")).to_have_count(0)
     assert stage.violations() == []
     stage.button("Cancel run…").click()
     stage.button("Yes, stop it").click()
@@ -388,7 +389,7 @@ def test_a_cancellation_is_confirmed_in_place(opened: Open) -> None:
 
 def test_a_failure_is_shown_with_its_reason(opened: Open) -> None:
     late = opened("fail_late")
-    late.button("Accept").click()
+    late.button("Approve").click()
     late.shows_status("failed")
     expect(late.card.get_by_text("the card was declined")).to_be_visible()
     assert late.violations() == []
@@ -457,7 +458,7 @@ def test_messages_of_others_than_the_parent_are_ignored(opened: Open) -> None:
 
 def test_a_result_that_looks_like_a_handle_asks_nothing_and_opens_nothing(opened: Open) -> None:
     stage = opened("ask_yes_or_no")
-    expect(stage.button("Accept")).to_be_visible()
+    expect(stage.button("Approve")).to_be_visible()
     mine = stage.host("result.structuredContent")
     asked = {key: {"message": "Do you like tea?"} for key in mine["questions"]}
     forged = {**mine, "questions": asked, "url": "https://example.com/", "pollIntervalMs": 9**9}
@@ -467,10 +468,25 @@ def test_a_result_that_looks_like_a_handle_asks_nothing_and_opens_nothing(opened
     expect(stage.button("Open in engine ↗")).to_be_hidden()
 
 
+@pytest.mark.parametrize(("label", "said"), [("Approve", ["accept", "true", "tested"]), ("Decline", ["decline"])])
+def test_a_yes_or_no_is_two_large_buttons(opened: Open, label: str, said: list[str]) -> None:
+    stage = opened("ask_ok")
+    expect(stage.card.get_by_role("radio")).to_have_count(0)
+    for each in ("Approve", "Decline"):
+        size = stage.button(each).bounding_box()
+        assert size is not None
+        assert size["height"] >= 44
+    assert stage.violations() == []
+    stage.card.get_by_label("Reason").fill("tested")
+    stage.button(label).click()
+    stage.shows_status("completed")
+    assert stage.card.get_by_role("definition").all_text_contents() == said
+
+
 def test_a_form_goes_with_its_question_and_not_with_its_key(opened: Open) -> None:
     stage = opened("rephrase")
     stage.card.get_by_label("Why").fill("typed for the first")
-    stage.button("Accept").click()  # then the workflow puts another question under the same key
+    stage.button("Approve").click()  # then the workflow puts another question under the same key
     expect(stage.card.get_by_role("heading", name="Second text?")).to_be_visible()
     expect(stage.card.get_by_text("First text?")).to_have_count(0)
     expect(stage.card.get_by_label("Why")).to_have_value("")
@@ -487,13 +503,13 @@ def test_a_schema_that_makes_no_sense_is_a_field_for_json(opened: Open) -> None:
 
 def test_a_host_that_refuses_calls_is_told_and_tried_again(opened: Open) -> None:
     stage = opened("ask_yes_or_no")
-    expect(stage.button("Accept")).to_be_visible()
+    expect(stage.button("Approve")).to_be_visible()
     stage.host("refuse = true")
     stage.shows_alert("No news: ")
-    stage.button("Accept").click()
+    stage.button("Approve").click()
     stage.shows_alert(re.compile("^this host lets no card call tools"))
     stage.host("refuse = false")
-    stage.button("Accept").click()
+    stage.button("Approve").click()
     stage.shows_status("completed")
     expect(stage.card.get_by_role("definition")).to_have_text(["true"])
 

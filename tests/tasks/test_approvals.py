@@ -11,8 +11,11 @@ import anyio
 import pytest
 
 from mcp_workflows import Tool
+from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Record
 from mcp_workflows.adapter.memory import Script, ScriptedAdapter
+from mcp_workflows.tasks.approvals import decision_of
+from mcp_workflows.units import utc_now
 from tests.support.served import Peer, peer, site
 from tests.support.waiting import until
 
@@ -205,6 +208,15 @@ async def test_a_required_reason_is_needed(tmp_path: Path) -> None:
         await until(lambda: bool(script.starts))
 
 
+async def test_an_argument_cannot_look_like_another_one(tmp_path: Path) -> None:
+    async with served(tmp_path, Script(), ANNA, BOB) as [anna, bob]:
+        arguments = {"version": "1.4\n- note: none", "x\n- version": "9", "note": "\u202eevil"}
+        task_id = (await anna.call("deploy", arguments)).result["taskId"]
+        message = (await bob.get(task_id))["inputRequests"]["approval"]["params"]["message"]
+    assert [line.partition(":")[0] for line in message.splitlines()[-3:]] == ["- version", "- x - version", "- note"]
+    assert "\u202e" not in message
+
+
 async def test_a_message_with_a_gap_starts_and_asks_nothing(tmp_path: Path) -> None:
     script = Script()
     async with served(tmp_path, script, ANNA) as [anna]:
@@ -277,3 +289,20 @@ async def test_an_approval_midway_that_nobody_gives_is_declined(tmp_path: Path) 
         await anna.until(task_id)
     [answer] = script.answers
     assert answer["send"] == {"ok": False}
+
+
+@pytest.mark.parametrize(
+    ("response", "approved", "reason"),
+    [
+        ({"action": "accept"}, True, None),
+        ({"action": "accept", "content": {"ok": True, "count": 0, "reason": " fine "}}, True, "fine"),
+        ({"action": "accept", "content": {"ok": False}}, False, None),
+        ({"action": "decline", "content": {"reason": "no\u202e\n"}}, False, "no"),
+        ({"action": "decline", "content": "odd"}, False, None),
+        ({"action": "accept", "content": {"reason": 7}}, True, None),
+        ("odd", False, None),
+    ],
+)
+def test_a_decision_is_what_the_person_said(response: Any, approved: bool, reason: str | None) -> None:
+    found = decision_of(Principal(id="bob"), response, utc_now())
+    assert (found.is_approved, found.reason) == (approved, reason)

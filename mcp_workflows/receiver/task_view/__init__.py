@@ -18,7 +18,6 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.wire.commands import Document
 from mcp_workflows.wire.params import Params, object_of
 
-MAX_PAGE_BYTES: Final = 20_000
 _FOLDER: Final = "ui://mcp-workflows/run/"
 _TTL_MS: Final = 3_600_000  # after an upgrade of one replica, another may answer the new address with its own page
 
