@@ -274,6 +274,8 @@ def event_of(task: Task, question: str | None = None) -> LoggedEvent:
 
 def steps_of(task: Task) -> Iterator[tuple[datetime, str, Step]]:
     """Yield when maintenance must act on an open approval, the key of its question, and what it does."""
+    if task.cancel_requested is not None or not task.may_answer:
+        return
     for key, waiting in task.waiting.items():
         terms = task.terms_of(key)
         if terms is not None and terms.remind is not None:
@@ -386,7 +388,8 @@ def accept(task: Task, keys: Iterable[str], at: datetime, decisions: Mapping[str
 
 def hold(task: Task, held: Held, request: InputRequest) -> Task:
     """Have a new task wait for an approval, before anything is started for it."""
-    after = task.terms[START_GATE].after
+    terms = task.terms[START_GATE]
+    after = None if terms.escalates_to else terms.after
     return replace(
         task,
         held=held,

@@ -132,7 +132,7 @@ class Operator:
         """
         observed = await self.find(name)
         task = observed.task
-        if observed.warning or task.handle is None:
+        if observed.warning or (task.handle is None and task.held is None):
             raise OperatorError(f"nothing was answered: {observed.warning or NOT_STARTED}")
         if not task.may_answer:
             raise OperatorError(f"nothing was answered: tool {task.tool} only watches")

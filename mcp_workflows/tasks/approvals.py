@@ -21,7 +21,7 @@ _UNREAD: Final = frozenset({"description", "title", "annotations", "card", "wait
 
 def tool_digest(tool: AnyTool) -> str:
     """Return a digest of all that decides what a call of the tool starts."""
-    return digest(tool.model_dump(mode="json", exclude=set(_UNREAD)))
+    return digest(tool.model_dump(mode="json", exclude=set(_UNREAD), exclude_defaults=True))
 
 
 def decision_of(principal: Principal, response: JSON, at: datetime) -> Decision:

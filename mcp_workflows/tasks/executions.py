@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, Event, record_of, silent, status_record
@@ -741,18 +741,21 @@ class Executions:
         """Remind people of an approval, escalate it, or decline it.
 
         Raises:
-            RequestError: the engine did not take the refusal.
+            EngineUnavailable: the engine did not take the refusal.
         """
         now = self.clock()
+        answers: Answers = {}
         if step is not Step.DECLINE:
             task = await changed(self._store, task, lambda stored: note_step(stored, key, step, now))
             self._poller.note(task)
             self._poller.refresh_now(task.id)
         else:
             with suppress(RequestError):  # somebody has decided a moment ago
-                task, _ = await self.answer(task, {key: {"action": Action.DECLINE}}, NOBODY)
+                task, answers = await self.answer(task, {key: {"action": Action.DECLINE}}, NOBODY)
             if key in task.seen.requests:
                 raise EngineUnavailable("it did not take the refusal")
+            if not answers:
+                return
         self._audit(record_of(Event.ANSWER, None, task, outcome=step.value, reason=f"{key}: nobody decided"))
 
     def sealed(self, requester: Principal, task_id: str) -> str:
@@ -762,7 +765,10 @@ class Executions:
     def unsealed(self, text: str, task_id: str) -> Principal | None:
         """Return the principal of `sealed`; None: it cannot be read."""
         found = unseal(self._requester_key, text, task_id)
-        return None if found is None else _PRINCIPAL.validate_json(found)
+        try:
+            return None if found is None else _PRINCIPAL.validate_json(found)
+        except ValidationError:  # of another version
+            return None
 
     def is_foreign(self, task: Task) -> bool:
         """Return True if the task belongs to another engine of the same name."""

@@ -43,6 +43,7 @@ class Pauses:
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
+        self._reading = anyio.Lock()
         self._known: Sequence[Pause] = ()
         self._read = float("-inf")  # when, on the event loop's clock
 
@@ -72,9 +73,10 @@ class Pauses:
 
     async def refusal(self, engine: str, tool: str, principal: Principal) -> LimitReached | None:
         """Return why this principal's call of the tool starts nothing now; None: it may start."""
-        if anyio.current_time() - self._read >= READ_EVERY:
-            self._read = anyio.current_time()
-            self._known = await self.every()
+        async with self._reading:  # who comes meanwhile waits for what is true now
+            if (now := anyio.current_time()) - self._read >= READ_EVERY:
+                self._known = await self.every()
+                self._read = now
         names = {EVERYTHING, f"engine {engine}", f"tool {tool}", f"principal {principal.id}"}
         names |= {f"principal {principal.subject}"} if principal.subject else set[str]()
         pause = next((each for each in self._known if each.what in names), None)

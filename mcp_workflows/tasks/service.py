@@ -193,7 +193,7 @@ class Authorization:
             verbs = (Verb.SEE, Verb.ANSWER, Verb.CANCEL)
             see, answer, cancel = [await self._may(_wish(principal, verb, task)) for verb in verbs]
             found = Rights(see=see, answer=answer, cancel=cancel)
-        asking = task.execution.requests.keys() - task.answered if task.terms else ()
+        asking = task.execution.requests.keys() - task.answered if task.terms and task.may_answer else ()
         approving = {key: await self._may_decide(task, key, principal) for key in asking if task.terms_of(key)}
         hidden = {key for key in asking if not approving.get(key, found.answer)}
         return replace(found, answer=len(hidden) < len(asking), hidden=frozenset(hidden)) if approving else found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
@@ -35,6 +36,8 @@ from mcp_workflows.units import Duration
 ELICIT: Final = "elicitation/create"
 REASON: Final = "reason"  # the field of an approval
 LONGEST_REASON: Final = 1000  # characters
+LONGEST_REQUEST: Final = 3900  # characters: each view shows so many of a message
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.-]+")
 NAME_META: Final = "mcp-workflows/question"  # in `_meta` of an elicitation: the name of the question
 _LONGEST_KEY: Final = 24  # characters that a model repeats without an error: `approve.17`; a UUID has 36
 _DIGITS: Final = 10  # of the digest of a longer one, 40 bits: no two questions of a task have the same
@@ -289,20 +292,29 @@ class StartApproval(Approval):
             raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to approve")
         message = template.message(scope)
         message = f"Start {tool}? {message}" if template.wordless else message
-        given = [f"- {' '.join(cleaned(name).split())}: {_short(value)}" for name, value in scope["args"].items()]
+        text = "\n".join([message, *(f"- {_name(name)}: {_exact(value)}" for name, value in scope["args"].items())])
+        if len(text) > LONGEST_REQUEST:
+            raise MappingError(
+                f"the arguments are too long to be approved: {len(text)} characters of {LONGEST_REQUEST}"
+            )
         form = self.with_reason({"type": "object", "properties": {}})
         params = {
             "mode": "form",
-            "message": "\n".join([message, *given]),
+            "message": text,
             "requestedSchema": form,
             "_meta": {NAME_META: START_KEY},
         }
         return InputRequest(method=ELICIT, params=params, gate=START_GATE, declinable=True)
 
 
-def _short(value: JSON) -> str:
-    text = cleaned(json.dumps(value, ensure_ascii=False))
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}... (the approval page has the whole)"
+def _exact(value: JSON) -> str:
+    """Return a value as JSON on one line, in which no character can look like another line or stay unseen."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)
+
+
+def _name(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else _exact(name)
 
 
 class GateQuestion(_Asked):

@@ -213,8 +213,26 @@ async def test_an_argument_cannot_look_like_another_one(tmp_path: Path) -> None:
         arguments = {"version": "1.4\n- note: none", "x\n- version": "9", "note": "\u202eevil"}
         task_id = (await anna.call("deploy", arguments)).result["taskId"]
         message = (await bob.get(task_id))["inputRequests"]["approval"]["params"]["message"]
-    assert [line.partition(":")[0] for line in message.splitlines()[-3:]] == ["- version", "- x - version", "- note"]
-    assert "\u202e" not in message
+    assert [line.partition(":")[0] for line in message.splitlines()[-3:]] == [
+        "- version",
+        '- "x\\n- version"',
+        "- note",
+    ]
+    assert message.splitlines()[-1] == '- note: "\\u202eevil"'
+
+
+async def test_what_an_approver_cannot_see_whole_is_refused(tmp_path: Path) -> None:
+    script = Script()
+    async with served(tmp_path, script, ANNA) as [anna]:
+        refused = (await anna.call("deploy", {"version": "1.4", "script": "x" * 4000})).result
+    assert refused["isError"]
+    assert "too long to be approved" in refused["content"][0]["text"]
+
+
+async def test_escalated_requests_wait_for_ever_and_cancelled_ones_for_nothing(tmp_path: Path) -> None:
+    later = {"in": "1s", "then": {"escalate": {"scopes": ["direct"]}}}
+    async with served(tmp_path, Script(), ANNA, tool=deploying(after=later)) as [anna]:
+        assert (await anna.call("deploy", {"version": "1.4"})).result["ttlMs"] is None
 
 
 async def test_a_message_with_a_gap_starts_and_asks_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ line, and not in the first call.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BaseModel
 
-from mcp_workflows.access import Authorizer
+from mcp_workflows.access import Allow, Authorizer
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import GATE_WORDS, Adapter, installed_adapters, load_adapter, takes_grace
 from mcp_workflows.adapter.redaction import KNOWN
@@ -41,6 +41,7 @@ from mcp_workflows.sidecar.config.models import (
 from mcp_workflows.sidecar.config.problems import Report, known_keys, models_in, names, no_engine
 from mcp_workflows.sidecar.config.yaml import Source, Where, mapping_in, read_text
 from mcp_workflows.store.protocol import open_store
+from mcp_workflows.task import START_GATE
 from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.json_schema import Schema, check_schema, did_you_mean
 from mcp_workflows.tools.tool import MODELS, AfterCancel, AnyTool, Kind, TaskSupport, missing_need
@@ -81,8 +82,8 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
     for tool in tools:
         if limits and (too_long := limits.too_long(tool.ttl)):
             report.add(("tools", tool.name, "ttl"), too_long)
-        if server and server.auth and server.auth.sources > 1 and tool.allow:
-            _check_issuers(report, tool.name, tool.allow.loose, tool.allow.claiming if server.auth.claiming > 1 else ())
+        if server and server.auth and server.auth.sources > 1:
+            _check_issuers(report, tool, claims_differ=server.auth.claiming > 1)
     _check_layers(report, composed, kinds)
     authorizer: Authorizer | None = None
     if server and server.authorizer:
@@ -119,14 +120,19 @@ def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, E
     return {name: _present(engine) for name, engine in engines.items()}, mapping_in(source.data.get("tools"))
 
 
-def _check_issuers(report: Report, tool: str, loose: Iterable[str], claiming: Iterable[str]) -> None:
-    """Report the rules (by verb) whose subjects or claims several issuers could mean differently."""
-    for verbs, text in (
-        (loose, "principals need an `issuer` here: with several, a subject alone names somebody at each of them"),
-        (claiming, "claims need an `issuer` here: with several, each can say of its people what it likes"),
-    ):
-        for verb in verbs:
-            report.add(("tools", tool, "allow", verb), text)
+def _check_issuers(report: Report, tool: AnyTool, *, claims_differ: bool) -> None:
+    """Report the rules whose subjects or claims several issuers could mean differently."""
+    subjects = "principals need an `issuer` here: with several, a subject alone names somebody at each of them"
+    claims = "claims need an `issuer` here: with several, each can say of its people what it likes"
+    for text, of in ((subjects, "loose"), (claims, "claiming")):
+        if of == "claiming" and not claims_differ:
+            continue
+        for verb in getattr(tool.allow, of) if tool.allow else ():
+            report.add(("tools", tool.name, "allow", verb), text)
+        for gate, approval in tool.approvals.items():
+            where = () if gate == START_GATE else ("questions", gate)
+            if list(getattr(Allow(answer=list(approval.rules(escalated=True))), of)):
+                report.add(("tools", tool.name, *where, "approval"), text)
 
 
 def _check_layers(report: Report, composed: ComposedConfig, kinds: Kinds) -> None:
