@@ -382,9 +382,8 @@ def _tool_row(tool: AnyTool, finding: Finding | None) -> Row:
 
 def _unsaid(tool: AnyTool, auth: AuthSettings | None) -> str | None:
     """Return the claims in the tool's rules that no login here can provide."""
-    approving = [rule for each in tool.approvals.values() for rule in each.rules(escalated=True)]
     allowed = frozenset[str]() if tool.allow is None else tool.allow.claims
-    claims = sorted(allowed.union(name for rule in approving for name in rule.claims))
+    claims = sorted(allowed.union(name for rule in tool.approval_rules for name in rule.claims))
     unsaid = [name for name in claims if auth is None or not auth.says(name)]
     return f"rules go by what nobody's login says here, so that fits nobody: {', '.join(unsaid)}" if unsaid else None
 

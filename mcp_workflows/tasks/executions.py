@@ -409,9 +409,7 @@ class Executions:
 
     async def observe_once(self, task: Task) -> ObservedTask:
         """Return the task after one request to its engine; without an answer, its last known state: for operators."""
-        if task.ended:
-            return ObservedTask(task)
-        if task.held is not None:
+        if task.ended or task.held is not None:
             return ObservedTask(task)
         if task.handle is None:
             return ObservedTask(task, FOREIGN if self._engines.is_foreign(task) else NOT_STARTED)

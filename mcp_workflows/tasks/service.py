@@ -177,8 +177,7 @@ class Authorization:
         return [
             name
             for name, tool in self._tools.items()
-            if reaches_others(tool.allow, principal)
-            or any(rule.fits(principal) for each in tool.approvals.values() for rule in each.rules(escalated=True))
+            if reaches_others(tool.allow, principal) or any(rule.fits(principal) for rule in tool.approval_rules)
         ]
 
     async def rights(self, task: Task, principal: Principal) -> Rights:
@@ -219,8 +218,7 @@ class Authorization:
     def needed_claims(self) -> frozenset[str]:
         """The claims that rules look at."""
         allowed = [tool.allow.claims for tool in self._tools.values() if tool.allow is not None]
-        approvals = [each for tool in self._tools.values() for each in tool.approvals.values()]
-        asked = [rule.claims.keys() for each in approvals for rule in each.rules(escalated=True)]
+        asked = [rule.claims.keys() for tool in self._tools.values() for rule in tool.approval_rules]
         return frozenset[str]().union(*allowed, *asked)
 
     async def _may(self, wish: AccessRequest) -> bool:

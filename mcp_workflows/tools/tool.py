@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from mcp_workflows.access import PRINCIPAL_FIELDS, Allow, Principal
+from mcp_workflows.access import PRINCIPAL_FIELDS, Allow, Principal, Rule
 from mcp_workflows.access.limit_settings import ToolLimits
 from mcp_workflows.adapter import JSON, Gate
 from mcp_workflows.adapter.templates import Template
@@ -434,6 +434,11 @@ class _Offered(BaseModel):
     def approvals(self) -> Mapping[str, Approval]:
         """The approvals by the gate of their question."""
         return {name: each.approval for name, each in self.gates.items() if each.approval is not None}
+
+    @cached_property
+    def approval_rules(self) -> Sequence[Rule]:
+        """All rules of who may ever approve something; each request asks them."""
+        return [rule for each in self.approvals.values() for rule in each.rules(escalated=True)]
 
     @cached_property
     def terms(self) -> Mapping[str, Terms]:

@@ -74,7 +74,7 @@ async def test_only_the_starts_that_are_meant_are_refused(tmp_path: Path, what: 
 async def test_what_runs_goes_on_and_a_repeated_call_is_found(tmp_path: Path) -> None:
     script = Script()
     script.ask("Sure?", key="sure")
-    key = {"io.modelcontextprotocol/idempotencyKey": "k1"}
+    key = {"mcp-workflows/idempotencyKey": "k1"}
     async with served(tmp_path, script, "anna") as [anna], pausing(tmp_path) as pauses:
         task_id = (await anna.call("charge", {}, meta=key)).result["taskId"]
         await pauses.begin(EVERYTHING, "the bank is down")
@@ -84,6 +84,7 @@ async def test_what_runs_goes_on_and_a_repeated_call_is_found(tmp_path: Path) ->
         text = refused["content"][0]["text"]
         assert text.startswith("starts of everything are paused since 20")
         assert text.endswith("UTC: the bank is down; nothing was started")
+        assert (await anna.call("charge", {}, meta=key)).result["taskId"] == task_id
         await anna.until(task_id, "input_required")
         assert (await anna.answer(task_id, sure={"action": "accept", "content": {}})).status == 200
         script.succeed({})
