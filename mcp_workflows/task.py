@@ -74,6 +74,7 @@ class Decision:
     at: datetime
     is_approved: bool
     reason: str | None = None
+    gate: str = ""  # of the question, which is gone from the task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,6 @@ class Held:
     ttl: float  # seconds that it can be read after the decision
     requester: str  # the caller, sealed: its rights are checked again at the approval
     tool: str  # a digest of the tool, which must be the same then
-    host: str | None = None  # the program through which the call came, as it calls itself
 
 
 class Step(StrEnum):
@@ -120,6 +120,7 @@ class Task:
     output_schema: Mapping[str, JSON] | None = None
     idempotency_key: str | None = None  # as the client sent it; unique per owner and tool
     fingerprint: str  # of the client's arguments: the same idempotency key must mean the same call
+    host: str | None = None  # the program through which the call came, as it calls itself
     attempts: int = 0  # that may have started it; each is noted before it is made
     attempted: datetime | None = None  # the beginning of the last attempt; None: none, or one of an older version
     acknowledged: bool = False  # a call was answered with it before it was known to be started

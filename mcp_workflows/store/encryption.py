@@ -105,9 +105,13 @@ def new_key() -> str:
 _NONCE: Final = 12  # bytes
 
 
-def seal(key: bytes, text: bytes, about: str) -> str:
-    """Encrypt a text with a secret of the store's (AES-256-GCM), for what `about` names alone; it fits into URLs."""
-    nonce = token_bytes(_NONCE)
+def seal(key: bytes, text: bytes, about: str, *, is_stable: bool = False) -> str:
+    """Encrypt a text with a secret of the store's (AES-256-GCM), for what `about` names alone; it fits into URLs.
+
+    `is_stable`: equal texts give the same result, as the nonce is a MAC of the text.
+    """
+    mac = hmac.digest(key, f"{about}\n".encode() + text, "sha256")
+    nonce = mac[:_NONCE] if is_stable else token_bytes(_NONCE)
     sealed = nonce + AESGCM(key).encrypt(nonce, text, about.encode())
     return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
 

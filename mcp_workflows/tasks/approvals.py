@@ -24,13 +24,13 @@ def tool_digest(tool: AnyTool) -> str:
     return digest(tool.model_dump(mode="json", exclude=set(_UNREAD), exclude_defaults=True))
 
 
-def decision_of(principal: Principal, response: JSON, at: datetime) -> Decision:
+def decision_of(principal: Principal, response: JSON, at: datetime, gate: str = "") -> Decision:
     """Return the decision in a response. A no in its form is a refusal, which may have a reason like an approval."""
     fields = _members(_members(response).get("content"))
     reason = fields.get(REASON)
     said = cleaned(reason, LONGEST_REASON).strip() if isinstance(reason, str) else ""
     accepts = _members(response).get("action") == Action.ACCEPT and all(value is not False for value in fields.values())
-    return Decision(by=principal.id or None, at=at, is_approved=accepts, reason=said or None)
+    return Decision(by=principal.id or None, at=at, is_approved=accepts, reason=said or None, gate=gate)
 
 
 def decision_text(decision: Decision) -> str:

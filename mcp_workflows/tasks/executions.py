@@ -50,6 +50,7 @@ from mcp_workflows.store.encryption import seal, unseal
 from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps, ConnectsReplicas, Store, changed
 from mcp_workflows.store.replicas import Replicas
 from mcp_workflows.task import (
+    START_GATE,
     START_KEY,
     Decision,
     Step,
@@ -63,6 +64,7 @@ from mcp_workflows.task import (
     mark_terminated,
     note_step,
     observe,
+    question_digest,
     request_cancel,
     steps_of,
 )
@@ -99,6 +101,7 @@ REFUSED_FOR: Final = 60.0  # seconds before a cancellation that was refused is s
 _START_KEYS = "start-keys"  # name of their salt in the store
 _CURSORS = "cursors"  # name of their key in the store
 _REQUESTERS = "requesters"  # name of the key of those who wait for an approval
+_LINKS = "question-links"  # name of the key of links to questions in the store
 _REPLICAS = "replicas"  # name of the key of their messages in the store
 _PRINCIPAL: Final = TypeAdapter(Principal)
 _SHARED = "shared "  # before the reader's name in a cursor of other owners' tasks
@@ -167,7 +170,7 @@ class Executions:
         self._until_stop: set[anyio.CancelScope] = set()
         self.repeated_calls = RepeatedCalls(store, engines, clock)
         self.pauses = Pauses(store, clock)
-        self._salt = self._cursor_key = self._requester_key = b""
+        self._salt = self._cursor_key = self._requester_key = self._link_key = b""
         self._is_entered = False
         self._stack = AsyncExitStack()
 
@@ -175,6 +178,7 @@ class Executions:
         self._salt = self.repeated_calls.salt = await self._store.secret(_START_KEYS)
         self._cursor_key = await self._store.secret(_CURSORS)
         self._requester_key = await self._store.secret(_REQUESTERS)
+        self._link_key = await self._store.secret(_LINKS)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._poller)
             group = await stack.enter_async_context(anyio.create_task_group())
@@ -609,7 +613,8 @@ class Executions:
             if answers and check is not None:
                 await check(task, answers)
             if answers and task.held is not None:
-                return await self._decide(task, decision_of(principal, answers[START_KEY], self.clock())), answers
+                decision = decision_of(principal, answers[START_KEY], self.clock(), START_GATE)
+                return await self._decide(task, decision), answers
             if not answers or task.handle is None:
                 return task, {}
             try:
@@ -655,7 +660,11 @@ class Executions:
             raise RequestError(INTERNAL_ERROR, f"the answer was not delivered: {error}; try again") from None
         try:
             at = self.clock()
-            decisions = {key: decision_of(principal, answers[key], at) for key in answers if task.terms_of(key)}
+            decisions = {
+                key: decision_of(principal, answers[key], at, task.execution.requests[key].gate or "")
+                for key in answers
+                if task.terms_of(key)
+            }
             return await changed(self._store, task, lambda stored: accept(stored, answers, at, decisions))
         except StoreError as error:
             text = f"engine {task.engine} took the answer, but that could not be noted: {error}; look at the task first"
@@ -755,6 +764,18 @@ class Executions:
             if not answers:
                 return
         self._audit(record_of(Event.ANSWER, None, task, outcome=step.value, reason=f"{key}: nobody decided"))
+
+    def link(self, task_id: str, key: str) -> str:
+        """Return the id of a question in the address of its page, always the same. It is opaque, and grants nothing."""
+        return seal(self._link_key, f"{task_id} {question_digest(task_id, key)}".encode(), _LINKS, is_stable=True)
+
+    def linked(self, link: str) -> tuple[str, str] | None:
+        """Return the id of the task and the `question_digest` of a link; None: it was not made here."""
+        found = unseal(self._link_key, link[:_LONGEST_CURSOR], _LINKS)
+        if found is None:
+            return None
+        task_id, _, question = found.decode().rpartition(" ")
+        return task_id, question
 
     def sealed(self, requester: Principal, task_id: str) -> str:
         """Return the principal who requests an approval, encrypted for the task: no claims are kept in clear."""

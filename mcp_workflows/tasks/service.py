@@ -396,7 +396,7 @@ class TaskService:
         if ready.approval is not None and tool.approval is not None:
             requester = self._executions.sealed(self.authorization.kept(principal), task_id)
             ttl = self._ttl(call, tool, principal).total_seconds()
-            held = Held(ttl=ttl, requester=requester, tool=tool_digest(tool), host=call.host)
+            held = Held(ttl=ttl, requester=requester, tool=tool_digest(tool))
             new = hold(new, held, ready.approval)
         stopped = self._meters.check_start(principal)
         stopped = stopped or await self._executions.pauses.refusal(tool.engine, tool.name, principal)
@@ -464,6 +464,7 @@ class TaskService:
             context={**filled.context, **propagated(call.context)},
             idempotency_key=ready.same.key,
             fingerprint=ready.fingerprint,
+            host=call.host,
         )
 
     def _ttl(self, call: Call, tool: AnyTool, principal: Principal) -> timedelta:
