@@ -106,6 +106,7 @@ class Workflows:
         self._telemetry = engines.telemetry
         self._counted = counting(audit, self._telemetry)  # for refusals
         self._authorization = Authorization(tools, authorizer=authorizer, audit=self._counted)
+        self.web_url: str | None = None  # of the pages for people, set before it is entered; None: there are none
         self._gauges: TaskGauges | None = None
         self._stack = AsyncExitStack()
         self._executions: Executions | None = None
@@ -132,6 +133,7 @@ class Workflows:
                 limits=self._limits,
                 meters=self._meters,
                 audit=self._audit,
+                web_url=self.web_url,
             )
             self._executions = await stack.enter_async_context(executions)
             group = self.middleware.group = await stack.enter_async_context(anyio.create_task_group())

@@ -138,6 +138,7 @@ class Executions:
         clock: Callable[[], datetime] = utc_now,
         steady: Callable[[], float] | None = None,
         audit: Audit = silent,
+        web_url: str | None = None,
     ) -> None:
         """`steady` counts seconds evenly, even if the clock is set. A `clock` given without it counts as never set.
 
@@ -151,6 +152,7 @@ class Executions:
         self._store = store
         self._engines = engines
         self._audit = audit
+        self.web_url = web_url
         self._max_kept_result = limits.max_kept_result
         self._clock_check = ClockCheck(clock, steady)
         self._creation = TaskCreation(store, engines, clock, self._clock_check.is_steady)
@@ -765,8 +767,14 @@ class Executions:
                 return
         self._audit(record_of(Event.ANSWER, None, task, outcome=step.value, reason=f"{key}: nobody decided"))
 
-    def link(self, task_id: str, key: str) -> str:
-        """Return the id of a question in the address of its page, always the same. It is opaque, and grants nothing."""
+    def page_url(self, task_id: str, key: str) -> str | None:
+        """Return the address of a question's page, always the same; None: there are no pages.
+
+        The address is opaque, and grants nothing: the page asks for a login.
+        """
+        return None if self.web_url is None else f"{self.web_url}/approvals/{self._link(task_id, key)}"
+
+    def _link(self, task_id: str, key: str) -> str:
         return seal(self._link_key, f"{task_id} {question_digest(task_id, key)}".encode(), _LINKS, is_stable=True)
 
     def linked(self, link: str) -> tuple[str, str] | None:
