@@ -90,7 +90,7 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
 
     The exceptions are `list_all`, `count_all`, `find` and `counts`, for the operator, and `unbound`,
     `due` and `longest_live`, for maintenance and caps: no request may ever show their rows, see docs/decisions/0007.
-    `list_of_tools` and `get_of_tools` find the rows that the rules of tools let others see: docs/decisions/0017.
+    `list_of_tools`, `asking` and `get_of_tools` find rows that the rules of tools let others see: docs/decisions/0017.
 
     Wherever a method takes or returns an `engine`, it is a `Task.engine_key`: the name and the identity of an engine.
     The key of a row changes when `Task.identity` does.
@@ -189,6 +189,13 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Return live rows of any owner of these tools, the youngest first; see `list_of_owner`.
 
         They are for principals that the rules of these tools let see tasks of others: see docs/decisions/0017.
+        """
+        ...
+
+    async def asking(self, owner: str, tools: Sequence[str], *, now: datetime, limit: int) -> Sequence[Task]:
+        """Return live rows that wait for input: of this owner, or of any owner of these tools; the oldest first.
+
+        Like those of `list_of_tools` they are for principals that the rules of these tools let see tasks of others.
         """
         ...
 

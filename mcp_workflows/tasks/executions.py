@@ -360,7 +360,9 @@ class Executions:
         if len(tasks) > limit:
             tasks = tasks[:limit]
             following = write_cursor(self._cursor_key, subject, (tasks[-1].created, tasks[-1].id))
-        tasks = [task for task in tasks if not task.pending(now)]
+        return await self._observe_all([task for task in tasks if not task.pending(now)], by), following
+
+    async def _observe_all(self, tasks: Sequence[Task], by: float) -> Sequence[ObservedTask]:
         observed: dict[str, ObservedTask] = {}
 
         async def observe_one(task: Task) -> None:
@@ -369,7 +371,18 @@ class Executions:
         async with anyio.create_task_group() as group:
             for task in tasks:
                 group.start_soon(observe_one, task)
-        return [observed[task.id] for task in tasks], following
+        return [observed[task.id] for task in tasks]
+
+    async def asking(self, owner: str, shared_tools: Sequence[str], limit: int) -> Sequence[ObservedTask]:
+        """Return tasks that wait for input, the oldest first: the owner's, and those of others that rules may let see.
+
+        Raises:
+            StoreUnavailable: the tasks cannot be read within the time of a read.
+        """
+        by = anyio.current_time() + self.read_timeout
+        with _until(by):
+            tasks = await self._store.asking(owner, shared_tools, now=self.clock(), limit=limit)
+        return await self._observe_all(tasks, by)
 
     # --- observe
 

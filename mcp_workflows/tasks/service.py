@@ -38,9 +38,9 @@ from mcp_workflows.errors import (
     StoreError,
     WorkflowsError,
 )
-from mcp_workflows.task import START_KEY, Held, Task, hold
+from mcp_workflows.task import START_KEY, Held, Task, hold, question_digest, waits_for
 from mcp_workflows.tasks.adopt import task_of
-from mcp_workflows.tasks.approvals import audited, tool_digest
+from mcp_workflows.tasks.approvals import audited, decision_text, tool_digest
 from mcp_workflows.tasks.executions import NO_MORE, Answers, Executions, ObservedTask, caps_of
 from mcp_workflows.tasks.repeated_calls import OpenCall
 from mcp_workflows.tasks.results import (
@@ -72,6 +72,7 @@ from mcp_workflows.wire.commands import (
     Listed,
     Part,
     Questions,
+    QuestionView,
     TaskView,
     Unfinished,
 )
@@ -79,6 +80,7 @@ from mcp_workflows.wire.commands import (
 logger = logging.getLogger(__name__)
 
 PAGE = 50  # tasks of one `tasks/list`
+MOST_ASKING: Final = 200  # tasks of one inbox
 AUTHORIZER_TIMEOUT: Final = 5.0  # seconds for an authorizer to say yes
 CARD_WAIT = timedelta(seconds=2)  # a plain call waits no longer for what a card shows: it is empty until the reply
 NO_ANSWER_LIMIT = 30.0  # seconds a plain call waits for an engine that gives no answer
@@ -193,17 +195,22 @@ class Authorization:
             see, answer, cancel = [await self._may(_wish(principal, verb, task)) for verb in verbs]
             found = Rights(see=see, answer=answer, cancel=cancel)
         asking = task.execution.requests.keys() - task.answered if task.terms and task.may_answer else ()
-        approving = {key: await self._may_decide(task, key, principal) for key in asking if task.terms_of(key)}
+        approving: dict[str, bool] = {}
+        for key in asking:
+            if task.terms_of(key):
+                waiting, gate = task.waiting.get(key), task.execution.requests[key].gate or ""
+                escalated = waiting is not None and waiting.escalated is not None
+                approving[key] = await self.may_decide(task, gate, principal, escalated=escalated)
         hidden = {key for key in asking if not approving.get(key, found.answer)}
         return replace(found, answer=len(hidden) < len(asking), hidden=frozenset(hidden)) if approving else found
 
-    async def _may_decide(self, task: Task, key: str, principal: Principal) -> bool:
-        """Return True if the principal may decide on this open approval, by the rules of now."""
-        tool, waiting = self._tools.get(task.tool), task.waiting.get(key)
-        approval = None if tool is None else tool.approvals.get(task.execution.requests[key].gate or "")
+    async def may_decide(self, task: Task, gate: str, principal: Principal, *, escalated: bool) -> bool:
+        """Return True if the principal may decide on approvals of this gate, by the rules of now."""
+        tool = self._tools.get(task.tool)
+        approval = None if tool is None else tool.approvals.get(gate)
         if approval is None:
             return False
-        rules = approval.rules(escalated=waiting is not None and waiting.escalated is not None)
+        rules = approval.rules(escalated=escalated)
         fits = any(rule.fits(principal) and rule.fits_owner(principal, task.owner) for rule in rules)
         return fits and await self._agrees(_wish(principal, Verb.ANSWER, task))
 
@@ -730,6 +737,68 @@ class TaskService:
         asking = [ObservedTask(task) for task, _ in page if task.seen.status is Status.INPUT_REQUIRED]
         views = await self._views(asking, principal, lambda _, rights: rights.answer)
         return Listed(tasks=views, next_cursor=following)
+
+    # --- pages for people
+
+    async def inbox(self, principal: Principal) -> Sequence[QuestionView]:
+        """Return the open questions that this principal may answer, of the oldest tasks first."""
+        shared_tools = self.authorization.shared_tools(principal)
+        found: list[QuestionView] = []
+        for task, _ in await self._executions.asking(principal.id, shared_tools, MOST_ASKING):
+            shown = (await self.authorization.rights(task, principal)).within(task).seen
+            found += [self._question(task, key, request) for key, request in shown.requests.items()]
+        return sorted(found, key=lambda each: each.since)
+
+    async def question(self, link: str, principal: Principal) -> QuestionView:
+        """Return the question of a link: open, or with who decided for those who see the task or could have decided.
+
+        Raises:
+            RequestError: there is no such question for this principal.
+        """
+        by = anyio.current_time() + self._executions.read_timeout
+        task_id, question = self._executions.linked(link) or ("", "")
+        self._meters.check_lookup(principal, task_id)
+        shared_tools = self.authorization.shared_tools(principal)
+        task = await self._executions.find(task_id, principal.id, shared_tools, by=by)
+        if task is not None and not task.expired(self._executions.clock()):
+            task = (await self._executions.observe(task, by=by)).task
+            rights = await self.authorization.rights(task, principal)
+            shown = rights.within(task).seen.requests
+            known = (*task.execution.requests, *task.decisions, *task.answered)
+            key = next((each for each in known if question_digest(task.id, each) == question), "")
+            if key in shown:
+                return self._question(task, key, shown[key])
+            decision = task.decisions.get(key)
+            if decision is not None:
+                decided = decision.by == principal.id
+                decided = decided or await self.authorization.may_decide(task, decision.gate, principal, escalated=True)
+                if rights.see or decided:
+                    return self._question(task, key, outcome=f"It was {decision_text(decision)}.")
+            if rights.see:
+                open_ = key in task.execution.requests and not task.ended and key not in task.answered
+                outcome = f"It {waits_for(task)}." if open_ else "It is not open any more."
+                return self._question(task, key, outcome=outcome)
+        self.authorization.denied(principal, task=task, task_id=task_id, reason="there is no such question for them")
+        self._meters.count_failed_lookup(principal)
+        raise RequestError(INVALID_PARAMS, "There is no such question for you")
+
+    def _question(
+        self, task: Task, key: str, request: InputRequest | None = None, *, outcome: str = ""
+    ) -> QuestionView:
+        tool, waiting = self._tools.get(task.tool), task.waiting.get(key)
+        return QuestionView(
+            task_id=task.id,
+            key=key,
+            title=(tool and tool.title) or task.tool,
+            requester=person_of(task.owner)[1],
+            host=task.host,
+            since=waiting.since if waiting else task.updated,
+            request=request,
+            arguments=cast("Mapping[str, JSON]", task.arguments or {}),
+            steps=task.seen.steps,
+            outcome=outcome,
+            url=self._executions.page_url(task.id, key),
+        )
 
     async def _views(
         self, page: Sequence[ObservedTask], principal: Principal, is_shown: Callable[[Task, Rights], bool]

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
-from mcp_workflows.adapter import JSON, InputRequest, Progress, Status
+from mcp_workflows.adapter import JSON, ExecutionStep, InputRequest, Progress, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,23 @@ class TaskView:
     started_by: str | None = None  # the subject of its owner, for others than the owner
     only_question: str | None = None  # the key of the open question, if it has never asked another one
     waits_for_others: bool = False  # it has a question that is somebody else's to answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionView:
+    """A question of a task as its page shows it to one principal."""
+
+    task_id: str
+    key: str
+    title: str  # of the tool
+    requester: str  # the subject of the owner
+    host: str | None  # the program through which the call came, as it calls itself
+    since: datetime
+    request: InputRequest | None = None  # None: this principal cannot answer it, or not any more
+    arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # of the call, where the task keeps them
+    steps: Sequence[ExecutionStep] = ()
+    outcome: str = ""  # who decided, when and why; or why it is not open
+    url: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

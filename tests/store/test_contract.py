@@ -507,6 +507,25 @@ async def test_rows_of_tools_are_listed_whoever_owns_them(store: Store) -> None:
     assert await store.list_of_tools(["nobodys", "%", "\ud800"], now=NOON, limit=10) == []
 
 
+async def test_rows_that_ask_are_found_by_owner_and_by_tool(store: Store) -> None:
+    asking = Execution(status=Status.INPUT_REQUIRED)
+    mine, others, old = await _made(
+        store,
+        {"owner": "me", "tool": "a", "execution": asking},
+        {"owner": "you", "tool": "b", "execution": asking},
+        {"owner": "you", "tool": "b", "execution": asking, "created": NOON - DAY},
+    )
+    await _made(store, {"owner": "me"}, {"owner": "me", "execution": asking, "expires": NOON})
+    await _made(store, {"owner": "you", "tool": "a", "execution": asking})
+    assert await store.asking("me", ["b", "\ud800"], now=NOON, limit=10) == [
+        old,
+        *sorted((mine, others), key=lambda row: row.id),
+    ]
+    assert await store.asking("me", ["b"], now=NOON, limit=1) == [old]
+    assert await store.asking("me", [], now=NOON, limit=10) == [mine]
+    assert await store.asking("nobody", [], now=NOON, limit=10) == []
+
+
 async def test_the_longest_live_are_found_by_owner_and_by_tool(store: Store) -> None:
     anna, bens, older = await _made(
         store,

@@ -10,7 +10,7 @@ import ipaddress
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -152,6 +152,24 @@ class JwtVerifier:
             raise TokenRefused("it is no access token by its typ")
         key = await self.keys.get(head.key, head.algorithm)
         return self._reading.identity(decode_token(token, key, leeway=self._reading.skew, required=_REQUIRED))
+
+    async def verify_login(self, token: str, *, client: str, nonce: str) -> Identity:
+        """Return the identity that an ID token proves, which this client asked for with this nonce.
+
+        Source: OpenID Connect Core 1.0, section 3.1.3.7.
+
+        Raises:
+            TokenRefused, KeysUnavailable: the token is not good, or the keys cannot be had.
+        """
+        head = read_header(token, self._algorithms)
+        key = await self.keys.get(head.key, head.algorithm)
+        claims = decode_token(token, key, leeway=self._reading.skew, required=(*_REQUIRED, "iat", "sub"))
+        if not secrets.compare_digest(str(claims.get("nonce")).encode(), nonce.encode()):
+            raise TokenRefused("it has another nonce")
+        if claims.get("azp", client) != client:
+            raise TokenRefused("it was made for another client")
+        reading = replace(self._reading, audience=[client])
+        return replace(reading.identity(claims), client=client)
 
     async def probe(self) -> str:
         """Say for people that tokens could be verified now.

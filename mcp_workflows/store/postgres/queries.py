@@ -74,6 +74,10 @@ OF_TOOLS: Final = f"""
         AND {_LIVE.format(now="$4")} ORDER BY created DESC, id DESC LIMIT $5
     ) AS found ORDER BY created DESC, id DESC LIMIT $5
 """
+ASKING: Final = f"""
+    {_ROW} WHERE (tool = ANY($1::text[]) OR owner = $2) AND status = 'input_required'
+    AND {_LIVE.format(now="$3")} ORDER BY created, id LIMIT $4
+"""
 LONGEST_LIVE: Final = f"""
     {_ROW} WHERE ($1::text IS NULL OR owner = $1) AND ($2::text IS NULL OR tool = $2)
     AND {_LIVE.format(now="$3")} ORDER BY created, id LIMIT $4

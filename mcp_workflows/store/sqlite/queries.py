@@ -136,6 +136,11 @@ OF_TOOL: Final = """
     WHERE ended = 0 AND tombstone = 0 AND tool = ? AND (created, id) < (?, ?) AND (expires IS NULL OR expires > ?)
     ORDER BY created DESC, id DESC LIMIT ?
 """
+ASKING: Final = """
+    SELECT id, owner, task FROM tasks WHERE tombstone = 0 AND ended = 0 AND status = 'input_required'
+    AND (tool IN (SELECT value FROM json_each(?)) OR owner = ?) AND (expires IS NULL OR expires > ?)
+    ORDER BY created, id LIMIT ?
+"""
 DUE: Final = f"{_TASK} WHERE engine = ? AND due <= ? ORDER BY due, id LIMIT ?"
 FIND: Final = f"{_TASK} WHERE tombstone = 0 AND id >= ? AND id < ? ORDER BY id LIMIT ?"
 _LEASE: Final = """

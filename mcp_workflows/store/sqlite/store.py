@@ -8,6 +8,7 @@ Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/rescode.html.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import sqlite3
@@ -297,6 +298,11 @@ class SQLiteStore(Store):
                 connection, self._rows, tools, place_of(before), micros(now), limit
             )
         )
+
+    async def asking(self, owner: str, tools: Sequence[str], *, now: datetime, limit: int) -> Sequence[Task]:
+        """Return live rows that wait for input, of this owner or of any owner of these tools, the oldest first."""
+        names = json.dumps([utf8(tool) for tool in tools])
+        return await self._many(queries.ASKING, names, utf8(owner), micros(now), limit)
 
     async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
         """Return live rows of this owner, of this tool, the oldest first."""
