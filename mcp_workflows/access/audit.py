@@ -31,6 +31,7 @@ class Event(StrEnum):
     CHANGE = "change"  # an engine describes a tool in another way than before
     SUBSCRIPTION = "subscription"  # to events, by webhook: created, refreshed, ended, suspended or terminated
     DELIVERY = "delivery"  # an event was given up
+    LOGIN = "login"  # somebody logged in to the pages, was refused, or logged out
     PAUSE = "pause"  # the operator paused new starts, or resumed them
 
 

@@ -261,6 +261,11 @@ class Workflows:
         """Return what the operator has paused, see `Pauses`."""
         return await Pauses(self._store, utc_now).every()
 
+    @property
+    def store(self) -> Store:
+        """The store, open while the workflows are entered."""
+        return self._store
+
     def notes(self, engine: str) -> Notes:
         """Return the notes of an engine in the store."""
         return notes_in(self._store)(engine_key(engine, self.engines.identity(engine)))

@@ -6,10 +6,11 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
 from mcp_workflows.access import LOCAL, Principal
+from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import ConfigError
@@ -35,7 +37,7 @@ from mcp_workflows.receiver.attach import Changes, DisconnectMiddleware, Workflo
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
 from mcp_workflows.sidecar.address import USUAL_PORTS, Address, bind
 from mcp_workflows.sidecar.auth import Authenticator, AuthMiddleware
-from mcp_workflows.sidecar.config.models import STDOUT, Config
+from mcp_workflows.sidecar.config.models import STDOUT, Config, WebSettings
 from mcp_workflows.sidecar.discovery import Discovery
 from mcp_workflows.sidecar.operators_listener import enginez, healthz, ops_app, readyz, serve_ops
 from mcp_workflows.sidecar.request_headers import (
@@ -319,6 +321,10 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
     [endpoint] = [route.endpoint for route in mcp.routes if isinstance(route, Route) and route.path == PATH]
     guards = [Middleware(AllowedHosts, **_allowed(config, host))]
     engines = Route("/enginez", enginez(sidecar.workflows), middleware=guards)  # shows more than the others
+    web: Sequence[Route] = ()
+    if config.server.web is not None and config.server.auth is not None:
+        sidecar.workflows.web_url = resource_of(config, host, port).removesuffix(PATH)
+        web = _pages(sidecar.workflows, config.server.web, config.server.auth, guards)
     app = Starlette(
         routes=[
             Route(PATH, endpoint, middleware=[*guards, *mcp.user_middleware]),  # tokens are examined on this path alone
@@ -326,6 +332,7 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
             Route("/readyz", readyz(sidecar.workflows, sidecar.shutdown_state)),
             *([] if sidecar.ops or authenticator is not None else [engines]),
             *(() if authenticator is None else authenticator.routes),
+            *web,
             Mount(MOUNTED_AT, sidecar.workflows.inbound),  # any Host is allowed: a token protects it
         ],
         lifespan=mcp.router.lifespan_context,
@@ -338,6 +345,24 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
     if config.server.cors:
         app.add_middleware(Cors, origins=config.server.cors, path=PATH)
     return app
+
+
+def _pages(
+    workflows: Workflows, settings: WebSettings, auth: AuthSettings, guards: Sequence[Middleware]
+) -> Sequence[Route]:
+    """Return the routes of the pages for people.
+
+    Raises:
+        ConfigError: what they need is not installed, or they would be served without TLS.
+    """
+    assert workflows.web_url is not None, "it was set a moment ago"
+    try:
+        web = import_module("mcp_workflows.sidecar.web.pages")  # with authlib and Jinja2, which others do without
+    except ImportError as error:
+        raise ConfigError(f"server.web needs more packages ({error.name}): pip install 'mcp-workflows[web]'") from None
+    logger.info("for people who approve: %s/approvals", workflows.web_url)
+    pages: Sequence[Route] = web.Web(workflows, settings, auth, workflows.web_url).routes(guards)
+    return pages
 
 
 def _max_body(limits: Limits) -> int:

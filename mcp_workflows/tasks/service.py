@@ -794,7 +794,7 @@ class TaskService:
             host=task.host,
             since=waiting.since if waiting else task.updated,
             request=request,
-            arguments=cast("Mapping[str, JSON]", task.arguments or {}),
+            arguments={} if key == START_KEY else cast("Mapping[str, JSON]", task.arguments or {}),  # in its message
             steps=task.seen.steps,
             outcome=outcome,
             url=self._executions.page_url(task.id, key),

@@ -84,7 +84,9 @@ class QuestionView:
     host: str | None  # the program through which the call came, as it calls itself
     since: datetime
     request: InputRequest | None = None  # None: this principal cannot answer it, or not any more
-    arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # of the call, where the task keeps them
+    arguments: Mapping[str, JSON] = field(
+        default_factory=dict[str, JSON]
+    )  # of the call, unless they are in the question
     steps: Sequence[ExecutionStep] = ()
     outcome: str = ""  # who decided, when and why; or why it is not open
     url: str | None = None

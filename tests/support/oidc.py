@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -43,8 +43,11 @@ AUDIENCE: Final = "https://workflows.example.com/mcp"  # the server of the tests
 SECRET: Final = "open-sesame"  # of every client
 INTROSPECTOR: Final = "workflows"  # the server's own client at its provider: a URL has a colon, and Basic ends at one
 CLIENTS: Final = ("assistant", "console")
-USERS: Final = ("alice", "bob", "carol")
-SCOPES: Final = ("openid", "profile", "email", "tasks", "orders:write", "orders:approve")
+USERS: Final = ("alice", "bob", "carol", "dora")
+GROUPS: Final[Mapping[str, Sequence[str]]] = {"release-managers": ("bob", "carol"), "directors": ("dora",)}
+PASSWORD: Final = "correct horse"  # of every user, for those who log in at the provider's own page
+PAGES: Final = "pages"  # the client of the pages for people
+SCOPES: Final = ("openid", "profile", "email", "groups", "tasks", "orders:write", "orders:approve")
 REDIRECT: Final = "https://client.example.com/callback"
 LIFETIME: Final = 3600  # seconds
 _LOGGING: Final = {"version": 1, "disable_existing_loggers": False}  # or nobody in this process logs any more
@@ -146,6 +149,32 @@ class Provider:
         grant = {"grant_type": "authorization_code", "code": code, "redirect_uri": REDIRECT, "code_verifier": verifier}
         return await self._token(client, grant, lifetime)
 
+    def add_pages(self, web_url: str) -> None:
+        """Register the pages of a server as a client that users need not consent to."""
+        with self.server.app.app_context():
+            store: Any = Backend.instance  # Any: see above
+            redirects = [f"{web_url}/login/callback"]
+            known = store.get(models.Client, client_id=PAGES)
+            if known is not None:
+                store.update(known, redirect_uris=[*known.redirect_uris, *redirects])
+                store.save(known)
+                return
+            client = models.Client(
+                client_id=PAGES,
+                client_name=PAGES,
+                client_secret=SECRET,
+                client_uri="http://pages.localhost",  # a domain that Canaille trusts
+                redirect_uris=redirects,
+                grant_types=["authorization_code"],
+                response_types=["code"],
+                scope=list(SCOPES),
+                token_endpoint_auth_method="client_secret_basic",
+                id_token_signed_response_alg="RS256",
+            )
+            store.save(client)
+            store.update(client, audience=[client])
+            store.save(client)
+
     async def for_itself(self, client: str = CLIENTS[0], *, scopes: str = "tasks") -> Granted:
         """The client, on nobody's behalf: client credentials."""
         return await self._token(client, {"grant_type": "client_credentials", "scope": scopes}, LIFETIME)
@@ -229,7 +258,18 @@ def _server() -> Server:
 def _people_and_clients() -> None:
     store: Any = Backend.instance  # Any: see above
     for user in USERS:
-        store.save(models.User(user_name=user, formatted_name=user.title(), family_name=user, emails=[f"{user}@x.org"]))
+        store.save(
+            models.User(
+                user_name=user,
+                formatted_name=user.title(),
+                family_name=user,
+                emails=[f"{user}@x.org"],
+                password=PASSWORD,
+            )
+        )
+    for group, members in GROUPS.items():
+        found = [store.get(models.User, user_name=member) for member in members]
+        store.save(models.Group(display_name=group, members=found))
     resources = [
         models.Client(client_id=name, client_name=name, client_secret=SECRET) for name in (AUDIENCE, INTROSPECTOR)
     ]

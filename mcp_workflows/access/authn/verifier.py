@@ -196,19 +196,7 @@ class MetadataLocator:
         Raises:
             IssuerUnavailable: it has no usable metadata.
         """
-        failures: list[str] = []
-        for url in metadata_urls(self._issuer):
-            try:
-                return self._keys_url(await fetching.get(url))
-            except IssuerUnavailable as error:
-                failures.append(f"{url}: {error}")
-        raise IssuerUnavailable("; ".join(failures))
-
-    def _keys_url(self, metadata: Any) -> str:  # Any: a JSON value
-        found = cast("Mapping[str, object]", metadata if isinstance(metadata, dict) else {})
-        said, url = found.get("issuer"), found.get("jwks_uri")
-        if said != self._issuer:
-            raise IssuerUnavailable(f"its metadata is that of the issuer {repr(said)[:100]}, not {self._issuer!r}")
+        url = (await issuer_metadata(self._issuer, fetching)).get("jwks_uri")
         if not isinstance(url, str):
             raise IssuerUnavailable("its metadata has no jwks_uri; set jwks_url")
         try:
@@ -218,6 +206,26 @@ class MetadataLocator:
 
     def __repr__(self) -> str:
         return self._issuer
+
+
+async def issuer_metadata(issuer: str, fetching: JsonFetcher) -> Mapping[str, Any]:  # Any: JSON values
+    """Return the metadata of an issuer.
+
+    Raises:
+        IssuerUnavailable: there is none that names exactly this issuer.
+    """
+    failures: list[str] = []
+    for url in metadata_urls(issuer):
+        try:
+            metadata = await fetching.get(url)
+        except IssuerUnavailable as error:
+            failures.append(f"{url}: {error}")
+            continue
+        found = cast("Mapping[str, Any]", metadata if isinstance(metadata, dict) else {})
+        if found.get("issuer") == issuer:
+            return found
+        failures.append(f"{url}: its metadata is that of the issuer {shortened(found.get('issuer'))}, not {issuer!r}")
+    raise IssuerUnavailable("; ".join(failures))
 
 
 def metadata_urls(issuer: str) -> list[str]:

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from mcp_workflows.access import Authorizer
-from mcp_workflows.access.authn.settings import AuthSettings, ServerUrl
+from mcp_workflows.access.authn.settings import AuthSettings, IssuerUrl, Scope, ServerUrl
 from mcp_workflows.access.limit_settings import DEFAULTS, Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.errors import ConfigError
@@ -112,6 +112,26 @@ class EncryptionSettings(BaseModel):
         return self.model_copy(update={"key_file": folder.resolve() / self.key_file}) if self.key_file else self
 
 
+class WebSettings(BaseModel):
+    """Pages on which people answer questions, after a login with OpenID Connect (authorization code with PKCE)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    issuer: IssuerUrl = Field(description="The identity provider: one of `server.auth.issuers`.")
+    client_id: str = Field(
+        min_length=1, description="Our client id there. Its redirect address is `/login/callback` under `public_url`."
+    )
+    client_secret: SecretStr | None = Field(
+        default=None, min_length=1, description="Our secret there; without one we are a public client.", repr=False
+    )
+    client_auth: Literal["client_secret_basic", "client_secret_post"] = Field(
+        default="client_secret_basic", description="How we send the secret."
+    )
+    scopes: list[Scope] = Field(
+        default=["profile"], description="Scopes to ask for beside `openid`, so that rules find their claims."
+    )
+
+
 class ServerSettings(BaseModel):
     """The server as hosts see it, and its access over HTTP."""
 
@@ -146,6 +166,9 @@ class ServerSettings(BaseModel):
     )
     auth: AuthSettings | None = Field(
         default=None, description="Who is let in over HTTP. Without it whoever reaches it, on this machine only."
+    )
+    web: WebSettings | None = Field(
+        default=None, description="Pages on which people approve and answer, see `docs/approvals.md`."
     )
     single_user: bool = Field(
         default=False,
@@ -200,6 +223,12 @@ class ServerSettings(BaseModel):
     def _one_or_many(self) -> Self:
         if self.single_user and self.auth is not None:
             raise ValueError("single_user makes everybody one user, and auth asks who it is: leave one of the two out")
+        issuers = [] if self.auth is None else [each.issuer for each in self.auth.issuers]
+        if self.web is not None and self.web.issuer not in issuers:
+            raise ValueError(
+                f"web.issuer must be one of auth.issuers, so that a person is the same in hosts and on pages; "
+                f"those are {', '.join(issuers) or 'none'}"
+            )
         return self
 
 

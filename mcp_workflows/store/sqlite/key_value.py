@@ -1,6 +1,8 @@
-"""The notes in an SQLite store: JSON values by space and key, each kept until a time of its own.
+"""The notes and the secrets in an SQLite store.
 
-The connection, the locks and the errors are those of `store.py`; times are microseconds, as there.
+Notes are JSON values by space and key, each kept until a time of its own. `store/secrets.py` has the rules of secrets,
+and of the marks of encryption keys among them. The connection, the locks and the errors are those of `store.py`; times
+are microseconds, as there.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from mcp_workflows.adapter import JSON
+from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.rows import NoteTexts
-from mcp_workflows.store.sqlite import secrets
+from mcp_workflows.store.secrets import check_marks, is_mark, mark_of, new_mark, new_secret, read_secret
 
 _READ: Final = "SELECT value FROM notes WHERE space = ? AND key = ?"
 _FROM: Final = "SELECT key, value FROM notes WHERE space = ? AND key >= ? ORDER BY key LIMIT ?"
@@ -20,6 +23,10 @@ _ADD: Final = "INSERT OR IGNORE INTO notes (space, key, value, until) VALUES (?,
 _PUT: Final = "INSERT OR REPLACE INTO notes (space, key, value, until) VALUES (?, ?, ?, ?)"
 PAGE: Final = 500  # notes that are read at once: others wait no longer than a few ms
 _DROP: Final = "DELETE FROM notes WHERE rowid IN (SELECT rowid FROM notes WHERE until <= ? ORDER BY until LIMIT ?)"
+
+_MADE: Final = "INSERT OR IGNORE INTO secrets VALUES (?, ?)"
+_NAMED: Final = "SELECT value FROM secrets WHERE name = ?"
+_ALL: Final = "SELECT name, value FROM secrets"
 
 
 def read(connection: sqlite3.Connection, notes: NoteTexts, space: str, key: str) -> JSON:
@@ -57,7 +64,7 @@ def put(connection: sqlite3.Connection, notes: NoteTexts, space: str, key: str, 
 def _write(connection: sqlite3.Connection, notes: NoteTexts, query: str, note: tuple[str, str, str, int]) -> JSON:
     connection.execute("BEGIN IMMEDIATE")
     with connection:
-        secrets.mark(connection, notes.cipher)
+        mark(connection, notes.cipher)
         connection.execute(query, note)
         return read(connection, notes, *note[:2])
 
@@ -65,3 +72,39 @@ def _write(connection: sqlite3.Connection, notes: NoteTexts, query: str, note: t
 def drop(connection: sqlite3.Connection, now: int, limit: int) -> int:
     """Drop notes whose time is over, up to a limit; return their number."""
     return connection.execute(_DROP, (now, limit)).rowcount
+
+
+def secret(connection: sqlite3.Connection, cipher: Cipher | None, name: str) -> bytes:
+    """Return 32 random bytes under this name, made once."""
+    found = connection.execute(_NAMED, (name,)).fetchone()
+    if found is None:
+        mark(connection, cipher)
+        connection.execute(_MADE, (name, new_secret(cipher, name)))
+        found = connection.execute(_NAMED, (name,)).fetchone()
+    return read_secret(cipher, name, found[0])
+
+
+def check_keys(connection: sqlite3.Connection, cipher: Cipher | None) -> None:
+    """Check that all encrypted data can be read, and mark our first key.
+
+    Raises:
+        StoreUnusable: something may be encrypted with a key that is not given, or a mark is wrong.
+    """
+    check_marks(dict(connection.execute(_ALL)), cipher)
+    mark(connection, cipher)
+
+
+def mark(connection: sqlite3.Connection, cipher: Cipher | None) -> None:
+    """Mark our first key as one that encrypts from now on; in the transaction of each write.
+
+    Another process may have retired that key since: then it is needed again, and nothing is lost.
+    """
+    if cipher is not None and connection.execute(_NAMED, (mark_of(cipher),)).fetchone() is None:
+        connection.execute(_MADE, (mark_of(cipher), new_mark(cipher)))
+
+
+def retire(connection: sqlite3.Connection, cipher: Cipher) -> None:
+    """Forget the marks of all keys but the first: nothing is encrypted with them any more."""
+    for name, _ in connection.execute(_ALL).fetchall():
+        if is_mark(name) and name != mark_of(cipher):
+            connection.execute("DELETE FROM secrets WHERE name = ?", (name,))

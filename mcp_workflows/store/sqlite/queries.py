@@ -20,7 +20,7 @@ from mcp_workflows.store.rows import (
     micros,
     utf8,
 )
-from mcp_workflows.store.sqlite import events, secrets
+from mcp_workflows.store.sqlite import events, key_value
 from mcp_workflows.store.sqlite.rows import INSERT, get, one, replace_row, update
 from mcp_workflows.task import Task, events_between, expire
 
@@ -178,7 +178,7 @@ def create(connection: sqlite3.Connection, rows: Rows, counted: CountedRows, tas
 def _mark(connection: sqlite3.Connection, rows: Rows) -> None:
     """Mark the key that encrypts what is about to be written."""
     if rows.cipher is not None:
-        secrets.mark(connection, rows.cipher)
+        key_value.mark(connection, rows.cipher)
 
 
 def _by_key(connection: sqlite3.Connection, rows: Rows, task: Task) -> Task | None:

@@ -22,7 +22,7 @@ from mcp_workflows.store.rekey import (
 )
 from mcp_workflows.store.rows import NoteTexts, Rows
 from mcp_workflows.store.secrets import is_mark
-from mcp_workflows.store.sqlite import secrets
+from mcp_workflows.store.sqlite import key_value
 
 _TASKS: Final = """
     SELECT rowid, id, owner, task, tool, idempotency_key FROM tasks
@@ -76,7 +76,7 @@ def finish(connection: sqlite3.Connection, cipher: Cipher) -> int:
         values = {"size": len(cipher.prefix), "prefix": cipher.prefix}
         left: int = connection.execute(_LEFT, values).fetchone()[0] + len(found) - len(written)
         if not left:
-            secrets.retire(connection, cipher)
+            key_value.retire(connection, cipher)
     return left
 
 

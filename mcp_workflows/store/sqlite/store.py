@@ -42,7 +42,7 @@ from mcp_workflows.store.protocol import (
 )
 from mcp_workflows.store.rows import AHEAD, LAST_CHARACTER, NoteTexts, Rows, counted, micros, place_of, utf8
 from mcp_workflows.store.secrets import KEY_SECRET
-from mcp_workflows.store.sqlite import copies, events, key_value, queries, rekey, secrets
+from mcp_workflows.store.sqlite import copies, events, key_value, queries, rekey
 from mcp_workflows.store.sqlite.copies import refuse_moved
 from mcp_workflows.store.sqlite.file import (
     LogFile,
@@ -183,9 +183,9 @@ class SQLiteStore(Store):
     def _unlock(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE" if self._cipher else "BEGIN")
         with connection:
-            secrets.check_keys(connection, self._cipher)
+            key_value.check_keys(connection, self._cipher)
             if self._cipher:
-                secret = secrets.secret(connection, self._cipher, KEY_SECRET)
+                secret = key_value.secret(connection, self._cipher, KEY_SECRET)
                 self._rows = Rows(cipher=self._cipher, key_secret=secret)
         if self._cipher:
             overwrite(connection)
@@ -411,7 +411,7 @@ class SQLiteStore(Store):
 
     async def secret(self, name: str) -> bytes:
         """Return 32 random bytes under this name, made once and the same for all processes that share the file."""
-        return await self._write(lambda connection: secrets.secret(connection, self._cipher, name))
+        return await self._write(lambda connection: key_value.secret(connection, self._cipher, name))
 
     async def check(self) -> None:
         """Check that the file is still in its place, not moved and not known to be damaged; write one page of it."""

@@ -1,0 +1,1 @@
+"""Pages for people, who log in: the questions that they may answer."""

@@ -1,0 +1,279 @@
+"""Logins with OpenID Connect, and the sessions that follow them.
+
+The browser gets two opaque cookies. One ties a login to the browser that began it; the other names a session, of which
+the store keeps a hash and the encrypted principal. No token reaches the browser.
+
+Sources: OpenID Connect Core 1.0, section 3.1; RFC 7636 (PKCE); RFC 9700 (OAuth security).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+from authlib.common.errors import AuthlibBaseError
+from authlib.integrations.httpx_client import AsyncOAuth2Client
+from pydantic import TypeAdapter, ValidationError
+
+from mcp_workflows.access import Principal
+from mcp_workflows.access.authn.fetch import ANSWER_WITHIN, JsonFetcher, https_url
+from mcp_workflows.access.authn.identity import Identity
+from mcp_workflows.access.authn.settings import AuthSettings
+from mcp_workflows.access.authn.verifier import JwtVerifier, issuer_metadata, sha256_of, verifier
+from mcp_workflows.errors import IssuerUnavailable, TokenRefused
+from mcp_workflows.sidecar.config.models import WebSettings
+from mcp_workflows.store.encryption import seal, unseal
+from mcp_workflows.store.protocol import Store
+from mcp_workflows.units import utc_now
+
+IDLE: Final = timedelta(minutes=30)  # a session without a request ends
+LONGEST: Final = timedelta(hours=8)  # of a session
+LOGIN_WITHIN: Final = timedelta(minutes=15)
+NOTED_EVERY: Final = timedelta(minutes=1)  # requests of one session
+METADATA_KEPT: Final = 3600.0  # seconds
+LONGEST_COOKIE: Final = 200  # characters
+CALLBACK: Final = "/login/callback"
+AFTER_LOGIN: Final = "/approvals"
+_LONGEST_STATE: Final = 2000  # characters
+_LONGEST_PATH: Final = 300  # characters of a page to return to
+_KEY: Final = "web"  # its name in the store
+_SESSIONS: Final = "(sessions)"  # the space of notes
+
+
+class LoginFailed(Exception):  # noqa: N818  # an answer to a person
+    """A login did not work; the text is for the person, and the reason for the audit log alone."""
+
+    def __init__(self, text: str, reason: str, to: str = AFTER_LOGIN) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.to = to
+
+
+class OtherBrowserError(Exception):
+    """A login ended in another browser than the one that began it, such as one that an app opened."""
+
+    def __init__(self, to: str) -> None:
+        super().__init__("this login began in another browser")
+        self.to = to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """A login that has begun; it travels encrypted as its `state`."""
+
+    browser: str  # a hash of the cookie
+    nonce: str
+    code_verifier: str
+    to: str  # the page to return to
+    began: datetime
+    again: bool  # it was begun once more in the browser where the first login ended
+
+
+_ATTEMPT: Final = TypeAdapter(_Attempt)
+
+
+class OpenIdLogin:
+    """Logs people in at one provider with the authorization code flow, PKCE, state and nonce."""
+
+    def __init__(self, settings: WebSettings, auth: AuthSettings, web_url: str, secret: bytes) -> None:
+        self._settings = settings
+        self._auth = auth
+        self._redirect = f"{web_url}{CALLBACK}"
+        self._secret = secret
+        self._fetcher = JsonFetcher()
+        self._metadata: Mapping[str, Any] = {}  # Any: JSON values
+        self._fetched = float("-inf")
+        known = [each.issuer for each in auth.issuers].index(settings.issuer)  # the configuration was checked
+        self._verifier: JwtVerifier = verifier(auth, "").signed[known]
+
+    async def begin(self, to: str, browser: str, *, again: bool = False) -> str:
+        """Return the address at the provider where this browser logs in, to go on to a page of ours.
+
+        Raises:
+            LoginFailed: the provider cannot be reached.
+        """
+        attempt = _Attempt(
+            browser=sha256_of(browser),
+            nonce=secrets.token_urlsafe(24),
+            code_verifier=secrets.token_urlsafe(48),
+            to=local_path(to),
+            began=utc_now(),
+            again=again,
+        )
+        async with self._client() as client:
+            url, _ = client.create_authorization_url(
+                await self._endpoint("authorization_endpoint"),
+                state=seal(self._secret, _ATTEMPT.dump_json(attempt), "login"),
+                nonce=attempt.nonce,
+                code_verifier=attempt.code_verifier,
+            )
+        return str(url)
+
+    async def finish(self, query: Mapping[str, str], browser: str | None) -> tuple[Principal, str]:
+        """Return the principal who has logged in, and the page to go on to.
+
+        Raises:
+            OtherBrowserError: this browser did not begin the login.
+            LoginFailed: it did not work.
+        """
+        attempt = self._attempt(query.get("state", ""))
+        if browser is None or not secrets.compare_digest(sha256_of(browser), attempt.browser):
+            if attempt.again:
+                text = "This browser does not keep our cookie. Allow cookies for this site, and log in again."
+                raise LoginFailed(text, "the browser keeps no cookie", attempt.to)
+            raise OtherBrowserError(attempt.to)
+        if error := query.get("error"):
+            raise LoginFailed("Your identity provider did not log you in.", f"it said {error[:100]!r}", attempt.to)
+        if query.get("iss", self._settings.issuer) != self._settings.issuer:  # RFC 9207
+            raise LoginFailed("The login did not work. Log in again.", "another issuer answered", attempt.to)
+        identity = await self._identity(query.get("code", ""), attempt)
+        return identity.principal(self._auth.owner), attempt.to
+
+    def _attempt(self, state: str) -> _Attempt:
+        found = unseal(self._secret, state, "login") if len(state) <= _LONGEST_STATE else None
+        try:
+            attempt = None if found is None else _ATTEMPT.validate_json(found)
+        except ValidationError:  # of another version
+            attempt = None
+        if attempt is None or not timedelta() <= utc_now() - attempt.began <= LOGIN_WITHIN:
+            to = AFTER_LOGIN if attempt is None else attempt.to
+            raise LoginFailed("This login took too long. Log in again.", "its state is unknown or too old", to)
+        return attempt
+
+    async def _identity(self, code: str, attempt: _Attempt) -> Identity:
+        """Exchange the code for an ID token, and return the identity that it proves.
+
+        Groups and others may be at the userinfo endpoint alone (OpenID Connect Core 1.0, section 5.4).
+        """
+        text = "The login did not work. Log in again, and tell your administrator if that does not help."
+        try:
+            async with self._client() as client:
+                with anyio.fail_after(2 * ANSWER_WITHIN):
+                    token: Mapping[str, Any] = await client.fetch_token(
+                        await self._endpoint("token_endpoint"), code=code, code_verifier=attempt.code_verifier
+                    )
+                    identity = await self._verifier.verify_login(
+                        str(token.get("id_token")), client=self._settings.client_id, nonce=attempt.nonce
+                    )
+                    if "userinfo_endpoint" not in self._metadata:
+                        return identity
+                    more = await client.get(await self._endpoint("userinfo_endpoint"))
+                    claims: object = more.json() if more.is_success else {}
+        except (AuthlibBaseError, httpx2.HTTPError, IssuerUnavailable, TimeoutError, ValueError, TypeError) as error:
+            raise LoginFailed(text, f"the provider cannot be asked: {type(error).__name__}", attempt.to) from None
+        except TokenRefused as error:
+            raise LoginFailed(text, f"its ID token is refused: {error}", attempt.to) from None
+        return with_userinfo(identity, claims)
+
+    def _client(self) -> Any:  # Any: Authlib has no types
+        secret = self._settings.client_secret
+        return AsyncOAuth2Client(
+            client_id=self._settings.client_id,
+            client_secret=None if secret is None else secret.get_secret_value(),
+            token_endpoint_auth_method="none" if secret is None else self._settings.client_auth,
+            scope=" ".join(dict.fromkeys(("openid", *self._settings.scopes))),
+            redirect_uri=self._redirect,
+            code_challenge_method="S256",
+            timeout=ANSWER_WITHIN,
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def _endpoint(self, name: str) -> str:
+        try:
+            if anyio.current_time() - self._fetched >= METADATA_KEPT:
+                self._metadata = await issuer_metadata(self._settings.issuer, self._fetcher)
+                self._fetched = anyio.current_time()
+            return https_url(str(self._metadata.get(name)))
+        except IssuerUnavailable as error:
+            text = "Your identity provider cannot be reached. Try again in a minute."
+            raise LoginFailed(text, f"its metadata cannot be had: {error}") from None
+        except ValueError as error:
+            raise LoginFailed("The login is not set up rightly.", f"{name} in its metadata {error}") from None
+
+
+def with_userinfo(identity: Identity, claims: object) -> Identity:
+    """Return the identity with claims of the userinfo endpoint, if they are about the same subject."""
+    found = cast("Mapping[str, Any]", claims if isinstance(claims, dict) else {})  # Any: JSON values
+    if found.get("sub") != identity.claims.get("sub"):
+        return identity
+    return Identity(
+        issuer=identity.issuer,
+        subject=identity.subject,
+        client=identity.client,
+        scopes=identity.scopes,
+        claims={**found, **identity.claims},
+    )
+
+
+def local_path(to: str) -> str:
+    """Return a page of ours to go on to; anything else becomes the list of approvals."""
+    parts = urlsplit(to) if len(to) <= _LONGEST_PATH and to.isprintable() and "\\" not in to else None
+    is_ours = parts and not parts.scheme and not parts.netloc and parts.path.startswith(f"{AFTER_LOGIN}/")
+    return parts.path if parts and is_ours else AFTER_LOGIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Session:
+    principal: Principal
+    began: datetime
+    seen: datetime
+
+    def is_over(self, now: datetime) -> bool:
+        return now - self.seen >= IDLE or now - self.began >= LONGEST
+
+
+_SESSION: Final = TypeAdapter(_Session)
+
+
+class WebSessions:
+    """The sessions of all replicas, in the store."""
+
+    def __init__(self, store: Store, secret: bytes) -> None:
+        self._store = store
+        self._secret = secret
+
+    async def begin(self, principal: Principal) -> str:
+        """Begin a session, and return its cookie."""
+        cookie, now = secrets.token_urlsafe(32), utc_now()
+        await self._put(cookie, _Session(principal=principal, began=now, seen=now))
+        return cookie
+
+    async def find(self, cookie: str | None) -> Principal | None:
+        """Return the principal of a session; None: there is no such session, or it is over."""
+        if not cookie or len(cookie) > LONGEST_COOKIE:
+            return None
+        name, now = sha256_of(cookie), utc_now()
+        note = await self._store.note(_SESSIONS, name)
+        found = unseal(self._secret, note, name) if isinstance(note, str) else None
+        try:
+            session = None if found is None else _SESSION.validate_json(found)
+        except ValidationError:  # of another version
+            return None
+        if session is None or session.is_over(now):
+            return None
+        if now - session.seen >= NOTED_EVERY:
+            await self._put(cookie, _Session(principal=session.principal, began=session.began, seen=now))
+        return session.principal
+
+    async def end(self, cookie: str | None) -> None:
+        """End a session."""
+        if cookie and len(cookie) <= LONGEST_COOKIE:
+            await self._store.put_note(_SESSIONS, sha256_of(cookie), None, until=utc_now())
+
+    async def _put(self, cookie: str, session: _Session) -> None:
+        name = sha256_of(cookie)
+        sealed = seal(self._secret, _SESSION.dump_json(session), name)
+        until = min(session.seen + IDLE, session.began + LONGEST)
+        await self._store.put_note(_SESSIONS, name, sealed, until=until)
+
+
+async def web_secret(store: Store) -> bytes:
+    """Return the secret that logins and sessions are encrypted with."""
+    return await store.secret(_KEY)

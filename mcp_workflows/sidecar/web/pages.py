@@ -1,0 +1,443 @@
+"""The pages: open questions, one question with its form, login and logout. They work without script."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import anyio
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mcp_workflows.access import Principal, is_loopback
+from mcp_workflows.access.audit import Event, record_of
+from mcp_workflows.access.authn.settings import AuthSettings
+from mcp_workflows.access.rate_limits import Rate
+from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.errors import ConfigError, IssuerUnavailable, RequestError, StoreError
+from mcp_workflows.receiver.workflows import Workflows
+from mcp_workflows.sidecar.config.models import WebSettings
+from mcp_workflows.sidecar.web.login import (
+    CALLBACK,
+    LOGIN_WITHIN,
+    LONGEST,
+    LoginFailed,
+    OpenIdLogin,
+    OtherBrowserError,
+    WebSessions,
+    local_path,
+    web_secret,
+)
+from mcp_workflows.tasks.service import NOT_FOUND
+from mcp_workflows.tools.dialogue import Action
+from mcp_workflows.tools.questions import REASON
+
+logger = logging.getLogger(__name__)
+
+SESSION: Final = "__Host-mcp-workflows"  # cookies: such names are kept for this host, over TLS, for all paths
+BROWSER: Final = "__Host-mcp-workflows-login"
+MOST_BODY: Final = 64 * 1024  # bytes of a form
+MOST_FIELDS: Final = 200
+LOGINS_PER_MINUTE: Final = 120  # that end, from one address: each asks the provider
+_HERE: Final = Path(__file__).parent / "templates"
+_POLICY: Final = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",  # with none at all, browsers would send forms with `Origin: null`
+    "X-Content-Type-Options": "nosniff",
+    "X-Robots-Tag": "noindex",
+}
+_TLS_ONLY: Final = {"Strict-Transport-Security": "max-age=31536000"}
+_TOO_MANY: Final = 429
+_UNAVAILABLE: Final = 503
+
+Page: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a form, as the template draws it."""
+
+    name: str
+    title: str
+    kind: str  # choice, choices, number, long, json, or a type of HTML input
+    required: bool
+    description: str = ""
+    choices: Sequence[tuple[str, str]] = ()  # value and label
+    value: str | Sequence[str] = ""
+    rules: Mapping[str, object] = field(default_factory=dict[str, object])  # attributes of the input
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The form of a question."""
+
+    fields: Sequence[Field]
+    decides: bool  # two large buttons, Approve and Decline
+    yes: str | None  # the one yes or no that the buttons answer
+    can_decline: bool
+
+
+class Web:
+    """The pages of a server. They do what their visitor may do over MCP, through the same service."""
+
+    def __init__(self, workflows: Workflows, settings: WebSettings, auth: AuthSettings, web_url: str) -> None:
+        parts = urlsplit(web_url)
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise ConfigError(
+                "server.web: its pages need https, as they have logins: set server.public_url to the https:// address "
+                "of the proxy in front, or listen on loopback"
+            )
+        self._workflows = workflows
+        self._settings = settings
+        self._auth = auth
+        self._url = web_url
+        self._path = parts.path
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self._headers = _HEADERS | (_TLS_ONLY if parts.scheme == "https" else {})
+        self._logins: OpenIdLogin | None = None
+        self._sessions: WebSessions | None = None
+        self._setting_up = anyio.Lock()
+        self._rate = Rate(LOGINS_PER_MINUTE)
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self._templates.filters["when"] = lambda at: f"{cast('datetime', at):%d %b %Y, %H:%M} UTC"
+        self._templates.filters["clean"] = lambda text: cleaned(str(text))
+
+    def routes(self, guards: Sequence[Middleware]) -> Sequence[Route]:
+        """Return the routes; the guards check each request before."""
+        guarded = [*guards, Middleware(SameOrigin, origin=self._origin)]
+        pages: Sequence[tuple[str, Page, str]] = [
+            ("/approvals", self._inbox, "GET"),
+            ("/approvals/{link}", self._question, "GET"),
+            ("/approvals/{link}", self._answer, "POST"),
+            ("/login", self._login, "GET"),
+            (CALLBACK, self._callback, "GET"),
+            ("/logout", self._logout, "POST"),
+            ("/pages.css", self._style, "GET"),
+        ]
+        return [Route(path, self._safe(page), methods=[method], middleware=guarded) for path, page, method in pages]
+
+    def _safe(self, page: Page) -> Page:
+        """Return the page with its security headers, and with words in place of an error."""
+
+        async def serve(request: Request) -> Response:
+            try:
+                response = await page(request)
+            except (StoreError, IssuerUnavailable) as error:
+                logger.warning("a page could not be served: %s", error)
+                response = self._render("message.html", _UNAVAILABLE, text="Try again in a minute: the server is busy.")
+            for name, value in self._headers.items():
+                response.headers.setdefault(name, value)
+            return response
+
+        return serve
+
+    async def _ready(self) -> tuple[OpenIdLogin, WebSessions]:
+        async with self._setting_up:
+            if self._logins is None or self._sessions is None:
+                secret = await web_secret(self._workflows.store)
+                self._logins = OpenIdLogin(self._settings, self._auth, self._url, secret)
+                self._sessions = WebSessions(self._workflows.store, secret)
+        return self._logins, self._sessions
+
+    async def _visitor(self, request: Request) -> Principal | None:
+        _, sessions = await self._ready()
+        return await sessions.find(request.cookies.get(SESSION))
+
+    def _render(self, template: str, status: int = 200, **values: Any) -> Response:  # Any: whatever a template shows
+        known = {"path": self._path, "visitor": None, **values}
+        return HTMLResponse(self._templates.get_template(template).render(known), status)
+
+    def _to_login(self, to: str) -> Response:
+        return RedirectResponse(f"{self._path}/login?to={quote(local_path(to), safe='/')}", 303)
+
+    # --- login and logout
+
+    async def _login(self, request: Request) -> Response:
+        """Send the browser to the identity provider."""
+        login, _ = await self._ready()
+        browser = request.cookies.get(BROWSER) or secrets.token_urlsafe(32)
+        to, again = request.query_params.get("to", ""), request.query_params.get("again") == "1"
+        try:
+            response: Response = RedirectResponse(await login.begin(to, browser, again=again), 303)
+        except LoginFailed as failed:
+            return self._login_failed(failed)
+        self._set_cookie(response, BROWSER, browser, LOGIN_WITHIN.total_seconds())
+        return response
+
+    async def _callback(self, request: Request) -> Response:
+        """End a login that the identity provider has sent back."""
+        peer = request.client.host if request.client else ""
+        if self._rate.take(peer):
+            return self._render("message.html", _TOO_MANY, text="Too many logins: try again in a minute.")
+        login, sessions = await self._ready()
+        try:
+            principal, to = await login.finish(request.query_params, request.cookies.get(BROWSER))
+        except OtherBrowserError as other:
+            return RedirectResponse(f"{self._path}/login?to={quote(other.to, safe='/')}&again=1", 303)
+        except LoginFailed as failed:
+            return self._login_failed(failed)
+        await sessions.end(request.cookies.get(SESSION))
+        response: Response = RedirectResponse(f"{self._path}{to}", 303)
+        self._set_cookie(response, SESSION, await sessions.begin(principal), LONGEST.total_seconds())
+        response.delete_cookie(BROWSER, secure=True, httponly=True, samesite="lax")
+        self._record(Event.LOGIN, principal, "ok")
+        return response
+
+    def _login_failed(self, failed: LoginFailed) -> Response:
+        logger.warning("a login failed: %s", failed.reason)
+        self._workflows.audit(record_of(Event.LOGIN, None, outcome="refused", reason=failed.reason))
+        return self._render("message.html", 400, text=str(failed), again=failed.to)
+
+    async def _logout(self, request: Request) -> Response:
+        principal = await self._visitor(request)
+        _, sessions = await self._ready()
+        await sessions.end(request.cookies.get(SESSION))
+        if principal is not None:
+            self._record(Event.LOGIN, principal, "ended")
+        text = "You are logged out here. Your identity provider may still know you."
+        response = self._render("message.html", text=text, again="/approvals")
+        response.delete_cookie(SESSION, secure=True, httponly=True, samesite="lax")
+        return response
+
+    def _set_cookie(self, response: Response, name: str, value: str, seconds: float) -> None:
+        response.set_cookie(name, value, max_age=round(seconds), secure=True, httponly=True, samesite="lax")
+
+    def _record(self, event: Event, principal: Principal, outcome: str) -> None:
+        self._workflows.audit(record_of(event, principal, outcome=outcome, reason="on the pages"))
+
+    # --- questions
+
+    async def _inbox(self, request: Request) -> Response:
+        principal = await self._visitor(request)
+        if principal is None:
+            return self._to_login("/approvals")
+        questions = await self._workflows.service.inbox(principal)
+        return self._render("inbox.html", visitor=_name(principal), questions=questions)
+
+    async def _question(self, request: Request, wrong: str = "", given: Mapping[str, Sequence[str]] = {}) -> Response:
+        principal = await self._visitor(request)
+        if principal is None:
+            return self._to_login(request.url.path)
+        try:
+            question = await self._workflows.service.question(request.path_params["link"], principal)
+        except RequestError as error:
+            return self._render("message.html", 404, visitor=_name(principal), text=f"{error}.")
+        form = None if question.request is None else form_of(question.request, question.key, given)
+        message = "" if question.request is None else str(question.request.params.get("message", ""))
+        url = None if question.request is None else https_only(question.request.params.get("url"))
+        status = 400 if wrong else 200
+        return self._render(
+            "question.html",
+            status,
+            visitor=_name(principal),
+            question=question,
+            message=message,
+            url=url,
+            form=form,
+            wrong=wrong,
+        )
+
+    async def _answer(self, request: Request) -> Response:
+        principal = await self._visitor(request)
+        if principal is None:
+            return self._to_login(request.url.path)
+        given = await _form_data(request)
+        if given is None:
+            return self._render("message.html", 413, visitor=_name(principal), text="That is too much text.")
+        service = self._workflows.service
+        try:
+            question = await service.question(request.path_params["link"], principal)
+            if question.request is not None:
+                response = response_of(form_of(question.request, question.key, given), question.request, given)
+                await service.update(question.task_id, {question.key: response}, principal)
+        except (RequestError, ValueError) as error:
+            text = str(error).partition("]: ")[2] or str(error)
+            return await self._question(request, "" if text == NOT_FOUND else f"Not taken: {text}", given)
+        return RedirectResponse(f"{self._path}{request.url.path}", 303)
+
+    async def _style(self, _: Request) -> Response:
+        css = (_HERE / "pages.css").read_text()
+        return Response(css, media_type="text/css", headers={"Cache-Control": "public, max-age=300"})
+
+
+class SameOrigin:
+    """ASGI middleware that refuses changes from other sites, by headers that every browser sends.
+
+    Source: https://developer.mozilla.org/docs/Web/HTTP/Headers/Sec-Fetch-Site; older browsers send `Origin`.
+    """
+
+    def __init__(self, app: ASGIApp, origin: str) -> None:
+        self._app = app
+        self._origin = origin.lower()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        headers = Headers(scope=scope)
+        site, origin = headers.get("sec-fetch-site"), headers.get("origin", "").lower()
+        is_ours = site == "same-origin" if site is not None else origin == self._origin
+        if scope["method"] in {"GET", "HEAD"} or is_ours:
+            await self._app(scope, receive, send)
+        else:
+            logger.warning("a form from another site was refused: Sec-Fetch-Site %r, Origin %r", site, origin[:100])
+            await Response("This form was sent from another site.", 403, media_type="text/plain")(scope, receive, send)
+
+
+async def _form_data(request: Request) -> Mapping[str, Sequence[str]] | None:
+    """Return the values of a form by field; None: it is too large."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MOST_BODY:
+            return None
+    found: dict[str, list[str]] = {}
+    try:
+        for name, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS):
+            found.setdefault(name, []).append(value)
+    except ValueError:
+        return None
+    return found
+
+
+def _name(principal: Principal) -> str:
+    return cleaned(str(principal.claims.get("name") or principal.person[1]))
+
+
+def https_only(url: JSON) -> str | None:
+    """Return a link that a page may show: https, or http on this machine."""
+    if not isinstance(url, str) or not url.isprintable():
+        return None
+    parts = urlsplit(url)
+    if not parts.hostname:
+        return None
+    return url if parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname)) else None
+
+
+_TEXTS: Final[Mapping[str, str]] = {"email": "email", "uri": "url", "date": "date"}
+_BOUNDS: Final[Mapping[str, str]] = {
+    "minLength": "minlength",
+    "maxLength": "maxlength",
+    "minimum": "min",
+    "maximum": "max",
+}
+_PREFIX: Final = "answer."  # of fields, so that none is taken for one of ours
+
+
+def form_of(request: InputRequest, key: str, given: Mapping[str, Sequence[str]] = {}) -> Form:
+    """Return the form of a question, filled with the values that were given before."""
+    schema = cast("Mapping[str, Any]", request.params.get("requestedSchema") or {})
+    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties") or {}
+    required: Sequence[str] = schema.get("required") or ()
+    asked = [name for name in properties if name != REASON]
+    yes = (
+        asked[0] if len(asked) == 1 and properties[asked[0]].get("type") == "boolean" and asked[0] in required else None
+    )
+    decides = request.params.get("mode") != "url" and (yes is not None or not asked)
+    fields = [
+        _field(name, rules, is_required=name in required, given=given)
+        for name, rules in properties.items()
+        if name != yes
+    ]
+    can_decline = request.declinable is not False or yes is not None
+    return Form(fields=fields, decides=decides, yes=yes, can_decline=can_decline)
+
+
+def _field(name: str, rules: Mapping[str, Any], *, is_required: bool, given: Mapping[str, Sequence[str]]) -> Field:
+    bounds = {_BOUNDS[word]: rules[word] for word in _BOUNDS if isinstance(rules.get(word), int | float)}
+    default: JSON = rules.get("default", [])
+    defaults = cast("list[JSON]", default) if isinstance(default, list) else [default]
+    values = given.get(f"{_PREFIX}{name}", [_text(each) for each in defaults])
+    items = cast("Mapping[str, Any]", rules.get("items") or {})
+    choices, kind = _choices(rules), str(rules.get("type"))
+    found = Field(
+        name=f"{_PREFIX}{name}",
+        title=cleaned(str(rules.get("title") or name)),
+        description=cleaned(str(rules.get("description") or "")),
+        kind="json",
+        required=is_required,
+        value=values[0] if values else "",
+        rules=bounds,
+    )
+    if choices:
+        return replace(found, kind="choice", choices=choices)
+    match kind:
+        case "boolean":
+            return replace(found, kind="choice", choices=[("true", "Yes"), ("false", "No")])
+        case "integer" | "number":
+            return replace(found, kind="number", rules={**bounds, "step": 1 if kind == "integer" else "any"})
+        case "array" if _choices(items):
+            return replace(found, kind="choices", choices=_choices(items), value=values)
+        case "string":
+            long = bounds.get("maxlength", 0) > 200 or name == REASON
+            return replace(found, kind="long" if long else _TEXTS.get(str(rules.get("format")), "text"))
+        case _:
+            return found
+
+
+def _choices(rules: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    titled = rules.get("oneOf") or rules.get("anyOf") or ()
+    if titled:
+        return [(_text(each.get("const")), cleaned(str(each.get("title") or each.get("const")))) for each in titled]
+    names: Sequence[Any] = rules.get("enumNames") or ()
+    values: Sequence[Any] = rules.get("enum") or ()
+    labels = names if len(names) == len(values) else values
+    return [(_text(value), cleaned(str(label))) for value, label in zip(values, labels, strict=True)]
+
+
+def _text(value: JSON) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def response_of(form: Form, request: InputRequest, given: Mapping[str, Sequence[str]]) -> Mapping[str, JSON]:
+    """Return the response that a form was sent with; the service checks it like any other.
+
+    Raises:
+        ValueError: a field cannot be read; the text is for the person.
+    """
+    accepts = given.get("action") == [Action.ACCEPT]
+    if request.params.get("mode") == "url":
+        return {"action": Action.ACCEPT if accepts else Action.DECLINE}
+    schema = cast("Mapping[str, Any]", request.params.get("requestedSchema") or {})
+    content: dict[str, JSON] = {}
+    for each in form.fields:
+        name = each.name.removeprefix(_PREFIX)
+        values = [value for value in given.get(each.name, ()) if value.strip()]
+        if values and (accepts or name == REASON):
+            content[name] = _value(each.title, schema["properties"][name], values)
+    says_no = not accepts and form.yes is not None and request.declinable is False
+    if form.yes is not None and (accepts or says_no):
+        content[form.yes] = accepts
+    if accepts or says_no:
+        return {"action": Action.ACCEPT, "content": content}
+    return {"action": Action.DECLINE, **({"content": content} if content else {})}
+
+
+def _value(title: str, rules: Mapping[str, Any], values: Sequence[str]) -> JSON:
+    kind, first = rules.get("type"), values[0].replace("\r\n", "\n")
+    if kind == "string":
+        return first
+    if kind == "array" and _choices(cast("Mapping[str, Any]", rules.get("items") or {})):
+        return list(values)
+    try:
+        found: JSON = json.loads(first)
+    except (ValueError, RecursionError):
+        what = {"integer": "a whole number", "number": "a number"}.get(str(kind), "JSON")
+        raise ValueError(f"{title} must be {what}") from None
+    return found
