@@ -102,10 +102,19 @@ def _announce(stack: Stack, engine: str, state: Path, cards: str | None) -> None
         f"connect  .venv/bin/mcp-workflows connect claude --url {stack.url}   (or vscode, cursor, codex, inspector)",
         *([f"cards    {cards}/   (a host in your browser: call a tool, and see its run card)"] if cards else []),
         *tokens,
+        *(_logins(stack, state) if stack.has_logins else []),
         "stop     Ctrl-C",
         f"ready: {stack.url}",
     ]
     print("\n".join(lines), flush=True)
+
+
+def _logins(stack: Stack, state: Path) -> list[str]:
+    web, token = stack.url.removesuffix("/mcp"), shown(state / "alice.token")
+    return [
+        f"approve  {web}/approvals   (log in as bob; everybody's password is: correct horse)",
+        f"ask      .venv/bin/mcp-workflows call deploy version=1.4 --url {stack.url} --token-file {token}",
+    ]
 
 
 if __name__ == "__main__":

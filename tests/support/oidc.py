@@ -17,14 +17,18 @@ which ours comes by having an `__init__.py`.
 
 from __future__ import annotations
 
+import argparse
+import os
 import secrets
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import httpx2
 import pytest
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
@@ -238,8 +242,8 @@ def providers() -> Generator[Providers]:
         yield Providers(first=first, second=second)
 
 
-def _server() -> Server:
-    port, key = free_port(), RSAKey.generate_key(2048)
+def _server(port: int | None = None) -> Server:
+    port, key = port or free_port(), RSAKey.generate_key(2048)
     key.ensure_kid()
     config = {
         "TESTING": True,
@@ -301,3 +305,32 @@ def _serving(server: Server) -> Generator[None]:
         server.httpd.shutdown()
         server.httpd.server_close()
         thread.join()
+
+
+async def serve(port: int, web_url: str, folder: Path) -> None:
+    """Serve one provider for the pages of a server until cancelled, with a token of alice in a file of the folder."""
+    server, tokens = _server(port), _Tokens()
+    authorization.register_token_generator("default", tokens)
+    with server.app.app_context():
+        _people_and_clients()
+    provider = Provider(issuer=server.url.rstrip("/"), tokens=tokens, server=server)
+    provider.add_pages(web_url)
+    with _serving(server):
+        granted = await provider.log_in("alice", lifetime=24 * LIFETIME)
+        (folder / "alice.token").write_text(granted.access)
+        await anyio.sleep_forever()
+
+
+def main() -> None:
+    """Serve it for `make up`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("web_url")
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"  # loopback alone
+    anyio.run(serve, given.port, given.web_url, given.folder)
+
+
+if __name__ == "__main__":
+    main()

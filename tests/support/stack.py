@@ -13,9 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.child_processes import Child, Command, is_taken, stop_all
+from tests.support.child_processes import Child, Command, free_port, is_taken, stop_all
+from tests.support.environments import ROOT
 from tests.support.local_engines import BIN, ENGINES, SAMPLES, folder, samples
 
+LOGIN_AUDIENCE = "https://workflows.example.com/mcp"  # tests/support/oidc.py has the same, and imports much
+LOGIN_SECRET = "open-sesame"
 PATIENCE = 120.0  # seconds for each of the three to serve; a fresh machine reads everything from a cold disk
 
 
@@ -54,6 +57,7 @@ class Stack:
         self._children: list[Child] = []
         self.engine = ENGINES[plan.engine](plan.state)
         self.port = plan.port
+        self._login_port = free_port()
         self.url = f"http://127.0.0.1:{plan.port}/mcp"
 
     def __enter__(self) -> Self:
@@ -75,10 +79,22 @@ class Stack:
         for child in self._children:
             child.check()
 
+    @property
+    def has_logins(self) -> bool:
+        """True if people log in to the sample's pages, at an identity provider that runs beside it."""
+        return "LOGIN_ISSUER" in (self._plan.folder / "workflows.yaml").read_text()
+
     def _start(self) -> None:
         if (command := self.engine.command()) is not None:
             self._launch(command)
         self._until(self.engine.answers, "the engine does not answer")
+        if self.has_logins:
+            token = self._plan.state / "alice.token"
+            token.unlink(missing_ok=True)
+            words = (str(self._login_port), self.url.removesuffix("/mcp"), str(self._plan.state))
+            argv = (sys.executable, "-m", "tests.support.oidc", *words)
+            self._launch(Command(name="login", argv=argv, cwd=ROOT, env={}))
+            self._until(token.exists, "the identity provider does not answer")
         if (self._plan.folder / "worker.py").exists():
             self._launch(self._python("worker", sys.executable, "worker.py"))
         where = f"127.0.0.1:{self._plan.port}"
@@ -98,6 +114,9 @@ class Stack:
             "MCP_WORKFLOWS_URL": f"http://127.0.0.1:{self._plan.port}/engines/{self._plan.engine}",
             "MCP_WORKFLOWS_AUDIENCE": f"http://127.0.0.1:{self._plan.port}",
             "MCP_WORKFLOWS_SINGLE_USER": str(self._plan.single_user).lower(),
+            "LOGIN_ISSUER": f"http://localhost:{self._login_port}",
+            "LOGIN_AUDIENCE": LOGIN_AUDIENCE,
+            "LOGIN_SECRET": LOGIN_SECRET,
             "SHOP_FILE": str(self._plan.state / "shop.json"),
             "PYTHONPATH": os.pathsep.join(map(str, (self._plan.folder, SAMPLES / self._plan.sample))),
             "PYTHONUNBUFFERED": "1",
