@@ -80,6 +80,7 @@ pictures: $(PYTHON_READY) $(NODE_READY)  ## docs/pictures, of real runs and of i
 	@$(RUN) scripts.diagrams
 	@$(RUN) scripts.terminal_pictures
 	@$(RUN) scripts.card_pictures
+	@$(RUN) scripts.approval_pictures
 
 clean:  ## remove what was installed, built and kept here
 	@rm -rf .venv node_modules .cache .mypy_cache .ruff_cache .pytest_cache

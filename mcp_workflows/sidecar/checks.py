@@ -12,21 +12,31 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeAlias
 
 import anyio
 from rich.table import Table
 from rich.text import Text
 
+from mcp_workflows.access import Rule
+from mcp_workflows.access.authn.fetch import JsonFetcher
 from mcp_workflows.access.authn.settings import AuthSettings
-from mcp_workflows.access.authn.verifier import verifier
+from mcp_workflows.access.authn.verifier import issuer_metadata, verifier
 from mcp_workflows.adapter import GATE_WORDS, TERMINAL, Adapter, Finding
 from mcp_workflows.adapter.display_text import cleaned, quoted
 from mcp_workflows.engines.registry import REBIND, Engines, NotesOf
-from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
+from mcp_workflows.errors import EngineError, IssuerUnavailable, StoreError, WorkflowsError
 from mcp_workflows.kit.tooling import Checks, Exposed, Verifies, expose_every
 from mcp_workflows.receiver.webhooks import addresses
-from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, ServerSettings, StoreSettings
+from mcp_workflows.sidecar.config.models import (
+    AuditSettings,
+    Config,
+    Engine,
+    ServerSettings,
+    StoreSettings,
+    WebSettings,
+)
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.engine_checks import check_engine, find_exposed
 from mcp_workflows.sidecar.host_rules import refusals
@@ -258,9 +268,19 @@ async def _check_issuers(config: Config, time_limit: float, found: Callable[[Row
     asked = verifier(config.server.auth, "")
     probes = {signed.issuer: signed.probe for signed in asked.signed}
     probes |= {introspected.endpoint: introspected.probe for introspected in asked.introspected}
+    if config.server.web is not None:
+        probes["pages"] = partial(_probe_pages, config.server.web, config.server.public_url)
     async with anyio.create_task_group() as group:
         for name, probe in probes.items():
             group.start_soon(check_issuer, name, probe)
+
+
+async def _probe_pages(settings: WebSettings, public_url: str | None) -> str:
+    metadata = await issuer_metadata(settings.issuer, JsonFetcher())
+    if missing := {"authorization_endpoint", "token_endpoint"} - metadata.keys():
+        raise IssuerUnavailable(f"{settings.issuer} has no {' and no '.join(sorted(missing))}: nobody can log in there")
+    callback = f"{public_url or 'http://HOST:PORT'}/login/callback"
+    return f"people log in at {settings.issuer}, where {callback} must be registered for {settings.client_id}"
 
 
 def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
@@ -401,11 +421,17 @@ def _advice(tool: AnyTool, server: ServerSettings) -> str | None:
     """Return a hint about settings that are valid and may not be intended."""
     if tool.approvals and server.auth is not None and len({each.subject for each in server.auth.tokens or ()}) > 1:
         return "approval: whoever has tokens of two subjects in server.auth.tokens can approve for themselves"
+    if server.web is not None and any(_by_client(rule) for rule in tool.approval_rules):
+        return "approval: scopes and clients are those of hosts, and a login on the pages has neither: name claims"
     if tool.kind is Kind.WATCH and not (server.single_user or server.auth):
         return "seen on stdio only; over HTTP with server.auth or server.single_user"
     waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}
     long = [name for name, value in waits.items() if value is not None and value > UNKNOWN_WAIT]
     return f"{' and '.join(long)}: a host that gives up sooner may call again; some do after 5s" if long else None
+
+
+def _by_client(rule: Rule) -> bool:
+    return bool(rule.scopes) or any(each.client is not None for each in rule.principals)
 
 
 def _host_rows(tool: AnyTool) -> Iterator[Row]:

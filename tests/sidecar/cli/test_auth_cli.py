@@ -24,7 +24,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.reload import Reloader
 from tests.support.configured import written
-from tests.support.identified import MEMORY, TOOLS, jwks
+from tests.support.identified import GOOD, MEMORY, TOOLS, jwks
 from tests.support.served import Peer, peer, serving
 from tests.support.sidecars import sidecar
 from tests.support.tokens import ISSUER, KeyServer
@@ -144,6 +144,28 @@ async def test_check_says_whether_tokens_could_be_verified_now(tmp_path: Path, k
     assert told is not None
     assert "/.well-known/oauth-authorization-server/nobody: it answers 500" in told.text
     assert len(found.as_json()["issuers"]) == 4
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("missing", ["", "token_endpoint"])
+async def test_check_says_whether_people_could_log_in_to_the_pages(
+    tmp_path: Path, key_server: KeyServer, missing: str
+) -> None:
+    issuer = f"{key_server.address}/pages{missing}"
+    known = {"issuer": issuer, "authorization_endpoint": f"{issuer}/a", "token_endpoint": f"{issuer}/t"}
+    metadata = {name: value for name, value in known.items() if name != missing}
+    key_server.raw[f"pages{missing}/.well-known/openid-configuration"] = json.dumps(metadata).encode()
+    auth = {"issuers": [{"issuer": issuer, "jwks_url": key_server.publish("pages-keys", GOOD)}]}
+    web = {"issuer": issuer, "client_id": "us"}
+    found = await check(config_of(tmp_path, {"auth": auth, "web": web, "public_url": "https://x.example"}))
+    [row] = [row for row in found.rows if row.name == "pages"]
+    assert row.finding is not None
+    if missing:
+        assert row.state is ItemState.PROBLEM
+        assert "has no token_endpoint: nobody can log in there" in row.finding.text
+    else:
+        assert row.state is ItemState.OK
+        assert "https://x.example/login/callback must be registered for us" in row.finding.text
 
 
 @pytest.mark.anyio
