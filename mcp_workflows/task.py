@@ -64,6 +64,8 @@ class Waiting:
     since: datetime
     reminded: datetime | None = None
     escalated: datetime | None = None
+    notified: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # channels: when they took it first
+    unreached: frozenset[str] = frozenset()  # channels that have not taken it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,7 @@ class Task:
     terms: Mapping[str, Terms] = field(default_factory=dict[str, Terms])  # by the gate of the question
     waiting: Mapping[str, Waiting] = field(default_factory=dict[str, Waiting])  # by the key of the question
     decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])  # likewise
+    channels: frozenset[str] = frozenset()  # that were sent a question of it: they are sent its end, too
 
     @property
     def engine_key(self) -> str:
@@ -155,7 +158,7 @@ class Task:
     @property
     def seen(self) -> Execution:
         """The execution as clients may see it: without answered questions, never waiting for nothing."""
-        seen = _hide(self.execution, self.answered) if self.may_answer else _watched(self)
+        seen = _open(self) if self.may_answer else _watched(self)
         return seen if self.cancel_requested is None or self.grace is None else _announced(self, seen)
 
     @property
@@ -221,7 +224,11 @@ class EventName(StrEnum):
     INPUT_REQUIRED = "task.input_required"
     PROGRESS = "task.progress"  # never in the log: it is read from the task
     EXECUTION_ENDED = "execution.ended"
-    SUBSCRIPTION = ".subscription"  # for ourselves: a subscription was written, or deleted
+    # for ourselves, and never for clients
+    SUBSCRIPTION = ".subscription"  # a subscription was written, or deleted
+    REMINDED = ".reminded"  # people are to be reminded of an approval
+    ESCALATED = ".escalated"  # more people may give an approval
+    ANSWERED = ".answered"  # an approval was given or refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,24 +255,50 @@ def question_digest(task_id: str, key: str) -> str:
     return blake2b(repr((task_id, key)).encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
-def events_between(before: Task, after: Task) -> Sequence[LoggedEvent]:
-    """Return the events of a change; a store writes them in the transaction that changes the row."""
-    if after.tombstone or before.execution is after.execution:
+def events_between(before: Task | None, after: Task) -> Sequence[LoggedEvent]:
+    """Return the events of a change, or of a new row; a store writes them in the transaction that writes the row."""
+    if before is None:  # others that begin with a question were imported with it
+        return [event_of(after, key) for key in after.execution.requests] if after.held else ()
+    if after.tombstone:
         return ()
+    found = [] if before.waiting is after.waiting else list(_events_of_steps(before.waiting, after))
+    if before.decisions is not after.decisions:
+        found += [
+            event_of(after, key, EventName.ANSWERED, each.at)
+            for key, each in after.decisions.items()
+            if key not in before.decisions
+        ]
+    if before.execution is after.execution:
+        return found
     if after.ended:
-        return () if before.ended else (event_of(after),)
+        return found if before.ended else [*found, event_of(after)]
     opened = after.execution.requests.keys() - before.execution.requests.keys()
-    return [event_of(after, key) for key in after.execution.requests if key in opened]
+    return [*found, *(event_of(after, key) for key in after.execution.requests if key in opened)]
 
 
-def event_of(task: Task, question: str | None = None) -> LoggedEvent:
-    """Return the event of the task's end, or of an open question by its key; always the same for the same one."""
-    name = EventName.ENDED if question is None else EventName.INPUT_REQUIRED
+def _events_of_steps(before: Mapping[str, Waiting], after: Task) -> Iterator[LoggedEvent]:
+    """Yield what maintenance has done about open approvals; an escalation counts as a reminder."""
+    for key, each in after.waiting.items():
+        old = before.get(key)
+        if old is not None and each.escalated and each.escalated != old.escalated:
+            yield event_of(after, key, EventName.ESCALATED, each.escalated)
+        elif old is not None and each.reminded and each.reminded != old.reminded:
+            yield event_of(after, key, EventName.REMINDED, each.reminded)
+
+
+def event_of(
+    task: Task, question: str | None = None, name: EventName = EventName.INPUT_REQUIRED, at: datetime | None = None
+) -> LoggedEvent:
+    """Return the event of the task's end, or of a question by its key; always the same for the same one.
+
+    `at`: what can happen to one question several times is told apart by its time.
+    """
+    name = EventName.ENDED if question is None else name
     key = "" if question is None else question_digest(task.id, question)
     return LoggedEvent(
-        id=event_id(name, task.id, key),
+        id=event_id(name, task.id, key, *([] if at is None else [at.isoformat()])),
         name=name,
-        at=task.ended or task.updated,
+        at=at or task.ended or task.updated,
         tool=task.tool,
         owner=task.owner,
         task_id=task.id,
@@ -297,15 +330,18 @@ def split_engine_key(key: str) -> tuple[str, str]:
     return name, identity
 
 
-def _hide(execution: Execution, answered: frozenset[str]) -> Execution:
+def _open(task: Task) -> Execution:
+    """Return the execution without answered questions, for a caller who may answer the others."""
+    execution = task.execution
     if execution.status is not Status.INPUT_REQUIRED:
         return replace(execution, requests={}) if execution.requests else execution
     open_requests: Mapping[str, InputRequest] = {
-        key: request for key, request in execution.requests.items() if key not in answered
+        key: request for key, request in execution.requests.items() if key not in task.answered
     }
     if not open_requests:
         return replace(execution, status=Status.RUNNING, message="answer delivered", requests={})
-    return replace(execution, requests=open_requests)
+    message = "; ".join(filter(None, (execution.message, notices_of(task)))) or None
+    return replace(execution, message=message, requests=open_requests)
 
 
 def _watched(task: Task) -> Execution:
@@ -313,7 +349,8 @@ def _watched(task: Task) -> Execution:
     execution = task.execution
     if execution.status is not Status.INPUT_REQUIRED:
         return replace(execution, requests={}) if execution.requests else execution
-    message = f"{waits_for(task)}: {asked(execution.requests)}"
+    notices = f" ({said})" if (said := notices_of(task)) else ""
+    message = f"{waits_for(task)}{notices}: {asked(execution.requests)}"
     return replace(execution, status=Status.RUNNING, message=message, requests={})
 
 
@@ -326,6 +363,17 @@ def waits_for(task: Task) -> str:
         return "waits for somebody else's answer"
     known = list(names) if escalated else [each.approvers for each in found if each]
     return f"waits for {' or '.join(dict.fromkeys(known))}"
+
+
+def notices_of(task: Task) -> str:
+    """Return which channels were notified of the open questions and when, and which were not; the same at any time."""
+    open_ = [each for key, each in task.waiting.items() if key in task.execution.requests]
+    notified: dict[str, datetime] = {}
+    for each in open_:
+        notified |= {name: max(at, notified.get(name, at)) for name, at in each.notified.items()}
+    said = [f"{name} notified at {at:%Y-%m-%d %H:%M} UTC" for name, at in sorted(notified.items())]
+    unreached = sorted(frozenset[str]().union(*(each.unreached for each in open_)))
+    return "; ".join([*said, *(f"{name} could not be notified" for name in unreached)])
 
 
 def _announced(task: Task, seen: Execution) -> Execution:
@@ -427,6 +475,21 @@ def note_step(task: Task, key: str, step: Step, at: datetime) -> Task:
         return task
     done = replace(waiting, reminded=at) if step is Step.REMIND else replace(waiting, reminded=at, escalated=at)
     return _touched(task, at, waiting={**task.waiting, key: done})
+
+
+def note_delivery(task: Task, key: str, channel: str, at: datetime | None) -> Task:
+    """Note when a channel took a notification about a question; None: it did not take it, or its reply was lost."""
+    if task.tombstone:
+        return task
+    known = task if channel in task.channels else replace(task, channels=task.channels | {channel})
+    waiting = task.waiting.get(key)
+    if waiting is None or channel in waiting.notified or (at is None and channel in waiting.unreached):
+        return known
+    if at is None:
+        done = replace(waiting, unreached=waiting.unreached | {channel})
+    else:
+        done = replace(waiting, notified={**waiting.notified, channel: at}, unreached=waiting.unreached - {channel})
+    return _touched(known, at or task.updated, waiting={**task.waiting, key: done})
 
 
 def mark_unanswered(task: Task, call: UnansweredCall, *, again: bool) -> Task:
@@ -581,6 +644,7 @@ def expire(task: Task) -> Task:
         terms={},
         waiting={},
         decisions={},
+        channels=frozenset(),
     )
 
 

@@ -17,14 +17,23 @@ from mcp_workflows.store.encryption import Cipher, new_key
 from mcp_workflows.store.protocol import EVENTS_KEPT, CapReached, Caps, Count, Store, TaskFilter, open_store
 from mcp_workflows.task import (
     CLOCKS_DIFFER,
+    START_GATE,
+    START_KEY,
+    Decision,
     EventName,
+    Held,
     LoggedEvent,
+    Step,
     Task,
+    Terms,
     UnansweredCall,
     accept,
     bind,
+    decide,
     expire,
+    hold,
     mark_answered,
+    note_step,
     observe,
     question_digest,
     refuse,
@@ -712,6 +721,43 @@ async def test_a_change_adds_its_events_to_the_log(store: Store) -> None:
     assert (await store.events(page.last, 10)).events == []
     assert [event.name for event in (await store.events(page.events[1].position, 10)).events] == [EventName.ENDED]
     assert len((await store.events(0, 2)).events) == 2
+
+
+HELD = Held(ttl=3600, requester="sealed", tool="digest")
+APPROVAL = InputRequest(method="elicitation/create", params={"message": "Deploy?"}, gate=START_GATE)
+
+
+def _held(**terms: Any) -> Task:
+    """A new task that waits for an approval."""
+    return hold(make_task(terms={START_GATE: Terms(approvers="managers", **terms)}), HELD, APPROVAL)
+
+
+@pytest.mark.parametrize("caps", [Caps(), Caps(live_of_owner=5)], ids=["uncapped", "capped"])
+async def test_a_new_row_that_asks_for_an_approval_adds_its_question_to_the_log_once(store: Store, caps: Caps) -> None:
+    task = await store.create(replace(_held(), idempotency_key="once"), caps)
+    assert await store.create(replace(_held(), idempotency_key="once"), caps) == task
+    [event] = (await store.events(0, 10)).events
+    assert (event.name, event.task_id, event.at) == (EventName.INPUT_REQUIRED, task.id, NOON)
+    assert event.key == question_digest(task.id, START_KEY)
+
+
+async def test_each_step_of_an_approval_is_in_the_log_once(store: Store) -> None:
+    task = await store.create(_held(remind=60, after=90, escalates_to="directors"))
+    later = [NOON + timedelta(minutes=number) for number in range(5)]
+    decision = Decision(by="bob", at=later[4], is_approved=False)
+    for at, step in ((later[1], Step.REMIND), (later[2], Step.REMIND), (later[3], Step.ESCALATE)):
+        for _ in range(2):
+            await store.change(task.id, task.owner, partial(note_step, key=START_KEY, step=step, at=at))
+    for _ in range(2):
+        await store.change(task.id, task.owner, partial(decide, decision=decision, declined="no"))
+    found = [(event.name, event.at) for event in (await store.events(0, 10)).events]
+    assert found == [
+        (EventName.INPUT_REQUIRED, NOON),
+        *[(EventName.REMINDED, at) for at in later[1:3]],
+        (EventName.ESCALATED, later[3]),
+        (EventName.ANSWERED, later[4]),
+        (EventName.ENDED, later[4]),
+    ]
 
 
 async def test_a_change_that_fails_adds_no_event(store: Store) -> None:

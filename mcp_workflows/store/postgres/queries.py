@@ -244,13 +244,23 @@ async def create(connection: PostgresConnection, rows: Rows, task: Task, caps: C
 async def _insert(connection: PostgresConnection, rows: Rows, task: Task, *, durable: bool) -> Task:
     marked = Marked(cipher=rows.cipher)
     query = marked.statement(_INSERT, durable=durable, where="ON CONFLICT DO NOTHING RETURNING 1")
+    query, more = _logging(query, events_between(None, task), len(COLUMNS))
     for _ in range(_LOSSES):
-        if await connection.row(query, *rows.whole(task)) is not None:
+        if await connection.row(query, *rows.whole(task), *more) is not None:
             return task
         if (found := await _there(connection, rows, task)) is not None:
             return found
         await marked.put(connection)
     raise StoreUnavailable("the store cannot tell whether an idempotency key is free; try again")
+
+
+def _logging(query: str, logged: Sequence[LoggedEvent], given: int) -> tuple[str, Sequence[str]]:
+    """Return a write of a row that also logs its events, and the value to give beside the `given` ones."""
+    if not logged:
+        return query, ()
+    values = [dict(zip(EVENT_COLUMNS, event_values(each), strict=True)) for each in logged]
+    with_events = _LOG_EVENTS.format(given=f"${given + 1}")
+    return f"WITH done AS ({query}), {with_events} SELECT 1 FROM done", (json.dumps(values),)
 
 
 async def _there(connection: PostgresConnection, rows: Rows, task: Task) -> Task | None:
@@ -372,10 +382,8 @@ class Change:
             where="WHERE id = $1 AND version = $2 RETURNING 1",
         )
         values = [self._names[0], version, *columns.values()]
-        if logged := events_between(before, after):
-            query = f"WITH done AS ({query}), {_LOG_EVENTS.format(given=f'${len(values) + 1}')} SELECT 1 FROM done"
-            values.append(json.dumps([dict(zip(EVENT_COLUMNS, event_values(each), strict=True)) for each in logged]))
-        is_done = await connection.row(query, *values) is not None
+        query, more = _logging(query, events_between(before, after), len(values))
+        is_done = await connection.row(query, *values, *more) is not None
         if is_done:
             self._rows.keep(self._names[0], self._attempt)
         return is_done, after
