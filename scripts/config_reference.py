@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import ENTRY_POINT_GROUP, load_adapter
+from mcp_workflows.events.notifications import NotificationChannel
 from mcp_workflows.sidecar.config.includes import Include
 from mcp_workflows.sidecar.config.json_schema import PlainJsonSchema
 from mcp_workflows.sidecar.config.models import (
@@ -66,6 +67,7 @@ def regions() -> Iterator[tuple[str, str]]:
     yield "store", table(StoreSettings)
     yield "limits", table(Limits)
     yield "audit", table(AuditSettings)
+    yield "notify", table(NotificationChannel)
     yield "tools", table(*MODELS.values(), keys=TOOL_KEYS)
     for part, model in (("engines", "Settings"), ("options", "Options")):
         known: dict[Meaning, tuple[str, str]] = {}  # with the adapter and the key that has it

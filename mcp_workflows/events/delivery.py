@@ -1,5 +1,7 @@
 """Deliveries to the endpoints of subscriptions, by one process at a time.
 
+A channel of notifications is such a target, too: the operator's own, which is never suspended and never ends.
+
 Each subscription has a position in the log of events. Each event up to it was taken by the endpoint, was given up, or
 is pending; `_take_events` alone moves it, and awaits nothing meanwhile. A pending event is tried again by itself and
 holds back no other. Once `WINDOW` are pending, the position stands still, and the rest waits in the log.
@@ -20,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from itertools import count
+from itertools import count, product
 from typing import Final
 
 import anyio
@@ -46,7 +48,7 @@ logger = logging.getLogger(__name__)
 PAUSES: Final[Sequence[float]] = (5, 30, 120, 600, 1800, 3600, 7200)  # seconds before each further attempt
 JITTER: Final = 0.2  # of a pause, either way
 WINDOW: Final = 50  # pending events of one subscription
-AT_ONCE: Final = 4  # requests of one subscription
+AT_ONCE: Final = 4  # requests of one subscription; of a channel one, since people read them in order
 OF_ONE_OWNER: Final = 8  # at once: who names slow endpoints leaves room for others
 AT_ONE_HOST: Final = 16  # at once: a slow host leaves room for others
 MOST_AT_ONCE: Final = 64  # of this process
@@ -61,11 +63,12 @@ _GONE, _TOO_LARGE = 410, 413
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Target:
-    """One subscription while this process delivers."""
+    """One subscription, or one channel, while this process delivers."""
 
     subscription: Subscription
     state: Deliveries
     interest: Interest
+    channel: str | None = None  # its name
     events: dict[int, LoggedEvent] = field(default_factory=dict[int, LoggedEvent])  # pending ones, by position
     sending: set[int] = field(default_factory=set[int])
     told: set[str] = field(default_factory=set[str])  # ids of the events that told the present state
@@ -79,7 +82,7 @@ class _Target:
 
     @property
     def owner(self) -> str:
-        return self.interest.owner
+        return self.interest.owner if self.channel is None else self.subscription.key  # channels take turns alone
 
     @property
     def has_room(self) -> bool:
@@ -124,7 +127,9 @@ class Delivery:
         while True:
             changed = self._events.subscriptions.changed
             try:
-                self._is_needed = self._is_needed or bool(await self._events.subscriptions.under())
+                self._is_needed = self._is_needed or bool(
+                    self._events.channels or await self._events.subscriptions.under()
+                )
                 if self._is_needed:
                     await self._leases.alone(_LEASE, self._deliver)
             except StoreError as error:
@@ -140,6 +145,7 @@ class Delivery:
             self._read = (await self._store.events(END_OF_LOG, 0)).last
             for subscription in await self._events.subscriptions.under():
                 await self._load(subscription)
+            await self._use_channels()
             async with self._events.log.waiting(self._note_news), anyio.create_task_group() as self._group:
                 while self._targets:
                     self._wake = anyio.Event()
@@ -167,7 +173,9 @@ class Delivery:
     async def _go_on(self, group: TaskGroup) -> None:
         if self._version != self._events.version:
             self._version = self._events.version
-            for target in [each for each in self._targets.values() if each.version != self._version]:
+            await self._use_channels()
+            every = [each for each in self._targets.values() if each.channel is None]
+            for target in [each for each in every if each.version != self._version]:
                 target.version = self._version
                 await self._load(target.subscription)  # it may be about other tools now
                 if reason := await self._events.no_longer(target.subscription):
@@ -186,7 +194,8 @@ class Delivery:
         states = [target.state for target in self._targets.values()]
         waiting = [pending.since for each in states if not each.suspended for pending in each.pending.values()]
         suspended, oldest = sum(each.suspended is not None for each in states), min(waiting, default=self._clock())
-        counts = {"active": len(states) - suspended, "suspended": suspended}
+        channels = sum(target.channel is not None for target in self._targets.values())
+        counts = {"active": len(states) - channels - suspended, "suspended": suspended}
         self._samples = {
             "event_subscriptions": lambda: [(count, {"state": state}) for state, count in counts.items()],
             "event_queue": lambda: [(len(waiting), {})],
@@ -222,9 +231,32 @@ class Delivery:
             for pending in target.state.pending.values():
                 pending.attempts, pending.due, pending.failing_since = 0, self._clock(), None
 
+    async def _use_channels(self) -> None:
+        """Begin with the channels of now, and go on with them as they are now."""
+        for key, known in list(self._targets.items()):
+            if known.channel is not None and known.channel not in self._events.channels:
+                self._forget(key)
+        for name in self._events.channels:
+            subscription, interest = self._events.channel_interest(name)
+            target = self._targets.get(subscription.key)
+            if target is None:
+                state = await self._events.subscriptions.deliveries(subscription)
+                if state is None:  # it was not there when its process started
+                    last = (await self._store.events(END_OF_LOG, 0)).last
+                    state = Deliveries(of=subscription.created, position=last)
+                target = _Target(subscription=subscription, state=state, interest=interest, channel=name, is_dirty=True)
+                self._targets[subscription.key], self._has_news = target, True
+                self._waiting.add(target)
+            elif target.interest.shared_tools != interest.shared_tools:
+                self._events.interests.remove(target.interest)
+            target.subscription, target.interest = subscription, interest
+            self._events.interests.add(interest)
+
     async def _is_current(self, target: _Target) -> bool:
         """Read the subscription again; return True if it goes on, as whatever it is now."""
         key = target.subscription.key
+        if target.channel is not None:
+            return self._targets.get(key) is target
         subscription = await self._events.subscriptions.at(key)
         if subscription is None or subscription.ended:
             self._forget(key)
@@ -245,6 +277,9 @@ class Delivery:
 
     def _tell(self, target: _Target, kind: str, content: Mapping[str, JSON]) -> None:
         """Tell the endpoint something about its subscription, once."""
+        if target.channel is not None:
+            logger.warning("channel %r was not notified of what happened before: %s", target.channel, kind)
+            return
 
         async def tell() -> None:
             try:
@@ -295,8 +330,8 @@ class Delivery:
         for target in targets:
             if target.state.position < page.first:
                 self._skip(target, page.first)
-            for owner in target.interest.owners:
-                mine.setdefault((target.interest.name, owner, target.interest.arguments.get("tool")), []).append(target)
+            for name, owner in product(target.interest.names, target.interest.owners):
+                mine.setdefault((name, owner, target.interest.arguments.get("tool")), []).append(target)
         for event in page.events:
             keys = [(event.name, owner, tool) for owner in (event.owner, "") for tool in (event.tool, None)]
             for target in {each for key in keys for each in mine.get(key, ())}:
@@ -336,7 +371,7 @@ class Delivery:
         in_turn = sorted(due, key=lambda each: (next(turns[each[2].owner]), self._served.get(each[2].owner, 0.0)))
         for _, position, target in in_turn:
             host, owner = target.host, target.owner
-            if len(target.sending) >= AT_ONCE or of_owner[owner] >= OF_ONE_OWNER:
+            if len(target.sending) >= (AT_ONCE if target.channel is None else 1) or of_owner[owner] >= OF_ONE_OWNER:
                 continue
             if in_flight[host] >= AT_ONE_HOST or in_flight.total() >= MOST_AT_ONCE:
                 continue
@@ -352,7 +387,8 @@ class Delivery:
     async def _try(self, target: _Target, position: int) -> None:
         try:
             if await self._is_current(target) and position in target.state.pending:
-                await self._attempt(target, position)
+                attempt = self._attempt if target.channel is None else partial(self._notify, target.channel)
+                await attempt(target, position)
         except Exception as error:  # no error may end the server: docs/decisions/0002
             if not isinstance(error, StoreError):
                 logger.exception("an event could not be delivered, and is tried again")
@@ -396,6 +432,33 @@ class Delivery:
         else:
             self._fail(target, position, failed)
 
+    async def _notify(self, channel: str, target: _Target, position: int) -> None:
+        """Tell a channel of an event if that still counts, and note the outcome, on the task, too."""
+        state, failed, settings = target.state, None, self._events.channels.get(channel)
+        if settings is None:  # a reload has just removed it
+            return
+        event = target.events.get(position) or await self._logged(target, position)
+        told = None if event is None else await self._events.notification(event, channel, settings)
+        if told is not None:
+            now = self._clock()
+            try:
+                await self._events.sender.send(channel, settings, told, now)
+                state.last_delivery, state.failed_since, state.last_error = now, None, None
+            except EndpointFailed as error:
+                failed = error
+                if state.failed_since is None:
+                    logger.warning("channel %r is notified later: %s %s", channel, failed, failed.detail)
+            with suppress(StoreError):  # it is told all the same
+                await self._events.note_notification(told, channel, None if failed else now)
+        target.is_dirty = True
+        self._telemetry.event_delivery(failed.trouble.value if failed else "ok" if told else "withheld")
+        if failed is None:
+            self._finish(target, position)
+        elif failed.status == _TOO_LARGE:
+            self._give_up(target, position, "413 Content Too Large")
+        else:
+            self._fail(target, position, failed)
+
     async def _logged(self, target: _Target, position: int) -> LoggedEvent | None:
         page = await self._events.log.after(position - 1)
         if position <= page.first:
@@ -408,7 +471,10 @@ class Delivery:
         target.events.pop(position, None)
 
     def _fail(self, target: _Target, position: int, failed: EndpointFailed) -> None:
-        """Try again later; after the last attempt suspend the subscription, unless other events were taken since."""
+        """Try again later; after the last attempt suspend the subscription, unless other events were taken since.
+
+        Nobody would resume a channel, so it only loses the event.
+        """
         state, pending, now = target.state, target.state.pending[position], self._clock()
         state.last_error, state.failed_since = failed.trouble, state.failed_since or now
         pending.failing_since = pending.failing_since or now
@@ -416,7 +482,7 @@ class Delivery:
         if pending.attempts <= len(PAUSES):
             pause = PAUSES[pending.attempts - 1] * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311  # jitter
             pending.due = now + timedelta(seconds=pause)
-        elif state.last_delivery is not None and state.last_delivery > pending.failing_since:
+        elif target.channel or (state.last_delivery is not None and state.last_delivery > pending.failing_since):
             self._give_up(target, position, str(failed))
         else:
             state.suspended = now
@@ -425,11 +491,15 @@ class Delivery:
             logger.warning("an endpoint takes no events (%s): its subscription waits for a refresh", reason)
 
     def _give_up(self, target: _Target, position: int, reason: str) -> None:
+        event = target.events.get(position)
         self._finish(target, position)
         self._telemetry.event_delivery("given_up")
-        text = f"{target.subscription.name}: {reason}"
-        self._events.audit(record_of(Event.DELIVERY, target.subscription.principal, outcome="failed", reason=text))
-        logger.warning("an event was given up, its endpoint does not take it: %s", reason)
+        name = f"notify.{target.channel}" if target.channel else target.subscription.name
+        principal = None if target.channel else target.subscription.principal
+        tool = event.tool if event and target.channel else None
+        record = record_of(Event.DELIVERY, principal, tool=tool, outcome="failed", reason=f"{name}: {reason}")
+        self._events.audit(record)
+        logger.warning("an event was given up, %s does not take it: %s", target.channel or "its endpoint", reason)
 
     async def _post(self, target: _Target, message_id: str, body: bytes) -> None:
         subscription, now = target.subscription, self._clock()

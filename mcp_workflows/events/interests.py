@@ -46,6 +46,12 @@ class Interest:
     owner: str
     key: str  # of the subscription, the stream, or the name and arguments of a poll
     shared_tools: Sequence[str] = field(default=(), compare=False)  # with tasks of others that it is about, too
+    more_names: Sequence[str] = ()  # of events; tasks are searched by the first name
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the events."""
+        return (self.name, *self.more_names)
 
     @property
     def owners(self) -> Sequence[str]:
@@ -56,7 +62,7 @@ class Interest:
     def matches(self, event: LoggedEvent) -> bool:
         """Return True if the event may be one of these; rules, and the status, are looked at when it is told."""
         return (
-            event.name == self.name
+            event.name in self.names
             and self.arguments.get("taskId", event.task_id) == event.task_id
             and self.arguments.get("tool", event.tool) == event.tool
             and (event.owner == self.owner or event.tool in self.shared_tools or not event.owner)

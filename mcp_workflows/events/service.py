@@ -26,9 +26,20 @@ from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, RequestError, S
 from mcp_workflows.events.endpoints import EndpointFailed, Endpoints, EventSettings, host_of
 from mcp_workflows.events.interests import Interest, Interests
 from mcp_workflows.events.log import END_OF_LOG, PAGE, EventLog
+from mcp_workflows.events.notifications import (
+    NOTIFIED_OF,
+    Channels,
+    Notification,
+    NotificationChannel,
+    Sender,
+    channels_of,
+    notification_of,
+    question_of,
+)
 from mcp_workflows.events.subscriptions import (
     Subscription,
     Subscriptions,
+    channel_of,
     owner_key,
     refreshed,
     subscription_id,
@@ -86,6 +97,8 @@ class EventService:
         audit: Audit = silent,
     ) -> None:
         self.endpoints = Endpoints(settings)
+        self.sender = Sender()
+        self.channels: Channels = {}
         self.subscriptions = Subscriptions(store)
         self.log = EventLog(store)
         self.interests = Interests(store=store, engines=engines, executions=executions)
@@ -107,16 +120,19 @@ class EventService:
     async def __aenter__(self) -> Self:
         self._cursor_key = await self._store.secret(_CURSORS)
         await self.endpoints.__aenter__()
+        await self.sender.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.sender.__aexit__(kind, error, trace)
         await self.endpoints.__aexit__(kind, error, trace)
 
-    def use(self, tools: Mapping[str, AnyTool], tasks: TaskService) -> None:
-        """Replace the tools and the service of their tasks."""
+    def use(self, tools: Mapping[str, AnyTool], tasks: TaskService, channels: Channels | None = None) -> None:
+        """Replace the tools and the service of their tasks, and the channels; None: these stay."""
         self._tools, self._tasks = tools, tasks
+        self.channels = self.channels if channels is None else channels
         self.version += 1
         self.interests.use(tools)
 
@@ -294,6 +310,20 @@ class EventService:
         wanted = wire.Wanted(name=subscription.name, arguments=subscription.arguments)
         return self._interest(wanted, subscription.principal, key=subscription.key)
 
+    def channel_interest(self, name: str) -> tuple[Subscription, Interest]:
+        """Return a channel as a subscription, with its interest: in all tasks of the tools that name it."""
+        found = channel_of(name, self.channels[name].host)
+        tools = [tool.name for tool in self._tools.values() if name in channels_of(tool)]
+        interest = Interest(
+            name=EventName.INPUT_REQUIRED,
+            more_names=NOTIFIED_OF,
+            arguments={},
+            owner="",
+            key=found.key,
+            shared_tools=tools,
+        )
+        return found, interest
+
     def _interest(self, wanted: wire.Wanted, principal: Principal, key: str) -> Interest:
         return Interest(
             name=wanted.name,
@@ -359,6 +389,42 @@ class EventService:
         if task.ended is None or status not in {None, wire.outcome(shown)}:
             return None
         return _occurrence(event, wire.task_ended(shown))
+
+    async def notification(
+        self, event: LoggedEvent, channel: str, settings: NotificationChannel
+    ) -> Notification | None:
+        """Return what a channel is told of an event now; None: nothing.
+
+        Raises:
+            StoreError: the task cannot be read.
+        """
+        task, tool = await self._store.get(event.task_id, event.owner), self._tools.get(event.tool)
+        if task is None or task.tombstone or tool is None:
+            return None
+        key = question_of(event, task, channel, tool)
+        if key is None:
+            return None
+        return notification_of(
+            event,
+            task,
+            key,
+            url=self._executions.page_url(task.id, key) if key else None,
+            outcome=wire.outcome(view(task, timedelta())) if task.ended else "",
+            with_arguments="arguments" in settings.include,
+        )
+
+    async def note_notification(self, told: Notification, channel: str, at: datetime | None) -> None:
+        """Note on the task when a channel took a notification, for those who see the task; None: it did not."""
+        await self._executions.note_delivery(told.event.task_id, told.event.owner, told.key, channel, at)
+
+    async def begin_channels(self) -> None:
+        """Let new channels begin now, and forget those that are gone.
+
+        Raises:
+            StoreError: that cannot be stored.
+        """
+        subscriptions = [channel_of(name, each.host) for name, each in self.channels.items()]
+        await self.subscriptions.begin_channels(subscriptions, self.clock())
 
     async def _execution_data(self, event: LoggedEvent, principal: Principal) -> dict[str, JSON] | None:
         found = await self.interests.ended(event.key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Final
 
@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, digest
+from mcp_workflows.events.log import END_OF_LOG
 from mcp_workflows.store.encryption import seal, unseal
 from mcp_workflows.store.protocol import EVENTS_KEPT, Store
 from mcp_workflows.task import EventName, LoggedEvent, event_id
@@ -27,6 +28,8 @@ ROTATION: Final = timedelta(days=1)  # for so long deliveries are signed with th
 MOST_FORMER: Final = 4  # secrets that sign, beside the latest
 NOT_REFRESHED: Final = "it was not refreshed in time"  # why a subscription ended
 _KEY: Final = "events"  # its name in the store
+_CHANNEL: Final = "channel "  # what the ids of channels begin with
+_ALWAYS, _NEVER = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 _SUBSCRIPTIONS: Final = "(subscriptions)"  # spaces of notes
 _DELIVERIES: Final = "(deliveries)"
 
@@ -74,6 +77,23 @@ class Subscription:
 def subscription_id(owner: str, url: str, wanted: str) -> str:
     """Return the id of a subscription, for routing only: the same principal, URL and `Wanted.key` have the same."""
     return f"sub_{sha256(repr((owner, url, wanted)).encode()).hexdigest()[:32]}"
+
+
+def channel_of(name: str, host: str) -> Subscription:
+    """Return a channel of the configuration as a subscription. It is not stored; only its deliveries are."""
+    return Subscription(
+        id=f"{_CHANNEL}{name}",
+        name=EventName.INPUT_REQUIRED,
+        arguments={},
+        url=f"https://{host}",  # for the turns of hosts alone
+        principal=Principal(id=""),
+        secret="",
+        created=_ALWAYS,
+        refreshed=_ALWAYS,
+        until=_NEVER,
+        verified=_ALWAYS,
+        position=0,
+    )
 
 
 def owner_key(owner: str) -> str:
@@ -196,6 +216,21 @@ class Subscriptions:
         except ValidationError:
             return None
         return found if found.of == subscription.created else None
+
+    async def begin_channels(self, channels: Sequence[Subscription], now: datetime) -> None:
+        """Let new channels begin at the end of the log, and forget those that are not among these."""
+        found = await self._store.notes_under(_DELIVERIES, _CHANNEL)
+        known = {key for key, note in found.items() if note is not None}
+        for key in known - {each.id for each in channels}:
+            await self._store.put_note(_DELIVERIES, key, None, until=now)
+        new = [each for each in channels if each.id not in known]
+        last = (await self._store.events(END_OF_LOG, 0)).last if new else 0
+        for each in new:
+            value = _STATE.dump_python(Deliveries(of=each.created, position=last), mode="json")
+            if each.id in found:  # it was forgotten a moment ago
+                await self._store.put_note(_DELIVERIES, each.id, value, until=each.until)
+            else:
+                await self._store.add_note(_DELIVERIES, each.id, value, until=each.until)
 
     async def save_deliveries(self, subscription: Subscription, state: Deliveries) -> None:
         """Store the state of its deliveries; it may be lost with the machine's power, and some are then sent again."""

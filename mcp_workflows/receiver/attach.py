@@ -27,6 +27,7 @@ from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.events.endpoints import EventSettings
+from mcp_workflows.events.notifications import Channels, channels_of, no_channel
 from mcp_workflows.receiver.context import AnyServer, Callers, Context
 from mcp_workflows.receiver.log_limits import limit_lines
 from mcp_workflows.receiver.middleware import plain
@@ -68,6 +69,7 @@ def attach(
     audit: Audit = silent,
     telemetry: Telemetry | None = None,
     events: EventSettings = EventSettings(),  # noqa: B008  # it cannot be changed
+    notify: Channels | None = None,
 ) -> Workflows:
     """Add workflows to the server's own tools; the server's lifespan must enter the returned object.
 
@@ -79,15 +81,16 @@ def attach(
     `limits`: quotas of callers, see `docs/limits.md`. `authorizer`: your own rules, asked after
     those of the tools said yes. `audit` receives the audit events. `telemetry`: without it, the OpenTelemetry providers
     of this process, if any. `events`: the endpoints that may subscribe, see `docs/events.md`.
+    `notify`: the channels that approvals of tools may name, see `docs/approvals.md`.
 
     Raises:
-        ConfigError: two tools have one name, an engine is missing, or the store is unknown.
+        ConfigError: two tools have one name, an engine or a channel is missing, or the store is unknown.
     """
     limit_lines()
     opened = open_store(store) if isinstance(store, str) else store
     workflows = Workflows(
         server,
-        tools=_within(limits, _by_name(tools, engines, my_tasks=my_tasks)),
+        tools=_within(limits, _by_name(tools, engines, notify or {}, my_tasks=my_tasks)),
         engines=Engines(engines, notes=notes_in(opened), telemetry=telemetry),
         store=opened,
         retention=retention,
@@ -98,6 +101,7 @@ def attach(
         authorizer=authorizer,
         audit=audit,
         events=events,
+        notify=notify,
     )
     workflows.middleware.has_own_lists = not _serve_lists(server)
     chain = server.middleware
@@ -108,13 +112,16 @@ def attach(
     return workflows
 
 
-async def swap(workflows: Workflows, *, tools: Sequence[AnyTool], engines: Mapping[str, Adapter]) -> bool:
+async def swap(
+    workflows: Workflows, *, tools: Sequence[AnyTool], engines: Mapping[str, Adapter], notify: Channels | None = None
+) -> bool:
     """Replace tools and engines; return True if clients see a different list. See `Workflows.swap`.
 
     Raises:
         ConfigError: see `attach` and `Workflows.swap`.
     """
-    return await workflows.swap(_by_name(tools, engines, my_tasks=workflows.my_tasks), engines)
+    channels = workflows.channels if notify is None else notify
+    return await workflows.swap(_by_name(tools, engines, channels, my_tasks=workflows.my_tasks), engines, notify)
 
 
 def _within(limits: Limits, tools: Mapping[str, AnyTool]) -> Mapping[str, AnyTool]:
@@ -123,7 +130,9 @@ def _within(limits: Limits, tools: Mapping[str, AnyTool]) -> Mapping[str, AnyToo
     return tools
 
 
-def _by_name(tools: Sequence[AnyTool], engines: Mapping[str, Adapter], *, my_tasks: bool) -> Mapping[str, AnyTool]:
+def _by_name(
+    tools: Sequence[AnyTool], engines: Mapping[str, Adapter], channels: Channels, *, my_tasks: bool
+) -> Mapping[str, AnyTool]:
     problems = [
         f"engine {name!r} is no adapter: give an instance, such as TemporalAdapter(TemporalSettings(...))"
         for name, adapter in engines.items()
@@ -133,6 +142,11 @@ def _by_name(tools: Sequence[AnyTool], engines: Mapping[str, Adapter], *, my_tas
         raise ConfigError("\n".join(problems))
     tools = [adapt_tool(tool, engines.get(tool.engine)) for tool in tools]
     problems += [f"tool {tool.name!r}: {text}" for tool in tools for text in find_problems(tool, engines)]
+    problems += [
+        f"tool {tool.name!r}: approval.notify: {no_channel(name, channels)}"
+        for tool in tools
+        for name in sorted(channels_of(tool) - channels.keys())
+    ]
     problems += [f"tool {name!r}: {text}" for name, text in clashes(tools, my_tasks=my_tasks)]
     names = [tool.name for tool in tools]
     problems += [f"two tools are named {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -33,9 +33,10 @@ from mcp_workflows.adapter import JSON, Adapter, Notes
 from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, StoreUnusable, WorkflowsError
+from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, StoreError, StoreUnusable, WorkflowsError
 from mcp_workflows.events.delivery import Delivery
 from mcp_workflows.events.endpoints import EventSettings
+from mcp_workflows.events.notifications import Channels
 from mcp_workflows.events.service import EventService
 from mcp_workflows.receiver.context import AnyServer, Callers, Context, ProgressReports, client_of, host_of, name_of
 from mcp_workflows.receiver.events import EventRequests
@@ -93,8 +94,10 @@ class Workflows:
         authorizer: Authorizer | None = None,
         audit: Audit = silent,
         events: EventSettings = EventSettings(),  # noqa: B008  # it cannot be changed
+        notify: Channels | None = None,
     ) -> None:
         self._server = server
+        self.channels: Channels = notify or {}  # of notifications
         self._event_settings = events
         self._events: EventService | None = None
         self.engines = engines
@@ -150,6 +153,7 @@ class Workflows:
             )
             self._events = await stack.enter_async_context(events)
             self.middleware.offer = self._new_offer(self.middleware.offer.tools)
+            await events.begin_channels()
             for work in (events.log.run, events.interests.run, Delivery(store, events, self._telemetry).run):
                 group.start_soon(work)
             self.middleware.events = EventRequests(events, self._meters)
@@ -184,11 +188,13 @@ class Workflows:
         """The URL paths at which workflows call their engine, by engine; engines without any are left out."""
         return {name: addresses(name, routes) for name, routes in self.engines.routes.items()}
 
-    async def swap(self, tools: Mapping[str, AnyTool], adapters: Mapping[str, Adapter]) -> bool:
+    async def swap(
+        self, tools: Mapping[str, AnyTool], adapters: Mapping[str, Adapter], channels: Channels | None = None
+    ) -> bool:
         """Replace all tools and engines; return True if clients see a different list.
 
-        Calls in progress finish with the tools and engines that they began with; adapters in both sets stay open. Tasks
-        keep the settings that they started with.
+        `channels` of notifications stay as they are if none are given. Calls in progress finish with the tools and
+        engines that they began with; adapters in both sets stay open. Tasks keep the settings that they started with.
 
         Raises:
             ConfigError: the server has tools of these names, or an adapter cannot be opened; nothing has changed.
@@ -197,7 +203,11 @@ class Workflows:
         opened = await self.engines.opened(adapters)
         before = self.middleware.offer
         self.engines.use(opened)
+        self.channels = self.channels if channels is None else channels
         self.middleware.offer = self._new_offer(tools)
+        if self._events is not None:
+            with suppress(StoreError):  # a new channel then begins a moment later
+                await self._events.begin_channels()
         ruled = [{name: tool.allow for name, tool in each.items()} for each in (before.tools, tools)]
         return ruled[0] != ruled[1] or any(
             self.middleware.offer.listed(viewer) != before.listed(viewer) for viewer in _EVERYBODY
@@ -218,7 +228,7 @@ class Workflows:
                 meters=self._meters,
             )
         if service is not None and self._events is not None:
-            self._events.use(tools, service)
+            self._events.use(tools, service, self.channels)
         return Offer(tools=tools, service=service, my_tasks=self.my_tasks)
 
     def stop(self) -> None:

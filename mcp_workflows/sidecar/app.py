@@ -169,6 +169,7 @@ def _attach_workflows(server: Server[Workflows], config: Config, exports: Export
         telemetry=exports.telemetry,
         polling=PollingPolicy(polls_per_second=config.server.max_polls_per_second),
         events=config.server.events,
+        notify=config.notify,
     )
 
 

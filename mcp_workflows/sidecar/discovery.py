@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
+from mcp_workflows.events.notifications import Channels
 from mcp_workflows.kit.tooling import Exposed, expose_every
 from mcp_workflows.receiver.attach import Changes, Workflows, swap
 from mcp_workflows.sidecar.config.models import ToolDefaults, no_defaults
@@ -53,7 +54,11 @@ class Discovery:
         return any(expose_every(adapter) is not None for adapter in self._workflows.adapters.values())
 
     async def reload(
-        self, tools: Sequence[AnyTool], engines: Mapping[str, Adapter], tool_defaults: ToolDefaults = no_defaults
+        self,
+        tools: Sequence[AnyTool],
+        engines: Mapping[str, Adapter],
+        tool_defaults: ToolDefaults = no_defaults,
+        channels: Channels | None = None,
     ) -> None:
         """Offer these tools from now on, and the marked workflows of unchanged engines.
 
@@ -63,7 +68,7 @@ class Discovery:
         async with self._lock:
             now = self._workflows.adapters
             kept = {name: found for name, found in self._exposed.items() if engines.get(name) is now[name]}
-            changed = await self._offer(tools, kept, engines, tool_defaults)
+            changed = await self._offer(tools, kept, engines, tool_defaults, channels)
         self._renewed.set()
         if changed:
             await self._changes.tools_changed()
@@ -147,13 +152,15 @@ class Discovery:
         exposed: Mapping[str, Sequence[Exposed]],
         engines: Mapping[str, Adapter],
         tool_defaults: ToolDefaults,
+        channels: Channels | None = None,
     ) -> bool:
         """Offer these tools and return whether the list that clients see has changed."""
         marked = compose(named, exposed, engines, my_tasks=self._workflows.my_tasks, tool_defaults=tool_defaults)
         before, tools = self._workflows.tools, offered_tools(named, marked)
         listed = False
-        if engines != self._workflows.adapters or tools != list(before.values()):
-            listed = await swap(self._workflows, tools=tools, engines=engines)
+        are_new = channels not in (None, self._workflows.channels)
+        if engines != self._workflows.adapters or tools != list(before.values()) or are_new:
+            listed = await swap(self._workflows, tools=tools, engines=engines, notify=channels)
         self._log_changes(marked, before.keys() - {tool.name for tool in self._named})
         self._named, self._exposed, self._laying = named, exposed, tool_defaults
         return listed

@@ -74,7 +74,8 @@ class Reloader:
         _forget_code(self._files, self._path.parent)
         try:
             config = await to_thread.run_sync(load_config, self._path, self._environ)
-            await sidecar.discovery.reload(config.tools, self._adapters(config, sidecar), config.tool_defaults)
+            adapters = self._adapters(config, sidecar)
+            await sidecar.discovery.reload(config.tools, adapters, config.tool_defaults, config.notify)
         except WorkflowsError as error:
             logger.error("not reloaded, the last good configuration stays:\n%s", error)
             return
@@ -157,6 +158,7 @@ def _differences(before: Config, after: Config) -> Iterator[str]:
     tools = ({tool.name: tool for tool in config.tools} for config in (before, after))
     yield from _changed("tool", *tools)
     yield from _changed("engine", before.engines, after.engines)
+    yield from _changed("channel", before.notify, after.notify)
 
 
 def _changed(kind: str, before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:

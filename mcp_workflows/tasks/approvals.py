@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from mcp_workflows.access import Principal, person_of
 from mcp_workflows.access.audit import answer_reason
@@ -17,11 +17,16 @@ from mcp_workflows.tools.questions import LONGEST_REASON, REASON
 from mcp_workflows.tools.tool import AnyTool
 
 _UNREAD: Final = frozenset({"description", "title", "annotations", "card", "wait", "listed", "limits", "allow"})
+_UNREAD_BELOW: Final[Mapping[str, Any]] = {  # Any: as pydantic has it
+    "approval": {"notify"},
+    "questions": {"__all__": {"approval": {"notify"}}},
+}
 
 
 def tool_digest(tool: AnyTool) -> str:
     """Return a digest of all that decides what a call of the tool starts."""
-    return digest(tool.model_dump(mode="json", exclude=set(_UNREAD), exclude_defaults=True))
+    unread = {**dict.fromkeys(_UNREAD, True), **_UNREAD_BELOW}
+    return digest(tool.model_dump(mode="json", exclude=unread, exclude_defaults=True))
 
 
 def decision_of(principal: Principal, response: JSON, at: datetime, gate: str = "") -> Decision:

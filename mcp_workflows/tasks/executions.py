@@ -62,6 +62,7 @@ from mcp_workflows.task import (
     mark_answered,
     mark_cancelled,
     mark_terminated,
+    note_delivery,
     note_step,
     observe,
     question_digest,
@@ -779,6 +780,17 @@ class Executions:
             if not answers:
                 return
         self._audit(record_of(Event.ANSWER, None, task, outcome=step.value, reason=f"{key}: nobody decided"))
+
+    async def note_delivery(self, task_id: str, owner: str, key: str, channel: str, at: datetime | None) -> None:
+        """Note when a channel took a notification, see `task.note_delivery`; whoever follows the task sees it at once.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        task = await self._store.change(task_id, owner, lambda row: note_delivery(row, key, channel, at))
+        if task is not None:
+            self._poller.note(task)
+            self._poller.refresh_now(task.id)
 
     def page_url(self, task_id: str, key: str) -> str | None:
         """Return the address of a question's page, always the same; None: there are no pages.

@@ -222,6 +222,12 @@ class Approval(BaseModel):
     after: AfterSilence | None = Field(
         default=None, description="What follows if nobody decides. Default: it waits for ever."
     )
+    notify: list[str] = Field(
+        default_factory=list[str],
+        description="The channels of `notify` that are told when it is asked, reminded, escalated and decided, and "
+        "when the task ends.",
+        examples=[["releases"]],
+    )
 
     @field_validator("approvers")
     @classmethod
@@ -292,7 +298,7 @@ class StartApproval(Approval):
             raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to approve")
         message = template.message(scope)
         message = f"Start {tool}? {message}" if template.wordless else message
-        text = "\n".join([message, *(f"- {_name(name)}: {_exact(value)}" for name, value in scope["args"].items())])
+        text = "\n".join([message, *argument_lines(scope["args"])])
         if len(text) > LONGEST_REQUEST:
             raise MappingError(
                 f"the arguments are too long to be approved: {len(text)} characters of {LONGEST_REQUEST}"
@@ -305,6 +311,11 @@ class StartApproval(Approval):
             "_meta": {NAME_META: START_KEY},
         }
         return InputRequest(method=ELICIT, params=params, gate=START_GATE, declinable=True)
+
+
+def argument_lines(arguments: Mapping[str, JSON]) -> Sequence[str]:
+    """Return the arguments for people, one on each line."""
+    return [f"- {_name(name)}: {_exact(value)}" for name, value in arguments.items()]
 
 
 def _exact(value: JSON) -> str:

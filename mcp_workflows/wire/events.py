@@ -83,6 +83,7 @@ class Trouble(StrEnum):
     HTTP_4XX = "http_4xx"
     HTTP_5XX = "http_5xx"
     CHALLENGE = "challenge_failed"
+    MAIL = "smtp_error"  # for operators alone: no subscription is served by mail
 
 
 # --- the types of events

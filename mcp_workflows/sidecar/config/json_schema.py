@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import GATE_WORDS, Adapter, installed_adapters, load_adapter
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.events.notifications import CHANNEL_NAME, NotificationChannel
 from mcp_workflows.sidecar.config.includes import POLICY, Include
 from mcp_workflows.sidecar.config.models import (
     CANCEL,
@@ -53,6 +54,8 @@ def config_schema() -> Schema:
             "store": {"anyOf": [{"type": "string", "description": "The URL alone."}, schemas[StoreSettings]]},
             "limits": schemas[Limits],
             "audit": schemas[AuditSettings],
+            "notify": _by_name("Channels of notifications, by name.", schemas[NotificationChannel])
+            | {"propertyNames": {"pattern": CHANNEL_NAME.pattern}},
             "telemetry": {"enum": [OTLP], "description": "Send traces and metrics by OTLP."},
             "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}) | {"minProperties": 1},
             "include": {
@@ -94,7 +97,7 @@ def team_schema() -> Schema:
 
 
 def _model_schemas(adapters: Mapping[str, type[Adapter]]) -> _ModelSchemas:
-    sections: list[type[BaseModel]] = [ServerSettings, StoreSettings, Limits, AuditSettings]
+    sections: list[type[BaseModel]] = [ServerSettings, StoreSettings, Limits, AuditSettings, NotificationChannel]
     models: list[type[BaseModel]] = [*sections, Include, *MODELS.values(), Question, GateQuestion]
     for adapter in adapters.values():
         gate = adapter.GateSettings

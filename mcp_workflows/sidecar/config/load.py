@@ -7,7 +7,7 @@ line, and not in the first call.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
@@ -22,6 +22,7 @@ from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import GATE_WORDS, Adapter, installed_adapters, load_adapter, takes_grace
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.events.notifications import CHANNEL_NAME, NotificationChannel, no_channel
 from mcp_workflows.kit.tooling import Exposes, Schemas, expose_every
 from mcp_workflows.receiver.task_tools.definitions import clashes
 from mcp_workflows.sidecar.config.includes import REFERENCE, ComposedConfig, is_schema_file, read_config
@@ -39,7 +40,7 @@ from mcp_workflows.sidecar.config.models import (
     with_absolute_path,
 )
 from mcp_workflows.sidecar.config.problems import Report, known_keys, models_in, names, no_engine
-from mcp_workflows.sidecar.config.yaml import Source, Where, mapping_in, read_text
+from mcp_workflows.sidecar.config.yaml import Source, Where, list_in, mapping_in, read_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import START_GATE
 from mcp_workflows.tools.compatibility import find_incompatibilities
@@ -85,13 +86,14 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
         if server and server.auth and server.auth.sources > 1:
             _check_issuers(report, tool, claims_differ=server.auth.claiming > 1)
     _check_layers(report, composed, kinds)
+    channels = _channels(report, composed)
     authorizer: Authorizer | None = None
     if server and server.authorizer:
         try:
             authorizer = _load_authorizer(server.authorizer)
         except ConfigError as error:
             report.add(("server", "authorizer"), str(error))
-    KNOWN.add_all([server, store, *(engine.settings for engine in engines.values() if engine)])
+    KNOWN.add_all([server, store, *channels.values(), *(engine.settings for engine in engines.values() if engine)])
     report.raise_if_any()
     return Config(
         tool_defaults=partial(composed.layers.over, known=TOOL_KEYS),
@@ -102,9 +104,43 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
         server=_present(server),
         store=_present(store),
         limits=_present(limits),
+        notify={name: _present(channel) for name, channel in channels.items()},
         engines={name: _present(engine) for name, engine in engines.items()},
         tools=tools,
     )
+
+
+def _channels(report: Report, composed: ComposedConfig) -> Mapping[str, NotificationChannel | None]:
+    """Return the channels of notifications, and report those that approvals name and that are not there."""
+    source = composed.source
+    channels: dict[str, NotificationChannel | None] = {}
+    for name, entry in _section(report, source, "notify", needed=False).items():
+        channels[name] = report.validate(NotificationChannel, entry, ("notify", name))
+        if not CHANNEL_NAME.fullmatch(name):
+            report.add(("notify", name), "is no name of a channel: up to 64 of a-z, A-Z, 0-9, _, . and -")
+    of_tools: dict[Where, object] = {
+        ("tools", name): tool for name, tool in mapping_in(source.data.get("tools")).items()
+    }
+    layers: dict[Where, object] = {("defaults",): composed.layers.defaults}
+    layers |= {("rules", name): rule for name, rule in composed.layers.rules.items()}
+    reported = set[str]()
+    for place, settings in [*of_tools.items(), *layers.items()]:
+        for where, name in _notified(mapping_in(settings)):
+            if name not in channels and not (place[0] != "tools" and name in reported):
+                reported.add(name)  # a layer is reported where a tool has it, or alone if none of the file does
+                report.add((*place, *where), no_channel(name, channels))
+    return channels
+
+
+def _notified(tool: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+    """Yield each channel that the approvals of a tool name, with its place, as it is written."""
+    blocks: dict[Where, Mapping[str, Any]] = {("approval",): mapping_in(tool.get("approval"))}
+    for name, question in mapping_in(tool.get("questions")).items():
+        blocks["questions", name, "approval"] = mapping_in(mapping_in(question).get("approval"))
+    for where, block in blocks.items():
+        for at, name in enumerate(list_in(block.get("notify"))):
+            if isinstance(name, str):
+                yield (*where, "notify", at), name
 
 
 def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, Engine], Mapping[str, object]]:

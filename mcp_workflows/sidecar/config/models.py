@@ -30,6 +30,7 @@ from mcp_workflows.access.limit_settings import DEFAULTS, Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.events.endpoints import EventSettings
+from mcp_workflows.events.notifications import Channels, NotificationChannel
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.address import exact_origin, host, origin
 from mcp_workflows.sidecar.config.problems import known_keys
@@ -42,7 +43,10 @@ from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: mounted secrets in Kubernetes are readable by one
 _MAX_KEY_FILE: Final = 100_000  # bytes, for a thousand keys
-SECTIONS = ("include", "server", "store", "limits", "audit", "telemetry", "engines", "defaults", "rules", "tools")
+SECTIONS = (
+    *("include", "server", "store", "limits", "audit", "telemetry", "notify"),
+    *("engines", "defaults", "rules", "tools"),
+)
 CANCEL = "cancel"  # a setting of a tool that some adapters extend
 TOOL_KEYS = frozenset[str]().union(*map(known_keys, MODELS.values())) - {"name", "options", "listed"}
 
@@ -368,6 +372,7 @@ class Config:
     audit: AuditSettings | None = None
     telemetry: bool = False  # by OTLP, as the variables of OpenTelemetry say
     limits: Limits = DEFAULTS
+    notify: Channels = field(default_factory=dict[str, NotificationChannel])
     tool_defaults: ToolDefaults = no_defaults
     place: Callable[[Where], str | None] = _no_place  # of a setting: `workflows.yaml:12`; None: in no file
 

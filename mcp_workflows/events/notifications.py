@@ -1,0 +1,420 @@
+"""Notifications of approvals: the channels of the configuration, what they are told, and how it is sent.
+
+A channel gets what is safe for everybody in it: the tool, whom it waits for, who asked, and a link that asks for a
+login. The message of a question may be made of arguments, so it counts as arguments: only `include` sends those. A
+task's id is never sent, as it is all that protects the task of an anonymous caller.
+
+Sources: docs.slack.dev, "Formatting message text" and "Text object"; learn.microsoft.com, "Create Incoming Webhooks"
+and the schema of Adaptive Cards; RFC 3834 and RFC 5322 for mail.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import smtplib
+import ssl
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from email.message import EmailMessage
+from email.policy import SMTP as MAIL_POLICY
+from functools import partial
+from types import TracebackType
+from typing import Annotated, Final, Literal, Self, TypeAlias, cast
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import anyio
+from anyio import to_thread
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from mcp_workflows.access import is_loopback, person_of
+from mcp_workflows.access.audit import task_hash
+from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.display_text import cleaned, quoted
+from mcp_workflows.adapter.redaction import mask
+from mcp_workflows.events.endpoints import EndpointFailed, Endpoints, EventSettings
+from mcp_workflows.task import Decision, EventName, LoggedEvent, Task, question_digest
+from mcp_workflows.tools.json_schema import did_you_mean
+from mcp_workflows.tools.questions import argument_lines
+from mcp_workflows.tools.tool import AnyTool
+from mcp_workflows.wire import events as wire
+from mcp_workflows.wire.events import Trouble
+
+logger = logging.getLogger(__name__)
+
+CHANNEL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+NOTIFIED_OF: Final = (EventName.REMINDED, EventName.ESCALATED, EventName.ANSWERED, EventName.ENDED)
+"""The events of a channel, beside `EventName.INPUT_REQUIRED`."""
+
+MAIL_WITHIN: Final = 30.0  # seconds for one mail
+_MAIL_TIMEOUT: Final = 15.0  # seconds for one answer of the server
+_MAILS_AT_ONCE: Final = 8
+_KINDS: Final = ("slack", "teams", "webhook", "email")
+_PORTS: Final = {"smtps": smtplib.SMTP_SSL_PORT, "smtp": 587}
+_ADDRESS: Final = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", re.ASCII)
+_PLAIN: Final = re.compile(r"[\w@+-]+(\.[\w@+-]+)*( [\w@+-]+(\.[\w@+-]+)*)?", re.ASCII)
+_MOST: Final = 100  # characters of a name
+_MOST_ARGUMENTS: Final = 2000  # characters: Slack takes 3,000 of a text
+_OPEN: Final = "Open the question"
+_ELSEWHERE: Final = "It is among the open questions in your MCP client."
+_TELLS: Final[Mapping[str, str]] = {
+    EventName.INPUT_REQUIRED: "question.opened",
+    EventName.REMINDED: "question.reminded",
+    EventName.ESCALATED: "question.escalated",
+    EventName.ANSWERED: "question.answered",
+    EventName.ENDED: "task.ended",
+}
+_ENDS: Final[Mapping[str, str]] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
+_AT: Final = re.compile(r"(?<!\w)@")
+_DOT: Final = re.compile(r"(?<=\w)\.(?=\w)")
+
+
+def _address(text: str) -> str:
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError("an address is needed here, such as workflows@example.com")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class NotificationChannel(BaseModel):
+    """A place where people hear of approvals: Slack, Teams, a webhook or mail."""
+
+    # errors of pydantic would quote secrets
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
+
+    slack: SecretStr | None = Field(
+        default=None, description="The URL of an incoming webhook of Slack.", examples=["${file:slack-url}"]
+    )
+    teams: SecretStr | None = Field(
+        default=None, description='The URL of a workflow in Teams, "When a Teams webhook request is received".'
+    )
+    webhook: SecretStr | None = Field(
+        default=None, description="The URL of a program of yours; requests are signed like those of MCP Events."
+    )
+    secret: SecretStr | None = Field(
+        default=None,
+        description="With `webhook`: the secret of signatures, `whsec_` and base64 of 24 to 64 bytes.",
+        examples=["${WEBHOOK_SECRET}"],
+    )
+    email: Annotated[list[Address], Field(min_length=1)] | None = Field(
+        default=None, description="Addresses that get a mail.", examples=[["releases@example.com"]]
+    )
+    smtp: SecretStr | None = Field(
+        default=None,
+        description="With `email`: the mail server, `smtps://user:password@host:465`, or `smtp://host:587` with "
+        "STARTTLS.",
+    )
+    from_: Address | None = Field(alias="from", default=None, description="With `email`: the address of the sender.")
+    include: list[Literal["arguments"]] = Field(
+        default_factory=list[Literal["arguments"]],
+        description="What is left out otherwise: the `arguments` of the call.",
+    )
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> Self:
+        if len([kind for kind in _KINDS if getattr(self, kind)]) != 1:
+            raise ValueError(f"needs one of {', '.join(_KINDS)}: it is one channel")
+        if bool(self.email) != bool(self.smtp) or bool(self.email) != bool(self.from_):
+            raise ValueError("email needs smtp and from, and nothing else has them")
+        if bool(self.webhook) != bool(self.secret):
+            raise ValueError("webhook needs a secret, and nothing else has one")
+        if self.secret and wire.secret_bytes(self.secret.get_secret_value()) is None:
+            raise ValueError("secret: must be whsec_ and base64 of 24 to 64 bytes")
+        if not _is_place(self.place, is_mail=bool(self.email)):
+            text = "smtps:// or smtp://, with a host" if self.email else "https://, or http:// on this machine"
+            raise ValueError(f"{'smtp' if self.email else self.kind}: must be a URL: {text}")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """What it is: slack, teams, webhook or email."""
+        return next(kind for kind in _KINDS if getattr(self, kind))
+
+    @property
+    def place(self) -> SplitResult:
+        """The URL that it is sent to, which is a secret."""
+        url = self.slack or self.teams or self.webhook or self.smtp
+        assert url is not None, "it is one of these"
+        return urlsplit(url.get_secret_value())
+
+    @property
+    def host(self) -> str:
+        """The host of that URL."""
+        return self.place.hostname or ""
+
+
+def _is_place(place: SplitResult, *, is_mail: bool) -> bool:
+    try:
+        _ = place.port
+    except ValueError:
+        return False
+    text = place.geturl()
+    if not place.hostname or not text.isascii() or not text.isprintable() or " " in text or place.fragment:
+        return False
+    if is_mail:
+        return place.scheme in _PORTS and (place.username is None) == (place.password is None)
+    is_safe = place.scheme == "https" or (place.scheme == "http" and is_loopback(place.hostname))
+    return is_safe and place.username is None
+
+
+Channels: TypeAlias = Mapping[str, NotificationChannel]
+"""The channels of a configuration by name."""
+
+
+def no_channel(name: str, known: Collection[str]) -> str:
+    """Return a message about an unknown channel."""
+    return f"no channel named {name!r}{did_you_mean(name, known)} (channels: {', '.join(sorted(known)) or 'none'})"
+
+
+# --- what is told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """One event as a channel is told of it: nothing in it can be markup, a mention or a link but `url`."""
+
+    event: LoggedEvent
+    key: str  # of the question; empty: the end of the task
+    name: str
+    tool: str
+    text: str  # goes on after the name of the tool
+    url: str | None  # of the question's page
+    facts: Mapping[str, JSON]
+    arguments: Sequence[str] = ()  # lines
+
+
+def channels_of(tool: AnyTool) -> frozenset[str]:
+    """Return the channels that hear of approvals of a tool."""
+    return frozenset(name for approval in tool.approvals.values() for name in approval.notify)
+
+
+def question_of(event: LoggedEvent, task: Task, channel: str, tool: AnyTool) -> str | None:
+    """Return the key of the question that a channel is to be told of, now; None: it is told nothing.
+
+    An empty key stands for the end of the task: a channel is told of it that was told of one of its questions.
+    """
+    gates = {gate for gate, approval in tool.approvals.items() if channel in approval.notify}
+    if event.name == EventName.ENDED:
+        is_known = channel in task.channels or any(each.gate in gates for each in task.decisions.values())
+        return "" if task.ended and is_known else None
+    if event.name == EventName.ANSWERED:
+        decided = [key for key, each in task.decisions.items() if each.gate in gates]
+        return next((key for key in decided if question_digest(task.id, key) == event.key), None)
+    if task.cancel_requested or task.ended:
+        return None
+    for key, request in task.seen.requests.items():
+        waiting = task.waiting.get(key)
+        if waiting is None or request.gate not in gates or question_digest(task.id, key) != event.key:
+            continue
+        latest = {EventName.REMINDED: waiting.reminded, EventName.ESCALATED: waiting.escalated}
+        return key if latest.get(cast("EventName", event.name), event.at) == event.at else None
+    return None
+
+
+def notification_of(
+    event: LoggedEvent, task: Task, key: str, *, url: str | None, outcome: str, with_arguments: bool
+) -> Notification:
+    """Return what is told of an event about a question; `outcome` is that of a task that has ended."""
+    asked_by, host = person_of(task.owner)[1], task.host
+    facts: dict[str, JSON] = {"task": task_hash(task.id), "tool": task.tool, "requester": _line(asked_by)}
+    facts |= {"host": _line(host)} if host else {}
+    asked = f"asked by {_name(asked_by)}{f' in {_name(host)}' if host else ''}"
+    arguments: Sequence[str] = ()
+    if not key:
+        text = f"{_ENDS[outcome]}: {asked}."
+        facts |= {"status": outcome}
+    elif event.name == EventName.ANSWERED:
+        decision = task.decisions[key]
+        text = f"{_decided(decision)}: {asked}."
+        by = None if decision.by is None else _line(person_of(decision.by)[1])
+        facts |= {"question": event.key, "approved": decision.is_approved, "by": by}
+    else:
+        terms, waiting = task.terms_of(key), task.waiting[key]
+        names = [terms.approvers if terms else "", (terms.escalates_to if terms and waiting.escalated else None) or ""]
+        approvers = _line(" or ".join(dict.fromkeys(filter(None, names))))
+        verb = {EventName.REMINDED: "still waits", EventName.ESCALATED: "was escalated: it waits"}
+        text = f"{verb.get(cast('EventName', event.name), 'waits')} for {approvers}: {asked}."
+        text += "" if url else f" {_ELSEWHERE}"
+        facts |= {"approvers": approvers, "question": event.key, "url": url}
+        if with_arguments and isinstance(task.arguments, Mapping):
+            lines = argument_lines(cast("Mapping[str, JSON]", task.arguments))
+            arguments = [_harmless(line) for line in lines]
+            facts |= {"arguments": task.arguments}
+    is_open = key and event.name != EventName.ANSWERED
+    return Notification(
+        event=event,
+        key=key,
+        name=_TELLS[event.name],
+        tool=task.tool,
+        text=text,
+        url=url if is_open else None,
+        facts=facts,
+        arguments=_bounded(arguments),
+    )
+
+
+def _decided(decision: Decision) -> str:
+    verb = "was approved" if decision.is_approved else "was declined"
+    by = "as nobody decided in time" if decision.by is None else f"by {_name(person_of(decision.by)[1])}"
+    return f"{verb} {by} at {decision.at:%Y-%m-%d %H:%M} UTC"
+
+
+def _line(text: str) -> str:
+    return " ".join(cleaned(text, _MOST).split())
+
+
+def _name(text: str) -> str:
+    """Return a name that others chose: two plain words as they are, anything else in quotes, and never a link."""
+    return _harmless(text if len(text) <= _MOST and _PLAIN.fullmatch(text) else quoted(text, _MOST))
+
+
+def _harmless(text: str) -> str:
+    """Return a text of which no reader makes a link: mail programs and chats look for `://` and names of hosts."""
+    return _DOT.sub("․", text.replace("://", ": //"))  # noqa: RUF001  # a sign that looks like a dot
+
+
+def _bounded(lines: Sequence[str]) -> Sequence[str]:
+    found, left = list[str](), _MOST_ARGUMENTS
+    for line in lines:
+        left -= len(line)
+        if left < 0:
+            return [*found, "- and more: see the question"]
+        found.append(line)
+    return found
+
+
+# --- how it is sent
+
+
+class Sender:
+    """Sends notifications. Enter it to use it."""
+
+    def __init__(self) -> None:
+        self._endpoints = Endpoints(EventSettings(allow_private=True))
+        self._mails = anyio.CapacityLimiter(_MAILS_AT_ONCE)
+
+    async def __aenter__(self) -> Self:
+        await self._endpoints.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._endpoints.__aexit__(kind, error, trace)
+
+    async def send(self, name: str, channel: NotificationChannel, told: Notification, now: datetime) -> None:
+        """Send a notification to the channel of this name.
+
+        Raises:
+            EndpointFailed: it was not taken.
+        """
+        if channel.email:
+            await self._mail(channel, mail_of(told, channel))
+            return
+        body = wire.body_of(_BODIES[channel.kind](told))
+        headers = {"content-type": "application/json"}
+        if channel.secret is not None:
+            secrets = [channel.secret.get_secret_value()]
+            headers = wire.headers_of(secrets, message_id=told.event.id, subscription_id=name, sent=now, body=body)
+        await self._endpoints.post(channel.place.geturl(), body, headers)
+
+    async def _mail(self, channel: NotificationChannel, message: EmailMessage) -> None:
+        send = partial(_send_mail, channel.place, message)
+        try:
+            with anyio.fail_after(MAIL_WITHIN):
+                refused = await to_thread.run_sync(send, abandon_on_cancel=True, limiter=self._mails)
+        except TimeoutError:
+            raise EndpointFailed(Trouble.TIMEOUT) from None
+        except ssl.SSLError as error:
+            raise EndpointFailed(Trouble.TLS, detail=str(error)) from None
+        except smtplib.SMTPResponseException as error:
+            said = error.smtp_error.decode("utf-8", "replace") if isinstance(error.smtp_error, bytes) else ""
+            raise EndpointFailed(Trouble.MAIL, error.smtp_code, detail=mask(cleaned(said, 200))) from None
+        except (smtplib.SMTPException, ValueError) as error:
+            raise EndpointFailed(Trouble.MAIL, detail=mask(cleaned(str(error), 200))) from None
+        except OSError as error:
+            raise EndpointFailed(Trouble.REFUSED, detail=str(error)) from None
+        if refused:
+            logger.warning("the mail server refused %d of the addresses of a channel", refused)
+
+
+def slack_body(told: Notification) -> Mapping[str, JSON]:
+    """Return a message of Slack. Receivers that know no blocks show its `text`."""
+    link = f" <{_mrkdwn(told.url)}|{_OPEN}>" if told.url else ""
+    lines = "".join(f"\n{_mrkdwn(line)}" for line in told.arguments)
+    text = f"*{_mrkdwn(told.tool)}* {_mrkdwn(told.text)}{link}{lines}"
+    section: JSON = {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
+    return {"text": text, "blocks": [section], "unfurl_links": False, "unfurl_media": False}
+
+
+def _mrkdwn(text: str) -> str:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _AT.sub("＠", escaped)  # noqa: RUF001  # `@channel` is a mention in servers that are like Slack
+
+
+def teams_body(told: Notification) -> Mapping[str, JSON]:
+    """Return a message of Teams with an Adaptive Card. The texts are runs, in which nothing is Markdown."""
+    runs: list[JSON] = [{"type": "TextRun", "text": told.tool, "weight": "Bolder"}, _run(f" {told.text}")]
+    lines: list[JSON] = [{"type": "RichTextBlock", "inlines": [_run(line)]} for line in told.arguments]
+    card: dict[str, JSON] = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.2",
+        "body": [{"type": "RichTextBlock", "inlines": runs}, *lines],
+    }
+    if told.url:
+        card["actions"] = [{"type": "Action.OpenUrl", "title": _OPEN, "url": told.url}]
+    attachment: JSON = {
+        "contentType": "application/vnd.microsoft.card.adaptive",
+        "contentUrl": None,
+        "content": card,
+    }
+    return {"type": "message", "attachments": [attachment]}
+
+
+def _run(text: str) -> Mapping[str, JSON]:
+    return {"type": "TextRun", "text": text}
+
+
+def webhook_body(told: Notification) -> Mapping[str, JSON]:
+    """Return the event for a program, in the form of MCP Events, without the task's id."""
+    data = {**told.facts, "text": f"{told.tool} {told.text}"}
+    return wire.occurrence(wire.Occurrence(event_id=told.event.id, name=told.name, at=told.event.at, data=data))
+
+
+_BODIES: Final = {"slack": slack_body, "teams": teams_body, "webhook": webhook_body}
+
+
+def mail_of(told: Notification, channel: NotificationChannel) -> EmailMessage:
+    """Return the mail. Its id is that of the event, so that some mail programs show it once if it comes twice."""
+    assert channel.from_ is not None, "a channel with mail has it"
+    message = EmailMessage(policy=MAIL_POLICY)
+    message["From"] = channel.from_
+    message["To"] = ", ".join(channel.email or ())
+    message["Subject"] = f"{told.tool} {told.text.partition(': asked by ')[0]}"
+    message["Date"] = told.event.at
+    message["Message-ID"] = f"<{told.event.id}@{channel.from_.rpartition('@')[2]}>"
+    message["Auto-Submitted"] = "auto-generated"  # no absent person's program answers
+    parts = [f"{told.tool} {told.text}", "\n".join(told.arguments), f"{_OPEN}: {told.url}" if told.url else ""]
+    message.set_content("\n\n".join(filter(None, parts)) + "\n")
+    return message
+
+
+def _send_mail(place: SplitResult, message: EmailMessage) -> int:
+    """Send a mail, and return how many of its addresses were refused; it blocks."""
+    host, port = place.hostname or "", place.port or _PORTS[place.scheme]
+    trusted = ssl.create_default_context()
+    if place.scheme == "smtps":
+        server: smtplib.SMTP = smtplib.SMTP_SSL(host, port, timeout=_MAIL_TIMEOUT, context=trusted)
+    else:
+        server = smtplib.SMTP(host, port, timeout=_MAIL_TIMEOUT)
+    with server:
+        server.ehlo_or_helo_if_needed()
+        if place.scheme == "smtp" and not (is_loopback(host) and not server.has_extn("starttls")):
+            server.starttls(context=trusted)  # an error if the server has no TLS: nothing is sent in clear
+        if place.username and place.password:
+            server.login(unquote(place.username), unquote(place.password))
+        return len(server.send_message(message))
