@@ -18,6 +18,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.events.delivery import Delivery
 from mcp_workflows.events.endpoints import EventSettings
+from mcp_workflows.events.notifications import Channels
 from mcp_workflows.events.service import EventService
 from mcp_workflows.events.subscriptions import Deliveries, Pending, owner_key
 from mcp_workflows.store.protocol import Store
@@ -72,11 +73,12 @@ class Replica:
         url, secret = more.get("url", receiver.url), more.get("secret", receiver.secret)
         return await self.events.subscribe(wanted, wire.Webhook(url=url, secret=secret, ttl=more.get("ttl")), by)
 
-    async def use(self, tool: AnyTool) -> None:
-        """Replace the tool, and its rules."""
+    async def use(self, tool: AnyTool, channels: Channels | None = None) -> None:
+        """Replace the tool, and its rules, and perhaps the channels."""
         named = {tool.name: tool}
         self.rules.use(named)
-        self.events.use(named, self.service(named))
+        self.events.use(named, self.service(named), channels)
+        await self.events.begin_channels()
 
     async def task(self, **fields: Any) -> Task:
         """Store a task that works."""
@@ -133,6 +135,8 @@ async def delivering(
     tools: Mapping[str, AnyTool] | None = None,
     settings: EventSettings = EventSettings(allow_private=True),  # noqa: B008  # it cannot be changed
     delivers: bool = True,
+    channels: Channels | None = None,
+    web_url: str | None = None,
 ) -> AsyncGenerator[Replica]:
     """Run one replica."""
     clock, records = clock or Clock(), list[Record]()
@@ -140,7 +144,7 @@ async def delivering(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(store)
         engines = await stack.enter_async_context(Engines({"orders": MemoryAdapter(MemorySettings(unreachable=True))}))
-        executions = Executions(store=store, engines=engines, retention=RETENTION, clock=clock)
+        executions = Executions(store=store, engines=engines, retention=RETENTION, clock=clock, web_url=web_url)
         await stack.enter_async_context(executions)
         rules = Authorization(named)
         events = EventService(
@@ -156,7 +160,8 @@ async def delivering(
         def service(tools: Mapping[str, AnyTool]) -> TaskService:
             return TaskService(tools=tools, executions=executions, retention=RETENTION, authorization=rules)
 
-        events.use(named, service(named))
+        events.use(named, service(named), channels)
+        await events.begin_channels()
         found = Replica(
             store=store,
             events=events,
