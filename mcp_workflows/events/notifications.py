@@ -145,6 +145,11 @@ class NotificationChannel(BaseModel):
         """The host of that URL."""
         return self.place.hostname or ""
 
+    @property
+    def path(self) -> SecretStr:
+        """The rest of that URL, which is all that protects a chat."""
+        return SecretStr(f"{self.place.path}?{self.place.query}".strip("/?"))
+
 
 def _is_place(place: SplitResult, *, is_mail: bool) -> bool:
     try:

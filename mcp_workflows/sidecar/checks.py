@@ -27,6 +27,7 @@ from mcp_workflows.adapter import GATE_WORDS, TERMINAL, Adapter, Finding
 from mcp_workflows.adapter.display_text import cleaned, quoted
 from mcp_workflows.engines.registry import REBIND, Engines, NotesOf
 from mcp_workflows.errors import EngineError, IssuerUnavailable, StoreError, WorkflowsError
+from mcp_workflows.events.notifications import channels_of
 from mcp_workflows.kit.tooling import Checks, Exposed, Verifies, expose_every
 from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.sidecar.config.models import (
@@ -45,6 +46,7 @@ from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.task import engine_key, split_engine_key
 from mcp_workflows.tasks.pauses import Pauses
 from mcp_workflows.tools.hosts import UNKNOWN_WAIT
+from mcp_workflows.tools.questions import Approval
 from mcp_workflows.tools.tool import AnyTool, Kind
 from mcp_workflows.units import utc_now
 
@@ -59,6 +61,7 @@ class ItemKind(StrEnum):
     STORE = "store"
     ISSUER = "issuer"
     AUDIT = "audit"
+    CHANNEL = "channel"
     TASKS = "tasks"
     ENGINE = "engine"
     TOOL = "tool"
@@ -103,7 +106,8 @@ class Row:
         """The result of the check."""
         if self.finding is None:
             return ItemState.NOT_CHECKED
-        is_warning = self.kind is ItemKind.HOST or (self.kind is ItemKind.TASKS and self.finding.ok is None)
+        may_warn = self.kind in {ItemKind.TASKS, ItemKind.CHANNEL}
+        is_warning = self.kind is ItemKind.HOST or (may_warn and self.finding.ok is None)
         return ItemState.WARNING if is_warning else _STATES[self.finding.ok]
 
     def as_json(self) -> Mapping[str, Any]:
@@ -156,6 +160,7 @@ class CheckReport:
             **tasks,
             "issuers": by_kind[ItemKind.ISSUER],
             "audit": by_kind[ItemKind.AUDIT],
+            "channels": by_kind[ItemKind.CHANNEL],
             "engines": by_kind[ItemKind.ENGINE],
             "tools": by_kind[ItemKind.TOOL],
             "exposed": by_kind[ItemKind.EXPOSED],
@@ -213,7 +218,7 @@ async def check(
             )
     store = rows[ItemKind.STORE, _scheme(config.store.url)]
     issuers = [row for (kind, _), row in rows.items() if kind is ItemKind.ISSUER]
-    audit = _audit_rows(config.audit)
+    audit, channels = _audit_rows(config.audit), list(_channel_rows(config))
     others = [(ItemKind.ENGINE, name) for name in config.engines] + [
         (ItemKind.TOOL, tool.name) for tool in config.tools
     ]
@@ -224,7 +229,8 @@ async def check(
     found_rows = (rows[key] for key in others)
     hosts = [row for tool in config.tools if tool.listed for row in _host_rows(tool)]
     return CheckReport(
-        rows=[store, *issuers, *audit, *live_rows, *found_rows, *hosts, *discoveries.rows(config)], tasks=live
+        rows=[store, *issuers, *audit, *channels, *live_rows, *found_rows, *hosts, *discoveries.rows(config)],
+        tasks=live,
     )
 
 
@@ -294,6 +300,16 @@ def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
     elif file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         finding = Finding(ok=False, text=f"{file} cannot be written")
     return [Row(kind=ItemKind.AUDIT, name="file", finding=finding)]
+
+
+def _channel_rows(config: Config) -> Iterator[Row]:
+    """Yield the channels of notifications and the tools that name them; nothing is sent."""
+    for name, channel in config.notify.items():
+        tools = [tool.name for tool in config.tools if name in channels_of(tool)]
+        finding = Finding(ok=True, text=f"hears of approvals of {', '.join(tools)}")
+        if not tools:
+            finding = Finding(ok=None, text="no tool names it", hint=f"name it: approval: {{notify: [{name}]}}")
+        yield Row(kind=ItemKind.CHANNEL, name=name, details={"to": channel.kind, "host": channel.host}, finding=finding)
 
 
 async def _check_tasks(
@@ -423,6 +439,8 @@ def _advice(tool: AnyTool, server: ServerSettings) -> str | None:
         return "approval: whoever has tokens of two subjects in server.auth.tokens can approve for themselves"
     if server.web is not None and any(_by_client(rule) for rule in tool.approval_rules):
         return "approval: scopes and clients are those of hosts, and a login on the pages has neither: name claims"
+    if any(_prompts(each) and not each.notify for each in tool.approvals.values()):
+        return "approval: remind and escalate reach nobody by themselves: name channels in its `notify`"
     if tool.kind is Kind.WATCH and not (server.single_user or server.auth):
         return "seen on stdio only; over HTTP with server.auth or server.single_user"
     waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}
@@ -432,6 +450,11 @@ def _advice(tool: AnyTool, server: ServerSettings) -> str | None:
 
 def _by_client(rule: Rule) -> bool:
     return bool(rule.scopes) or any(each.client is not None for each in rule.principals)
+
+
+def _prompts(approval: Approval) -> bool:
+    """Return True if people are to be reminded of an approval, or more people are to be asked."""
+    return approval.remind is not None or (approval.after is not None and approval.after.then != "decline")
 
 
 def _host_rows(tool: AnyTool) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""The command `mcp-workflows events`: everybody's subscriptions to events by webhook, and what is wrong with them."""
+"""The command `mcp-workflows events`: subscriptions to events by webhook, channels, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import typer
 from mcp_workflows.access.audit import Audit, Event, record_of
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.events.endpoints import ANSWER_WITHIN, EndpointFailed, Endpoints, host_of
-from mcp_workflows.events.subscriptions import Deliveries, Subscription, Subscriptions, trouble
+from mcp_workflows.events.notifications import NotificationChannel
+from mcp_workflows.events.subscriptions import Deliveries, Subscription, Subscriptions, channel_of, trouble
 from mcp_workflows.sidecar.cli.app import COMMANDS, app, say
 from mcp_workflows.sidecar.cli.format import render_facts
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, AsJson, ConfigOption, LogLevel, load_shared, log
@@ -34,6 +35,7 @@ _ADVICE: Final[Mapping[Trouble, str]] = {
     Trouble.TLS: "the receiver needs a certificate for this host that this machine trusts",
     Trouble.HTTP_4XX: "see the receiver's path and its check of the signature; redirects are not followed",
     Trouble.HTTP_5XX: "the receiver's log says why",
+    Trouble.MAIL: "only channels get mail",
     Trouble.CHALLENGE: "it takes events, but a client cannot subscribe anew until it echoes the challenge",
 }
 
@@ -47,10 +49,14 @@ SubscriptionId = Annotated[
 
 @event_commands.command("list")
 def list_subscriptions(as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
-    """List the subscriptions, and those that have ended in the last days."""
+    """List the subscriptions, those that have ended in the last days, and the channels of notifications."""
 
-    async def do(subscriptions: Subscriptions, *_: object) -> Sequence[Mapping[str, Any]]:
-        return [_facts(*each) for each in await subscriptions.states()]
+    async def do(subscriptions: Subscriptions, loaded: Config, _: Audit) -> Sequence[Mapping[str, Any]]:
+        found = [_facts(*each) for each in await subscriptions.states()]
+        for name, channel in loaded.notify.items():
+            state = await subscriptions.deliveries(channel_of(name, channel.host))
+            found.append(_facts_of_channel(name, channel, state))
+        return found
 
     found = _run(config, do)
     if as_json:
@@ -126,6 +132,21 @@ def _facts(found: Subscription, state: Deliveries | None) -> Mapping[str, Any]: 
         "lastDelivery": time_of(state.last_delivery) if state and state.last_delivery else None,
         "lastError": state.last_error if state else None,
         "refreshBefore": time_of(found.until),
+    }
+
+
+def _facts_of_channel(name: str, channel: NotificationChannel, state: Deliveries | None) -> Mapping[str, Any]:
+    """Return the same of a channel; what is pending is tried again."""
+    fails = state is not None and state.failed_since is not None
+    return {
+        "channel": name,
+        "to": channel.kind,
+        "host": channel.host,
+        "state": "failing" if fails else "active",
+        "pending": len(state.pending) if state else 0,
+        "failedSince": time_of(state.failed_since) if state and state.failed_since else None,
+        "lastDelivery": time_of(state.last_delivery) if state and state.last_delivery else None,
+        "lastError": state.last_error if state else None,
     }
 
 

@@ -93,7 +93,15 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
             authorizer = _load_authorizer(server.authorizer)
         except ConfigError as error:
             report.add(("server", "authorizer"), str(error))
-    KNOWN.add_all([server, store, *channels.values(), *(engine.settings for engine in engines.values() if engine)])
+    KNOWN.add_all(
+        [
+            server,
+            store,
+            *channels.values(),
+            [each.path for each in channels.values() if each],
+            *(engine.settings for engine in engines.values() if engine),
+        ]
+    )
     report.raise_if_any()
     return Config(
         tool_defaults=partial(composed.layers.over, known=TOOL_KEYS),
