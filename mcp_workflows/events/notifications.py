@@ -130,7 +130,7 @@ class NotificationChannel(BaseModel):
 
     @property
     def kind(self) -> str:
-        """What it is: slack, teams, webhook or email."""
+        """Its kind: slack, teams, webhook or email."""
         return next(kind for kind in _KINDS if getattr(self, kind))
 
     @property

@@ -172,7 +172,8 @@ def create(connection: sqlite3.Connection, rows: Rows, counted: CountedRows, tas
             counted.check(connection, task, caps)
             _mark(connection, rows)
             connection.execute(INSERT, rows.whole(task))
-            events.add(connection, events_between(None, task))
+            if task.held is not None:  # no other new row has events
+                events.add(connection, events_between(None, task))
     return found or task
 
 
