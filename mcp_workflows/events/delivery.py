@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, product
 from typing import Final
@@ -83,6 +83,10 @@ class _Target:
     @property
     def owner(self) -> str:
         return self.interest.owner if self.channel is None else self.subscription.key  # channels take turns alone
+
+    def turn(self, pending: Pending) -> datetime:
+        """Return the time by which a pending event has its turn; those of a channel that are due go by position."""
+        return pending.due if self.channel is None else min(each.due for each in self.state.pending.values())
 
     @property
     def has_room(self) -> bool:
@@ -359,7 +363,7 @@ class Delivery:
         now, busy = self._clock(), [target for target in self._waiting for _ in target.sending]
         in_flight, of_owner = Counter(each.host for each in busy), Counter(each.owner for each in busy)
         due = [
-            (pending.due, position, target)
+            (target.turn(pending), position, target)
             for target in self._waiting
             if target.state.suspended is None
             for position, pending in target.state.pending.items()

@@ -244,10 +244,10 @@ def notification_of(
         text = f"{verb.get(cast('EventName', event.name), 'waits')} for {approvers}: {asked}."
         text += "" if url else f" {_ELSEWHERE}"
         facts |= {"approvers": approvers, "question": event.key, "url": url}
-        if with_arguments and isinstance(task.arguments, Mapping):
-            lines = argument_lines(cast("Mapping[str, JSON]", task.arguments))
-            arguments = [_harmless(line) for line in lines]
-            facts |= {"arguments": task.arguments}
+        given = cast("Mapping[str, JSON]", task.arguments or {})
+        if with_arguments and given:
+            arguments = [_harmless(line) for line in argument_lines(given)]
+            facts |= {"arguments": given}
     is_open = key and event.name != EventName.ANSWERED
     return Notification(
         event=event,

@@ -152,9 +152,9 @@ async def change(store: Store, task: Task, change: Any) -> Task:
 
 
 async def decided(replica: Replica, task: Task, *, approved: bool = True) -> Task:
-    decision = Decision(by='["c","https://login.example.com","bob"]', at=replica.clock(), is_approved=approved)
-    decision = Decision(by=decision.by, at=decision.at, is_approved=approved, reason="s3cret-reason", gate=START_GATE)
-    return await change(replica.store, task, lambda row: decide(row, decision, "declined"))
+    bob, why = '["c","https://login.example.com","bob"]', "s3cret-reason"
+    decision = Decision(by=bob, at=replica.clock(), is_approved=approved, reason=why, gate=START_GATE)
+    return await change(replica.store, task, partial(decide, decision=decision, declined="declined"))
 
 
 @asynccontextmanager
@@ -377,6 +377,18 @@ async def test_nothing_is_mailed_in_clear_or_to_a_server_with_another_name(
     assert (plain.mails, other.mails) == ([], [])
 
 
+async def test_a_mail_server_that_refuses_is_tried_again(tmp_path: Path) -> None:
+    async with mailbox() as mails, notifying(tmp_path, {"releases": mails.channel()}) as replica:
+        mails.reply = "554 5.7.1 not here"
+        await replica.store.create(held(clock=replica.clock))
+        state = await state_of(replica, "releases")
+        assert state.last_error == "smtp_error"
+        mails.reply = "250 OK"
+        replica.clock.advance(minutes=1)
+        await mails.until(1)
+    assert len(mails.rejected) == 1
+
+
 async def state_of(replica: Replica, channel: str) -> Any:
     """The state of a channel, as it is in the store once it was written."""
     found: Any = None
@@ -436,7 +448,7 @@ async def test_a_question_that_is_over_when_its_channel_comes_back_is_not_told_a
         if end == "answered":
             await decided(replica, task, approved=False)
         else:
-            await change(replica.store, task, lambda row: request_cancel(row, replica.clock()))
+            await change(replica.store, task, partial(request_cancel, at=replica.clock()))
         await until(lambda: len(replica.pending) == (3 if end == "answered" else 2))
         chat.status = 200
         replica.clock.advance(minutes=1)
@@ -604,6 +616,18 @@ async def test_a_question_is_told_and_everybody_who_sees_the_task_reads_when(tmp
     assert chat.texts[1].startswith("*deploy* was approved by bob at ")
 
 
+async def test_people_are_reminded_and_a_question_is_declined_in_time_by_itself(tmp_path: Path) -> None:
+    tool = in_memory(remind="1s", after={"in": "3s", "then": "decline"})
+    async with hook() as chat, served(tmp_path, tool, Script(), {"releases": slack(chat)}, "anna") as [anna]:
+        await anna.call("deploy", ARGUMENTS)
+        with anyio.fail_after(TIMEOUT):
+            while not any("has failed" in text for text in chat.texts):
+                await chat.until(len(chat.taken) + 1)
+    assert chat.texts[1].startswith("*deploy* still waits for approve: ")
+    [declined] = [text for text in chat.texts if "was declined" in text]
+    assert declined.startswith("*deploy* was declined as nobody decided in time at ")
+
+
 async def test_a_gate_that_opens_midway_and_the_end_are_told_although_nobody_polls(tmp_path: Path) -> None:
     script = Script()
     async with (
@@ -647,7 +671,8 @@ async def test_clients_of_each_revision_hear_of_a_start_to_approve_and_of_no_int
     tmp_path: Path, version: str
 ) -> None:
     tool = in_memory(notify=[], approvers={}, requester_may_approve=True)
-    store, wanted = f"sqlite:///{tmp_path}/tasks.db", {"name": "task.input_required", "arguments": {}}
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    wanted: Mapping[str, Any] = {"name": "task.input_required", "arguments": {}}
     async with entered([tool], store=store) as (server, _), line(server, version) as client:
         begin = (await client.send("events/poll", wanted))["result"]
         await client.send("tools/call", {"name": "deploy", "arguments": ARGUMENTS})

@@ -19,9 +19,10 @@ from starlette.routing import Route
 
 from mcp_workflows.access import Principal
 from mcp_workflows.events import delivery, endpoints
-from mcp_workflows.events.subscriptions import Deliveries, Pending, Subscription, Subscriptions
+from mcp_workflows.events.subscriptions import Deliveries, Pending, Subscription, Subscriptions, channel_of
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.units import utc_now
+from mcp_workflows.wire.events import Trouble
 from tests.events.test_webhooks import served, wanted
 from tests.sidecar.cli.terminal import Ended, Terminal
 from tests.support.child_processes import free_port
@@ -209,3 +210,32 @@ async def test_what_cannot_be_done_is_said(terminal: Terminal) -> None:
     for command in ("test", "retry"):
         ended = await run(terminal, command, "sub_0x")
         assert (ended.code, "as the endpoint answered 410 Gone: only its client can" in ended.err) == (1, True)
+
+
+async def test_channels_are_listed_with_what_is_wrong_and_without_their_addresses(terminal: Terminal) -> None:
+    channel = "notify: {releases: {slack: 'https://hooks.slack.com/services/s3cret'}}\n"
+    config = CONFIG.replace("PRIVATE", "true") + channel
+    await anyio.Path(terminal.folder / "workflows.yaml").write_text(config)
+    ended = await anyio.to_thread.run_sync(lambda: terminal.run("events", "list", "--json"))
+    [fresh] = json.loads(ended.out)
+    assert {name: fresh[name] for name in ("channel", "to", "host", "state")} == {
+        "channel": "releases",
+        "to": "slack",
+        "host": "hooks.slack.com",
+        "state": "active",
+    }
+    past = utc_now() - timedelta(hours=1)
+    async with open_store(f"sqlite:///{terminal.folder}/tasks.db") as opened:
+        found = channel_of("releases", "hooks.slack.com")
+        state = Deliveries(
+            of=found.created,
+            position=0,
+            pending={1: Pending(since=past, attempts=2, due=past)},
+            failed_since=past,
+            last_error=Trouble.HTTP_5XX,
+        )
+        await Subscriptions(opened).save_deliveries(found, state)
+    ended = await anyio.to_thread.run_sync(lambda: terminal.run("events", "list"))
+    for text in ("failing", "http_5xx", "releases"):
+        assert text in ended.out
+    assert "s3cret" not in ended.out
