@@ -55,7 +55,7 @@ _PORTS: Final = {"smtps": smtplib.SMTP_SSL_PORT, "smtp": 587}
 _ADDRESS: Final = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", re.ASCII)
 _PLAIN: Final = re.compile(r"[\w@+-]+(\.[\w@+-]+)*( [\w@+-]+(\.[\w@+-]+)*)?", re.ASCII)
 _MOST: Final = 100  # characters of a name
-_MOST_ARGUMENTS: Final = 2000  # characters: Slack takes 3,000 of a text
+_MOST_ARGUMENTS: Final = 1200  # characters as they are sent: Slack takes 3,000 of a text, names and link included
 _OPEN: Final = "Open the question"
 _ELSEWHERE: Final = "It is among the open questions in your MCP client."
 _TELLS: Final[Mapping[str, str]] = {
@@ -257,7 +257,7 @@ def notification_of(
         text=text,
         url=url if is_open else None,
         facts=facts,
-        arguments=_bounded(arguments),
+        arguments=arguments,
     )
 
 
@@ -349,7 +349,7 @@ class Sender:
 def slack_body(told: Notification) -> Mapping[str, JSON]:
     """Return a message of Slack. Receivers that know no blocks show its `text`."""
     link = f" <{_mrkdwn(told.url)}|{_OPEN}>" if told.url else ""
-    lines = "".join(f"\n{_mrkdwn(line)}" for line in told.arguments)
+    lines = "".join(f"\n{line}" for line in _bounded([_mrkdwn(line) for line in told.arguments]))
     text = f"*{_mrkdwn(told.tool)}* {_mrkdwn(told.text)}{link}{lines}"
     section: JSON = {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
     return {"text": text, "blocks": [section], "unfurl_links": False, "unfurl_media": False}
@@ -363,7 +363,7 @@ def _mrkdwn(text: str) -> str:
 def teams_body(told: Notification) -> Mapping[str, JSON]:
     """Return a message of Teams with an Adaptive Card. The texts are runs, in which nothing is Markdown."""
     runs: list[JSON] = [{"type": "TextRun", "text": told.tool, "weight": "Bolder"}, _run(f" {told.text}")]
-    lines: list[JSON] = [{"type": "RichTextBlock", "inlines": [_run(line)]} for line in told.arguments]
+    lines: list[JSON] = [{"type": "RichTextBlock", "inlines": [_run(line)]} for line in _bounded(told.arguments)]
     card: dict[str, JSON] = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
@@ -403,7 +403,11 @@ def mail_of(told: Notification, channel: NotificationChannel) -> EmailMessage:
     message["Date"] = told.event.at
     message["Message-ID"] = f"<{told.event.id}@{channel.from_.rpartition('@')[2]}>"
     message["Auto-Submitted"] = "auto-generated"  # no absent person's program answers
-    parts = [f"{told.tool} {told.text}", "\n".join(told.arguments), f"{_OPEN}: {told.url}" if told.url else ""]
+    parts = [
+        f"{told.tool} {told.text}",
+        "\n".join(_bounded(told.arguments)),
+        f"{_OPEN}: {told.url}" if told.url else "",
+    ]
     message.set_content("\n\n".join(filter(None, parts)) + "\n")
     return message
 

@@ -308,7 +308,9 @@ def _channel_rows(config: Config) -> Iterator[Row]:
         tools = [tool.name for tool in config.tools if name in channels_of(tool)]
         finding = Finding(ok=True, text=f"hears of approvals of {', '.join(tools)}")
         if not tools:
-            finding = Finding(ok=None, text="no tool names it", hint=f"name it: approval: {{notify: [{name}]}}")
+            finding = Finding(
+                ok=None, text="no tool of the configuration names it", hint=f"name it: approval: {{notify: [{name}]}}"
+            )
         yield Row(kind=ItemKind.CHANNEL, name=name, details={"to": channel.kind, "host": channel.host}, finding=finding)
 
 

@@ -255,6 +255,17 @@ async def test_names_of_others_make_no_mention_no_link_and_no_markup(tmp_path: P
     assert len(mails.rejected) == 0
 
 
+async def test_no_arguments_and_no_names_make_a_message_too_long_for_slack(tmp_path: Path) -> None:
+    arguments, host = {f"{number}": "<&>" * 100 for number in range(50)}, "<" * 5000
+    owner = json.dumps(["c", "https://login.example.com", "&" * 5000])
+    async with hook() as chat, notifying(tmp_path, {"releases": slack(chat, include=["arguments"])}) as replica:
+        await replica.store.create(held(arguments=arguments, host=host, owner=owner))
+        await chat.until(1)
+    [text] = chat.texts
+    assert len(text) < 3000
+    assert text.endswith("- and more: see the question")
+
+
 async def test_a_card_of_teams_is_what_teams_takes(tmp_path: Path) -> None:
     async with hook() as card:
         channels = {"releases": NotificationChannel.model_validate({"teams": card.url})}

@@ -88,7 +88,7 @@ async def test_check_names_channels_and_warns_of_those_that_nobody_uses_and_of_r
     channels = {each["name"]: each for each in report.as_json()["channels"]}
     assert channels["releases"]["text"] == "hears of approvals of deploy"
     assert (channels["releases"]["to"], channels["releases"]["host"]) == ("slack", "hooks.slack.com")
-    assert (channels["ops"]["ok"], channels["ops"]["text"]) == (None, "no tool names it")
+    assert (channels["ops"]["ok"], channels["ops"]["text"]) == (None, "no tool of the configuration names it")
     assert report.problems == 0
     assert [row.state for row in report.rows if row.name == "ops"] == ["warning"]
     assert "s3cret" not in str(report.as_json())
