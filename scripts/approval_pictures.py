@@ -26,7 +26,7 @@ def main() -> None:
     with TemporaryDirectory() as name, sync_playwright() as playwright:
         plan = Plan(engine="temporal", sample="approvals", port=free_port(), state=Path(name))
         with Stack(plan) as stack:
-            served = Served(url=stack.url.removesuffix("/mcp"), state=plan.state)
+            served = Served(url=stack.url.removesuffix("/mcp"), state=plan.state, messages=stack.messages)
             asking = [served.ask("deploy", "version=1.4"), served.ask("rollout", "version=1.5")]
             browser = playwright.chromium.launch(executable_path=path, args=list(LAUNCH))
             for theme in ("light", "dark"):

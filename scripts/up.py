@@ -112,6 +112,7 @@ def _announce(stack: Stack, engine: str, state: Path, cards: str | None) -> None
 def _logins(stack: Stack, state: Path) -> list[str]:
     web, token = stack.url.removesuffix("/mcp"), shown(state / "alice.token")
     return [
+        f"messages {shown(stack.messages)}   (what Slack would get, with the links to questions)",
         f"approve  {web}/approvals   (log in as bob; everybody's password is: correct horse)",
         f"ask      .venv/bin/mcp-workflows call deploy version=1.4 --url {stack.url} --token-file {token}",
     ]

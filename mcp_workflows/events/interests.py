@@ -20,7 +20,7 @@ from mcp_workflows.adapter import JSON, MOST_ENDED, EndedExecution, ListsEnded
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, StoreError, WorkflowsError
 from mcp_workflows.store.protocol import EVENTS_KEPT, Store, TaskFilter
-from mcp_workflows.task import CLOCKS_DIFFER, EventName, LoggedEvent, Task, event_id, event_of
+from mcp_workflows.task import CLOCKS_DIFFER, START_GATE, EventName, LoggedEvent, Task, event_id, event_of
 from mcp_workflows.tasks.executions import Executions, ObservedTask
 from mcp_workflows.tools.tool import AnyTool
 
@@ -87,8 +87,13 @@ class Interests:
         self._seen: set[str] = set()
 
     def use(self, tools: Mapping[str, AnyTool]) -> None:
-        """Replace the tools."""
+        """Replace the tools. Tasks that may need an approval midway are observed for its times, whoever asks."""
         self._tools = tools
+        waiting = [name for name, tool in tools.items() if tool.approvals.keys() - {START_GATE}]
+        interest = Interest(name=EventName.INPUT_REQUIRED, arguments={}, owner="", key=START_GATE, shared_tools=waiting)
+        self.remove(interest)
+        if waiting:
+            self.add(interest)
 
     def add(self, interest: Interest, *, lasting: float = float("inf")) -> None:
         """Observe these executions for so many seconds."""

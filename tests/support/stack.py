@@ -57,7 +57,8 @@ class Stack:
         self._children: list[Child] = []
         self.engine = ENGINES[plan.engine](plan.state)
         self.port = plan.port
-        self._login_port = free_port()
+        self._login_port, self._chat_port = free_port(), free_port()
+        self.messages = plan.state / "messages.txt"  # of the chat, where the sample has one
         self.url = f"http://127.0.0.1:{plan.port}/mcp"
 
     def __enter__(self) -> Self:
@@ -95,6 +96,10 @@ class Stack:
             argv = (sys.executable, "-m", "tests.support.oidc", *words)
             self._launch(Command(name="login", argv=argv, cwd=ROOT, env={}))
             self._until(token.exists, "the identity provider does not answer")
+            self.messages.unlink(missing_ok=True)
+            argv = (sys.executable, "-m", "tests.support.messages", str(self._chat_port), str(self.messages))
+            self._launch(Command(name="chat", argv=argv, cwd=ROOT, env={}))
+            self._until(self.messages.exists, "the chat does not answer")
         if (self._plan.folder / "worker.py").exists():
             self._launch(self._python("worker", sys.executable, "worker.py"))
         where = f"127.0.0.1:{self._plan.port}"
@@ -117,6 +122,7 @@ class Stack:
             "LOGIN_ISSUER": f"http://localhost:{self._login_port}",
             "LOGIN_AUDIENCE": LOGIN_AUDIENCE,
             "LOGIN_SECRET": LOGIN_SECRET,
+            "SLACK_URL": f"http://127.0.0.1:{self._chat_port}/services/releases",
             "SHOP_FILE": str(self._plan.state / "shop.json"),
             "PYTHONPATH": os.pathsep.join(map(str, (self._plan.folder, SAMPLES / self._plan.sample))),
             "PYTHONUNBUFFERED": "1",

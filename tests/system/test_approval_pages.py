@@ -32,6 +32,17 @@ class Served:
 
     url: str  # of the pages
     state: Path
+    messages: Path
+
+    def notified(self, text: str, *, is_link: bool = True) -> str:
+        """Wait for a message that begins so; return the address of the link in it."""
+        deadline = time.monotonic() + WITHIN / 1000
+        while True:
+            lines = self.messages.read_text().splitlines()
+            if found := next((line for line in reversed(lines) if line.startswith(text)), None):
+                return found.removeprefix(f"{text}<").removesuffix("|Open the question>") if is_link else found
+            assert time.monotonic() < deadline, lines
+            time.sleep(0.05)
 
     def ask(self, *words: str) -> subprocess.Popen[str]:
         """Alice asks in her terminal, and waits for the result."""
@@ -47,7 +58,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     """The sample on a free port."""
     plan = Plan(engine="temporal", sample="approvals", port=free_port(), state=tmp_path_factory.mktemp("up"))
     with Stack(plan) as stack:
-        yield Served(url=stack.url.removesuffix("/mcp"), state=plan.state)
+        yield Served(url=stack.url.removesuffix("/mcp"), state=plan.state, messages=stack.messages)
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +126,11 @@ def said(asking: subprocess.Popen[str]) -> str:
 
 def test_a_release_is_approved_on_a_phone_before_anything_is_started(served: Served, browser: Browser) -> None:
     asking = served.ask("deploy", "version=1.4")
+    link = served.notified("*deploy* waits for release-managers: asked by alice in mcp-workflows. ")
     inbox = phone(browser)
     inbox.goto(f"{served.url}/approvals")
     log_in(inbox, "bob")
-    link = link_of(inbox, "Deploy «1.4»")
+    assert link_of(inbox, "Deploy «1.4»") == link
 
     page = phone(browser, script=False)  # another phone, on which nobody is logged in, and no page has a script
     page.goto(link)
@@ -138,15 +150,16 @@ def test_a_release_is_approved_on_a_phone_before_anything_is_started(served: Ser
     output = said(asking)
     assert asking.returncode == 0, output
     assert "waits for release-managers" in output
+    served.notified("*deploy* has completed: asked by alice in mcp-workflows.", is_link=False)
     assert "registry.example.com/shop:1.4 on 30 of 30 machines" in output
 
 
 def test_a_rollout_is_declined_midway_by_keyboard_alone(served: Served, browser: Browser) -> None:
     asking = served.ask("rollout", "version=1.5")
     page = phone(browser)
-    page.goto(f"{served.url}/approvals")
+    page.goto(served.notified("*rollout* waits for release-managers: asked by alice in mcp-workflows. "))
     log_in(page, "bob")
-    page.goto(link_of(page, "«1.5» runs on a few machines"))
+    expect(page.get_by_text("«1.5» runs on a few machines")).to_be_visible()
     expect(page.get_by_role("term")).to_have_text(["version"])
     expect(page.get_by_role("definition")).to_have_text(["1.5"])
     reason, decline = page.get_by_label("Reason (optional)"), page.get_by_role("button", name="Decline")

@@ -304,6 +304,7 @@ async def test_an_approval_midway_that_nobody_gives_is_declined(tmp_path: Path) 
     tool = Tool.model_validate({**tool.model_dump(by_alias=True, exclude_unset=True), "questions": {"release": block}})
     async with served(tmp_path, script, ANNA, tool=tool) as [anna]:
         task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        await until(lambda: bool(script.answers))  # although no client asks for the task
         await anna.until(task_id)
     [answer] = script.answers
     assert answer["send"] == {"ok": False}
