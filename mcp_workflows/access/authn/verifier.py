@@ -166,7 +166,8 @@ class JwtVerifier:
         claims = decode_token(token, key, leeway=self._reading.skew, required=(*_REQUIRED, "iat", "sub"))
         if not secrets.compare_digest(str(claims.get("nonce")).encode(), nonce.encode()):
             raise TokenRefused("it has another nonce")
-        if claims.get("azp", client) != client:
+        is_for_one = isinstance(claims["aud"], str) or len(claims["aud"]) == 1
+        if claims.get("azp", client if is_for_one else None) != client:
             raise TokenRefused("it was made for another client")
         reading = replace(self._reading, audience=[client])
         return replace(reading.identity(claims), client=client)

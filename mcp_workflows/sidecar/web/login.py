@@ -8,15 +8,18 @@ Sources: OpenID Connect Core 1.0, section 3.1; RFC 7636 (PKCE); RFC 9700 (OAuth 
 
 from __future__ import annotations
 
+import logging
+import re
 import secrets
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
 
 import anyio
 import httpx2
+from anyio import to_thread
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import AsyncOAuth2Client
 from pydantic import TypeAdapter, ValidationError
@@ -32,16 +35,20 @@ from mcp_workflows.store.encryption import seal, unseal
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.units import utc_now
 
+logger = logging.getLogger(__name__)
+
 IDLE: Final = timedelta(minutes=30)  # a session without a request ends
 LONGEST: Final = timedelta(hours=8)  # of a session
 LOGIN_WITHIN: Final = timedelta(minutes=15)
 NOTED_EVERY: Final = timedelta(minutes=1)  # requests of one session
 METADATA_KEPT: Final = 3600.0  # seconds
+PAUSE: Final = 5.0  # seconds between two attempts to fetch it, as anybody can begin a login
 LONGEST_COOKIE: Final = 200  # characters
 CALLBACK: Final = "/login/callback"
 AFTER_LOGIN: Final = "/approvals"
 _LONGEST_STATE: Final = 2000  # characters
-_LONGEST_PATH: Final = 300  # characters of a page to return to
+_LONGEST_PATH: Final = 500  # characters of a page to return to
+_PAGE: Final = re.compile(rf"{AFTER_LOGIN}/[A-Za-z0-9_-]+")  # the alphabet of `seal`: no dots, which lead elsewhere
 _KEY: Final = "web"  # its name in the store
 _SESSIONS: Final = "(sessions)"  # the space of notes
 
@@ -76,6 +83,8 @@ class _Attempt:
 
 
 _ATTEMPT: Final = TypeAdapter(_Attempt)
+_GARBAGE: Final = (ValueError, TypeError, AttributeError, RecursionError)
+"""Errors of Authlib about answers that are no JSON, or another value than an object."""
 
 
 class OpenIdLogin:
@@ -88,7 +97,9 @@ class OpenIdLogin:
         self._secret = secret
         self._fetcher = JsonFetcher()
         self._metadata: Mapping[str, Any] = {}  # Any: JSON values
-        self._fetched = float("-inf")
+        self._fetched = self._tried = float("-inf")
+        self._fetching = anyio.Lock()
+        self._trusting: ssl.SSLContext | None = None  # reading the certificates takes its time
         known = [each.issuer for each in auth.issuers].index(settings.issuer)  # the configuration was checked
         self._verifier: JwtVerifier = verifier(auth, "").signed[known]
 
@@ -106,9 +117,10 @@ class OpenIdLogin:
             began=utc_now(),
             again=again,
         )
-        async with self._client() as client:
+        endpoint = await self._endpoint("authorization_endpoint", attempt.to)
+        async with await self._client() as client:
             url, _ = client.create_authorization_url(
-                await self._endpoint("authorization_endpoint"),
+                endpoint,
                 state=seal(self._secret, _ATTEMPT.dump_json(attempt), "login"),
                 nonce=attempt.nonce,
                 code_verifier=attempt.code_verifier,
@@ -153,25 +165,28 @@ class OpenIdLogin:
         """
         text = "The login did not work. Log in again, and tell your administrator if that does not help."
         try:
-            async with self._client() as client:
+            async with await self._client() as client:
                 with anyio.fail_after(2 * ANSWER_WITHIN):
+                    endpoint = await self._endpoint("token_endpoint", attempt.to)
                     token: Mapping[str, Any] = await client.fetch_token(
-                        await self._endpoint("token_endpoint"), code=code, code_verifier=attempt.code_verifier
+                        endpoint, code=code, code_verifier=attempt.code_verifier
                     )
                     identity = await self._verifier.verify_login(
                         str(token.get("id_token")), client=self._settings.client_id, nonce=attempt.nonce
                     )
                     if "userinfo_endpoint" not in self._metadata:
                         return identity
-                    more = await client.get(await self._endpoint("userinfo_endpoint"))
+                    more = await client.get(await self._endpoint("userinfo_endpoint", attempt.to))
                     claims: object = more.json() if more.is_success else {}
-        except (AuthlibBaseError, httpx2.HTTPError, IssuerUnavailable, TimeoutError, ValueError, TypeError) as error:
+        except (AuthlibBaseError, httpx2.HTTPError, IssuerUnavailable, TimeoutError, *_GARBAGE) as error:
             raise LoginFailed(text, f"the provider cannot be asked: {type(error).__name__}", attempt.to) from None
         except TokenRefused as error:
             raise LoginFailed(text, f"its ID token is refused: {error}", attempt.to) from None
         return with_userinfo(identity, claims)
 
-    def _client(self) -> Any:  # Any: Authlib has no types
+    async def _client(self) -> Any:  # Any: Authlib has no types
+        if self._trusting is None:
+            self._trusting = await to_thread.run_sync(ssl.create_default_context)
         secret = self._settings.client_secret
         return AsyncOAuth2Client(
             client_id=self._settings.client_id,
@@ -183,19 +198,35 @@ class OpenIdLogin:
             timeout=ANSWER_WITHIN,
             follow_redirects=False,
             trust_env=False,
+            verify=self._trusting,
         )
 
-    async def _endpoint(self, name: str) -> str:
+    async def _endpoint(self, name: str, to: str) -> str:
+        """Return an endpoint of the provider, from its metadata; old metadata is better than none."""
         try:
             if anyio.current_time() - self._fetched >= METADATA_KEPT:
-                self._metadata = await issuer_metadata(self._settings.issuer, self._fetcher)
-                self._fetched = anyio.current_time()
+                await self._fetch_metadata()
             return https_url(str(self._metadata.get(name)))
         except IssuerUnavailable as error:
             text = "Your identity provider cannot be reached. Try again in a minute."
-            raise LoginFailed(text, f"its metadata cannot be had: {error}") from None
+            raise LoginFailed(text, f"its metadata cannot be had: {error}", to) from None
         except ValueError as error:
-            raise LoginFailed("The login is not set up rightly.", f"{name} in its metadata {error}") from None
+            raise LoginFailed("The login is not set up rightly.", f"{name} in its metadata {error}", to) from None
+
+    async def _fetch_metadata(self) -> None:
+        """Fetch the metadata, once for all who wait, and not again at once after a failure."""
+        async with self._fetching:
+            now = anyio.current_time()
+            if now - self._fetched < METADATA_KEPT:
+                return
+            if now - self._tried >= PAUSE:
+                self._tried = now
+                try:
+                    self._metadata, self._fetched = await issuer_metadata(self._settings.issuer, self._fetcher), now
+                except IssuerUnavailable as error:
+                    logger.warning("the metadata of %s cannot be had: %s", self._settings.issuer, error)
+            if not self._metadata:
+                raise IssuerUnavailable("it gave none, see the log")
 
 
 def with_userinfo(identity: Identity, claims: object) -> Identity:
@@ -214,9 +245,7 @@ def with_userinfo(identity: Identity, claims: object) -> Identity:
 
 def local_path(to: str) -> str:
     """Return a page of ours to go on to; anything else becomes the list of approvals."""
-    parts = urlsplit(to) if len(to) <= _LONGEST_PATH and to.isprintable() and "\\" not in to else None
-    is_ours = parts and not parts.scheme and not parts.netloc and parts.path.startswith(f"{AFTER_LOGIN}/")
-    return parts.path if parts and is_ours else AFTER_LOGIN
+    return to if len(to) <= _LONGEST_PATH and _PAGE.fullmatch(to) else AFTER_LOGIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from mcp_workflows.access.audit import Event, record_of
 from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.rate_limits import Rate
 from mcp_workflows.adapter import JSON, InputRequest
-from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter.display_text import cleaned, safe_link
 from mcp_workflows.errors import ConfigError, IssuerUnavailable, RequestError, StoreError
 from mcp_workflows.receiver.workflows import Workflows
 from mcp_workflows.sidecar.config.models import WebSettings
@@ -43,7 +44,7 @@ from mcp_workflows.sidecar.web.login import (
 )
 from mcp_workflows.tasks.service import NOT_FOUND
 from mcp_workflows.tools.dialogue import Action
-from mcp_workflows.tools.questions import REASON
+from mcp_workflows.tools.questions import ELICIT, REASON
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ BROWSER: Final = "__Host-mcp-workflows-login"
 MOST_BODY: Final = 64 * 1024  # bytes of a form
 MOST_FIELDS: Final = 200
 LOGINS_PER_MINUTE: Final = 120  # that end, from one address: each asks the provider
+_COOKIE: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # 32 bytes
 _HERE: Final = Path(__file__).parent / "templates"
 _POLICY: Final = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 _HEADERS: Final = {
@@ -119,10 +121,11 @@ class Web:
         )
         self._templates.filters["when"] = lambda at: f"{cast('datetime', at):%d %b %Y, %H:%M} UTC"
         self._templates.filters["clean"] = lambda text: cleaned(str(text))
+        self._templates.filters["exact"] = exact
 
     def routes(self, guards: Sequence[Middleware]) -> Sequence[Route]:
         """Return the routes; the guards check each request before."""
-        guarded = [*guards, Middleware(SameOrigin, origin=self._origin)]
+        guarded = [*guards, Middleware(SameOrigin, origin=self._origin, headers=self._headers)]
         pages: Sequence[tuple[str, Page, str]] = [
             ("/approvals", self._inbox, "GET"),
             ("/approvals/{link}", self._question, "GET"),
@@ -173,7 +176,8 @@ class Web:
     async def _login(self, request: Request) -> Response:
         """Send the browser to the identity provider."""
         login, _ = await self._ready()
-        browser = request.cookies.get(BROWSER) or secrets.token_urlsafe(32)
+        browser = request.cookies.get(BROWSER, "")
+        browser = browser if _COOKIE.fullmatch(browser) else secrets.token_urlsafe(32)
         to, again = request.query_params.get("to", ""), request.query_params.get("again") == "1"
         try:
             response: Response = RedirectResponse(await login.begin(to, browser, again=again), 303)
@@ -240,9 +244,10 @@ class Web:
             question = await self._workflows.service.question(request.path_params["link"], principal)
         except RequestError as error:
             return self._render("message.html", 404, visitor=_name(principal), text=f"{error}.")
-        form = None if question.request is None else form_of(question.request, question.key, given)
-        message = "" if question.request is None else str(question.request.params.get("message", ""))
-        url = None if question.request is None else https_only(question.request.params.get("url"))
+        asked = question.request
+        form = form_of(asked, given) if asked is not None and asked.method == ELICIT else None
+        message = "" if asked is None else str(asked.params.get("message", ""))
+        url = None if asked is None else safe_link(asked.params.get("url"))
         status = 400 if wrong else 200
         return self._render(
             "question.html",
@@ -259,14 +264,15 @@ class Web:
         principal = await self._visitor(request)
         if principal is None:
             return self._to_login(request.url.path)
-        given = await _form_data(request)
-        if given is None:
-            return self._render("message.html", 413, visitor=_name(principal), text="That is too much text.")
+        try:
+            given = await _form_data(request)
+        except ValueError as error:
+            return self._render("message.html", 400, visitor=_name(principal), text=str(error))
         service = self._workflows.service
         try:
             question = await service.question(request.path_params["link"], principal)
-            if question.request is not None:
-                response = response_of(form_of(question.request, question.key, given), question.request, given)
+            if question.request is not None and question.request.method == ELICIT:
+                response = response_of(form_of(question.request, given), question.request, given)
                 await service.update(question.task_id, {question.key: response}, principal)
         except (RequestError, ValueError) as error:
             text = str(error).partition("]: ")[2] or str(error)
@@ -284,8 +290,10 @@ class SameOrigin:
     Source: https://developer.mozilla.org/docs/Web/HTTP/Headers/Sec-Fetch-Site; older browsers send `Origin`.
     """
 
-    def __init__(self, app: ASGIApp, origin: str) -> None:
+    def __init__(self, app: ASGIApp, origin: str, headers: Mapping[str, str]) -> None:
+        """`headers`: of the refusal."""
         self._app = app
+        self._headers = headers
         self._origin = origin.lower()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -297,22 +305,28 @@ class SameOrigin:
             await self._app(scope, receive, send)
         else:
             logger.warning("a form from another site was refused: Sec-Fetch-Site %r, Origin %r", site, origin[:100])
-            await Response("This form was sent from another site.", 403, media_type="text/plain")(scope, receive, send)
+            refusal = Response("This form was sent from another site.", 403, self._headers, media_type="text/plain")
+            await refusal(scope, receive, send)
 
 
-async def _form_data(request: Request) -> Mapping[str, Sequence[str]] | None:
-    """Return the values of a form by field; None: it is too large."""
+async def _form_data(request: Request) -> Mapping[str, Sequence[str]]:
+    """Return the values of a form by field.
+
+    Raises:
+        ValueError: it is too large, or none that a browser sends; the text is for the person.
+    """
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > MOST_BODY:
-            return None
+            raise ValueError("That is too much text.")
     found: dict[str, list[str]] = {}
     try:
-        for name, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS):
-            found.setdefault(name, []).append(value)
+        fields = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except ValueError:
-        return None
+        raise ValueError("This form cannot be read.") from None
+    for name, value in fields:
+        found.setdefault(name, []).append(value)
     return found
 
 
@@ -320,14 +334,10 @@ def _name(principal: Principal) -> str:
     return cleaned(str(principal.claims.get("name") or principal.person[1]))
 
 
-def https_only(url: JSON) -> str | None:
-    """Return a link that a page may show: https, or http on this machine."""
-    if not isinstance(url, str) or not url.isprintable():
-        return None
-    parts = urlsplit(url)
-    if not parts.hostname:
-        return None
-    return url if parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname)) else None
+def exact(value: JSON) -> str:
+    """Return an argument as it is, or as JSON in ASCII if a part of it could not be seen."""
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    return text if cleaned(text, len(text) + 1) == text else json.dumps(value)
 
 
 _TEXTS: Final[Mapping[str, str]] = {"email": "email", "uri": "url", "date": "date"}
@@ -340,11 +350,9 @@ _BOUNDS: Final[Mapping[str, str]] = {
 _PREFIX: Final = "answer."  # of fields, so that none is taken for one of ours
 
 
-def form_of(request: InputRequest, key: str, given: Mapping[str, Sequence[str]] = {}) -> Form:
-    """Return the form of a question, filled with the values that were given before."""
-    schema = cast("Mapping[str, Any]", request.params.get("requestedSchema") or {})
-    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties") or {}
-    required: Sequence[str] = schema.get("required") or ()
+def form_of(request: InputRequest, given: Mapping[str, Sequence[str]] = {}) -> Form:
+    """Return the form of a question, filled with the values that were sent before, if any were."""
+    properties, required = _schema_of(request)
     asked = [name for name in properties if name != REASON]
     yes = (
         asked[0] if len(asked) == 1 and properties[asked[0]].get("type") == "boolean" and asked[0] in required else None
@@ -359,12 +367,27 @@ def form_of(request: InputRequest, key: str, given: Mapping[str, Sequence[str]] 
     return Form(fields=fields, decides=decides, yes=yes, can_decline=can_decline)
 
 
-def _field(name: str, rules: Mapping[str, Any], *, is_required: bool, given: Mapping[str, Sequence[str]]) -> Field:
-    bounds = {_BOUNDS[word]: rules[word] for word in _BOUNDS if isinstance(rules.get(word), int | float)}
+def _schema_of(request: InputRequest) -> tuple[Mapping[str, Mapping[str, JSON]], Sequence[JSON]]:
+    """Return the fields of a form and the required ones. A workflow may have written anything in their place."""
+    schema = _object(request.params.get("requestedSchema"))
+    return {name: _object(rules) for name, rules in _object(schema.get("properties")).items()}, _list(
+        schema.get("required")
+    )
+
+
+def _object(value: JSON) -> Mapping[str, JSON]:
+    return cast("Mapping[str, JSON]", value) if isinstance(value, Mapping) else {}
+
+
+def _list(value: JSON) -> Sequence[JSON]:
+    return cast("Sequence[JSON]", value) if isinstance(value, list) else ()
+
+
+def _field(name: str, rules: Mapping[str, JSON], *, is_required: bool, given: Mapping[str, Sequence[str]]) -> Field:
+    bounds = {_BOUNDS[word]: bound for word in _BOUNDS if isinstance(bound := rules.get(word), int | float)}
     default: JSON = rules.get("default", [])
-    defaults = cast("list[JSON]", default) if isinstance(default, list) else [default]
-    values = given.get(f"{_PREFIX}{name}", [_text(each) for each in defaults])
-    items = cast("Mapping[str, Any]", rules.get("items") or {})
+    defaults = _list(default) if isinstance(default, list) else [default]
+    values = given.get(f"{_PREFIX}{name}", ()) if given else [_text(each) for each in defaults]
     choices, kind = _choices(rules), str(rules.get("type"))
     found = Field(
         name=f"{_PREFIX}{name}",
@@ -382,8 +405,8 @@ def _field(name: str, rules: Mapping[str, Any], *, is_required: bool, given: Map
             return replace(found, kind="choice", choices=[("true", "Yes"), ("false", "No")])
         case "integer" | "number":
             return replace(found, kind="number", rules={**bounds, "step": 1 if kind == "integer" else "any"})
-        case "array" if _choices(items):
-            return replace(found, kind="choices", choices=_choices(items), value=values)
+        case "array" if options := _choices(_object(rules.get("items"))):
+            return replace(found, kind="choices", choices=options, value=values)
         case "string":
             long = bounds.get("maxlength", 0) > 200 or name == REASON
             return replace(found, kind="long" if long else _TEXTS.get(str(rules.get("format")), "text"))
@@ -391,14 +414,17 @@ def _field(name: str, rules: Mapping[str, Any], *, is_required: bool, given: Map
             return found
 
 
-def _choices(rules: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    titled = rules.get("oneOf") or rules.get("anyOf") or ()
+def _options(rules: Mapping[str, JSON]) -> Sequence[tuple[JSON, JSON]]:
+    """Return the values to choose from, each with its label; empty: any value will do."""
+    titled = [_object(each) for each in _list(rules.get("oneOf")) or _list(rules.get("anyOf"))]
     if titled:
-        return [(_text(each.get("const")), cleaned(str(each.get("title") or each.get("const")))) for each in titled]
-    names: Sequence[Any] = rules.get("enumNames") or ()
-    values: Sequence[Any] = rules.get("enum") or ()
-    labels = names if len(names) == len(values) else values
-    return [(_text(value), cleaned(str(label))) for value, label in zip(values, labels, strict=True)]
+        return [(each["const"], each.get("title") or each["const"]) for each in titled if "const" in each]
+    values, names = _list(rules.get("enum")), _list(rules.get("enumNames"))
+    return list(zip(values, names if len(names) == len(values) else values, strict=True))
+
+
+def _choices(rules: Mapping[str, JSON]) -> Sequence[tuple[str, str]]:
+    return [(_text(value), cleaned(_text(label))) for value, label in _options(rules)]
 
 
 def _text(value: JSON) -> str:
@@ -409,18 +435,23 @@ def response_of(form: Form, request: InputRequest, given: Mapping[str, Sequence[
     """Return the response that a form was sent with; the service checks it like any other.
 
     Raises:
-        ValueError: a field cannot be read; the text is for the person.
+        ValueError: it was sent without a button, or a field cannot be read; the text is for the person.
     """
-    accepts = given.get("action") == [Action.ACCEPT]
+    pressed = given.get("action")
+    if pressed not in ([Action.ACCEPT], [Action.DECLINE]):
+        raise ValueError("press one of the buttons")
+    accepts = pressed == [Action.ACCEPT]
     if request.params.get("mode") == "url":
         return {"action": Action.ACCEPT if accepts else Action.DECLINE}
-    schema = cast("Mapping[str, Any]", request.params.get("requestedSchema") or {})
+    properties, _ = _schema_of(request)
     content: dict[str, JSON] = {}
     for each in form.fields:
         name = each.name.removeprefix(_PREFIX)
         values = [value for value in given.get(each.name, ()) if value.strip()]
         if values and (accepts or name == REASON):
-            content[name] = _value(each.title, schema["properties"][name], values)
+            content[name] = _value(each.title, properties[name], values)
+        elif accepts and each.required and each.kind == "choices":
+            content[name] = []  # browsers send nothing for boxes that are all empty
     says_no = not accepts and form.yes is not None and request.declinable is False
     if form.yes is not None and (accepts or says_no):
         content[form.yes] = accepts
@@ -429,15 +460,27 @@ def response_of(form: Form, request: InputRequest, given: Mapping[str, Sequence[
     return {"action": Action.DECLINE, **({"content": content} if content else {})}
 
 
-def _value(title: str, rules: Mapping[str, Any], values: Sequence[str]) -> JSON:
+def _value(title: str, rules: Mapping[str, JSON], values: Sequence[str]) -> JSON:
+    """Return the JSON value of a field."""
     kind, first = rules.get("type"), values[0].replace("\r\n", "\n")
+    if options := _options(rules):
+        return next((value for value, _ in options if _text(value) == first), first)
     if kind == "string":
         return first
-    if kind == "array" and _choices(cast("Mapping[str, Any]", rules.get("items") or {})):
-        return list(values)
+    if kind == "array" and (options := _options(_object(rules.get("items")))):
+        return [next((value for value, _ in options if _text(value) == each), each) for each in values]
     try:
-        found: JSON = json.loads(first)
+        found: JSON = _number(first) if kind in {"integer", "number"} else json.loads(first)
+        json.dumps(found, allow_nan=False)
     except (ValueError, RecursionError):
         what = {"integer": "a whole number", "number": "a number"}.get(str(kind), "JSON")
         raise ValueError(f"{title} must be {what}") from None
     return found
+
+
+def _number(text: str) -> float:
+    """Return a number as HTML forms write them, such as `05` and `.5`."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
