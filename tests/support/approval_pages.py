@@ -24,14 +24,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mcp_workflows.access.audit import Audit, Record
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.telemetry.exporters import Exporters
+from mcp_workflows.tasks.executions import Executions
 from tests.support.child_processes import free_port
-from tests.support.oidc import PAGES, SECRET
-from tests.support.served import Peer, serving
+from tests.support.oidc import AUDIENCE, PAGES, SECRET
+from tests.support.served import TASKS, Peer, serving
 from tests.support.tokens import Signer, signer
 
-AUDIENCE: Final = "https://workflows.example/mcp"  # of access tokens
 SESSION: Final = "__Host-mcp-workflows"
 LOGIN: Final = "__Host-mcp-workflows-login"
 MANAGERS: Final = "release-managers"
@@ -79,11 +81,11 @@ class ToldProvider:
             routes=[Route(path, self._held(answer), methods=["GET", "POST"]) for path, answer in routes.items()]
         )
 
-    def access(self, sub: str, **claims: Any) -> str:
+    def access(self, sub: str, /, **claims: Any) -> str:
         """An access token for `/mcp`."""
         return self._signed(sub, aud=AUDIENCE, **{"client_id": "app", **claims})
 
-    def id_token(self, sub: str, nonce: str, **claims: Any) -> str:
+    def id_token(self, sub: str, nonce: str, /, **claims: Any) -> str:
         """An ID token that is good, but for what is given."""
         without = [name for name, value in claims.items() if value is None]
         return self._signed(sub, without=without, **{"aud": PAGES, "nonce": nonce, **claims})
@@ -95,7 +97,7 @@ class ToldProvider:
         self.tokens[code] = lambda: JSONResponse(body)
         return code
 
-    def _signed(self, sub: str, *, without: Sequence[str] = (), **claims: Any) -> str:
+    def _signed(self, sub: str, /, *, without: Sequence[str] = (), **claims: Any) -> str:
         by: Signer = claims.pop("by", self.signer)
         claims = {"iss": self.issuer, "sub": sub, **claims}
         return by.token(without=["email", "email_verified", *without], **claims)
@@ -238,9 +240,10 @@ class Browser:
         headers: Mapping[str, str | None] | None = None,
     ) -> Shown:
         """One request; a header that is None is left out."""
-        where = urljoin(f"{self.home}/", url)
-        assert where.startswith(self.home), where
         parts = urlsplit(self.home)
+        is_full = url.startswith(f"{parts.path}/") or "://" in url  # otherwise it is one of this server's paths
+        where = urljoin(self.home, url) if is_full else f"{self.home}{url}"
+        assert where.startswith(f"{self.home}/"), where
         sent: dict[str, str | None] = {"host": parts.netloc, "sec-fetch-site": "same-origin", **(headers or {})}
         if self.cookies:
             sent["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items()) + (
@@ -257,8 +260,8 @@ class Browser:
         for line in reply.headers.get_list("set-cookie"):
             for name, cookie in SimpleCookie(line).items():
                 assert name.startswith("__Host-"), line
-                assert cookie["secure"] and cookie["httponly"] and cookie["path"] == "/" and not cookie["domain"], line
-                assert cookie["samesite"].lower() == "lax", line
+                found = {name: cookie[name] for name in ("secure", "httponly", "path", "domain", "samesite")}
+                assert found == {"secure": True, "httponly": True, "path": "/", "domain": "", "samesite": "lax"}, line
                 if cookie["max-age"] == "0":
                     self.cookies.pop(name, None)
                 else:
@@ -266,7 +269,7 @@ class Browser:
 
     async def get(self, url: str = "/approvals") -> Shown:
         """A page, after all redirects within this server."""
-        shown = await self.send("GET", url if "//" in url else f"{self.home}{url}")
+        shown = await self.send("GET", url)
         for _ in range(5):
             if shown.status != 303 or not shown.location.startswith(self.home):
                 break
@@ -308,7 +311,7 @@ class Office:
     sidecar: Sidecar
     provider: ToldProvider
     http: httpx2.AsyncClient
-    folder: Path
+    audit: Sequence[Record]
 
     def browser(self) -> Browser:
         """A new one, without cookies."""
@@ -322,23 +325,37 @@ class Office:
 
     def peer(self, sub: str = "alice", **claims: Any) -> Peer:
         """Somebody with an MCP client."""
-        return Peer(self.http, f"{self.at}/mcp", token=self.provider.access(sub, **claims))
+        takes = {**TASKS, "elicitation": {"form": {}, "url": {}}}
+        return Peer(self.http, f"{self.at}/mcp", takes, token=self.provider.access(sub, **claims))
 
     async def requested(self, tool: str = "deploy", sub: str = "alice", **arguments: Any) -> str:
         """The id of a new task."""
         reply = await self.peer(sub).call(tool, arguments or {"version": "1.4"})
         return str(reply.result["taskId"])
 
+    @property
+    def executions(self) -> Executions:
+        """What is behind the service."""
+        return self.sidecar.workflows.service._executions  # pyright: ignore[reportPrivateUsage]
+
     def link(self, task_id: str, key: str = "approval") -> str:
         """The path of a question."""
-        url = self.sidecar.workflows.service._executions.page_url(task_id, key)  # noqa: SLF001  # notifications have it
+        url = self.executions.page_url(task_id, key)
         assert url is not None
         return url.removeprefix(self.home)
 
+
+class _Recording(Exporters):
+    """It keeps the records of the audit, and exports nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(name="tests", version="1")
+        self.records: list[Record] = []
+
     @property
-    def audit(self) -> Sequence[Mapping[str, Any]]:
-        """All that was recorded."""
-        return [json.loads(line) for line in (self.folder / "audit.jsonl").read_text().splitlines()]
+    def audit(self) -> Audit:
+        """The list."""
+        return self.records.append
 
 
 @asynccontextmanager
@@ -351,9 +368,11 @@ async def office(
     web: Mapping[str, Any] | None = None,
     store: str = "sqlite:///tasks.db",
     home: str | None = None,
+    engine: str | None = None,
+    host: str = "127.0.0.1",
     **more: Any,
 ) -> AsyncGenerator[Office]:
-    """The pages of a server with an engine in memory of its own; `home`: its public address."""
+    """The pages of a server with an engine in memory of its own, or of this name; `home`: its public address."""
     port = free_port()
     at = f"http://127.0.0.1:{port}"
     settings = {
@@ -364,16 +383,16 @@ async def office(
             "web": {"issuer": provider.issuer, "client_id": PAGES, "client_secret": SECRET, **(web or {})},
         },
         "store": store,
-        "audit": {"to": "audit.jsonl"},
-        "engines": {"here": {"adapter": "memory", "name": str(folder)}},
+        "engines": {"here": {"adapter": "memory", "name": engine or str(folder)}},
         "tools": {name: {"engine": "here", **tool} for name, tool in tools.items()},
     }
     path = folder / "workflows.yaml"
-    path.write_text(json.dumps(settings | {name: value for name, value in more.items() if name not in settings}))
+    path.write_text(json.dumps({**more, **settings}))
     config = load_config(path, {})
-    sidecar = build(config)
+    exporters = _Recording()
+    sidecar = build(config, exporters=exporters)
     async with (
-        serving(http_app(sidecar, config, "127.0.0.1", port), port=port),
+        serving(http_app(sidecar, config, host, port), port=port),
         httpx2.AsyncClient(timeout=60, follow_redirects=False) as http,
     ):
-        yield Office(home=home or at, at=at, sidecar=sidecar, provider=provider, http=http, folder=folder)
+        yield Office(home=home or at, at=at, sidecar=sidecar, provider=provider, http=http, audit=exporters.records)
