@@ -549,7 +549,7 @@ async def test_replicas_share_logins_sessions_and_logouts(
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
-    shared = {"store": shared_store, "home": HOME, "engine": str(tmp_path)}
+    shared: Mapping[str, Any] = {"store": shared_store, "home": HOME, "engine": str(tmp_path)}
     async with office(folders[0], provider, **shared) as one, office(folders[1], provider, **shared) as two:
         task = await one.requested()
         assert one.link(task) == two.link(task)

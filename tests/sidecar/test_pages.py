@@ -68,7 +68,7 @@ def gate(schema: Mapping[str, Any] | None = None, **more: Any) -> Mapping[str, A
 
 def with_steps(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Workflows with gates have taken these steps."""
-    gated = memory._gated  # the engine has no steps of its own
+    gated = memory._gated  # pyright: ignore[reportPrivateUsage]  # it has no steps of its own
 
     def stepped(execution: MemoryExecution, gates: Mapping[str, Gate]) -> Execution:
         steps = tuple(ExecutionStep(name=name, status=Status.SUCCEEDED) for name in names)
@@ -124,8 +124,8 @@ async def test_an_approver_reads_the_question_and_approves_it(place: Office) -> 
     assert (await outcome(place, task))["structuredContent"] == {"version": "1.4", "note": ["hot", "fix"]}
     [answer] = [record for record in place.audit if record.event == "answer"]
     assert (answer.subject, answer.client) == ("bob", PAGES)
-    assert answer.reason.startswith("approval: accept; arguments ")
-    assert answer.reason.endswith("why: tested")
+    assert str(answer.reason).startswith("approval: accept; arguments ")
+    assert str(answer.reason).endswith("why: tested")
 
 
 async def test_a_person_of_a_real_provider_approves_by_the_groups_that_it_names(
@@ -141,7 +141,7 @@ async def test_a_person_of_a_real_provider_approves_by_the_groups_that_it_names(
         for user in ("bob", "dora"):
             browser = place.browser()
             begun = await browser.get(place.link(task))
-            with real._logged_in(user):  # its page for passwords is not what is tried
+            with real.logged_in(user):
                 back = await place.http.get(begun.location)
             seen[user] = browser, await browser.get(back.headers["location"])
         bob, shown = seen["bob"]
@@ -299,7 +299,7 @@ async def test_a_gate_midway_is_approved_with_its_arguments_and_the_steps_so_far
 ) -> None:
     with_steps(monkeypatch, "BuildImage")
     gated = gate(send={"by": "{{principal.subject}}", "why": "{{answer.reason}}"}, approval=APPROVAL)
-    tool = {**gated, "input": {"type": "object", "properties": {"order": {}}}}
+    tool: Mapping[str, Any] = {**gated, "input": {"type": "object", "properties": {"order": {}}}}
     async with office(tmp_path, provider, tools={"ship": tool}) as place:
         task = await place.requested("ship", order={"id": "A1", "lines": [1, 2]})
         bob = await place.manager()
@@ -314,7 +314,7 @@ async def test_a_gate_midway_is_approved_with_its_arguments_and_the_steps_so_far
 
 # --- forms
 
-FIELDS: Final[Sequence[tuple[str, Mapping[str, Any], str | Sequence[str], Any]]] = [
+FIELDS: Final[Sequence[tuple[str, Mapping[str, Any], str | list[str], Any]]] = [
     ("text", {"type": "string"}, " as typed ", " as typed "),
     ("lines", {"type": "string", "maxLength": 500}, "one\r\ntwo", "one\ntwo"),
     ("email", {"type": "string", "format": "email"}, "a@b.org", "a@b.org"),

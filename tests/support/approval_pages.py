@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mcp_workflows.access import AccessRequest, Verb
 from mcp_workflows.access.audit import Audit, Record
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
@@ -325,7 +326,7 @@ class Office:
 
     def peer(self, sub: str = "alice", **claims: Any) -> Peer:
         """Somebody with an MCP client."""
-        takes = {**TASKS, "elicitation": {"form": {}, "url": {}}}
+        takes: Mapping[str, Any] = {**TASKS, "elicitation": {"form": {}, "url": {}}}
         return Peer(self.http, f"{self.at}/mcp", takes, token=self.provider.access(sub, **claims))
 
     async def requested(self, tool: str = "deploy", sub: str = "alice", **arguments: Any) -> str:
@@ -366,28 +367,30 @@ async def office(
     tools: Mapping[str, Mapping[str, Any]] = TOOLS,
     auth: Mapping[str, Any] | None = None,
     web: Mapping[str, Any] | None = None,
+    authorizer: str | None = None,
     store: str = "sqlite:///tasks.db",
     home: str | None = None,
     engine: str | None = None,
     host: str = "127.0.0.1",
-    **more: Any,
 ) -> AsyncGenerator[Office]:
     """The pages of a server with an engine in memory of its own, or of this name; `home`: its public address."""
     port = free_port()
     at = f"http://127.0.0.1:{port}"
-    settings = {
+    settings: Mapping[str, Any] = {
         "server": {
             "name": "tests",
             **({} if home is None else {"public_url": home}),
+            **({} if authorizer is None else {"authorizer": authorizer}),
             "auth": {"issuers": [{"issuer": provider.issuer, "audience": AUDIENCE}], **(auth or {})},
             "web": {"issuer": provider.issuer, "client_id": PAGES, "client_secret": SECRET, **(web or {})},
         },
         "store": store,
         "engines": {"here": {"adapter": "memory", "name": engine or str(folder)}},
         "tools": {name: {"engine": "here", **tool} for name, tool in tools.items()},
+        "limits": dict.fromkeys(("polls_per_minute", "creates_per_minute", "failed_lookups_per_minute")),
     }
     path = folder / "workflows.yaml"
-    path.write_text(json.dumps({**more, **settings}))
+    path.write_text(json.dumps(settings))
     config = load_config(path, {})
     exporters = _Recording()
     sidecar = build(config, exporters=exporters)
@@ -396,3 +399,8 @@ async def office(
         httpx2.AsyncClient(timeout=60, follow_redirects=False) as http,
     ):
         yield Office(home=home or at, at=at, sidecar=sidecar, provider=provider, http=http, audit=exporters.records)
+
+
+async def refuses_carol(wish: AccessRequest) -> bool:
+    """An authorizer that lets everybody but carol answer."""
+    return wish.verb is not Verb.ANSWER or wish.principal.subject != "carol"

@@ -145,7 +145,7 @@ class Provider:
             "code_challenge_method": "S256",
         }
         endpoint = (await self.discover())["authorization_endpoint"]
-        with self._logged_in(user):
+        with self.logged_in(user):
             async with httpx2.AsyncClient() as http:
                 answer = await http.post(endpoint, params=asked, data={"answer": "accept"})
         assert answer.status_code == 302, answer.text
@@ -209,7 +209,8 @@ class Provider:
         return Granted(access=found["access_token"], refresh=found.get("refresh_token"), client=client)
 
     @contextmanager
-    def _logged_in(self, user: str) -> Generator[None]:
+    def logged_in(self, user: str) -> Generator[None]:
+        """Whoever comes to the provider is this user: its own page for that is skipped."""
         with self.server.app.app_context():
             self.server.login(Backend.instance.get(models.User, user_name=user))
         try:

@@ -1,18 +1,25 @@
 """Whose task it is: everybody who may come with an id, times every way to use one, in both versions of the protocol.
 
+And whose question it is: on the page and over MCP alike.
+
 The tokens are those of real OpenID providers: see `tests.support.oidc`. The table is what is expected, all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
+import anyio
 import pytest
 
 from tests.support import ownership
-from tests.support.oidc import Providers
+from tests.support.approval_pages import MANAGERS, Browser, Office, office, told_provider
+from tests.support.oidc import PAGES, Providers
 from tests.support.ownership import Deed, Town, everybody, lister, of_card, plain, request, table, task_tool, town, word
+from tests.support.served import Peer
+from tests.support.waiting import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -145,3 +152,150 @@ async def test_a_task_is_its_owners_alone(place: Town, deed: str, era: str, expe
     assert {name: seen[name] for name in COLUMNS} == dict(wanted)
     if tool == "ask":
         assert (await place.owner.modern.get(shared))["status"] == "input_required", "nobody has changed it"
+
+
+# --- the page of a question, and the same over MCP
+
+PAGE_TABLE: Final = """
+question            | owner is   | owner   | alice   | bob     | carol   | dora    | eve
+of the owner        | subject    | answers | answers | none    | none    | none    | none
+allow.answer        | subject    | answers | answers | answers | answers | none    | none
+not_owner           | subject    | reads   | reads   | answers | answers | none    | none
+before the start    | subject    | reads   | reads   | answers | answers | none    | none
+midway              | subject    | reads   | reads   | answers | answers | none    | none
+not yet escalated   | subject    | reads   | reads   | answers | answers | none    | none
+escalated           | subject    | reads   | reads   | answers | answers | answers | none
+requester may       | subject    | answers | answers | answers | answers | none    | none
+of the owner        | client     | answers | none    | none    | none    | none    | none
+allow.answer        | client     | answers | answers | answers | answers | none    | none
+not_owner           | client     | reads   | none    | answers | answers | none    | none
+before the start    | client     | reads   | none    | answers | answers | none    | none
+midway              | client     | reads   | none    | answers | answers | none    | none
+not yet escalated   | client     | reads   | none    | answers | answers | none    | none
+escalated           | client     | reads   | none    | answers | answers | answers | none
+requester may       | client     | answers | answers | answers | answers | none    | none
+of the owner        | authorizer | answers | answers | none    | none    | none    | none
+allow.answer        | authorizer | answers | answers | answers | none    | none    | none
+not_owner           | authorizer | reads   | reads   | answers | none    | none    | none
+before the start    | authorizer | reads   | reads   | answers | none    | none    | none
+midway              | authorizer | reads   | reads   | answers | none    | none    | none
+not yet escalated   | authorizer | reads   | reads   | answers | none    | none    | none
+escalated           | authorizer | reads   | reads   | answers | none    | answers | none
+requester may       | authorizer | answers | answers | answers | none    | none    | none
+"""
+"""owner: alice at the client that started it, over MCP alone; alice: at the client of the pages, like all others.
+alice, bob and carol are release managers, dora is a director. `authorizer`: by subject, and code of the operator's
+refuses carol."""
+
+_GATE: Final[Mapping[str, Any]] = {
+    "message": "Release?",
+    "when": {"after_seconds": 0},
+    "send": "yes",
+    "decline": "no",
+}
+_MANAGERS: Final[Mapping[str, Any]] = {"claims": {"groups": MANAGERS}}
+_RULES: Final[Mapping[str, Any]] = {"call": {}, "see": {}, "cancel": {}}
+
+
+def _midway(**approval: Any) -> Mapping[str, Any]:
+    terms = {"approvers": _MANAGERS, **approval}
+    return {"workflow": "gated", "questions": {"release": {**_GATE, "approval": terms}}}
+
+
+def _escalating(after: str) -> Mapping[str, Any]:
+    return _midway(after={"in": after, "then": {"escalate": {"claims": {"groups": "directors"}}}})
+
+
+_GATED: Final[Mapping[str, Any]] = {"workflow": "gated", "questions": {"release": _GATE}}
+QUESTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "of the owner": _GATED,
+    "allow.answer": {**_GATED, "allow": {**_RULES, "answer": {**_MANAGERS, "any_owner": True}}},
+    "not_owner": {**_GATED, "allow": {**_RULES, "answer": {**_MANAGERS, "not_owner": True}}},
+    "before the start": {
+        "workflow": "echo",
+        "approval": {"before_start": True, "message": "Start?", "approvers": _MANAGERS},
+    },
+    "midway": _midway(),
+    "not yet escalated": _escalating("1d"),
+    "escalated": _escalating("1ms"),
+    "requester may": _midway(requester_may_approve=True),
+}
+GROUPS: Final[Mapping[str, list[str]]] = {
+    "alice": [MANAGERS],
+    "bob": [MANAGERS],
+    "carol": [MANAGERS],
+    "dora": ["directors"],
+    "eve": [],
+}
+YES: Final = {"action": "accept", "content": {}}
+PEOPLE, PAGE_ROWS = table(PAGE_TABLE)
+
+
+def _tool(question: str) -> str:
+    return question.replace(" ", "_")
+
+
+@pytest.mark.parametrize("owner", ["subject", "client", "authorizer"])
+async def test_the_page_and_mcp_give_everybody_the_same_answer(tmp_path: Path, owner: str) -> None:
+    settings: Mapping[str, Any] = {
+        "tools": {_tool(name): tool for name, tool in QUESTIONS.items()},
+        "auth": {"owner": "client" if owner == "client" else "subject"},
+        "authorizer": "tests.support.approval_pages:refuses_carol" if owner == "authorizer" else None,
+    }
+    async with told_provider() as provider, office(tmp_path, provider, **settings) as place:
+        pages = {name: place.browser() for name in GROUPS}
+        for name, page in pages.items():
+            await page.log_in(name, groups=GROUPS[name])
+        peers = {name: place.peer(name, client_id=PAGES, groups=groups) for name, groups in GROUPS.items()}
+        peers["owner"] = place.peer("alice", groups=[MANAGERS])
+        for question, of_whom, expected in PAGE_ROWS:
+            if of_whom == owner:
+                await _compare(place, question, pages, peers, expected)
+
+
+async def _compare(
+    place: Office, question: str, pages: Mapping[str, Browser], peers: Mapping[str, Peer], expected: Mapping[str, str]
+) -> None:
+    task, key = await _asked(place, question, peers)
+    link = place.link(task, key)
+    assert {name: await _over_mcp(peers[name], task, key) for name in PEOPLE} == expected, f"{question} over MCP"
+    seen = {name: await _on_page(page, link) for name, page in pages.items()}
+    assert {"owner": expected["owner"], **seen} == expected, f"{question} on the page"
+    for name in [name for name in pages if expected[name] != "answers"]:
+        await pages[name].post(link, {"action": "accept"})
+        await peers[name].answer(task, **{key: YES})
+    assert await _over_mcp(peers["bob" if expected["bob"] == "answers" else "owner"], task, key) == "answers"
+    for name in [name for name in pages if expected[name] == "answers"]:
+        await pages[name].post(link, {"action": "accept"})
+        assert (await peers["owner"].until(task))["status"] == "completed", f"{question}: {name} on the page"
+        task, key = await _asked(place, question, peers)
+        assert (await peers[name].answer(task, **{key: YES})).status == 200
+        assert (await peers["owner"].until(task))["status"] == "completed", f"{question}: {name} over MCP"
+        task, key = await _asked(place, question, peers)
+        link = place.link(task, key)
+
+
+async def _asked(place: Office, question: str, peers: Mapping[str, Peer]) -> tuple[str, str]:
+    """A new task of the owner's that asks, and the key of its question."""
+    task = str((await peers["owner"].call(_tool(question))).result["taskId"])
+    key = "approval" if question == "before the start" else "release.1"
+    who = peers["dora" if question == "escalated" else "owner" if question == "of the owner" else "bob"]
+    with anyio.fail_after(TIMEOUT):
+        while await _over_mcp(who, task, key) != "answers":
+            await anyio.sleep(0.02)
+    return task, key
+
+
+async def _over_mcp(peer: Peer, task: str, key: str) -> str:
+    reply = await peer.send("tasks/get", {"taskId": task})
+    if "error" in reply.body:
+        assert reply.error["message"] == "Task not found"
+        return "none"
+    return "answers" if key in reply.result.get("inputRequests", {}) else "reads"
+
+
+async def _on_page(browser: Browser, link: str) -> str:
+    shown, listed = await browser.get(link), await browser.get("/approvals")
+    found = "none" if shown.status == 404 else "answers" if shown.buttons else "reads"
+    assert (link in listed.response.text) is (found == "answers"), "the list has what can be answered"
+    return found
