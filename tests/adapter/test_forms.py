@@ -57,6 +57,20 @@ def test_an_input_request_keeps_only_the_words_of_a_form_at_the_top() -> None:
     assert request.params["requestedSchema"] == {"type": "object", "properties": {}}
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"oneOf": []},
+        {"anyOf": [{"type": "null"}]},
+        {"anyOf": [{"enum": 5}, {"enum": ["a"]}]},
+        {"type": "string", "format": []},
+    ],
+)
+def test_an_odd_schema_of_a_workflow_breaks_nothing(rules: Any) -> None:  # Any: JSON
+    form = flat_form({"type": "object", "properties": {"c": rules}})
+    assert flat_form(form) == form
+
+
 def test_the_worker_has_the_same_rules() -> None:
     ours = Path(forms.__file__)
     worker = ours.parents[2] / "adapters/temporal-worker/mcp_workflows_temporal_worker/flat_forms.py"

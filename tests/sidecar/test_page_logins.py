@@ -18,7 +18,17 @@ from mcp_workflows.access.authn import fetch
 from mcp_workflows.sidecar.web import login
 from mcp_workflows.sidecar.web.pages import LOGINS_PER_MINUTE
 from mcp_workflows.units import utc_now
-from tests.support.approval_pages import LOGIN, MANAGERS, SESSION, Browser, Office, ToldProvider, office, told_provider
+from tests.support.approval_pages import (
+    LOGIN,
+    MANAGERS,
+    SESSION,
+    Browser,
+    Office,
+    Shown,
+    ToldProvider,
+    office,
+    told_provider,
+)
 from tests.support.oidc import PAGES, SECRET
 from tests.support.postgres_server import Postgres, new_schema
 from tests.support.postgres_server import postgres_server as postgres_server
@@ -164,6 +174,11 @@ def saying(**claims: Any) -> Callable[[ToldProvider, str], object]:
     return lambda provider, nonce: provider.id_token("bob", nonce, **claims)
 
 
+def instead(token: object) -> Callable[[ToldProvider, str], object]:
+    """Something else in the place of an ID token."""
+    return lambda provider, nonce: token
+
+
 LIES: Final[Mapping[str, Callable[[ToldProvider, str], object]]] = {
     "another nonce": saying(nonce="another"),
     "no nonce": saying(nonce=None),
@@ -189,11 +204,11 @@ LIES: Final[Mapping[str, Callable[[ToldProvider, str], object]]] = {
     "a subject that cannot be shown": saying(sub="b\u202eob"),
     "alg none": without_a_signature,
     "HS256 with the public key": signed_with_the_public_key,
-    "no token": lambda *_: None,
-    "a number": lambda *_: 7,
-    "an object": lambda *_: {"alg": "none"},
-    "text": lambda *_: "a.b.c",
-    "half a character": lambda *_: "\ud800",
+    "no token": instead(None),
+    "a number": instead(7),
+    "an object": instead({"alg": "none"}),
+    "text": instead("a.b.c"),
+    "half a character": instead("\ud800"),
 }
 
 
@@ -374,6 +389,7 @@ async def test_a_callback_in_another_browser_leads_to_a_login_of_ones_own(place:
     back = await eve.callback(begun, lambda nonce: place.provider.id_token("eve", nonce))
     others = [victim, await place.manager(), place.browser()]
     place.provider.forms.clear()
+    led = await others[0].send("GET", back)
     for own in others:
         if own is not victim and SESSION not in own.cookies:
             await own.get("/approvals")  # a login that has begun
@@ -389,13 +405,17 @@ async def test_a_callback_in_another_browser_leads_to_a_login_of_ones_own(place:
 
 async def test_a_browser_that_keeps_no_cookie_is_told_so_and_not_sent_in_circles(place: Office) -> None:
     bob = place.browser()
-    for number in range(2):
-        begun = await bob.get("/login?again=1" if number else "/login")
+
+    async def log_in(path: str) -> Shown:
+        begun = await bob.get(path)
         bob.cookies.clear()
-        back = await bob.callback(begun, lambda nonce: place.provider.id_token("bob", nonce))
-        ended = await bob.send("GET", back)
-    assert ended.status == 400
-    assert "This browser does not keep our cookie." in ended.text
+        return await bob.send("GET", await bob.callback(begun, lambda nonce: place.provider.id_token("bob", nonce)))
+
+    first = await log_in("/login")
+    assert first.location == f"{place.home}/login?to=/approvals&again=1"
+    second = await log_in(first.location)
+    assert second.status == 400
+    assert "This browser does not keep our cookie." in second.text
 
 
 async def test_a_callback_that_is_sent_again_logs_nobody_in(place: Office) -> None:

@@ -393,7 +393,8 @@ async def test_a_wrong_value_is_refused_and_what_was_typed_is_kept(
         task = await place.requested("own")
         alice = place.browser()
         shown = await alice.log_in("alice", place.link(task, "release.1"))
-        again = await alice.press(shown, "accept", **{name: wrong, "note": HOSTILE, "boxes": []})
+        typed: Mapping[str, str | Sequence[str]] = {name: wrong, "note": HOSTILE, "boxes": []}
+        again = await alice.press(shown, "accept", **typed)
         assert again.status == 400
         assert "Not taken: " in again.text
         assert again.fields["answer.note"] == [HOSTILE]

@@ -93,14 +93,8 @@ class Fuzzed:
         return int(self.url.split(":")[2].split("/")[0])
 
     def send(self, request: Request) -> Answer:
-        """What comes back; a response that does not begin in time fails the test."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT) as connection:
-            connection.sendall(request.raw)
-            response = http.client.HTTPResponse(connection, method=request.verb)
-            response.begin()
-            headers = {name.lower(): value for name, value in response.getheaders()}
-            streams = headers.get("content-type", "").startswith("text/event-stream")
-            return Answer(status=response.status, headers=headers, body=_read(connection, response, streams=streams))
+        """What comes back."""
+        return exchange(self.port, request)
 
     def of_bob(self) -> Mapping[str, Any]:
         """Bob's tasks as he sees them."""
@@ -111,6 +105,17 @@ class Fuzzed:
             seen = {task: await bob.get(task) for task in self.foreign}
         said = ("status", "result", "inputRequests", "lastUpdatedAt")
         return {task: {name: found.get(name) for name in said} for task, found in seen.items()}
+
+
+def exchange(port: int, request: Request) -> Answer:
+    """What comes back from this port; a response that does not begin in time fails the test."""
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
+        connection.sendall(request.raw)
+        response = http.client.HTTPResponse(connection, method=request.verb)
+        response.begin()
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        streams = headers.get("content-type", "").startswith("text/event-stream")
+        return Answer(status=response.status, headers=headers, body=_read(connection, response, streams=streams))
 
 
 def _read(connection: socket.socket, response: http.client.HTTPResponse, *, streams: bool) -> bytes:

@@ -227,7 +227,7 @@ GROUPS: Final[Mapping[str, list[str]]] = {
     "dora": ["directors"],
     "eve": [],
 }
-YES: Final = {"action": "accept", "content": {}}
+YES: Final[Mapping[str, Any]] = {"action": "accept", "content": {}}
 PEOPLE, PAGE_ROWS = table(PAGE_TABLE)
 
 

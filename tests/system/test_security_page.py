@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.test_ownership import TABLE
+from tests.system.test_ownership import PAGE_TABLE, TABLE
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "security.md"
@@ -38,3 +38,4 @@ def test_each_threat_names_a_test() -> None:
 
 def test_the_page_shows_the_table_of_owners_and_callers() -> None:
     assert TABLE.strip() in PAGE.read_text()
+    assert PAGE_TABLE.strip() in PAGE.read_text()
