@@ -134,12 +134,13 @@ def _named(rules: _Object, defined: _Object) -> _Object:
 
 def _merged(options: Sequence[_Object]) -> _Object | None:
     """Return one schema for all of these; None if no form can ask for any of them at once."""
+    options = [each for each in options if isinstance(each.get("enum", []), list)]
     if not options:
         return None
     kinds = {each.get("type") for each in options if isinstance(each.get("type"), str)}
     if any("title" in each for each in options) and all(isinstance(each.get("const"), str) for each in options):
         return {"type": "string", "oneOf": [{k: each[k] for k in ("const", "title") if k in each} for each in options]}
-    values = [value for each in options for value in _listed(each)]
+    values = [value for each in options for value in each.get("enum", [each["const"]] if "const" in each else [])]
     if values and all(each.keys() & {"enum", "const"} for each in options):
         return {"enum": values, **({"type": kinds.pop()} if len(kinds) == 1 else {})}
     written = [each.get("type") for each in options]
@@ -149,12 +150,6 @@ def _merged(options: Sequence[_Object]) -> _Object | None:
         return {"type": "number"}
     same = {key: value for key, value in options[0].items() if all(each.get(key) == value for each in options)}
     return same if "type" in same else None
-
-
-def _listed(option: _Object) -> Sequence[Any]:  # Any: JSON
-    """Return the values that an alternative names."""
-    values = option.get("enum", [option["const"]] if "const" in option else [])
-    return cast("list[Any]", values) if isinstance(values, list) else ()
 
 
 def field_problem(field: object, *, only_choices: bool = False) -> str | None:
