@@ -107,19 +107,25 @@ class Rights:
     see: bool
     answer: bool
     cancel: bool
-    hidden: frozenset[str] = frozenset()  # keys of questions that others answer; with `answer`, there are more
+    for_others: frozenset[str] = frozenset()  # keys of open questions that only others may answer
 
     def reads(self, task: Task) -> bool:
         """Return True if the task may be read now. With `answer` alone, that is while it waits for input."""
         return self.see or (self.answer and task.execution.status is Status.INPUT_REQUIRED)
 
     def within(self, task: Task) -> Task:
-        """Return the task within these rights: without questions to answer, or without any content."""
+        """Return the task within these rights: without questions to answer, or without any content.
+
+        A principal without `see` reads the question, the message and the steps; the log and the engine's page show
+        all of the execution.
+        """
         if not self.reads(task):
             return replace(task, execution=Execution(status=Status.RUNNING), ended=None)
+        if not self.see:
+            task = replace(task, execution=replace(task.execution, url=None, has_log=False))
         if not self.answer:
             return replace(task, may_answer=False)
-        return replace(task, answered=task.answered | self.hidden) if self.hidden else task
+        return replace(task, answered=task.answered | self.for_others) if self.for_others else task
 
 
 _ALL: Final = Rights(see=True, answer=True, cancel=True)
@@ -201,8 +207,8 @@ class Authorization:
                 waiting, gate = task.waiting.get(key), task.execution.requests[key].gate or ""
                 escalated = waiting is not None and waiting.escalated is not None
                 approving[key] = await self.may_decide(task, gate, principal, escalated=escalated)
-        hidden = {key for key in asking if not approving.get(key, found.answer)}
-        return replace(found, answer=len(hidden) < len(asking), hidden=frozenset(hidden)) if approving else found
+        others = {key for key in asking if not approving.get(key, found.answer)}
+        return replace(found, answer=len(others) < len(asking), for_others=frozenset(others)) if approving else found
 
     async def may_decide(self, task: Task, gate: str, principal: Principal, *, escalated: bool) -> bool:
         """Return True if the principal may decide on approvals of this gate, by the rules of now."""
@@ -405,14 +411,14 @@ class TaskService:
             ttl = self._ttl(call, tool, principal).total_seconds()
             held = Held(ttl=ttl, requester=requester, tool=tool_digest(tool))
             new = hold(new, held, ready.approval)
-        stopped = self._meters.check_start(principal)
-        stopped = stopped or await self._executions.pauses.refusal(tool.engine, tool.name, principal)
+        refusal = self._meters.check_start(principal)
+        refusal = refusal or await self._executions.pauses.refusal(tool.engine, tool.name, principal)
         served.about(new)
-        caps = NO_MORE if stopped else caps_of(self._limits, tool, new.created)
+        caps = NO_MORE if refusal else caps_of(self._limits, tool, new.created)
         try:
             task = await self._executions.create(new, caps, ready.same)
         except LimitReached as reached:
-            raise stopped or reached from None
+            raise refusal or reached from None
         except (EngineRefused, EngineUnavailable):
             self._meters.started_nothing(principal)  # no row counts this call
             raise
@@ -591,8 +597,8 @@ class TaskService:
     async def get(self, task_id: str, principal: Principal) -> TaskView:
         """`tasks/get`: return the task as its engine shows it now, or its last known state if that does not answer."""
         by = anyio.current_time() + self._executions.read_timeout
-        task, rights = await self._authorize(task_id, principal, by=by)
-        found = await self._observed_view(task, rights, principal, by)
+        task, _ = await self._authorize(task_id, principal, by=by)
+        found = await self._observed_view(task, principal, by)
         if found is None:
             raise _not_found()
         return found
@@ -622,10 +628,12 @@ class TaskService:
         task = await self._executions.find(task_id, principal.id, shared_tools, by=by)
         if task is None or task.expired(self._executions.clock()):
             return None
-        return await self._observed_view(task, await self.authorization.rights(task, principal), principal, by)
+        return await self._observed_view(task, principal, by)
 
-    async def _observed_view(self, task: Task, rights: Rights, principal: Principal, by: float) -> TaskView | None:
+    async def _observed_view(self, task: Task, principal: Principal, by: float) -> TaskView | None:
+        """Return the task after a poll, within the rights on what it asks now; None if it may not be read."""
         observed = await self._executions.observe(task, by=by)
+        rights = await self.authorization.rights(observed.task, principal)
         if not rights.reads(observed.task):
             return None
         if observed.task.ended:
@@ -652,7 +660,7 @@ class TaskService:
         async def check(latest: Task, answers: Answers) -> None:
             """Check the answers that are about to be taken, by the rules and the questions of this moment."""
             rights = await self.authorization.rights(latest, principal)
-            if not rights.answer or answers.keys() & rights.hidden:
+            if not rights.answer or answers.keys() & rights.for_others:
                 self.authorization.denied(principal, task=latest, reason=f"may not {Verb.ANSWER} it")
                 raise RequestError(INVALID_PARAMS, _MAY_NOT[Verb.ANSWER])
             if latest.held is not None and answers.get(START_KEY, {}).get("action") == Action.ACCEPT:
@@ -696,12 +704,13 @@ class TaskService:
             RequestError: it has ended already.
         """
         by = anyio.current_time() + self._executions.read_timeout
-        task, rights = await self._authorize(task_id, principal, Verb.CANCEL, by=by)
+        task, _ = await self._authorize(task_id, principal, Verb.CANCEL, by=by)
         task = (await self._executions.observe(task, by=by)).task
         if task.cancelled is None:
             task = await self._cancel(task, is_final=True)
             if task.cancelled is not None:
                 self._record(Event.CANCEL, principal, task)
+                rights = await self.authorization.rights(task, principal)
                 return self._view(ObservedTask(task), rights, principal)
         raise RequestError(INVALID_PARAMS, "Cannot cancel task: it has ended already")
 
@@ -871,9 +880,10 @@ class TaskService:
     async def read(self, task_id: str, part: Part, principal: Principal) -> Document:
         """`resources/read` of a task's whole result, or of its log, with the same authorization."""
         by = anyio.current_time() + self._executions.read_timeout
-        task, rights = await self._authorize(task_id, principal, by=by)
+        task, _ = await self._authorize(task_id, principal, by=by)
         task = (await self._executions.observe(task, by=by)).task
-        if not rights.reads(task):
+        if not (await self.authorization.rights(task, principal)).see:
+            self.authorization.denied(principal, task=task, reason=f"may not see its {part.value}")
             raise _not_found()
         if part is Part.LOG:
             text = await self._executions.log(task) if task.seen.has_log else ""
@@ -908,11 +918,12 @@ class TaskService:
             self._meters.count_failed_lookup(principal)
             raise _not_found()
         rights = await rules.rights(task, principal)
-        if not rights.see and principal.id != task.owner:
-            # such a principal may read it only while it asks, which may have begun a moment ago
-            task = (
-                await self._executions.observe(task, by=min(by, anyio.current_time() + self._executions.read_timeout))
-            ).task
+        lacks_answer = verb is Verb.ANSWER and not rights.answer
+        if lacks_answer or (not rights.see and principal.id != task.owner):
+            # a question that this principal may answer may have been asked a moment ago
+            by = min(by, anyio.current_time() + self._executions.read_timeout)
+            task = (await self._executions.observe(task, by=by)).task
+            rights = await rules.rights(task, principal)
         if not rights.reads(task):
             rules.denied(principal, task=task, reason="may not see it")
             self._meters.count_failed_lookup(principal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 from mcp_workflows import Tool
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Record
-from mcp_workflows.adapter.memory import Script, ScriptedAdapter
+from mcp_workflows.adapter import Execution, Ref
+from mcp_workflows.adapter.memory import MemoryExecution, Script, ScriptedAdapter
 from mcp_workflows.tasks.approvals import decision_of
 from mcp_workflows.units import utc_now
 from tests.support.served import Peer, peer, site
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT, until
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +41,12 @@ def deploying(**block: Any) -> Tool:
 
 @asynccontextmanager
 async def served(
-    folder: Path, script: Script, *tokens: str, tool: Tool | None = None, records: list[Record] | None = None
+    folder: Path,
+    script: Script,
+    *tokens: str,
+    tool: Tool | None = None,
+    records: list[Record] | None = None,
+    adapter: ScriptedAdapter | None = None,
 ) -> AsyncGenerator[list[Peer]]:
     """A server of the tool, and a client for each token."""
     async with AsyncExitStack() as stack:
@@ -47,7 +54,7 @@ async def served(
             site(
                 store=f"sqlite:///{folder}/tasks.db",
                 tools=[tool or deploying()],
-                adapters={"memory": ScriptedAdapter(script)},
+                adapters={"memory": adapter or ScriptedAdapter(script)},
                 authenticated=True,
                 audit=(records if records is not None else list[Record]()).append,
             )
@@ -91,7 +98,7 @@ async def test_a_refusal_ends_the_task_with_who_and_why(tmp_path: Path) -> None:
         task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
         await bob.answer(task_id, approval={**NO, "content": {"reason": "not on Friday"}})
         ended = await anna.until(task_id)
-    assert ended["status"] == "completed" or ended["status"] == "failed"
+    assert (ended["status"], ended["result"]["isError"]) == ("completed", True)
     text = ended["result"]["content"][0]["text"]
     assert text.startswith("declined by bob at ")
     assert text.endswith("UTC: not on Friday")
@@ -281,9 +288,7 @@ async def test_an_approval_midway_is_for_the_approvers_and_other_questions_for_t
             await bob.answer(task_id, **{colour: {"action": "accept", "content": {"colour": "red"}}})
         ).code == -32602
         await anna.answer(task_id, **{colour: {"action": "accept", "content": {"colour": "red"}}})
-        while "result" not in (found := await bob.send("tasks/get", {"taskId": task_id})).body:
-            await anyio.sleep(0.05)
-        [release] = found.result["inputRequests"]
+        [release] = (await bob.get(task_id))["inputRequests"]
         assert (await anna.get(task_id))["statusMessage"] == "waits for approve: Release «1.4»?"
         for refused in (await anna.answer(task_id, **{release: YES}), await eve.answer(task_id, **{release: YES})):
             assert refused.code == -32602
@@ -292,6 +297,49 @@ async def test_an_approval_midway_is_for_the_approvers_and_other_questions_for_t
     assert script.answers[-1]["send"] == {"ok": True, "why": "tested", "by": "bob"}
     reasons = [record.reason for record in records if record.event == "answer" and record.subject == "bob"]
     assert [str(reason).endswith("; why: tested") for reason in reasons] == [True]
+
+
+async def test_the_first_look_at_a_new_question_is_within_the_rights_on_that_question(tmp_path: Path) -> None:
+    script = Script()
+    async with served(tmp_path, script, ANNA, BOB, tool=GATED) as [anna, bob]:
+        first, second = [(await anna.call("deploy", {"version": v})).result["taskId"] for v in "12"]
+        script.open_gate("release")
+        script.open_gate("colour")
+        seen = await anna.get(first)
+        assert (seen["status"], seen["statusMessage"]) == ("working", "waits for approve: Release «1»?")
+        [release] = (await bob.get(second))["inputRequests"]
+        [held] = [each for each, it in script.engine.executions.items() if it.start.arguments[0]["version"] == "2"]
+        script.engine.executions[held] = replace(script.engine.executions[held], answers={release: {}})
+        with anyio.fail_after(TIMEOUT):
+            while "result" in (found := await bob.send("tasks/get", {"taskId": second})).body:
+                assert list(found.result["inputRequests"]) == [release], "a question of the owner's was shown"
+                await anyio.sleep(0.05)
+        assert found.code == -32602
+
+
+class LoggingAdapter(ScriptedAdapter):
+    """Its executions have a log and a page."""
+
+    def _run(self, execution: MemoryExecution, ref: Ref) -> Execution:
+        return replace(super()._run(execution, ref), has_log=True, url="https://ci.example/1")
+
+    async def log(self, ref: Ref) -> str:
+        """The log."""
+        return "customer 4711"
+
+
+async def test_an_approver_without_see_reads_the_question_and_neither_log_nor_the_engines_page(tmp_path: Path) -> None:
+    script = Script()
+    script.progress("building", 1, 2)
+    script.open_gate("release")
+    async with served(tmp_path, script, ANNA, BOB, tool=GATED, adapter=LoggingAdapter(script)) as [anna, bob]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        [request] = (asked := await bob.get(task_id))["inputRequests"].values()
+        assert request["params"]["message"] == "Release «1.4»?"
+        assert not {"mcp-workflows/log", "mcp-workflows/url"} & asked["_meta"].keys()
+        uri = (await anna.get(task_id))["_meta"]["mcp-workflows/log"]
+        assert (await bob.send("resources/read", {"uri": uri})).code == -32602
+        assert (await anna.send("resources/read", {"uri": uri})).result["contents"][0]["text"] == "customer 4711"
 
 
 async def test_an_approval_midway_that_nobody_gives_is_declined(tmp_path: Path) -> None:
