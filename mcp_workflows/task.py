@@ -96,8 +96,8 @@ class Step(StrEnum):
     DECLINE = "decline"
 
 
-START_KEY = "approval"  # key of the question whether to start
-START_GATE = ".approval"  # its place among the terms; no question of a tool has this name
+START_KEY = ".approval"  # key of the question whether to start; `engines.registry` lets no execution ask under it
+START_GATE = START_KEY  # its place among the terms; no question of a tool has this name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from mcp_workflows.adapter.display_text import cleaned, cleaned_schema, safe_lin
 from mcp_workflows.adapter.redaction import mask, mask_known, mask_output
 from mcp_workflows.engines.circuit_breaker import Circuit
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
-from mcp_workflows.task import Task, engine_key
+from mcp_workflows.task import START_KEY, Task, engine_key
 from mcp_workflows.telemetry import Api, EngineCallRecord, Telemetry, outcome_of
 
 logger = logging.getLogger(__name__)
@@ -470,10 +470,10 @@ def validated(execution: Execution) -> Execution:
     left out: the execution has ended all the same.
 
     Raises:
-        EngineUnavailable: the adapter returned no execution, so nothing is known.
+        EngineUnavailable: the adapter returned no execution, so nothing is known, or its workflow asks under our key.
     """
     try:
-        return _readable(_without_secrets(_EXECUTION.validate_json(_as_json(execution))))
+        found = _readable(_without_secrets(_EXECUTION.validate_json(_as_json(execution))))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         failure = getattr(execution, "failure", None)
         if isinstance(failure, Failure) and failure.data is not None:
@@ -485,6 +485,9 @@ def validated(execution: Execution) -> Execution:
         text = "the workflow completed, but its result cannot be kept: it is nested too deeply, or is no JSON"
         failure = Failure(text=text, kind="UndecodableResult")
         return replace(execution, status=Status.FAILED, output=None, message=None, failure=failure)
+    if START_KEY in found.requests:
+        raise EngineUnavailable(f"its workflow asks under the key {START_KEY!r}, which is reserved: use another key")
+    return found
 
 
 def digest_of(execution: Execution) -> ExecutionDigest:

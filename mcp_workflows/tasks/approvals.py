@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
 
 from mcp_workflows.access import Principal, person_of
 from mcp_workflows.access.audit import answer_reason
-from mcp_workflows.adapter import JSON, digest
-from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter import JSON, Gate, InputRequest, digest
+from mcp_workflows.adapter.display_text import cleaned, is_blank
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.task import Decision, Task
-from mcp_workflows.tools.dialogue import Action
-from mcp_workflows.tools.questions import LONGEST_REASON, REASON
+from mcp_workflows.tools.dialogue import Action, invalid_response
+from mcp_workflows.tools.questions import LONGEST_REASON, REASON, yes_no_field
 from mcp_workflows.tools.tool import AnyTool
 
 _UNREAD: Final = frozenset({"description", "title", "annotations", "card", "wait", "listed", "limits", "allow"})
@@ -21,6 +21,7 @@ _UNREAD_BELOW: Final[Mapping[str, Any]] = {  # Any: as pydantic has it
     "approval": {"notify"},
     "questions": {"__all__": {"approval": {"notify"}}},
 }
+_NO_GATES: Final[Mapping[str, Gate]] = {}
 
 
 def tool_digest(tool: AnyTool) -> str:
@@ -29,12 +30,18 @@ def tool_digest(tool: AnyTool) -> str:
     return digest(tool.model_dump(mode="json", exclude=unread, exclude_defaults=True))
 
 
-def decision_of(principal: Principal, response: JSON, at: datetime, gate: str = "") -> Decision:
-    """Return the decision in a response. A no in its form is a refusal, which may have a reason like an approval."""
+def decision_of(
+    principal: Principal, response: JSON, at: datetime, gate: str = "", gates: Mapping[str, Gate] = _NO_GATES
+) -> Decision:
+    """Return the decision in a response to the question of a gate.
+
+    If the form asks for a yes or no alone, the no is a refusal. The reason is on one line.
+    """
     fields = _members(_members(response).get("content"))
     reason = fields.get(REASON)
-    said = cleaned(reason, LONGEST_REASON).strip() if isinstance(reason, str) else ""
-    accepts = _members(response).get("action") == Action.ACCEPT and all(value is not False for value in fields.values())
+    said = " ".join(cleaned(reason, LONGEST_REASON).split()) if isinstance(reason, str) else ""
+    yes = yes_no_field(gates[gate].request.params.get("requestedSchema")) if gate in gates else None
+    accepts = _members(response).get("action") == Action.ACCEPT and (yes is None or fields.get(yes) is not False)
     return Decision(by=principal.id or None, at=at, is_approved=accepts, reason=said or None, gate=gate)
 
 
@@ -51,13 +58,26 @@ def decided_already(first: Decision) -> RequestError:
     return RequestError(INVALID_PARAMS, f"This was {decision_text(first)}; nothing was applied")
 
 
-def refuse_another_decision(first: Decision, response: JSON, principal: Principal) -> None:
+def check_reason(key: str, request: InputRequest, response: Mapping[str, JSON]) -> None:
+    """Check that an approval which needs a reason has one that can be seen.
+
+    Raises:
+        RequestError: it has none.
+    """
+    form, fields = _members(request.params.get("requestedSchema")), _members(response.get("content"))
+    required = REASON in cast("Sequence[str]", form.get("required", ()))
+    if required and response.get("action") == Action.ACCEPT and is_blank(str(fields.get(REASON, ""))):
+        raise invalid_response(key, "content does not fit the question: it needs a reason, and this one is blank")
+
+
+def refuse_another_decision(task: Task, key: str, response: JSON, principal: Principal) -> None:
     """Refuse a second decision; the same one by the same principal may be a retry after a lost reply.
 
     Raises:
         RequestError: somebody has decided already.
     """
-    again = decision_of(principal, response, first.at)
+    first = task.decisions[key]
+    again = decision_of(principal, response, first.at, first.gate, task.gates)
     if (again.by, again.is_approved) != (first.by, first.is_approved):
         raise decided_already(first)
 

@@ -71,6 +71,7 @@ from mcp_workflows.task import (
 )
 from mcp_workflows.tasks.adopt import Adoption
 from mcp_workflows.tasks.approvals import (
+    check_reason,
     decided_already,
     decision_of,
     decision_text,
@@ -615,7 +616,7 @@ class Executions:
         async with self._answering.setdefault(task.id, anyio.Lock()):  # contradicting answers come one at a time
             task = await self._store.get(task.id, task.owner) or task
             for key in responses.keys() & task.decisions.keys():
-                refuse_another_decision(task.decisions[key], responses[key], principal)
+                refuse_another_decision(task, key, responses[key], principal)
             if task.ended:
                 return task, {}
             if not task.may_answer:
@@ -677,7 +678,7 @@ class Executions:
         try:
             at = self.clock()
             decisions = {
-                key: decision_of(principal, answers[key], at, task.execution.requests[key].gate or "")
+                key: decision_of(principal, answers[key], at, task.execution.requests[key].gate or "", task.gates)
                 for key in answers
                 if task.terms_of(key)
             }
@@ -858,10 +859,13 @@ def _fitting_answers(task: Task, responses: Mapping[str, JSON], principal: Princ
     """Return the responses to open questions of the task as its adapter gets them, by key; the rest is ignored.
 
     Raises:
-        RequestError: one does not fit its question, see `checked_response` and `rendered_response`.
+        RequestError: one does not fit its question, see `checked_response` and `rendered_response`, or lacks a reason.
     """
     requests = task.seen.requests
     checked = {key: checked_response(key, requests[key], responses[key]) for key in responses if key in requests}
+    for key, response in checked.items():
+        if task.terms_of(key):
+            check_reason(key, requests[key], response)
     rendered = {key: rendered_response(task, key, response, principal) for key, response in checked.items()}
     return {key: response for key, response in rendered.items() if response}
 

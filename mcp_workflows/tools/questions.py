@@ -29,12 +29,13 @@ from mcp_workflows.adapter.display_text import cleaned, is_blank
 from mcp_workflows.adapter.forms import FIELD_TYPES, field_problem
 from mcp_workflows.adapter.templates import Template, unused_fields
 from mcp_workflows.errors import ConfigError, MappingError
-from mcp_workflows.task import START_GATE, START_KEY, Terms
+from mcp_workflows.task import START_GATE, Terms
 from mcp_workflows.tools.json_schema import Schema, check_schema, did_you_mean, violations
 from mcp_workflows.units import Duration
 
 ELICIT: Final = "elicitation/create"
 REASON: Final = "reason"  # the field of an approval
+START_NAME: Final = "approval"  # the name of the question whether to start, for people
 LONGEST_REASON: Final = 1000  # characters
 LONGEST_REQUEST: Final = 3900  # characters: each view shows so many of a message
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.-]+")
@@ -308,7 +309,7 @@ class StartApproval(Approval):
             "mode": "form",
             "message": text,
             "requestedSchema": form,
-            "_meta": {NAME_META: START_KEY},
+            "_meta": {NAME_META: START_NAME},
         }
         return InputRequest(method=ELICIT, params=params, gate=START_GATE, declinable=True)
 
@@ -413,6 +414,18 @@ def can_decline(params: Mapping[str, Any]) -> bool:  # Any: JSON
     """Return True unless the params of an `elicitation/create` say that the question cannot be declined."""
     meta = params.get("_meta")
     return not isinstance(meta, Mapping) or cast("Mapping[str, object]", meta).get(DECLINE_META) is not False
+
+
+def yes_no_field(form: Any) -> str | None:  # Any: JSON; schemas of workflows were not checked
+    """Return the field of a form that asks for a yes or no and, apart from a reason, nothing else; None: no such form.
+
+    `form` is a `requestedSchema`.
+    """
+    properties = cast("Schema", form).get("properties") if isinstance(form, Mapping) else None
+    fields = cast("Schema", properties) if isinstance(properties, Mapping) else {}
+    names = [name for name in fields if name != REASON]
+    is_lone = len(names) == 1 and isinstance(field := fields[names[0]], Mapping) and field.get("type") == "boolean"
+    return names[0] if is_lone else None
 
 
 def short_key(key: str, params: Mapping[str, Any]) -> str:  # Any: JSON

@@ -330,6 +330,8 @@ class _Offered(BaseModel):
                 raise ValueError(f"{setting}: only with {need}; leave it out")
         if self.allow and self.allow.call and not self.allow.see and self.tasks is not TaskSupport.FORBIDDEN:
             raise ValueError("allow: nobody could see what comes of it: say `see: {}` for the owner, or say who")
+        if START_GATE in self.questions:
+            raise ValueError(f"questions: {START_GATE}: this name is reserved for the approval before the start")
         if len(confirmations := [name for name, each in self._before.items() if each.schema_ is None]) > 1:
             raise ValueError(f"questions: {', '.join(confirmations)}: only one yes or no can be asked before the start")
         return self
@@ -647,6 +649,13 @@ class WatchTool(_Offered):
     dedupe_window: ClassVar = None
     continues_calls: ClassVar = False
     fixed: ClassVar[Mapping[str, Any]] = {"input": WATCH_INPUT}
+
+    @model_validator(mode="after")
+    def _is_answered_by_its_caller(self) -> Self:
+        if self.approvals:
+            text = "kind: watch has no approval: whoever watches is its owner, and may have started the execution"
+            raise ValueError(f"questions: {', '.join(self.approvals)}: {text}; put it on the tool that starts")
+        return self
 
     @model_validator(mode="after")
     def _asks_nothing_before(self) -> Self:

@@ -110,10 +110,12 @@ async def ask_yes_or_no() -> dict[str, Any]:
 
 @DBOS.workflow()
 async def ask_ok() -> dict[str, Any]:
-    """Ask for a yes or a no, and perhaps why."""
+    """Ask for a yes or a no, and perhaps why; `ask` would leave out the reason of a no."""
     properties = {"ok": {"type": "boolean"}, "reason": {"type": "string", "title": "Reason"}}
-    found = await ask("Deploy?", {"type": "object", "properties": properties, "required": ["ok"]})
-    return {"action": found.action, **(found.content or {})}
+    form = {"type": "object", "properties": properties, "required": ["ok"]}
+    await DBOS.set_event_async(f"{QUESTION}deploy", {"mode": "form", "message": "Deploy?", "requestedSchema": form})
+    found = await DBOS.recv_async(f"{ANSWER}deploy", 3600)
+    return {"action": found["action"], **(found.get("content") or {})}
 
 
 @DBOS.workflow()

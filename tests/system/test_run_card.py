@@ -468,7 +468,9 @@ def test_a_result_that_looks_like_a_handle_asks_nothing_and_opens_nothing(opened
     expect(stage.button("Open in engine ↗")).to_be_hidden()
 
 
-@pytest.mark.parametrize(("label", "said"), [("Approve", ["accept", "true", "tested"]), ("Decline", ["decline"])])
+@pytest.mark.parametrize(
+    ("label", "said"), [("Approve", ["accept", "true", "tested"]), ("Decline", ["decline", "tested"])]
+)
 def test_a_yes_or_no_is_two_large_buttons(opened: Open, label: str, said: list[str]) -> None:
     stage = opened("ask_ok")
     expect(stage.card.get_by_role("radio")).to_have_count(0)

@@ -10,13 +10,16 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import ValidationError
 
-from mcp_workflows import Tool
+from mcp_workflows import TaskSupport, Tool
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Record
 from mcp_workflows.adapter import Execution, Ref
 from mcp_workflows.adapter.memory import MemoryExecution, Script, ScriptedAdapter
+from mcp_workflows.task import START_KEY
 from mcp_workflows.tasks.approvals import decision_of
+from mcp_workflows.tools.tool import WatchTool
 from mcp_workflows.units import utc_now
 from tests.support.served import Peer, peer, site
 from tests.support.waiting import TIMEOUT, until
@@ -31,6 +34,11 @@ BLOCK: Mapping[str, Any] = {
 }
 YES = {"action": "accept", "content": {"reason": "tested"}}
 NO = {"action": "decline"}
+
+
+def start(response: Any) -> Mapping[str, Any]:
+    """The response to the question whether to start."""
+    return {START_KEY: response}
 
 
 def deploying(**block: Any) -> Tool:
@@ -72,23 +80,23 @@ async def test_nothing_is_started_before_the_approval(tmp_path: Path) -> None:
         assert created["statusMessage"].startswith("waits for approve: Deploy")
         asked = await bob.get(task_id)
         assert asked["status"] == "input_required"
-        params = asked["inputRequests"]["approval"]["params"]
+        params = asked["inputRequests"][START_KEY]["params"]
         assert params["message"] == 'Deploy «1.4» to production?\n- version: "1.4"\n- note: "hot «fix»"'
         assert list(params["requestedSchema"]["properties"]) == ["reason"]
         assert (await eve.send("tasks/get", {"taskId": task_id})).code == -32602
-        for refused in (await anna.answer(task_id, approval=YES), await eve.answer(task_id, approval=YES)):
+        for refused in (await anna.answer(task_id, **start(YES)), await eve.answer(task_id, **start(YES))):
             assert refused.code == -32602
         assert script.starts == []
-        assert (await bob.answer(task_id, approval=YES)).status == 200
+        assert (await bob.answer(task_id, **start(YES))).status == 200
         ended = await anna.until(task_id)
         assert ended["status"] == "completed"
         assert [start.arguments for start in script.starts] == [[{"version": "1.4", "note": "hot «fix»"}]]
-        again = await bob.answer(task_id, approval=NO)
+        again = await bob.answer(task_id, **start(NO))
     assert again.code == -32602, "who may only approve sees nothing more of it"
     [answer] = [record for record in records if record.event == "answer"]
     assert answer.subject == "bob"
     assert answer.reason is not None
-    assert answer.reason.startswith("approval: accept; arguments ")
+    assert answer.reason.startswith(".approval: accept; arguments ")
     assert answer.reason.endswith("why: tested")
 
 
@@ -96,7 +104,7 @@ async def test_a_refusal_ends_the_task_with_who_and_why(tmp_path: Path) -> None:
     script = Script()
     async with served(tmp_path, script, ANNA, BOB) as [anna, bob]:
         task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
-        await bob.answer(task_id, approval={**NO, "content": {"reason": "not on Friday"}})
+        await bob.answer(task_id, **start({**NO, "content": {"reason": "not on Friday"}}))
         ended = await anna.until(task_id)
     assert (ended["status"], ended["result"]["isError"]) == ("completed", True)
     text = ended["result"]["content"][0]["text"]
@@ -111,7 +119,7 @@ async def test_a_cancelled_request_is_never_started(tmp_path: Path) -> None:
         task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
         await anna.send("tasks/cancel", {"taskId": task_id})
         assert (await anna.until(task_id))["status"] == "cancelled"
-        assert (await bob.answer(task_id, approval=YES)).code == -32602
+        assert (await bob.answer(task_id, **start(YES))).code == -32602
     assert script.starts == []
 
 
@@ -124,7 +132,7 @@ async def test_of_many_decisions_at_once_one_counts(tmp_path: Path) -> None:
         replies: list[Any] = []
 
         async def decide(number: int) -> None:
-            replies.append(await people[number].answer(task_id, approval=YES if number % 2 else NO))
+            replies.append(await people[number].answer(task_id, **start(YES if number % 2 else NO)))
 
         async with anyio.create_task_group() as group:
             for number in range(6):
@@ -142,7 +150,7 @@ async def test_a_restart_keeps_the_request_and_an_approved_one_is_started_once(t
         ids = [(await anna.call("deploy", {"version": str(number)})).result["taskId"] for number in range(2)]
     script.go_down()
     async with served(tmp_path, script, ANNA, BOB) as [anna, bob]:
-        assert (await bob.answer(ids[0], approval=YES)).status == 200
+        assert (await bob.answer(ids[0], **start(YES))).status == 200
         assert script.starts == []
         script.come_back()
         await anna.until(ids[0])
@@ -163,11 +171,11 @@ async def test_a_tool_that_has_changed_and_a_requester_without_rights_are_not_st
     )
     for tool, said in ((changed, "has changed since"), (closed, "may not call deploy any more")):
         async with served(tmp_path, script, BOB, tool=tool) as [bob]:
-            refused = await bob.answer(task_id, approval=YES)
+            refused = await bob.answer(task_id, **start(YES))
             assert (refused.code, said in refused.error["message"]) == (-32602, True)
     async with served(tmp_path, script, ANNA, BOB) as [anna, bob]:
         assert (await anna.get(task_id))["status"] == "working"
-        await bob.answer(task_id, approval=NO)
+        await bob.answer(task_id, **start(NO))
         assert (await anna.until(task_id))["result"]["isError"]
     assert script.starts == []
 
@@ -178,7 +186,7 @@ async def test_the_requester_approves_only_if_the_tool_says_so(tmp_path: Path, m
     async with served(tmp_path, script, BOB, tool=deploying(requester_may_approve=may)) as [bob]:
         created = (await bob.call("deploy", {"version": "1.4"})).result
         assert created["status"] == ("input_required" if may else "working")
-        answered = await bob.answer(created["taskId"], approval=YES)
+        answered = await bob.answer(created["taskId"], **start(YES))
         assert ("result" in answered.body) is may
     assert len(script.starts) == may
 
@@ -201,7 +209,7 @@ async def test_silence_declines_or_escalates_and_never_approves(tmp_path: Path) 
             await anyio.sleep(0.05)
         assert (await anna.get(task_id))["statusMessage"].startswith("waits for approve or direct: ")
         assert (await bob.get(task_id))["status"] == "input_required"
-        assert (await director.answer(task_id, approval=YES)).status == 200
+        assert (await director.answer(task_id, **start(YES))).status == 200
     assert len(script.starts) == 1
 
 
@@ -210,16 +218,60 @@ async def test_a_required_reason_is_needed(tmp_path: Path) -> None:
     async with served(tmp_path, script, ANNA, BOB, tool=deploying(reason="required")) as [anna, bob]:
         task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
         for content in ({}, {"reason": ""}):
-            assert (await bob.answer(task_id, approval={"action": "accept", "content": content})).code == -32602
-        assert (await bob.answer(task_id, approval=YES)).status == 200
+            assert (await bob.answer(task_id, **start({"action": "accept", "content": content}))).code == -32602
+        assert (await bob.answer(task_id, **start(YES))).status == 200
         await until(lambda: bool(script.starts))
+
+
+@pytest.mark.parametrize("blank", [" ", "\u200b\u200d", "\u2800\n"])
+async def test_a_blank_reason_is_no_reason(tmp_path: Path, blank: str) -> None:
+    said = {"action": "accept", "content": {"reason": blank}}
+    for name, tool in (
+        ("start", deploying(reason="required")),
+        ("gate", gated(approval={"approvers": {"scopes": ["approve"]}, "reason": "required"})),
+    ):
+        script = Script()
+        script.open_gate("release")
+        (tmp_path / name).mkdir()
+        async with served(tmp_path / name, script, ANNA, BOB, tool=tool) as [anna, bob]:
+            task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+            [key] = (await bob.get(task_id))["inputRequests"]
+            assert (await bob.answer(task_id, **{key: said})).code == -32602
+            told = (await bob.call("task_answer", {"taskId": task_id, **said})).result
+            assert (told["isError"], "this one is blank" in told["content"][0]["text"]) == (True, True)
+            assert (await bob.answer(task_id, **{key: YES})).status == 200
+
+
+async def test_a_decline_by_a_task_tool_has_its_reason_although_the_tool_gives_no_handles(tmp_path: Path) -> None:
+    tool = deploying().model_copy(update={"tasks": TaskSupport.REQUIRED})
+    async with served(tmp_path, Script(), ANNA, BOB, tool=tool) as [anna, bob]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        asked = (await bob.call("open_questions")).result["structuredContent"]
+        assert asked["next"].endswith('"action": "decline", and content {"reason": ...} if the user says why')
+        said = {"action": "decline", "content": {"reason": "not on\nFriday"}}
+        await bob.call("task_answer", {"taskId": task_id, **said})
+        assert (await anna.until(task_id))["result"]["content"][0]["text"].endswith(" UTC: not on Friday")
+
+
+async def test_a_workflow_cannot_ask_under_the_key_of_the_start(tmp_path: Path) -> None:
+    script = Script()
+    script.ask("May I?", key="approval")
+    script.ask("And now?", key=START_KEY)
+    async with served(tmp_path, script, ANNA, BOB) as [anna, bob]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        await bob.answer(task_id, **start(YES))
+        assert list((await anna.until(task_id, "input_required"))["inputRequests"]) == ["approval"]
+        await anna.answer(task_id, approval={"action": "accept", "content": {}})
+        with anyio.fail_after(TIMEOUT):
+            while "is reserved" not in (await anna.get(task_id)).get("statusMessage", ""):
+                await anyio.sleep(0.05)
 
 
 async def test_an_argument_cannot_look_like_another_one(tmp_path: Path) -> None:
     async with served(tmp_path, Script(), ANNA, BOB) as [anna, bob]:
         arguments = {"version": "1.4\n- note: none", "x\n- version": "9", "note": "\u202eevil"}
         task_id = (await anna.call("deploy", arguments)).result["taskId"]
-        message = (await bob.get(task_id))["inputRequests"]["approval"]["params"]["message"]
+        message = (await bob.get(task_id))["inputRequests"][START_KEY]["params"]["message"]
     assert [line.partition(":")[0] for line in message.splitlines()[-3:]] == [
         "- version",
         '- "x\\n- version"',
@@ -250,28 +302,28 @@ async def test_a_message_with_a_gap_starts_and_asks_nothing(tmp_path: Path) -> N
     assert "version must be given: it is what a person is asked to approve" in refused["content"][0]["text"]
 
 
-GATED = Tool.model_validate(
-    {
-        "name": "deploy",
-        "engine": "memory",
-        "workflow": "deploy",
-        "questions": {
-            "release": {
-                "message": "Release {{version}}?",
-                "when": "release",
-                "send": {"ok": True, "why": "{{answer.reason}}", "by": "{{principal.subject}}"},
-                "decline": {"ok": False},
-                "approval": {"approvers": {"scopes": ["approve"]}, "after": {"in": "1d", "then": "decline"}},
-            },
-            "colour": {
-                "message": "Which colour?",
-                "when": "colour",
-                "schema": {"type": "string"},
-                "send": "{{answer}}",
-            },
-        },
-    }
-)
+RELEASE: Mapping[str, Any] = {
+    "message": "Release {{version}}?",
+    "when": "release",
+    "send": {"ok": True, "why": "{{answer.reason}}", "by": "{{principal.subject}}"},
+    "decline": {"ok": False},
+    "approval": {"approvers": {"scopes": ["approve"]}, "after": {"in": "1d", "then": "decline"}},
+}
+COLOUR: Mapping[str, Any] = {
+    "message": "Which colour?",
+    "when": "colour",
+    "schema": {"type": "string"},
+    "send": "{{answer}}",
+}
+
+
+def gated(**release: Any) -> Tool:
+    """A workflow with a gate that somebody else approves, and one for the owner."""
+    questions = {"release": {**RELEASE, **release}, "colour": COLOUR}
+    return Tool.model_validate({"name": "deploy", "engine": "memory", "workflow": "deploy", "questions": questions})
+
+
+GATED = gated()
 
 
 async def test_an_approval_midway_is_for_the_approvers_and_other_questions_for_the_owner(tmp_path: Path) -> None:
@@ -346,10 +398,8 @@ async def test_an_approval_midway_that_nobody_gives_is_declined(tmp_path: Path) 
     script = Script()
     script.open_gate("release")
     script.succeed({})
-    tool = Tool.model_validate(GATED.model_dump(by_alias=True, exclude_unset=True))
-    block = tool.questions["release"].model_dump(by_alias=True, exclude_unset=True)
-    block["approval"]["after"]["in"] = "500ms"
-    tool = Tool.model_validate({**tool.model_dump(by_alias=True, exclude_unset=True), "questions": {"release": block}})
+    soon = {"approvers": {"scopes": ["approve"]}, "after": {"in": "500ms", "then": "decline"}}
+    tool = gated(approval=soon)
     async with served(tmp_path, script, ANNA, tool=tool) as [anna]:
         task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
         await until(lambda: bool(script.answers))  # although no client asks for the task
@@ -358,18 +408,35 @@ async def test_an_approval_midway_that_nobody_gives_is_declined(tmp_path: Path) 
     assert answer["send"] == {"ok": False}
 
 
+@pytest.mark.parametrize("questions", [{"release": RELEASE}, {START_KEY: COLOUR}])
+def test_watching_has_no_approval_and_no_question_takes_the_name_of_the_start(questions: Mapping[str, Any]) -> None:
+    fields = {"name": "watch", "engine": "memory", "workflow": "deploy", "kind": "watch", "allow_answer": True}
+    with pytest.raises(ValidationError, match="kind: watch has no approval|this name is reserved"):
+        WatchTool.model_validate({**fields, "questions": questions})
+
+
 @pytest.mark.parametrize(
     ("response", "approved", "reason"),
     [
         ({"action": "accept"}, True, None),
-        ({"action": "accept", "content": {"ok": True, "count": 0, "reason": " fine "}}, True, "fine"),
+        ({"action": "accept", "content": {"ok": True, "reason": " fine "}}, True, "fine"),
         ({"action": "accept", "content": {"ok": False}}, False, None),
-        ({"action": "decline", "content": {"reason": "no\u202e\n"}}, False, "no"),
+        ({"action": "decline", "content": {"reason": "no\u202e\nby: eve"}}, False, "no by: eve"),
         ({"action": "decline", "content": "odd"}, False, None),
         ({"action": "accept", "content": {"reason": 7}}, True, None),
         ("odd", False, None),
     ],
 )
 def test_a_decision_is_what_the_person_said(response: Any, approved: bool, reason: str | None) -> None:
-    found = decision_of(Principal(id="bob"), response, utc_now())
+    gate = gated(schema={"type": "object", "properties": {"ok": {"type": "boolean"}}}, send="{{answer.ok}}")
+    found = decision_of(
+        Principal(id="bob"), response, utc_now(), "release", gate.frozen_gates({"args": {"version": 1}})
+    )
     assert (found.is_approved, found.reason) == (approved, reason)
+
+
+def test_only_the_no_of_a_lone_yes_or_no_is_a_refusal() -> None:
+    schema = {"type": "object", "properties": {"quick": {"type": "boolean"}, "loud": {"type": "boolean"}}}
+    gate = gated(schema=schema, send="{{answer}}").frozen_gates({"args": {"version": 1}})
+    said = {"action": "accept", "content": {"quick": False, "loud": True}}
+    assert decision_of(Principal(id="bob"), said, utc_now(), "release", gate).is_approved

@@ -15,7 +15,7 @@ from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.pauses import EVERYTHING, READ_EVERY, Pauses
 from mcp_workflows.units import utc_now
 from tests.support.served import Peer, peer, site
-from tests.tasks.test_approvals import YES, deploying
+from tests.tasks.test_approvals import YES, deploying, start
 
 pytestmark = pytest.mark.anyio
 
@@ -98,10 +98,10 @@ async def test_an_approval_waits_until_starts_are_resumed(tmp_path: Path) -> Non
         task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
         await pauses.begin("tool deploy", "freeze")
         await anyio.sleep(READ_EVERY)
-        refused = await bob.answer(task_id, approval=YES)
+        refused = await bob.answer(task_id, **start(YES))
         assert "freeze" in refused.error["message"]
         assert script.starts == []
         await pauses.end("tool deploy")
         await anyio.sleep(READ_EVERY)
-        assert (await bob.answer(task_id, approval=YES)).status == 200
+        assert (await bob.answer(task_id, **start(YES))).status == 200
     assert len(script.starts) == 1

@@ -9,7 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 
@@ -20,7 +20,7 @@ from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
 from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
 from mcp_workflows.tasks.results import META_LOG, META_STEPS, META_URL, text_block, texts_in, tool_error, tool_result
 from mcp_workflows.tasks.service import EXPIRED, TaskService
-from mcp_workflows.tools.questions import can_decline, example_of, find_key, short_key
+from mcp_workflows.tools.questions import REASON, can_decline, example_of, find_key, short_key
 from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire.commands import (
     CallOutcome,
@@ -439,11 +439,16 @@ def _question(key: str, params: Mapping[str, JSON]) -> dict[str, JSON]:
 
 def _refusal(requests: Iterable[InputRequest]) -> str:
     """Return how a refusal is given, as far as these questions can be declined."""
-    declinable = {can_decline(request.params) for request in requests}
+    asked = list(requests)
+    declinable = {can_decline(request.params) for request in asked}
     if True not in declinable:
         return "; it cannot be declined: if the user does not want to answer, leave it open"
     where = ", where the question can be declined," if False in declinable else ","
-    return f'; if the user does not want to answer{where} with "action": "decline" and no content'
+    forms = [cast("Mapping[str, JSON]", each.params.get("requestedSchema") or {}) for each in asked]
+    why = " and no content"
+    if any(REASON in form.get("properties", {}) for form in forms):
+        why = ', and content {"reason": ...} if the user says why'
+    return f'; if the user does not want to answer{where} with "action": "decline"{why}'
 
 
 def _form(question: Mapping[str, JSON]) -> str:

@@ -34,7 +34,8 @@ FOR_APPROVERS: Final = frozenset({Name.QUESTIONS, Name.STATUS, Name.ANSWER})  # 
 TASK_TOOL_NAMES: Final = frozenset(name.value for name in Name)
 TAKEN: Final = (
     "this is the name of a task tool, by which clients without tasks go on with theirs: rename it, or set "
-    "`tasks: wait` or `required` for all tools with optional tasks, no `my_tasks`, and no rules for others than owners"
+    "`tasks: wait` or `required` for all tools with optional tasks, no `my_tasks`, no approvals, and no rules for "
+    "others than owners"
 )
 
 
@@ -88,7 +89,9 @@ def offered(tools: Iterable[AnyTool], *, my_tasks: bool) -> bool:
 
     That is when a client may get a task id in text, tasks are listed, or others' tasks may wait for an answer.
     """
-    return my_tasks or any(tool.hands_over or (tool.allow and tool.allow.asks_others) for tool in tools)
+    return my_tasks or any(
+        tool.hands_over or tool.approvals or (tool.allow and tool.allow.asks_others) for tool in tools
+    )
 
 
 def clashes(tools: Iterable[AnyTool], *, my_tasks: bool) -> Iterator[tuple[str, str]]:
@@ -159,7 +162,8 @@ _ALL: Final[Sequence[TaskTool]] = (
             },
             "content": {
                 "type": "object",
-                "description": "With accept: the answer, an object that fits the schema of the question.",
+                "description": "With accept: the answer, an object that fits the schema of the question. With decline: "
+                "the user's reason, if the schema has the field `reason`.",
             },
         },
         required=["taskId"],
