@@ -200,11 +200,12 @@ class Authorization:
             verbs = (Verb.SEE, Verb.ANSWER, Verb.CANCEL)
             see, answer, cancel = [await self._may(_wish(principal, verb, task)) for verb in verbs]
             found = Rights(see=see, answer=answer, cancel=cancel)
-        asking = task.execution.requests.keys() - task.answered if task.terms and task.may_answer else ()
+        asking = task.execution.requests.keys() - task.answered if task.may_answer else ()
         approving: dict[str, bool] = {}
         for key in asking:
-            if task.terms_of(key):
-                waiting, gate = task.waiting.get(key), task.execution.requests[key].gate or ""
+            gate = task.execution.requests[key].gate
+            if gate is not None and _needs_approval(task, gate, tool):
+                waiting = task.waiting.get(key)
                 escalated = waiting is not None and waiting.escalated is not None
                 approving[key] = await self.may_decide(task, gate, principal, escalated=escalated)
         others = {key for key in asking if not approving.get(key, found.answer)}
@@ -262,6 +263,16 @@ class Authorization:
         """Record a refusal in the audit log."""
         record = record_of(Event.DENY, principal, task, tool=tool, outcome="refused", reason=reason)
         self._audit(record if task_id is None else replace(record, task=task_hash(task_id)))
+
+
+def _needs_approval(task: Task, gate: str, tool: AnyTool | None) -> bool:
+    """Return True if the question of a gate is for approvers: by the rules of now, or of the start if it is gone now.
+
+    A gate that was renamed must not lose its approval.
+    """
+    if tool is not None and (gate in tool.gates or gate in tool.approvals):
+        return gate in tool.approvals
+    return gate in task.terms
 
 
 def _wish(principal: Principal, verb: Verb, task: Task) -> AccessRequest:

@@ -408,10 +408,34 @@ async def test_an_approval_midway_that_nobody_gives_is_declined(tmp_path: Path) 
     assert answer["send"] == {"ok": False}
 
 
+async def test_who_may_decide_is_what_the_configuration_says_now(tmp_path: Path) -> None:
+    script = Script()
+    script.open_gate("release")
+    free = gated(approval=None, send={"ok": True})
+    gone = Tool.model_validate({**GATED.model_dump(by_alias=True, exclude_unset=True), "questions": {"colour": COLOUR}})
+    async with served(tmp_path, script, ANNA, tool=GATED) as [anna]:
+        first = (await anna.call("deploy", {"version": "1"})).result["taskId"]
+        await anna.get(first)
+    async with served(tmp_path, script, ANNA, BOB, tool=gone) as [anna, bob]:  # or renamed
+        assert (await anna.get(first))["status"] == "working"
+        for each in (anna, bob):
+            assert (await each.answer(first, **{"release.1": YES})).code == -32602
+    async with served(tmp_path, script, ANNA, tool=free) as [anna]:  # taken away
+        await anna.until(first, "input_required")
+        assert (await anna.answer(first, **{"release.1": YES})).status == 200
+        late = (await anna.call("deploy", {"version": "4"})).result["taskId"]
+        await anna.until(late, "input_required")
+    async with served(tmp_path, script, ANNA, BOB, tool=GATED) as [anna, bob]:  # added
+        assert (await anna.get(late))["status"] == "working"
+        assert (await anna.answer(late, **{"release.1": YES})).code == -32602
+        [key] = (await bob.get(late))["inputRequests"]
+        assert (await bob.answer(late, **{key: YES})).status == 200
+
+
 @pytest.mark.parametrize("questions", [{"release": RELEASE}, {START_KEY: COLOUR}])
 def test_watching_has_no_approval_and_no_question_takes_the_name_of_the_start(questions: Mapping[str, Any]) -> None:
     fields = {"name": "watch", "engine": "memory", "workflow": "deploy", "kind": "watch", "allow_answer": True}
-    with pytest.raises(ValidationError, match="kind: watch has no approval|this name is reserved"):
+    with pytest.raises(ValidationError, match=r"kind: watch has no approval|this name is reserved"):
         WatchTool.model_validate({**fields, "questions": questions})
 
 
