@@ -189,12 +189,16 @@ class Task:
             return None
         if self.cancel_requested is None:
             times = [at for at, _, _ in steps_of(self)]
-            if self.cancel_on_expiry and self.handle is not None and self.expires is not None:
-                times.append(self.expires)
-            return min(times, default=None)
+            return min([*times, *([self.cancels_itself] if self.cancels_itself else [])], default=None)
         if not self.cancel_delivered:
             return self.cancel_requested
         return None if self.grace is None else self.cancel_requested + timedelta(seconds=self.grace)
+
+    @property
+    def cancels_itself(self) -> datetime | None:
+        """The time at which its execution is cancelled, as its time to live is over; None: it is not."""
+        is_meant = self.cancel_on_expiry and self.handle is not None and self.cancel_requested is None
+        return self.expires if is_meant else None
 
     @property
     def can_start(self) -> bool:
@@ -546,11 +550,12 @@ def mark_terminated(task: Task, at: datetime) -> Task:
 
 
 def postpone(task: Task, at: datetime) -> Task:
-    """Put off a step that did not work, for a longer pause each time."""
+    """Put off a step that did not work, for a longer pause each time, but not beyond the end of its time to live."""
     if task.owed is None:
         return task
-    pause = min(max(at - task.owed, SHORTEST_PAUSE), LONGEST_PAUSE)
-    return _touched(task, at, not_before=at + pause)
+    until = at + min(max(at - task.owed, SHORTEST_PAUSE), LONGEST_PAUSE)
+    over = task.cancels_itself
+    return _touched(task, at, not_before=until if over is None or over <= at else min(until, over))
 
 
 def is_ahead(time: datetime, now: datetime) -> bool:
@@ -562,11 +567,16 @@ def set_back(task: Task, now: datetime) -> Task:
     """Correct times that a clock wrote before it was set back: steps that wait too long by now are due at once.
 
     An execution that was asked to cancel gets its whole grace again, and an attempt to start one its whole time to
-    settle, if its creation time can be right: an older one is not found. All other times stay as they are.
+    settle, if its creation time can be right: an older one is not found. An approval waits from now on. All other times
+    stay as they are.
     """
     latest = now + CLOCKS_DIFFER
     if task.attempted and task.attempted > latest and task.created <= latest and task.handle is None:
         task = replace(task, attempted=now)
+    if any(is_ahead(time, now) for each in task.waiting.values() for time in _times(each)):
+        task = replace(task, waiting={key: _waiting_by(each, now) for key, each in task.waiting.items()})
+    if task.cancel_requested is None and task.not_before and task.not_before > latest + LONGEST_PAUSE:
+        task = replace(task, not_before=None)
     over = task.ended or task.tombstone or task.terminated or (task.cancel_delivered and task.grace is None)
     if over or task.cancel_requested is None:
         return task
@@ -575,6 +585,16 @@ def set_back(task: Task, now: datetime) -> Task:
         return task
     until = now + grace if task.cancel_delivered else None
     return _touched(task, now, cancel_requested=min(task.cancel_requested, now), not_before=until)
+
+
+def _times(waiting: Waiting) -> Sequence[datetime]:
+    return [each for each in (waiting.since, waiting.reminded, waiting.escalated) if each is not None]
+
+
+def _waiting_by(waiting: Waiting, now: datetime) -> Waiting:
+    """Return a question that waits with no time after now."""
+    reminded, escalated = (each and min(each, now) for each in (waiting.reminded, waiting.escalated))
+    return replace(waiting, since=min(waiting.since, now), reminded=reminded, escalated=escalated)
 
 
 def acknowledge(task: Task) -> Task:

@@ -432,7 +432,10 @@ def _alone(tool: AnyTool, server: ServerSettings) -> Finding | None:
     if not needs_others or server.auth is not None:
         return None
     text = "approval: nobody can approve: without server.auth all callers are one, and a requester may not approve"
-    return Finding(ok=False, text=text, hint="set server.auth, or requester_may_approve: true")
+    alone = "requester_may_approve: true"
+    if not server.single_user:  # a caller over HTTP is anonymous then, and approves nothing
+        alone += ", over HTTP with server.single_user: true"
+    return Finding(ok=False, text=text, hint=f"set server.auth; or, if only one person uses it, {alone}")
 
 
 def _advice(tool: AnyTool, server: ServerSettings) -> str | None:
@@ -441,6 +444,8 @@ def _advice(tool: AnyTool, server: ServerSettings) -> str | None:
         return "approval: whoever has tokens of two subjects in server.auth.tokens can approve for themselves"
     if server.web is not None and any(_by_client(rule) for rule in tool.approval_rules):
         return "approval: scopes and clients are those of hosts, and a login on the pages has neither: name claims"
+    if tool.approvals and not (server.single_user or server.auth):
+        return "approval: approved on stdio only; over HTTP with server.auth or server.single_user"
     if any(_prompts(each) and not each.notify for each in tool.approvals.values()):
         return "approval: remind and escalate reach nobody by themselves: name channels in its `notify`"
     if tool.kind is Kind.WATCH and not (server.single_user or server.auth):

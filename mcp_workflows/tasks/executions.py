@@ -78,7 +78,6 @@ from mcp_workflows.tasks.approvals import (
     refuse_another_decision,
 )
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
-from mcp_workflows.tasks.pauses import Pauses
 from mcp_workflows.tasks.repeated_calls import OpenCall, RepeatedCalls
 from mcp_workflows.tasks.results import keepable, mismatch, tool_result
 from mcp_workflows.tasks.start import NO_KEY, TaskCreation
@@ -173,7 +172,7 @@ class Executions:
         self._counted_at: OrderedDict[tuple[str | None, str | None], float] = OrderedDict()
         self._until_stop: set[anyio.CancelScope] = set()
         self.repeated_calls = RepeatedCalls(store, engines, clock)
-        self.pauses = Pauses(store, clock)
+        self.pauses = self._creation.pauses
         self._salt = self._cursor_key = self._requester_key = self._link_key = b""
         self._is_entered = False
         self._stack = AsyncExitStack()
@@ -617,6 +616,8 @@ class Executions:
             task = await self._store.get(task.id, task.owner) or task
             for key in responses.keys() & task.decisions.keys():
                 refuse_another_decision(task, key, responses[key], principal)
+            if task.ended and START_KEY in responses.keys() & task.asked_keys:  # another replica took it a moment ago
+                raise _cancelled_before()
             if task.ended:
                 return task, {}
             if not task.may_answer:
@@ -652,7 +653,7 @@ class Executions:
             raise RequestError(INTERNAL_ERROR, f"nothing was decided: {error}; try again") from None
         first = decided.decisions.get(START_KEY)
         if first is None:
-            raise RequestError(INVALID_PARAMS, "It was cancelled before this decision: nothing was applied")
+            raise _cancelled_before()
         if first != decision:
             raise decided_already(first)
         self._poller.note(decided)
@@ -743,7 +744,8 @@ class Executions:
         if stored is None or not self._is_due(stored):
             return
         task, now = stored, self.clock()
-        if step := min((each for each in steps_of(task) if each[0] <= now), default=None):
+        is_over = task.cancels_itself is not None and task.cancels_itself <= now  # even if a refusal does not work
+        if not is_over and (step := min((each for each in steps_of(task) if each[0] <= now), default=None)):
             await self._take_approval_step(task, *step[1:])
             return
         if task.cancel_requested is None:
@@ -895,6 +897,11 @@ def rendered_response(
         return {**response, "send": Template(template).render(scope, all_keys=True)}
     except MappingError as error:
         raise invalid_response(key, str(error)) from None
+
+
+def _cancelled_before() -> RequestError:
+    """Return the error for a decision on a start that was cancelled."""
+    return RequestError(INVALID_PARAMS, "It was cancelled before this decision: nothing was applied")
 
 
 def _undelivered(task: Task, error: EngineError) -> RequestError:

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_workflows.access import Principal
+from mcp_workflows.access import person_of
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.store.protocol import Store
 
@@ -71,13 +71,13 @@ class Pauses:
                 continue
         return sorted(found, key=lambda each: each.since)
 
-    async def refusal(self, engine: str, tool: str, principal: Principal) -> LimitReached | None:
-        """Return why this principal's call of the tool starts nothing now; None: it may start."""
+    async def refusal(self, engine: str, tool: str, owner: str) -> LimitReached | None:
+        """Return why a call of the tool, by the principal of this id, starts nothing now; None: it may start."""
         async with self._reading:  # who comes meanwhile waits for what is true now
             if (now := anyio.current_time()) - self._read >= READ_EVERY:
                 self._known = await self.every()
                 self._read = now
-        names = {EVERYTHING, f"engine {engine}", f"tool {tool}", f"principal {principal.id}"}
-        names |= {f"principal {principal.subject}"} if principal.subject else set[str]()
+        names = {EVERYTHING, f"engine {engine}", f"tool {tool}", f"principal {owner}"}
+        names.add(f"principal {person_of(owner)[1]}")
         pause = next((each for each in self._known if each.what in names), None)
         return None if pause is None else LimitReached(f"{pause.text}; nothing was started")

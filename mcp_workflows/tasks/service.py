@@ -423,7 +423,7 @@ class TaskService:
             held = Held(ttl=ttl, requester=requester, tool=tool_digest(tool))
             new = hold(new, held, ready.approval)
         refusal = self._meters.check_start(principal)
-        refusal = refusal or await self._executions.pauses.refusal(tool.engine, tool.name, principal)
+        refusal = refusal or await self._executions.pauses.refusal(tool.engine, tool.name, principal.id)
         served.about(new)
         caps = NO_MORE if refusal else caps_of(self._limits, tool, new.created)
         try:
@@ -697,7 +697,7 @@ class TaskService:
             why = f"who requested this may not call {task.tool} any more"
         elif self._executions.is_foreign(task):
             why = f"{task.engine} is another engine now"
-        elif paused := await self._executions.pauses.refusal(task.engine, task.tool, requester):
+        elif paused := await self._executions.pauses.refusal(task.engine, task.tool, task.owner):
             raise RequestError(INVALID_PARAMS, f"Not approved: {paused.message}; try again later")
         if why is not None:
             raise RequestError(INVALID_PARAMS, f"Not approved: {why}: decline it, and have it requested anew")

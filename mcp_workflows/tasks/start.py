@@ -43,6 +43,7 @@ from mcp_workflows.task import (
     release_key,
     retract,
 )
+from mcp_workflows.tasks.pauses import Pauses
 from mcp_workflows.tools.prepare import Idempotency
 
 logger = logging.getLogger(__name__)
@@ -170,6 +171,7 @@ class TaskCreation:
         self._is_steady = is_steady
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._search = ExecutionSearch(engines, clock)
+        self.pauses = Pauses(store, clock)
         self._again: Mapping[StartGuarantee, Callable[[Task], Awaitable[Task]]] = {
             StartGuarantee.KEYED: self._restart_keyed,
             StartGuarantee.FINDABLE: self._recover_findable,
@@ -292,6 +294,8 @@ class TaskCreation:
         row = task
         if not row.can_start:
             return row
+        if not row.attempts and (paused := await self.pauses.refusal(row.engine, row.tool, row.owner)):
+            raise EngineUnavailable(paused.message, throttled=True)  # it was approved before the pause, for example
         self._engines.check_identity(row)
         promise = promised(self._engines.get(row.engine), row)
         async with self._lock(task.id):
@@ -494,6 +498,8 @@ def _covers(window: timedelta, since: datetime | None, row: Task, now: datetime)
     A call with several rounds of questions, of which the first was at `since`, starts once. A row from the future,
     written before the clock was set back, stands for its calls until it has ended.
     """
+    if row.held is not None:
+        return True  # nobody has decided on the first request yet
     if is_ahead(row.created, now):
         return not row.ended
     return now < row.created + window or (since is not None and row.created >= since - CLOCKS_DIFFER)

@@ -368,6 +368,8 @@ class GateQuestion(_Asked):
 
     def problems(self, name: str) -> Iterator[tuple[str, str]]:
         """Yield the fields of an answer that are not there, or not sent on: the part at fault, and the text."""
+        if self.approval is not None and REASON in super().form(name).get("properties", {}):
+            yield "schema", f"the field {REASON!r} is the approver's reason, which `approval` adds: leave it out"
         for part, known in (("send", self.answers(name)), ("decline", frozenset[str]())):
             unknown = Template(getattr(self, part)).fields("answer") - known
             yield from ((part, f"the answer has no {field!r}{did_you_mean(field, known)}") for field in sorted(unknown))

@@ -46,6 +46,29 @@ async def fill(folder: Path, *rows: tuple[str, str]) -> None:
             await store.change(ended.id, ended.owner, lambda row: observe(row, over, now))
 
 
+APPROVAL = "approval: {before_start: true, message: Sure?, approvers: {principals: [{subject: local}]}%s}, "
+
+
+@pytest.mark.parametrize(
+    ("more", "server", "ok", "hint"),
+    [
+        ("", "", False, "requester_may_approve: true, over HTTP with server.single_user: true"),
+        ("", "server: {single_user: true}\n", False, "requester_may_approve: true"),
+        (", requester_may_approve: true", "", True, "over HTTP with server.auth or server.single_user"),
+        (", requester_may_approve: true", "server: {single_user: true}\n", True, ""),
+    ],
+)
+async def test_the_hint_for_an_approval_without_logins_leads_to_one_that_works(
+    tmp_path: Path, more: str, server: str, ok: bool, hint: str
+) -> None:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(server + CONFIG.replace("here, ", f"here, {APPROVAL % more}"))
+    (row,) = [row for row in (await check(load_config(path, {}))).rows if row.kind == "tool"]
+    assert row.finding is not None
+    assert (row.finding.ok, (row.finding.hint or "").endswith(hint)) == (ok, True), row.finding
+    assert (row.finding.hint is None) == (not hint)
+
+
 @pytest.mark.parametrize(
     ("settings", "hint"),
     [

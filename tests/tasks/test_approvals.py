@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Record
 from mcp_workflows.adapter import Execution, Ref
 from mcp_workflows.adapter.memory import MemoryExecution, Script, ScriptedAdapter
-from mcp_workflows.task import START_KEY
+from mcp_workflows.task import SHORTEST_PAUSE, START_KEY
 from mcp_workflows.tasks.approvals import decision_of
-from mcp_workflows.tools.tool import WatchTool
+from mcp_workflows.tools.tool import OnExpire, WatchTool
 from mcp_workflows.units import utc_now
 from tests.support.served import Peer, peer, site
 from tests.support.waiting import TIMEOUT, until
@@ -121,6 +122,38 @@ async def test_a_cancelled_request_is_never_started(tmp_path: Path) -> None:
         assert (await anna.until(task_id))["status"] == "cancelled"
         assert (await bob.answer(task_id, **start(YES))).code == -32602
     assert script.starts == []
+
+
+async def test_a_yes_after_a_cancellation_does_not_count_as_one(tmp_path: Path) -> None:
+    async with served(tmp_path, Script(), BOB, tool=deploying(requester_may_approve=True)) as [bob]:
+        task_id = (await bob.call("deploy", {"version": "1.4"})).result["taskId"]
+        await bob.send("tasks/cancel", {"taskId": task_id})
+        late = await bob.answer(task_id, **start(YES))
+    assert (late.code, late.error["message"]) == (-32602, "It was cancelled before this decision: nothing was applied")
+
+
+async def test_equal_calls_are_one_request_for_as_long_as_nobody_has_decided(tmp_path: Path) -> None:
+    window = timedelta(milliseconds=100)
+    tool = deploying().model_copy(update={"dedupe": window})
+    async with served(tmp_path, Script(), ANNA, BOB, tool=tool) as [anna, bob]:
+        first = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        over = utc_now() + window
+        await until(lambda: utc_now() > over)
+        assert (await anna.call("deploy", {"version": "1.4"})).result["taskId"] == first
+        await bob.answer(first, **start(NO))
+        assert (await anna.call("deploy", {"version": "1.4"})).result["taskId"] != first
+
+
+async def test_a_refusal_that_does_not_work_delays_no_end_of_the_time_to_live(tmp_path: Path) -> None:
+    script = Script()
+    script.open_gate("release")
+    script.engine.faults.unavailable = frozenset({"answer"})
+    soon = {"approvers": {"scopes": ["approve"]}, "after": {"in": "100ms", "then": "decline"}}
+    tool = gated(approval=soon).model_copy(update={"ttl": timedelta(seconds=4), "on_expire": OnExpire.CANCEL})
+    async with served(tmp_path, script, ANNA, tool=tool) as [anna]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        await anna.until(task_id, "working", "input_required")
+        await until(lambda: bool(script.cancelled), within=SHORTEST_PAUSE.total_seconds() / 2)
 
 
 async def test_of_many_decisions_at_once_one_counts(tmp_path: Path) -> None:
@@ -457,6 +490,15 @@ def test_a_decision_is_what_the_person_said(response: Any, approved: bool, reaso
         Principal(id="bob"), response, utc_now(), "release", gate.frozen_gates({"args": {"version": 1}})
     )
     assert (found.is_approved, found.reason) == (approved, reason)
+
+
+def test_a_field_of_the_form_is_not_the_reason_of_the_approval() -> None:
+    fields = {"type": "object", "properties": {"reason": {"type": "string"}}}
+    for tool in (gated(schema=fields), gated(schema=fields, approval=None)):
+        wrong = [text for place, text in tool.problems() if place == "questions.release.schema"]
+        assert wrong == (
+            ["the field 'reason' is the approver's reason, which `approval` adds: leave it out"] * bool(tool.approvals)
+        )
 
 
 def test_only_the_no_of_a_lone_yes_or_no_is_a_refusal() -> None:

@@ -15,7 +15,7 @@ import pytest
 from mcp_workflows import Kind
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Record
-from mcp_workflows.adapter import Execution, Ref, Status
+from mcp_workflows.adapter import Execution, InputRequest, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import RequestError
@@ -27,6 +27,8 @@ from mcp_workflows.task import (
     LONGEST_PAUSE,
     SHORTEST_PAUSE,
     Task,
+    Terms,
+    Waiting,
     bind,
     deliver_cancel,
     expire,
@@ -395,12 +397,24 @@ def test_a_clock_is_believed_as_long_as_it_passes_evenly() -> None:
 
 
 ASKED = request_cancel(replace(BOUND_TO_GRACE, grace=None), NOON + 91 * DAY)
+ASKING = replace(
+    BOUND_TO_GRACE,
+    execution=Execution(
+        status=Status.INPUT_REQUIRED, requests={"q": InputRequest(method="elicitation/create", params={}, gate="g")}
+    ),
+    terms={"g": Terms(approvers="ben", remind=60)},
+)
 SET_BACK: Mapping[str, tuple[Task, datetime | None]] = {
     "it was not delivered": (ASKED, NOON),
     "it was put off again": (postpone(ASKED, NOON + 92 * DAY), NOON),
     "it was put off only": (postpone(request_cancel(BOUND_TO_GRACE, NOON), NOON + 91 * DAY), NOON),
     "it was delivered": (deliver_cancel(request_cancel(BOUND_TO_GRACE, NOON), NOON + 91 * DAY), NOON + seconds(30)),
     "it is not started": (replace(ASKED, handle=None), None),
+    "it waits for an approval": (replace(ASKING, waiting={"q": Waiting(since=NOON + 91 * DAY)}), NOON + seconds(60)),
+    "its reminder was put off": (
+        postpone(replace(ASKING, waiting={"q": Waiting(since=NOON)}), NOON + 91 * DAY),
+        NOON + seconds(60),
+    ),
     "it ends when it expires": (
         replace(BOUND_TO_GRACE, cancel_on_expiry=True, expires=NOON + 91 * DAY),
         NOON + 91 * DAY,

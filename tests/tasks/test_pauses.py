@@ -14,7 +14,9 @@ from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.pauses import EVERYTHING, READ_EVERY, Pauses
 from mcp_workflows.units import utc_now
+from tests.support.postgres_server import Postgres, new_schema
 from tests.support.served import Peer, peer, site
+from tests.support.waiting import TIMEOUT
 from tests.tasks.test_approvals import YES, deploying, start
 
 pytestmark = pytest.mark.anyio
@@ -28,21 +30,25 @@ TOOLS = [
 
 
 @asynccontextmanager
-async def served(folder: Path, script: Script, *tokens: str) -> AsyncGenerator[list[Peer]]:
-    """Two engines with four tools, and a client for each token."""
+async def served(place: Path | str, script: Script, *tokens: str) -> AsyncGenerator[list[Peer]]:
+    """Two engines with four tools, and a client for each token; the place is a folder, or the URL of a store."""
     engines = {name: ScriptedAdapter(script) for name in ("shop", "post", "memory")}
     async with AsyncExitStack() as stack:
         found = await stack.enter_async_context(
-            site(store=f"sqlite:///{folder}/tasks.db", tools=TOOLS, adapters=engines, authenticated=True)
+            site(store=_url(place), tools=TOOLS, adapters=engines, authenticated=True)
         )
         yield [await stack.enter_async_context(peer(found.url, token=token)) for token in tokens]
 
 
 @asynccontextmanager
-async def pausing(folder: Path) -> AsyncGenerator[Pauses]:
+async def pausing(place: Path | str) -> AsyncGenerator[Pauses]:
     """The pauses as another process changes them."""
-    async with open_store(f"sqlite:///{folder}/tasks.db") as store:
+    async with open_store(_url(place)) as store:
         yield Pauses(store, utc_now)
+
+
+def _url(place: Path | str) -> str:
+    return place if isinstance(place, str) else f"sqlite:///{place}/tasks.db"
 
 
 async def started(client: Peer) -> Mapping[str, bool]:
@@ -105,3 +111,50 @@ async def test_an_approval_waits_until_starts_are_resumed(tmp_path: Path) -> Non
         await anyio.sleep(READ_EVERY)
         assert (await bob.answer(task_id, **start(YES))).status == 200
     assert len(script.starts) == 1
+
+
+async def test_what_was_approved_before_a_pause_and_is_not_started_yet_waits_for_its_end(tmp_path: Path) -> None:
+    script = Script()
+    script.succeed({})
+    async with served(tmp_path, script, "anna", "bob+approve") as [anna, bob], pausing(tmp_path) as pauses:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        script.go_down()
+        assert (await bob.answer(task_id, **start(YES))).status == 200
+        await pauses.begin("principal anna", "freeze")
+        with anyio.fail_after(TIMEOUT):
+            while "freeze; nothing was started" not in (await anna.get(task_id))["statusMessage"]:
+                await anyio.sleep(0.05)
+        script.come_back()
+        with anyio.fail_after(TIMEOUT):
+            while "freeze; nothing was started" not in (await anna.get(task_id))["statusMessage"]:
+                await anyio.sleep(0.05)
+        assert script.starts == []
+        await pauses.end("principal anna")
+        assert (await anna.until(task_id))["status"] == "completed"
+    assert len(script.starts) == 1
+
+
+@pytest.mark.process
+async def test_a_pause_holds_on_two_replicas_that_share_postgresql(postgres_server: Postgres) -> None:
+    script, url = Script(), postgres_server.url(new_schema())
+    script.ask("Sure?", key="sure")
+    script.succeed({})
+    async with (
+        served(url, script, "anna") as [here],
+        served(url, script, "anna") as [there],
+        pausing(url) as pauses,
+    ):
+        running = (await here.call("charge", {})).result["taskId"]
+        assert all((await started(there)).values())  # the pauses were read a moment ago
+        await pauses.begin("engine shop", "the bank is down")
+        await anyio.sleep(READ_EVERY)
+        for replica in (here, there):
+            assert await started(replica) == {"charge": False, "ship": False, "mail": True}
+        await there.until(running, "input_required")
+        assert (await there.answer(running, sure={"action": "accept", "content": {}})).status == 200
+        assert (await here.until(running))["status"] == "completed"
+        assert [each.what for each in await pauses.every()] == ["engine shop"]
+        assert await pauses.end("engine shop")
+        await anyio.sleep(READ_EVERY)
+        for replica in (here, there):
+            assert all((await started(replica)).values())

@@ -73,7 +73,7 @@ def pause(
         await pauses.begin(what, reason)
         return "paused"
 
-    _change_pauses(config, {"engine": engine, "tool": tool, "principal": principal}, do, reason)
+    _change_pauses(config, {"engine": engine, "tool": tool, "principal": principal}, do, reason, is_checked=True)
 
 
 @app.command()
@@ -96,8 +96,14 @@ def resume(
 
 
 def _change_pauses(
-    config: Path, named: Mapping[str, str | None], do: Callable[[Pauses, str], Awaitable[str]], reason: str | None
+    config: Path,
+    named: Mapping[str, str | None],
+    do: Callable[[Pauses, str], Awaitable[str]],
+    reason: str | None,
+    *,
+    is_checked: bool = False,
 ) -> None:
+    """Change pauses; `is_checked`: only of what is in the configuration. What was paused may have left it since."""
     log(LogLevel.ERROR)
     loaded = load_shared(config)
     given = [f"{kind} {name}" for kind, name in named.items() if name is not None]
@@ -105,7 +111,7 @@ def _change_pauses(
         raise OperatorError("name one of --engine, --tool and --principal, or none for everything")
     known = {"engine": list(loaded.engines), "tool": [tool.name for tool in loaded.tools]}
     for kind, names in known.items():
-        if (name := named[kind]) is not None and name not in names:
+        if is_checked and (name := named[kind]) is not None and name not in names:
             raise OperatorError(f"there is no {kind} {name!r}{did_you_mean(name, names)}")
     what, exporters = given[0] if given else EVERYTHING, exporters_of(loaded, printing=True)
 

@@ -32,6 +32,14 @@ def test_a_pause_is_shown_recorded_and_ended(terminal: Terminal) -> None:
     ]
 
 
+def test_what_has_left_the_configuration_can_be_resumed(terminal: Terminal) -> None:
+    place = terminal.folder / "workflows.yaml"
+    place.write_text(CONFIG)
+    assert terminal.run("pause", "--tool", "charge", "--reason", "the bank is down").code == 0
+    place.write_text(CONFIG.replace("charge", "bill"))
+    assert terminal.run("resume", "--tool", "charge").out.strip() == "resumed: starts of tool charge"
+
+
 def test_what_cannot_be_paused_is_said(terminal: Terminal) -> None:
     (terminal.folder / "workflows.yaml").write_text(CONFIG)
     assert terminal.run("pause").code == 2
