@@ -77,6 +77,8 @@ class Pauses:
             if (now := anyio.current_time()) - self._read >= READ_EVERY:
                 self._known = await self.every()
                 self._read = now
+        if not self._known:
+            return None
         names = {EVERYTHING, f"engine {engine}", f"tool {tool}", f"principal {owner}"}
         names.add(f"principal {person_of(owner)[1]}")
         pause = next((each for each in self._known if each.what in names), None)

@@ -426,8 +426,9 @@ def yes_no_field(form: Any) -> str | None:  # Any: JSON; schemas of workflows we
     properties = cast("Schema", form).get("properties") if isinstance(form, Mapping) else None
     fields = cast("Schema", properties) if isinstance(properties, Mapping) else {}
     names = [name for name in fields if name != REASON]
-    is_lone = len(names) == 1 and isinstance(field := fields[names[0]], Mapping) and field.get("type") == "boolean"
-    return names[0] if is_lone else None
+    field = fields[names[0]] if len(names) == 1 else None
+    is_yes_or_no = isinstance(field, Mapping) and cast("Schema", field).get("type") == "boolean"
+    return names[0] if is_yes_or_no else None
 
 
 def short_key(key: str, params: Mapping[str, Any]) -> str:  # Any: JSON
