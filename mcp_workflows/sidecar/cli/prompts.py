@@ -16,14 +16,11 @@ from mcp_workflows.sidecar.cli.arguments import Pair, Schema, read_pair, typed
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.task import Task
 from mcp_workflows.tools.json_schema import check_schema, did_you_mean, is_object, violations
-from mcp_workflows.tools.questions import ELICIT, NAME_META, is_called, name_of
+from mcp_workflows.tools.questions import ELICIT, NAME_META, REASON, can_decline, is_called, name_of
 
 MAX_SAME_ANSWERS: Final = 20  # to questions of one text, so that a flag cannot answer for ever
-_AGREEMENT: Schema = {  # for a question without fields, which needs an explicit consent
-    "type": "object",
-    "properties": {"accept": {"type": "boolean", "title": "Accept"}},
-    "required": ["accept"],
-}
+_ACCEPT: Final = "accept"  # the field for the consent to a question that has none but a reason
+_DECISIONS: Final = ("Approve", "Decline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +48,7 @@ class PendingQuestion:
     url: str = ""
     key: str | None = None  # None where the protocol has none
     name: str | None = None  # in the configuration
+    can_decline: bool = True
     label: str = ""  # among the open questions of a task; empty: it is asked by itself
 
     @property
@@ -67,10 +65,23 @@ class PendingQuestion:
 
     @property
     def form(self) -> Schema:
-        """The schema of the answer; of a question without fields, the consent."""
-        if self.schema is None:
-            return {}
-        return self.schema if self.schema.get("properties") else _AGREEMENT
+        """The schema of the answer; of a question without fields, or with a reason alone, it has the consent, too."""
+        if self.schema is None or not self.is_agreement:
+            return self.schema or {}
+        properties = {_ACCEPT: {"type": "boolean", "title": "Accept"}, **self.schema.get("properties", {})}
+        return {**self.schema, "properties": properties, "required": [_ACCEPT, *self.schema.get("required", ())]}
+
+    @property
+    def is_agreement(self) -> bool:
+        """True if it asks for no field but a reason: the person only accepts or declines."""
+        return self.schema is not None and not self.schema.get("properties", {}).keys() - {REASON}
+
+    @property
+    def decision(self) -> str | None:
+        """The field that is yes or no, if the question asks for nothing else but a reason."""
+        asked = [name for name in self.fields if name != REASON]
+        is_alone = len(asked) == 1 and asked[0] in self.form.get("required", ())
+        return asked[0] if is_alone and self.fields[asked[0]].get("type") == "boolean" else None
 
     @property
     def fields(self) -> Schema:
@@ -162,12 +173,15 @@ class Answers:
             if question.schema is None:
                 return await self._visit(question)
             result = await self._fill_in(question)
-            if question.form is _AGREEMENT and result.content is not None:
-                return Response(action="accept", content={}) if result.content["accept"] else _REFUSALS["!decline"]
+            if question.is_agreement and result.action == "accept" and result.content is not None:
+                rest = {name: value for name, value in result.content.items() if name != _ACCEPT}
+                return Response(action="accept", content=rest) if result.content[_ACCEPT] else _declined(rest)
             return result
 
     async def _fill_in(self, question: PendingQuestion) -> Response:
         content = self.from_flags(question)
+        if question.is_agreement and REASON in content:
+            content = {_ACCEPT: True, **content}  # with a reason it need not be said
         missing = [name for name in question.form.get("required", ()) if name not in content]
         if not content or missing:
             if not self._screen.asks:
@@ -231,12 +245,17 @@ class Answers:
 
 async def _ask(question: PendingQuestion, known: Mapping[str, Any], screen: Screen) -> Response:
     """Ask for each field that is not known, and return the answer that the person gives."""
-    screen.note(f"? {question.title}\n  ({' or '.join(_REFUSALS)} to refuse)")
-    content = dict(known)
-    for name, schema in question.fields.items():
+    content, decision = dict(known), question.decision
+    others = "!cancel to leave it open" if decision else f"{' or '.join(_REFUSALS)} to refuse"
+    screen.note(f"? {question.title}\n  ({others})")
+    for name, schema in sorted(question.fields.items(), key=lambda field: field[0] != decision):
         if name in known:
             continue
         field = _Field(name, schema, required=name in question.form.get("required", ()))
+        if name == decision:
+            field = _Decision(name, schema, required=True, has_no=question.can_decline or not question.is_agreement)
+        elif decision is not None and content.get(decision) is False:
+            field = _Field(name, schema, required=False)  # only an approval may need a reason
         for number, (value, title) in enumerate(field.choices_with_titles, 1):
             screen.note(f"    {number}. {title}" + (f" ({value})" if title != str(value) else ""))
         while True:
@@ -251,7 +270,14 @@ async def _ask(question: PendingQuestion, known: Mapping[str, Any], screen: Scre
             break
         if value is not None:
             content[name] = value
+    if decision is not None and content[decision] is False and question.can_decline:
+        return _declined({name: value for name, value in content.items() if name != decision})
     return Response(action="accept", content=content)
+
+
+def _declined(content: Mapping[str, Any]) -> Response:  # Any: JSON
+    """Return the refusal, with its reason if there is one."""
+    return Response(action="decline", content=content or None)
 
 
 class _Field(PromptBase[Any]):  # Any: JSON; None: left out
@@ -291,6 +317,22 @@ class _Field(PromptBase[Any]):  # Any: JSON; None: left out
         return values[number - 1] if text not in values and 0 < number <= len(values) else text
 
 
+class _Decision(_Field):
+    """A lone yes or no: two choices with the names of the buttons of the task view."""
+
+    def __init__(self, name: str, schema: Schema, *, required: bool, has_no: bool) -> None:
+        super().__init__(name, schema, required=required)
+        choices = _DECISIONS if has_no else _DECISIONS[:1]
+        self.may_be_empty, self.choices_with_titles = False, [(choice, choice) for choice in choices]
+        self.prompt = Text(f"  {' or '.join(choices)} [{' or '.join(str(at) for at, _ in enumerate(choices, 1))}]")
+
+    def process_response(self, value: str) -> bool:
+        """Return True for an approval; a choice may be given by its number, its name, or as y and n."""
+        chosen = str(self._picked(value.strip())).capitalize()
+        words = {_DECISIONS[0]: "true", _DECISIONS[1]: "false"}
+        return bool(super().process_response(words.get(chosen, value)))
+
+
 def _choices(schema: Schema) -> Iterator[tuple[Any, str]]:  # Any: JSON
     """Yield the choices of a field with their titles (`enum`, `enumNames`, titled `oneOf` and `anyOf`)."""
     source = cast("Schema", schema.get("items", schema) if schema.get("type") == "array" else schema)
@@ -309,7 +351,7 @@ def question_of(key: str | None, params: Mapping[str, Any], name: str | None = N
     message, url, schema = params.get("message"), params.get("url"), params.get("requestedSchema")
     if not isinstance(message, str):
         return None
-    question = PendingQuestion(key=key, name=name or name_of(params), message=message)
+    question = PendingQuestion(key=key, name=name or name_of(params), message=message, can_decline=can_decline(params))
     if params.get("mode") == "url":
         return replace(question, url=url) if isinstance(url, str) else None
     return replace(question, schema=schema) if _is_form(schema) else None

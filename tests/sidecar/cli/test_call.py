@@ -202,11 +202,88 @@ def test_the_beginning_of_an_id_is_enough_to_come_back(here: Terminal) -> None:
 
 
 def test_the_person_at_the_terminal_is_asked(shell: Shell) -> None:
-    types = [("approve [y/n]", "perhaps\n"), ("is not true or false", "y\n")]
+    types = [("Approve or Decline [1 or 2]", "perhaps\n"), ("is not true or false", "y\n")]
     ended = shell.typing("ship", "a=1", types=types)
     assert ended.code == 0, ended.out
     assert "? [approve] Ship 1?" in ended.out
     assert '"approve": true' in ended.out
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("properties", "required", "can_decline", "typed", "sent"),
+    [
+        ({}, [], True, ["1"], {"action": "accept", "content": {}}),
+        ({}, [], True, ["decline"], {"action": "decline"}),
+        ({}, [], False, ["2", "1"], {"action": "accept", "content": {}}),
+        ({"ok": "boolean"}, ["ok"], True, ["Approve"], {"action": "accept", "content": {"ok": True}}),
+        ({"ok": "boolean"}, ["ok"], True, ["n"], {"action": "decline"}),
+        ({"ok": "boolean"}, ["ok"], False, ["2"], {"action": "accept", "content": {"ok": False}}),
+        ({"reason": "string"}, [], True, ["1", ""], {"action": "accept", "content": {}}),
+        (
+            {"reason": "string"},
+            ["reason"],
+            True,
+            ["1", "", "fine"],
+            {"action": "accept", "content": {"reason": "fine"}},
+        ),
+        ({"reason": "string"}, ["reason"], True, ["2", ""], {"action": "decline"}),
+        ({"reason": "string"}, [], True, ["2", "no"], {"action": "decline", "content": {"reason": "no"}}),
+        (
+            {"reason": "string", "ok": "boolean"},
+            ["ok"],
+            True,
+            ["2", "late"],
+            {"action": "decline", "content": {"reason": "late"}},
+        ),
+        ({}, [], True, ["!cancel"], {"action": "cancel"}),
+        (
+            {"ok": "boolean", "who": "string"},
+            ["ok"],
+            True,
+            ["n", "me"],
+            {"action": "accept", "content": {"ok": False, "who": "me"}},
+        ),
+    ],
+)
+async def test_a_yes_or_no_is_a_choice_with_a_reason_for_both(
+    monkeypatch: pytest.MonkeyPatch,
+    properties: Mapping[str, str],
+    required: list[str],
+    can_decline: bool,
+    typed: list[str],
+    sent: Mapping[str, Any],
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": kind} for name, kind in properties.items()},
+        "required": required,
+    }
+    screen, lines = Screen(), list(typed)
+
+    async def line(prompt: object) -> str:
+        return lines.pop(0)
+
+    monkeypatch.setattr(screen, "line", line)
+    monkeypatch.setattr(Screen, "asks", True)
+    asking = PendingQuestion(key="k", message="Ship?", schema=schema, can_decline=can_decline)
+    assert (await Answers([], [], screen).answer(asking)).sent == sent
+    assert lines == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        (["reason=tested"], {"action": "accept", "content": {"reason": "tested"}}),
+        (["accept=true"], {"action": "accept", "content": {}}),
+        (["accept=false", "reason=late"], {"action": "decline", "content": {"reason": "late"}}),
+    ],
+)
+async def test_flags_decide_with_a_reason(words: list[str], sent: Mapping[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"reason": {"type": "string"}}}
+    asking = PendingQuestion(key="k", message="Ship?", schema=schema)
+    assert (await Answers([read_pair(word) for word in words], [], Screen()).answer(asking)).sent == sent
 
 
 def test_the_person_may_refuse_with_a_word_or_the_end_of_input(shell: Shell) -> None:

@@ -114,7 +114,7 @@ async def test_the_operator_answers_beside_a_running_sidecar_on_the_line_or_when
             assert said.startswith(f"{ids[0]}: answered; it is ")
             assert (await host.until(ids[0]))["status"] == "completed"
             shown = await anyio.to_thread.run_sync(
-                typing, ["tasks", "answer", ids[1][:12], "-c", str(config)], [("[y/n", "y\n")]
+                typing, ["tasks", "answer", ids[1][:12], "-c", str(config)], [("Approve or Decline", "1\n")]
             )
             assert "Delete b.txt?" in shown
             assert f"{ids[1]}: answered; it is " in shown
