@@ -13,7 +13,6 @@ from mcp_workflows_http.definition import Ask, Cancel, Request
 from mcp_workflows_http.presets import preset_names, presets, read_preset
 
 from mcp_workflows.adapter import Signature, StartGuarantee
-from mcp_workflows.kit.definition import AnsweredAt
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "presets"
 _PROOFS: Final = {
@@ -158,11 +157,11 @@ def _cancellation(cancel: Cancel | None) -> str:
 def _question(name: str, ask: Ask) -> str:
     message = _PLACEHOLDER.sub("...", ask.message)
     text = "the engine's own text" if message == "..." else f"*{message}*"
-    if ask.at is AnsweredAt.CLIENT:
-        return f"- **Question `{name}`**: {text}. It is answered in the client, and sent as the account of `auth`."
+    if not ask.is_on_engine_page:
+        return f"- **Question `{name}`**: {text}. It is answered in the chat, and sent as the account of `auth`."
     where = "It is answered on the engine's own page, to which the question links."
     other = (
-        f" `asks: {{{name}: {{at: client}}}}` takes the answer in the client, and sends it as the account of `auth`."
+        f" `asks: {{{name}: {{answer_in: chat}}}}` takes the answer in the chat, and sends it as the account of `auth`."
     )
     return f"- **Question `{name}`**: {text}. {where}{other if ask.send is not None else ''}"
 

@@ -104,6 +104,7 @@ class InputRequest:
     params: Mapping[str, JSON]
     gate: str | None = None  # the gate of the tool that asks it; None: the workflow itself
     declinable: bool | None = None  # None: the workflow gets each response, and decides what a refusal means
+    on_page: bool = False  # people answer it on our page alone, if the server has pages
 
     def __post_init__(self) -> None:
         """Make the schema a form."""
@@ -114,8 +115,9 @@ class InputRequest:
 
 
 def asked(requests: Mapping[str, InputRequest]) -> str:
-    """Return the questions of these requests in one text for people."""
-    return "; ".join(str(request.params.get("message", key)) for key, request in requests.items())
+    """Return the questions of these requests in one text for people, with the links to our own pages."""
+    at = {key: f"at {each.params['url']}: " for key, each in requests.items() if each.on_page and "url" in each.params}
+    return "; ".join(f"{at.get(key, '')}{each.params.get('message', key)}" for key, each in requests.items())
 
 
 def askable(requests: Mapping[str, InputRequest], *, takes_urls: bool) -> Mapping[str, InputRequest]:

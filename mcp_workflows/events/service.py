@@ -374,7 +374,8 @@ class EventService:
         if task is None or task.tombstone:
             return None
         rights = await self._authorization.rights(task, principal)
-        shown = view(rights.within(task), self._executions.poll_interval(task))
+        assert self._tasks is not None, "`use` comes before events are told"
+        shown = self._tasks.rendered(rights.within(task))
         shown = shown if principal.id == task.owner else replace(shown, started_by=person_of(task.owner)[1])
         if event.name == EventName.INPUT_REQUIRED:
             keys = [key for key in shown.requests if question_digest(task.id, key) == event.key]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from enum import StrEnum
-from typing import Annotated, Final, Self, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -172,11 +171,12 @@ class Inputs(BaseModel):
     required: Text | None = Field(default=None, description="True if it must be given.")
 
 
-class AnsweredAt(StrEnum):
-    """Where a question is answered."""
+class EnginePage(BaseModel):
+    """The engine's page for a question, if it is another one than that of the execution."""
 
-    ENGINE = "engine"  # on the engine's own page, by somebody whom the engine knows
-    CLIENT = "client"  # in the MCP client; what is sent then is sent as us
+    model_config = MODEL
+
+    engine: Text = Field(description="The address of the page, if it is not `describe.url`.")
 
 
 class EngineQuestion(BaseModel):
@@ -193,10 +193,12 @@ class EngineQuestion(BaseModel):
     )
     key: Text = Field(default="1", description="What tells this question from others of the same execution, for ever.")
     message: Text = Field(description="What people are asked.")
-    at: AnsweredAt = Field(
-        default=AnsweredAt.CLIENT, description="engine: the question is a link to `url`, and a poll notices the answer."
+    answer_in: Literal["chat", "page", "engine"] | EnginePage = Field(
+        default="chat",
+        description="Where people answer: `chat`; `page`, on our page (`server.web`), so that no model can; `engine`, "
+        "on the engine's page `describe.url`, or `{engine: URL}`: the question is a link, and a poll notices the "
+        "answer.",
     )
-    url: Text | None = Field(default=None, description="The page where it is answered; default: describe.url.")
     form: Value = Field(
         default=None,
         description="The JSON Schema of the answer, an object; also as a JSON text. Default: yes or no (`approved`) if "
@@ -212,10 +214,15 @@ class EngineQuestion(BaseModel):
         """`send` of the adapter's own model: what delivers an answer."""
         return self.model_dump(include={"send"}).get("send")
 
+    @property
+    def is_on_engine_page(self) -> bool:
+        """True if a page of the engine takes the answer."""
+        return self.answer_in == "engine" or isinstance(self.answer_in, EnginePage)
+
     @model_validator(mode="after")
     def _can_be_answered(self) -> Self:
-        if self.at is AnsweredAt.CLIENT and self.sent is None:
-            raise ValueError("a question that is answered in the client needs send")
+        if not self.is_on_engine_page and self.sent is None:
+            raise ValueError("a question that is answered in the chat or on our page needs send")
         form = as_object(self.form) or {}
         if self.sent is not None and (unused := unused_fields(form, self.sent)):
             raise ValueError(f"the person answers {unused[0]!r}, and send does not use it: a no would be sent as a yes")

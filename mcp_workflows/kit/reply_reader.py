@@ -25,7 +25,7 @@ from mcp_workflows.adapter.boundary import (
 )
 from mcp_workflows.adapter.templates import unused_fields
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError, ResultUnavailable
-from mcp_workflows.kit.definition import AnsweredAt, EngineQuestion, Inputs, Reading, word_of
+from mcp_workflows.kit.definition import EnginePage, EngineQuestion, Inputs, Reading, word_of
 from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient, moment_of, number_of
 
 LONGEST_WORD: Final = 100  # characters of a word for a status that are shown
@@ -201,7 +201,10 @@ def open_questions(
             how=how,
             scope=each,
             request=InputRequest(
-                method=_METHOD, params=_params(how, each, execution.url, key), declinable=_is_declinable(how)
+                method=_METHOD,
+                params=_params(how, each, execution.url, key),
+                declinable=_is_declinable(how),
+                on_page=how.answer_in == "page",
             ),
         )
         for name, how in asks.items()
@@ -243,14 +246,14 @@ def _is_settled(how: EngineQuestion, scope: Scope, settling: timedelta) -> bool:
 
 
 def _is_declinable(how: EngineQuestion) -> bool | None:
-    is_ours = how.at is not AnsweredAt.ENGINE  # there a page takes the answer
-    return how.model_dump(include={"decline"}).get("decline") is not None if is_ours else None
+    return None if how.is_on_engine_page else how.model_dump(include={"decline"}).get("decline") is not None
 
 
 def _params(how: EngineQuestion, scope: Scope, page: str | None, key: str) -> Mapping[str, JSON]:
     message = text_of(how.message, scope) or "It waits for an answer."
-    if how.at is AnsweredAt.ENGINE:
-        return {"mode": "url", "message": message, "url": text_of(how.url, scope) or page or "", "elicitationId": key}
+    if how.is_on_engine_page:
+        own = how.answer_in.engine if isinstance(how.answer_in, EnginePage) else None
+        return {"mode": "url", "message": message, "url": text_of(own, scope) or page or "", "elicitationId": key}
     return {"mode": "form", "message": message, "requestedSchema": _schema(how, scope)}
 
 

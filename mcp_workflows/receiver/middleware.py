@@ -50,6 +50,7 @@ from mcp_workflows.receiver.v2025_11_25.session import connection_of, session_of
 from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms, asks_urls
 from mcp_workflows.tasks.results import limit_result, part_at
 from mcp_workflows.tasks.service import TaskService
+from mcp_workflows.tools.dialogue import AnswerWay
 from mcp_workflows.tools.hosts import call_wait, subscribes
 from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire import events as event_wire
@@ -315,7 +316,8 @@ class Middleware:
         service = self.offer.task_service
         match ctx.method:
             case "tasks/update":
-                await service.update(task_id, responses, principal)
+                way = AnswerWay.LINK if client.takes_urls else AnswerWay.CHAT
+                await service.update(task_id, responses, principal, way)
             case "tasks/cancel":
                 await service.cancel(task_id, principal)
             case _:

@@ -121,6 +121,8 @@ class Offer:
     def task_tools(self, viewer: Viewer) -> frozenset[str]:
         """Return the names of the task tools that the model or the cards of this client may need."""
         wanted = self._for_model(viewer) | (FOR_CARDS if viewer.shows_cards and self.has_cards else frozenset[Name]())
+        if not any(tool.model_may_answer for tool in self.tools.values()):
+            wanted -= {Name.ANSWER}
         return frozenset(
             each.name for each in task_tools() if each.name in wanted and (viewer.identified or not each.lists)
         )

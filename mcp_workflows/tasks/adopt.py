@@ -143,7 +143,7 @@ def task_of(tool: AnyTool, owner: Principal, *, now: datetime, ttl: timedelta, *
         max_result=tool.max_result,
         terms=tool.terms,
         output_schema=tool.output,
-        guarded=tool.allow is not None,
+        guarded=tool.allow is not None or not tool.model_may_answer,
         grace=tool.grace,
         cancel_on_expiry=tool.cancels_on_expiry,
         may_answer=tool.may_answer,

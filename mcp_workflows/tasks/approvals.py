@@ -16,7 +16,9 @@ from mcp_workflows.tools.dialogue import Action, invalid_response
 from mcp_workflows.tools.questions import LONGEST_REASON, REASON, yes_no_field
 from mcp_workflows.tools.tool import AnyTool
 
-_UNREAD: Final = frozenset({"description", "title", "annotations", "card", "wait", "listed", "limits", "allow"})
+_UNREAD: Final = frozenset(
+    {"description", "title", "annotations", "card", "wait", "listed", "limits", "allow", "model_may_answer"}
+)
 _UNREAD_BELOW: Final[Mapping[str, Any]] = {  # Any: as pydantic has it
     "approval": {"notify"},
     "questions": {"__all__": {"approval": {"notify"}}},

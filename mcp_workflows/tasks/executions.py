@@ -82,10 +82,12 @@ from mcp_workflows.tasks.repeated_calls import OpenCall, RepeatedCalls
 from mcp_workflows.tasks.results import keepable, mismatch, tool_result
 from mcp_workflows.tasks.start import NO_KEY, TaskCreation
 from mcp_workflows.telemetry import annotate_span
-from mcp_workflows.tools.dialogue import Action, checked_response, invalid_response
+from mcp_workflows.tools.dialogue import Action, AnswerWay, checked_response, invalid_response
+from mcp_workflows.tools.json_schema import is_object
 from mcp_workflows.tools.prepare import Idempotency
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
+from mcp_workflows.wire.commands import people_answer
 
 logger = logging.getLogger(__name__)
 
@@ -603,7 +605,12 @@ class Executions:
     # --- answer
 
     async def answer(
-        self, task: Task, responses: Mapping[str, JSON], principal: Principal, check: Check | None = None
+        self,
+        task: Task,
+        responses: Mapping[str, JSON],
+        principal: Principal,
+        check: Check | None = None,
+        way: AnswerWay = AnswerWay.PAGE,
     ) -> tuple[Task, Answers]:
         """Deliver responses to open questions and return these; ignore the others (MCP, `tasks/update`).
 
@@ -627,6 +634,8 @@ class Executions:
                     task = await self.observe_afresh(task)
                 except EngineError as error:
                     raise _undelivered(task, error) from None
+            if way is not AnswerWay.PAGE:
+                responses = self._without_links(task, responses, way)
             answers = _fitting_answers(task, responses, principal)
             if answers and check is not None:
                 await check(task, answers)
@@ -639,6 +648,18 @@ class Executions:
                 return await self._deliver_answers(task, task.handle, answers, principal), answers
             finally:
                 self._poller.refresh_now(task.id)
+
+    def _without_links(self, task: Task, responses: Mapping[str, JSON], way: AnswerWay) -> Mapping[str, JSON]:
+        """Return the responses without those about opening our page: each question stays open until its page answers.
+
+        Raises:
+            RequestError: one is an answer to a question that only our page takes.
+        """
+        links = self.links(task)
+        for key in links.keys() & responses.keys():
+            if way is AnswerWay.CHAT or not is_object(responses[key]) or responses[key].get("content") is not None:
+                raise invalid_response(key, people_answer(links[key]))
+        return {key: response for key, response in responses.items() if key not in links}
 
     async def _decide(self, task: Task, decision: Decision) -> Task:
         """Take the decision on a start that is held, and start it after a yes; the first decision counts.
@@ -801,6 +822,20 @@ class Executions:
         The address is opaque, and grants nothing: the page asks for a login.
         """
         return None if self.web_url is None else f"{self.web_url}/approvals/{self._link(task_id, key)}"
+
+    def links(self, task: Task) -> Mapping[str, str]:
+        """Return the addresses of the open questions that only our page takes an answer for, by key."""
+        asked = task.seen.requests
+        return {key: at for key in asked if asked[key].on_page and (at := self.page_url(task.id, key))}
+
+    def with_links(self, task: Task) -> Task:
+        """Return the task for a client: each question that only our page takes is a link (elicitation in URL mode)."""
+        links, requests = self.links(task), dict(task.execution.requests)
+        for key, url in links.items():
+            kept = {part: each for part, each in requests[key].params.items() if part in {"message", "_meta"}}
+            params = {"mode": "url", **kept, "url": url, "elicitationId": question_digest(task.id, key)}
+            requests[key] = replace(requests[key], params=params)
+        return replace(task, execution=replace(task.execution, requests=requests)) if links else task
 
     def _link(self, task_id: str, key: str) -> str:
         return seal(self._link_key, f"{task_id} {question_digest(task_id, key)}".encode(), _LINKS, is_stable=True)

@@ -59,6 +59,7 @@ class OpenCall:
     is_answered: bool = field(default=False, init=False)
     has_marked: bool = field(default=False, init=False)  # its mark was in the store
     due: float = field(default=0.0, init=False)  # the next change of the mark, on the event loop's clock
+    opened: frozenset[str] = field(default=frozenset(), init=False)  # keys of questions whose links the client has
     lock: anyio.Lock | None = field(default=None, init=False)  # of changes of the mark; None: there was none
     waits_since: float = field(init=False)
 

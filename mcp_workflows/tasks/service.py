@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -56,7 +56,7 @@ from mcp_workflows.tasks.results import (
     whole_result,
 )
 from mcp_workflows.telemetry import propagated
-from mcp_workflows.tools.dialogue import Action, Declined, Dialogue, read_dialogue, write_dialogue
+from mcp_workflows.tools.dialogue import Action, AnswerWay, Declined, Dialogue, read_dialogue, write_dialogue
 from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
 from mcp_workflows.tools.json_schema import check_size
 from mcp_workflows.tools.prepare import NotReady, Prepared, key_of, prepare, with_key
@@ -343,7 +343,9 @@ class TaskService:
             if task.owner == principal.id:
                 served.about(task)
             async with self._cancelled_if_abandoned(tool, task, principal):
-                task = await self._answer(task, call.responses, principal)
+                way = AnswerWay.LINK if call.takes_urls else AnswerWay.CHAT
+                task = await self._answer(task, call.responses, principal, way)
+                served.opened |= self._executions.links(task).keys() & call.responses.keys()
             return await self._result(tool, task, call, principal, report, served)
         try:
             started = await self._start(tool, call, dialogue, principal, served)
@@ -368,7 +370,7 @@ class TaskService:
         at_once = tool.adaptive is not None and not call.wants_task
         if at_once:
             with suppress(EngineError, ResultHidden):
-                task = await self._wait(tool, task, report, principal, within=tool.adaptive)
+                task = await self._wait(tool, task, report, principal, tool.adaptive, frozenset())
         rights = await self.authorization.rights(task, principal)
         if at_once and task.ended and rights.see:
             self._record(Event.RETRIEVE, principal, task)
@@ -502,12 +504,12 @@ class TaskService:
         """Return the result to a client that takes no task, or the unfinished task if the tool hands over in time."""
         try:
             try:
-                task = await self._wait(tool, task, report, principal, within=time_left(tool, call))
+                task = await self._wait(tool, task, report, principal, time_left(tool, call), served.opened)
             except EngineError as error:
                 if tool.hands_over:
                     task = await self._visible_now(task, principal)
                     text = f"engine {task.engine} gives no answer: {error}"
-                    return Unfinished(task=replace(view(task, self._executions.poll_interval(task)), message=text))
+                    return Unfinished(task=replace(self.rendered(task), message=text))
                 return self._goes_on(task, f"Engine {task.engine} gives no answer ({error})", served)
             except ServerStopping:
                 return self._goes_on(task, "The server is stopping", served)
@@ -519,10 +521,11 @@ class TaskService:
             self._record(Event.RETRIEVE, principal, task)
             return finished(task)
         requests = askable(task.seen.requests if call.takes_questions else {}, takes_urls=call.takes_urls)
-        if requests and task.seen.status is Status.INPUT_REQUIRED and not call.shows_card:
+        requests = {key: request for key, request in requests.items() if key not in served.opened}
+        if requests and task.seen.status is Status.INPUT_REQUIRED and not (call.shows_card and tool.model_may_answer):
             return Questions(requests=requests, state=write_dialogue(Dialogue(task_id=task.id)), started=True)
         if tool.hands_over:
-            return Unfinished(task=view(task, self._executions.poll_interval(task)))
+            return Unfinished(task=self.rendered(task))
         return self._goes_on(task, unanswerable_text(task), served)
 
     def _goes_on(self, task: Task, why: str, served: OpenCall) -> Finished:
@@ -531,10 +534,11 @@ class TaskService:
         return Finished(result=tool_error(abandoned_text(task, why, continues=bool(served.match))))
 
     async def _wait(
-        self, tool: AnyTool, task: Task, report: Report, principal: Principal, *, within: timedelta | None
+        self, tool: AnyTool, task: Task, report: Report, principal: Principal, within: timedelta | None, shown: Set[str]
     ) -> Task:
         """Return the task when it has ended or asks, or after `within`; None is no limit.
 
+        It does not return for questions whose pages were `shown`: there people answer them meanwhile.
         The workflow goes on without the client, unless the tool says `cancel_on_disconnect`.
         """
         latest = task
@@ -543,7 +547,7 @@ class TaskService:
             nonlocal latest
             latest = observed.task
             execution = (await self._visible_now(latest, principal)).seen
-            if execution.status is Status.INPUT_REQUIRED:
+            if execution.status is Status.INPUT_REQUIRED and execution.requests.keys() - shown:
                 return True
             await report(execution)
             return False
@@ -568,7 +572,7 @@ class TaskService:
         if not rights.reads(task) and (task.ended or not rights.answer):
             self.authorization.denied(principal, task=task, reason="may not see what comes of it")
             raise ResultHidden(INVALID_PARAMS, NOT_FOUND)
-        return rights.within(task)
+        return self._executions.with_links(rights.within(task))
 
     @asynccontextmanager
     async def _cancelled_if_abandoned(self, tool: AnyTool, task: Task, principal: Principal) -> AsyncGenerator[None]:
@@ -651,12 +655,14 @@ class TaskService:
             self._record(Event.RETRIEVE, principal, observed.task)
         return self._view(observed, rights, principal)
 
-    async def update(self, task_id: str, responses: Mapping[str, JSON], principal: Principal) -> None:
+    async def update(
+        self, task_id: str, responses: Mapping[str, JSON], principal: Principal, way: AnswerWay = AnswerWay.CHAT
+    ) -> None:
         """`tasks/update`: deliver answers; either all of them fit their questions, or none is applied."""
         task, _ = await self._authorize(task_id, principal, Verb.ANSWER)
-        await self._answer(task, responses, principal)
+        await self._answer(task, responses, principal, way)
 
-    async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
+    async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal, way: AnswerWay) -> Task:
         """Deliver answers to a task that was authorized with `Verb.ANSWER`.
 
         Raises:
@@ -677,7 +683,7 @@ class TaskService:
             if latest.held is not None and answers.get(START_KEY, {}).get("action") == Action.ACCEPT:
                 await self._check_request(latest, latest.held)
 
-        task, answers = await self._executions.answer(task, responses, principal, check)
+        task, answers = await self._executions.answer(task, responses, principal, check, way)
         if answers:
             self._record(Event.ANSWER, principal, task, reason=audited(task, answers))
         return task
@@ -950,10 +956,18 @@ class TaskService:
     def _view(self, observed: ObservedTask, rights: Rights, principal: Principal) -> TaskView:
         """Return the task as this principal may see it, with its owner's name if that is somebody else."""
         task, warning = observed
-        found = view(rights.within(task), self._executions.poll_interval(task))
+        found = self.rendered(rights.within(task))
         if warning is not None:
             found = replace(found, message=f"{warning}; last known: {found.message or found.status}")
         return found if principal.id == task.owner else replace(found, started_by=person_of(task.owner)[1])
+
+    def rendered(self, task: Task) -> TaskView:
+        """Return the view of a task that is within the rights of its reader."""
+        found = view(self._executions.with_links(task), self._executions.poll_interval(task))
+        tool, for_people = self._tools.get(task.tool), self._executions.links(task)
+        if tool is not None and not tool.model_may_answer:
+            for_people = {key: self._executions.page_url(task.id, key) or "" for key in found.requests}
+        return replace(found, for_people=for_people)
 
     def _record(
         self,

@@ -28,6 +28,14 @@ class Action(StrEnum):
     CANCEL = "cancel"
 
 
+class AnswerWay(StrEnum):
+    """The way by which an answer to a workflow's question comes."""
+
+    CHAT = "chat"  # from an MCP client, where a model may have written it
+    LINK = "link"  # likewise, and the client shows links: without content it says whether the link was opened
+    PAGE = "page"  # from our page of the question, or an operator
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialogue:
     """The state of a call between its rounds, in `requestState`; sealed elsewhere."""

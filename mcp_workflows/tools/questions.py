@@ -87,6 +87,10 @@ def check_message(text: str) -> str:
     return text
 
 
+_ANSWER_IN: Final = "Where people answer; with `page` only our page takes it: see `docs/approvals.md`."
+ChatOrPage = Annotated[Literal["chat", "page"], Field(description=_ANSWER_IN)]
+"""`answer_in` of a question that we ask."""
+
 Visible = Annotated[str, AfterValidator(check_visible)]
 """A text that a person reads."""
 
@@ -287,6 +291,7 @@ class StartApproval(Approval):
     message: Message = Field(
         description="What the approver reads; may hold {{placeholders}} over the arguments, which are all shown, too."
     )
+    answer_in: ChatOrPage = "chat"
 
     def request(self, scope: Mapping[str, Any], tool: str) -> InputRequest:
         """Return the question whether to start, with all arguments.
@@ -311,7 +316,8 @@ class StartApproval(Approval):
             "requestedSchema": form,
             "_meta": {NAME_META: START_NAME},
         }
-        return InputRequest(method=ELICIT, params=params, gate=START_GATE, declinable=True)
+        is_on_page = self.answer_in == "page"
+        return InputRequest(method=ELICIT, params=params, gate=START_GATE, declinable=True, on_page=is_on_page)
 
 
 def argument_lines(arguments: Mapping[str, JSON]) -> Sequence[str]:
@@ -344,6 +350,7 @@ class GateQuestion(_Asked):
     decline: Any = Field(  # any JSON value
         default=None, description="How a refusal does. Without it the question cannot be declined."
     )
+    answer_in: ChatOrPage = "chat"
     approval: Approval | None = Field(
         default=None, description="Somebody else decides: see `docs/approvals.md`. The reason is `{{answer.reason}}`."
     )
@@ -386,7 +393,7 @@ class GateQuestion(_Asked):
         params = dict(self.params(name, scope))
         if self.decline is None:
             params["_meta"] = {**params["_meta"], DECLINE_META: False}
-        request = InputRequest(method=ELICIT, params=params, gate=name)
+        request = InputRequest(method=ELICIT, params=params, gate=name, on_page=self.answer_in == "page")
         return Gate(when=Template(self.when).render(scope), request=request, send=self.send, decline=self.decline)
 
 

@@ -266,6 +266,9 @@ class _Offered(BaseModel):
         "Not for clients of 2025-11-25, who get what they ask for.",
         examples=["2s"],
     )
+    model_may_answer: bool = Field(
+        default=True, description="Whether `task_answer` answers its questions: see `docs/approvals.md`."
+    )
     cancel_on_disconnect: bool = Field(
         default=False, description="Whether a client that leaves or cancels a waiting call cancels the workflow."
     )

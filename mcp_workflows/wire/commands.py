@@ -71,6 +71,13 @@ class TaskView:
     started_by: str | None = None  # the subject of its owner, for others than the owner
     only_question: str | None = None  # the key of the open question, if it has never asked another one
     waits_for_others: bool = False  # it has a question that is somebody else's to answer
+    for_people: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The open questions that no task tool answers, by key, with the address of their page; empty: there is none."""
+
+
+def people_answer(url: str) -> str:
+    """Return where a question is answered that no model answers; `url` is the address of its page, or empty."""
+    return f"only a person answers this, {f'at {url}' if url else 'in a dialog of their client, or the operator'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

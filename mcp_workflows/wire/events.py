@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from mcp_workflows.adapter import JSON, InputRequest, Status
 from mcp_workflows.adapter.capabilities import standard_signature
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
-from mcp_workflows.wire.commands import TaskView
+from mcp_workflows.wire.commands import TaskView, people_answer
 from mcp_workflows.wire.params import STATUS, Params, mapping_of, object_of, status_message, text_of, time_of
 
 EXTENSION: Final = "io.modelcontextprotocol/events"
@@ -386,6 +386,9 @@ def input_required(task: TaskView, key: str, request: InputRequest) -> dict[str,
     """Render the data of `task.input_required`."""
     asked = {name: request.params.get(name) for name in ("message", "requestedSchema", "url")}
     advice = f"Ask the user, and pass on only what the user decides: `task_answer` with this taskId and key {key!r}."
+    if key in task.for_people:
+        asked |= {"requestedSchema": None, "url": task.for_people[key] or None}
+        advice = f"Tell the user that {people_answer(task.for_people[key])}; `task_answer` does not take it."
     return _without_none({**_task(task), **asked, "key": key, "askTheUser": advice})
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Final, NamedTuple, cast
 
-from mcp_workflows.adapter import JSON, InputRequest, Status, askable
+from mcp_workflows.adapter import JSON, InputRequest, Status, askable, asked
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.wire.commands import (
     Call,
@@ -58,7 +58,7 @@ STATUS: Mapping[Status, str] = {
     Status.CANCELLED: "cancelled",
 }
 
-_NO_URL_MODE: Final = "a person has to visit a page; this client does not declare elicitation in URL mode"
+_NO_URL_MODE: Final = "a person has to visit a page, as this client does not declare elicitation in URL mode"
 _NEEDED: Mapping[Capability, JSON] = {
     Capability.TASKS: {"extensions": {EXTENSION: {}}},
     Capability.ELICITATION: {"elicitation": {"form": {}}},
@@ -188,11 +188,14 @@ def render(outcome: Outcome) -> dict[str, Any]:
 def detailed(task: TaskView, *, takes_urls: bool = False) -> dict[str, Any]:
     """Render `DetailedTask`: the task with its result, error or questions inlined.
 
-    A task whose only questions this client cannot show works on, as far as the client can tell.
+    A task whose only questions this client cannot show works on, as far as the client can tell. The message has the
+    links to our own pages.
     """
     requests = askable(task.requests, takes_urls=takes_urls)
-    if task.requests and not requests:
-        task = replace(task, status=Status.RUNNING, message=_NO_URL_MODE)
+    ours = asked({key: each for key, each in task.requests.items() if key not in requests and each.on_page})
+    if ours or (task.requests and not requests):
+        status = task.status if requests else Status.RUNNING
+        task = replace(task, status=status, message=f"{_NO_URL_MODE}: {ours}" if ours else _NO_URL_MODE)
     whole = _handle(task)
     if task.error is not None:
         whole["error"] = _error(task.error)

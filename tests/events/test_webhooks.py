@@ -85,6 +85,17 @@ async def test_a_question_reaches_the_endpoint_of_its_owner(tmp_path: Path) -> N
     assert "Ask the user" in event["data"]["askTheUser"]
 
 
+async def test_a_question_that_no_model_answers_is_told_without_its_form(tmp_path: Path) -> None:
+    ask = Tool(name="ask", engine="memory", workflow="ask", model_may_answer=False)
+    async with served(tmp_path, tools=[ask]) as (_, alice), endpoint() as receiver:
+        await alice.send("events/subscribe", wanted(receiver, "task.input_required"))
+        await alice.call("ask", {})
+        await receiver.until(lambda: bool(receiver.events()))
+    [event] = receiver.events()
+    assert "requestedSchema" not in event["data"]
+    assert event["data"]["askTheUser"].startswith("Tell the user that only a person answers this")
+
+
 async def test_an_ended_task_that_is_subscribed_to_late_is_told_once(tmp_path: Path) -> None:
     async with served(tmp_path) as (_, alice), endpoint() as receiver:
         task = (await alice.call("echo", {"text": "hi"})).result

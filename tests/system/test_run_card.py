@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Browser, Frame, FrameLocator, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Frame, FrameLocator, Locator, Page, Route, expect, sync_playwright
 
 from tests.clients.card_host import card_host
 from tests.support.dev_server import DevServer
@@ -114,6 +114,8 @@ def served(dev_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> G
     copy(FLOWS, folder / "app.py")
     tools: dict[str, Any] = {each: {"engine": "app", "workflow": each, "input": f"app:{each}"} for each in TOOLS}
     approval = {"call": {}, "see": {}, "answer": {"not_owner": True}, "cancel": {}}
+    for_people = {"engine": "app", "workflow": "ask_ok", "model_may_answer": False}
+    tools["ask_people"] = {**for_people, "input": "app:ask_ok"}
     tools["wait_for_approval"] = {"engine": "app", "workflow": "ask_yes_or_no", "allow": approval}
     temporal = {"adapter": "temporal", "address": dev_server.address, "task_queue": "without-workers"}
     tools.update({f"run_at_{name}": {"engine": name, "workflow": "Run"} for name in UI_URLS})
@@ -343,6 +345,32 @@ def test_the_page_of_the_engine_is_opened_by_the_host_if_it_has_tls(opened: Open
     without.polls()
     assert without.host("result.structuredContent.url ?? null") is None
     expect(without.button("Open in engine ↗")).to_be_hidden()
+
+
+def test_a_question_that_only_people_answer_has_no_form_and_a_link_to_its_page_if_there_is_one(opened: Open) -> None:
+    stage = opened("ask_people")
+    expect(stage.card.get_by_text("It is answered in a dialog of another client, or by the operator.")).to_be_visible()
+    expect(stage.card.get_by_role("textbox")).to_have_count(0)
+    for name in ("Approve", "Decline", "Open page ↗"):
+        expect(stage.button(name)).to_have_count(0)
+    assert stage.violations() == []
+    address = "https://mcp.example.com/approvals/abc"
+
+    def with_page(route: Route) -> None:
+        """Answer as a server with pages does."""
+        found = route.fetch()
+        body = re.sub(r'"canAnswer":\s*false', f'"canAnswer":false,"url":"{address}"', found.text())
+        route.fulfill(response=found, body=body)
+
+    stage.page.route("**/mcp", with_page)
+    stage.button("Open page ↗").click()
+    stage.page.wait_for_function("host.links.length == 1")
+    assert stage.host("links") == [address]
+    expect(stage.card.get_by_text("It is answered on its page.")).to_be_visible()
+    expect(stage.card.get_by_text(address)).to_be_visible()
+    for name in ("Approve", "Decline", "I have done it"):
+        expect(stage.button(name)).to_have_count(0)
+    assert stage.violations() == []
 
 
 def test_a_task_that_waits_for_somebody_else_says_so_and_asks_nothing(opened: Open) -> None:

@@ -101,6 +101,28 @@ async def test_nothing_is_started_before_the_approval(tmp_path: Path) -> None:
     assert answer.reason.endswith("why: tested")
 
 
+async def test_an_approver_whose_model_may_not_answer_reads_so_and_answers_in_a_client_with_tasks(
+    tmp_path: Path,
+) -> None:
+    script = Script()
+    script.succeed({})
+    tool = deploying().model_copy(update={"model_may_answer": False})
+    async with served(tmp_path, script, ANNA, BOB, tool=tool) as [anna, bob]:
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        plain = replace(bob, capabilities={})
+        listed = (await plain.call("open_questions")).result
+        assert "only a person answers this" in listed["content"][0]["text"]
+        assert "task_answer" not in listed["content"][0]["text"]
+        [row] = listed["structuredContent"]["tasks"]
+        assert row["questions"]["approval"]["canAnswer"] is False
+        refused = (await plain.call("task_answer", {"taskId": task_id, "content": {}})).result
+        assert refused["isError"]
+        assert script.starts == []
+        assert (await bob.answer(task_id, approval=YES)).status == 200
+        await anna.until(task_id)
+    assert len(script.starts) == 1
+
+
 async def test_a_refusal_ends_the_task_with_who_and_why(tmp_path: Path) -> None:
     script = Script()
     async with served(tmp_path, script, ANNA, BOB) as [anna, bob]:

@@ -30,7 +30,6 @@ from mcp_workflows.adapter.redaction import SECRET_KEY
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, ResultUnavailable
 from mcp_workflows.kit.bulk_status import Listings
 from mcp_workflows.kit.change_hints import ChangeHints
-from mcp_workflows.kit.definition import AnsweredAt
 from mcp_workflows.kit.expressions import Scope, as_object, lenient
 from mcp_workflows.kit.http_errors import MAX_BODY, reason_in
 from mcp_workflows.kit.kept_definitions import KeptDefinitions, KeptStates
@@ -158,7 +157,7 @@ class HttpAdapter(Adapter):
             EngineUnavailable: it may not have arrived.
         """
         how = question.how
-        if how.at is AnsweredAt.ENGINE:
+        if how.is_on_engine_page:
             return  # the person went to the page, or did not; a poll tells
         request = how.send if response.get("action") == "accept" else how.decline
         if request is None:

@@ -123,9 +123,35 @@ async def test_a_job_that_waits_beside_others_is_a_question_although_the_run_goe
         assert (await found.describe(handle)).status is Status.RUNNING
 
 
+async def test_an_approval_can_be_given_on_our_page_as_the_tokens_user() -> None:
+    async with scene("github-actions", "deploy.yml", asks={"approve": {"answer_in": "page"}}, **HERE) as found:
+        handle = await started(found)
+        found.vendor.replies[f"GET {RUN}"], found.vendor.replies[f"GET {RUN}/jobs"] = run(status="waiting"), jobs()
+        found.vendor.replies[f"GET {RUN}/pending_deployments"] = pending()
+        [question] = (await found.describe(handle)).requests.values()
+    assert (question.params["mode"], question.on_page, question.declinable) == ("form", True, True)
+
+
+@pytest.mark.parametrize(
+    ("where", "url"),
+    [
+        ("engine", "https://github.com/r/42"),
+        ({"engine": "{{reply.body.html_url}}/review"}, "https://github.com/r/42/review"),
+    ],
+)
+async def test_the_page_of_the_engine_is_that_of_the_run_or_another(where: object, url: str) -> None:
+    async with scene("github-actions", "deploy.yml", asks={"approve": {"answer_in": where}}, **HERE) as found:
+        handle = await started(found)
+        reply = run(status="waiting", html_url="https://github.com/r/42")
+        found.vendor.replies[f"GET {RUN}"], found.vendor.replies[f"GET {RUN}/jobs"] = reply, jobs()
+        found.vendor.replies[f"GET {RUN}/pending_deployments"] = pending()
+        [question] = (await found.describe(handle)).requests.values()
+    assert (question.params["mode"], question.params["url"], question.on_page) == ("url", url, False)
+
+
 @pytest.mark.parametrize(("action", "state"), [("accept", "approved"), ("decline", "rejected")])
 async def test_approvals_can_be_sent_as_the_tokens_user(action: str, state: str) -> None:
-    async with scene("github-actions", "deploy.yml", asks={"approve": {"at": "client"}}, **HERE) as found:
+    async with scene("github-actions", "deploy.yml", asks={"approve": {"answer_in": "chat"}}, **HERE) as found:
         handle = await started(found)
         replies = found.vendor.replies
         replies[f"GET {RUN}"], replies[f"GET {RUN}/jobs"] = run(status="waiting", run_attempt=2), jobs()

@@ -100,7 +100,7 @@ async def test_a_deployment_without_approvals_on_the_free_tier_is_a_manual_job()
     [(ANSWER, {"status": "approved", "comment": "go"}), ({"action": "decline"}, {"status": "rejected", "comment": ""})],
 )
 async def test_a_deployment_is_approved_or_rejected_as_the_tokens_user(answer: Any, sent: Any) -> None:
-    async with scene("gitlab-ci", "main", asks={"approve": {"at": "client"}}, **HERE) as found:
+    async with scene("gitlab-ci", "main", asks={"approve": {"answer_in": "chat"}}, **HERE) as found:
         handle = await blocked(found, deployment())
         approval = GITLAB.example(f"POST {DESCRIBED}/deployments/{{deployment_id}}/approval", status=sent["status"])
         found.vendor.replies[f"POST {PROJECT}/deployments/42/approval"] = JSONResponse(approval, status_code=201)
@@ -109,7 +109,7 @@ async def test_a_deployment_is_approved_or_rejected_as_the_tokens_user(answer: A
 
 
 async def test_an_approval_of_ones_own_deployment_is_refused_with_gitlabs_reason() -> None:
-    async with scene("gitlab-ci", "main", asks={"approve": {"at": "client"}}, **HERE) as found:
+    async with scene("gitlab-ci", "main", asks={"approve": {"answer_in": "chat"}}, **HERE) as found:
         handle = await blocked(found, deployment())
         reason = {"message": "You cannot approve your own deployment."}
         found.vendor.replies[f"POST {PROJECT}/deployments/42/approval"] = JSONResponse(reason, status_code=400)
@@ -118,7 +118,7 @@ async def test_an_approval_of_ones_own_deployment_is_refused_with_gitlabs_reason
 
 
 async def test_a_manual_job_is_started_as_the_tokens_user() -> None:
-    async with scene("gitlab-ci", "main", asks={"play": {"at": "client"}}, **HERE) as found:
+    async with scene("gitlab-ci", "main", asks={"play": {"answer_in": "chat"}}, **HERE) as found:
         handle = await blocked(found)
         found.vendor.replies[f"POST {PROJECT}/jobs/7/play"] = job(status="pending")
         await found.adapter.answer(Ref(workflow="main", handle=handle), {"play.7": {"action": "accept", "content": {}}})

@@ -121,7 +121,7 @@ async def test_a_job_in_a_folder_is_started_watched_and_stopped(workflow: str, j
 
 
 async def test_an_input_that_is_declined_aborts_the_build() -> None:
-    async with scene("jenkins", "release", asks={"input": {"at": "client"}}) as found:
+    async with scene("jenkins", "release", asks={"input": {"answer_in": "chat"}}) as found:
         handle, replies = await started(found), found.vendor.replies
         replies[f"GET {JOB}/api/json"] = builds(BUILD)
         replies[f"GET {JOB}/13/wfapi/pendingInputActions"] = [{"id": "Go", "message": "Ship it?", "inputs": []}]

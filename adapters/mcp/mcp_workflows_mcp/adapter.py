@@ -31,7 +31,6 @@ from mcp_workflows.adapter import (
 )
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ResultUnavailable
-from mcp_workflows.kit.definition import AnsweredAt
 from mcp_workflows.kit.expressions import as_object
 from mcp_workflows.kit.kept_definitions import KeptDefinitions, KeptStates
 from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
@@ -184,7 +183,7 @@ class McpAdapter(Adapter):
             EngineUnavailable: it may not have arrived.
         """
         how = question.how
-        if how.at is AnsweredAt.ENGINE:
+        if how.is_on_engine_page:
             return  # the person went to the page, or did not; a poll tells
         call = how.send if response.get("action") == "accept" else how.decline
         if call is None:

@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters.mcp.tests.programs import Program, asks, entered, has_ended, order, seen_when, started, until
-from adapters.mcp.tests.scripted_server import MODERN, Error, ScriptedServer, text, tool
+from adapters.mcp.tests.scripted_server import MODERN, Error, ScriptedServer, structured, text, tool
+from adapters.mcp.tests.support import DEFINITION, http
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.testing import MemoryNotes
@@ -371,3 +372,31 @@ async def test_a_refusal_that_names_no_page_is_an_error_and_not_a_question(revis
         async with adapter:
             with pytest.raises(EngineRefused, match="log in first"):
                 await adapter.start(order("approve", {"name": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("where", "mode", "on_page", "url"),
+    [
+        ("chat", "form", False, None),
+        ("page", "form", True, None),
+        ("engine", "url", False, "https://jobs.example.com/1"),
+        ({"engine": "{{reply.page}}/ask"}, "url", False, "https://jobs.example.com/1/ask"),
+    ],
+)
+async def test_a_question_of_the_tools_is_answered_where_its_definition_says(
+    where: object, mode: str, on_page: bool, url: str | None
+) -> None:
+    server, reply = (
+        ScriptedServer(),
+        {"id": "1", "state": "busy", "questions": ["q1"], "page": "https://jobs.example.com/1"},
+    )
+    server.replies |= {"start_job": structured({"id": "1"}), "get_job": structured(reply)}
+    how = {
+        "starts": "once",
+        "start": {**DEFINITION["start"], "same": None},
+        "describe": {**DEFINITION["describe"], "url": "{{reply.page}}"},
+        "asks": {"question": {**DEFINITION["asks"]["question"], "answer_in": where}},
+    }
+    async with server.served() as address, http(address, **how) as adapter:
+        [question] = (await adapter.describe(await started(adapter))).requests.values()
+    assert (question.params["mode"], question.on_page, question.params.get("url")) == (mode, on_page, url)

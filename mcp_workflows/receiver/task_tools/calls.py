@@ -30,6 +30,7 @@ from mcp_workflows.wire.commands import (
     ProtocolError,
     TaskView,
     Unfinished,
+    people_answer,
 )
 from mcp_workflows.wire.events import advice
 from mcp_workflows.wire.params import STATUS, progress_text
@@ -103,6 +104,9 @@ class TaskToolCalls:
         key = find_key(asked, arguments["key"]) if "key" in arguments else task.only_question
         if key is None:
             return {**self._render(task, lead=unclear_key_text(task, arguments.get("key"))), "isError": True}
+        if key in task.for_people:
+            lead = f"Nothing was answered: {people_answer(task.for_people[key])}."
+            return {**self._render(task, lead=lead), "isError": True}
         response = {"action": "accept"} | {part: arguments[part] for part in ("action", "content") if part in arguments}
         try:
             await self.service.update(task.task_id, {key: response}, self.principal)
@@ -185,6 +189,7 @@ _ANSWERED_ELSEWHERE: Final = (
     "let the user answer in a client without cards; in this one the user answers in the card, and only where the task "
     "was started"
 )
+_TELL_THE_USER: Final = "tell the user where to answer: you cannot"
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -218,7 +223,7 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF, hears_
         "message": _said(task),
         "progress": task.progress and _without_none(without_zero_fractions(asdict(task.progress))),
         "steps": task.meta.get(META_STEPS),
-        "questions": _questions(task.requests) if task.status is Status.INPUT_REQUIRED else None,
+        "questions": _questions(task) if task.status is Status.INPUT_REQUIRED else None,
         "result": _structured(result),
         "error": task.error and _error(task.error),
     }
@@ -269,23 +274,23 @@ def render_questions(page: Listed, *, answers_only: bool = False) -> dict[str, A
     With `answers_only` the model cannot answer them, and the text has no form.
     """
     rows = [
-        {**_row(task), "startedBy": cleaned(task.started_by or ""), "questions": _questions(task.requests)}
+        {**_row(task), "startedBy": cleaned(task.started_by or ""), "questions": _questions(task)}
         for task in page.tasks
     ]
     lines = [
         f"{task.task_id} {task.tool}, started by {quoted(task.started_by)} ({task.created.strftime(_TIME)}):\n"
-        + "\n".join(
-            f"- {asked['message']}" if answers_only else f"- {key}: {asked['message']}{_form(asked)}"
-            for key, asked in _questions(task.requests).items()
-        )
+        + "\n".join(_line(key, asked, has_form=not answers_only) for key, asked in _questions(task).items())
         for task in page.tasks
     ]
     follow_up = f"ask the user, then call {Name.ANSWER} with the taskId, the key of the question and content"
+    answerable = [task for task in page.tasks if _for_model(task)]
     if answers_only:
         follow_up = _ANSWERED_ELSEWHERE
+    elif answerable:
+        follow_up += f", such as {_ready(answerable[0])}"
+        follow_up += _refusal(request for task in answerable for request in _for_model(task).values())
     elif page.tasks:
-        follow_up += f", such as {_ready(page.tasks[0])}"
-        follow_up += _refusal(request for task in page.tasks for request in task.requests.values())
+        follow_up = _TELL_THE_USER
     if page.next_cursor:
         follow_up += f", or {Name.QUESTIONS} with {_call(cursor=page.next_cursor)} for older ones"
     head = f"{_counted(len(rows), 'task')} with open questions, newest first. Next: {follow_up}."
@@ -330,19 +335,23 @@ def _working(task: TaskView, card: Card) -> tuple[str, str]:
 
 
 def _asking(task: TaskView, card: Card) -> tuple[str, str]:
-    asked = _questions(task.requests)
+    asked, answerable = _questions(task), _for_model(task)
     head = f"{_named(task)} has {_counted(len(asked), 'question')} for the user and waits for the answer."
+    if not answerable:
+        lines = [_line(key, question) for key, question in asked.items()]
+        follow_up = f"{_TELL_THE_USER}; call {Name.WAIT} with {_call(taskId=task.task_id)} for the result"
+        return "\n".join([head, *lines, f"Next: {follow_up}."]), follow_up
     head += _CARD_SENTENCES[card]
     if card is Card.ANSWERS_ONLY:
-        lines = [f"- {question['message']}" for question in asked.values()]
+        lines = [_line(key, question, has_form=False) for key, question in asked.items()]
         follow_up = (
             f"let the user answer in the card; call {Name.WAIT} with {_call(taskId=task.task_id)} for the result"
         )
         return "\n".join([head, *lines, f"Next: {follow_up}."]), follow_up
-    lines = [f"- {key}: {question['message']}{_form(question)}" for key, question in asked.items()]
-    several = "" if len(asked) == 1 else " once per question, with its key, such as"
+    lines = [_line(key, question) for key, question in asked.items()]
+    several = "" if len(answerable) == 1 else " once per question, with its key, such as"
     first = "ask the user, then" if card is Card.OFF else "let the user answer in the card, or, if they answer you,"
-    follow_up = f"{first} call {Name.ANSWER} with{several} {_ready(task)}{_refusal(task.requests.values())}"
+    follow_up = f"{first} call {Name.ANSWER} with{several} {_ready(task)}{_refusal(answerable.values())}"
     return "\n".join([head, *lines, f"Next: {follow_up}."]), follow_up
 
 
@@ -415,8 +424,8 @@ def _call(**arguments: JSON) -> str:
 
 
 def _ready(task: TaskView) -> str:
-    """Return the arguments that answer the first open question, with an example of its content."""
-    key, request = next(iter(task.requests.items()))
+    """Return the arguments that answer the first question a model can answer, with an example of its content."""
+    key, request = next(iter(_for_model(task).items()))
     which = {"taskId": task.task_id, "key": short_key(key, request.params)}
     schema = request.params.get("requestedSchema")
     if schema is None:  # a page to visit
@@ -428,12 +437,22 @@ def _ready(task: TaskView) -> str:
     return f"{_call(**which, content=content)}{meaning}"
 
 
-def _questions(requests: Mapping[str, InputRequest]) -> dict[str, dict[str, JSON]]:
-    return {short_key(key, request.params): _question(key, request.params) for key, request in requests.items()}
+def _for_model(task: TaskView) -> Mapping[str, InputRequest]:
+    """Return the open questions that the task tools answer."""
+    return {key: request for key, request in task.requests.items() if key not in task.for_people}
 
 
-def _question(key: str, params: Mapping[str, JSON]) -> dict[str, JSON]:
-    found = {"message": params.get("message", key), "schema": params.get("requestedSchema"), "url": params.get("url")}
+def _questions(task: TaskView) -> dict[str, dict[str, JSON]]:
+    return {
+        short_key(key, request.params): _question(key, request.params, task) for key, request in task.requests.items()
+    }
+
+
+def _question(key: str, params: Mapping[str, JSON], task: TaskView) -> dict[str, JSON]:
+    message = params.get("message", key)
+    if key in task.for_people:
+        return _without_none({"message": message, "url": task.for_people[key] or None, "canAnswer": False})
+    found = {"message": message, "schema": params.get("requestedSchema"), "url": params.get("url")}
     return _without_none(found) if can_decline(params) else {**_without_none(found), "canDecline": False}
 
 
@@ -449,6 +468,13 @@ def _refusal(requests: Iterable[InputRequest]) -> str:
     if any(REASON in form.get("properties", {}) for form in forms):
         why = ', and content {"reason": ...} if the user says why'
     return f'; if the user does not want to answer{where} with "action": "decline"{why}'
+
+
+def _line(key: str, question: Mapping[str, JSON], *, has_form: bool = True) -> str:
+    """Return a question as a line; without a key if the model cannot answer it."""
+    if question.get("canAnswer") is False:
+        return f"- {question['message']} ({people_answer(question.get('url', ''))})"
+    return f"- {key}: {question['message']}{_form(question)}" if has_form else f"- {question['message']}"
 
 
 def _form(question: Mapping[str, JSON]) -> str:

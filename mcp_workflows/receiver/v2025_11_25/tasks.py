@@ -36,6 +36,7 @@ from mcp_workflows.task import Task
 from mcp_workflows.tasks.repeated_calls import OpenCall
 from mcp_workflows.tasks.results import final_result, withdrawn_result
 from mcp_workflows.tasks.service import NOT_FOUND, TaskService, time_left
+from mcp_workflows.tools.dialogue import AnswerWay
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as wire
@@ -211,7 +212,7 @@ class InCoreTasks:
 
     def _asking(self, session: Session, channel: Channel, task_id: str, principal: Principal) -> TaskQuestions:
         async def deliver(key: str, answer: Mapping[str, JSON]) -> None:
-            await self._service.update(task_id, {key: answer}, await _still(principal))
+            await self._service.update(task_id, {key: answer}, await _still(principal), AnswerWay.LINK)
 
         return TaskQuestions(session.questions, channel, deliver)
 

@@ -7,7 +7,7 @@ line, and not in the first call.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
@@ -23,6 +23,7 @@ from mcp_workflows.adapter import GATE_WORDS, Adapter, installed_adapters, load_
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.events.notifications import CHANNEL_NAME, NotificationChannel, no_channel
+from mcp_workflows.kit.definition import EngineQuestion
 from mcp_workflows.kit.tooling import Exposes, Schemas, expose_every
 from mcp_workflows.receiver.task_tools.definitions import clashes
 from mcp_workflows.sidecar.config.includes import REFERENCE, ComposedConfig, is_schema_file, read_config
@@ -85,6 +86,9 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
             report.add(("tools", tool.name, "ttl"), too_long)
         if server and server.auth and server.auth.sources > 1:
             _check_issuers(report, tool, claims_differ=server.auth.claiming > 1)
+    if server and server.web is None:
+        for where in (*_on_page(tools), *_asked_on_page(engines)):
+            report.add((*where, "answer_in"), "page needs server.web, which has the pages: see docs/approvals.md")
     _check_layers(report, composed, kinds)
     channels = _channels(report, composed)
     authorizer: Authorizer | None = None
@@ -177,6 +181,25 @@ def _check_issuers(report: Report, tool: AnyTool, *, claims_differ: bool) -> Non
             where = () if gate == START_GATE else ("questions", gate)
             if list(getattr(Allow(answer=list(approval.rules(escalated=True))), of)):
                 report.add(("tools", tool.name, *where, "approval"), text)
+
+
+def _on_page(tools: Iterable[AnyTool]) -> Iterator[Where]:
+    """Yield the places of the questions of tools that people answer on our page."""
+    for tool in tools:
+        if tool.approval is not None and tool.approval.answer_in == "page":
+            yield "tools", tool.name, "approval"
+        for name, gate in tool.gates.items():
+            if gate.answer_in == "page":
+                yield "tools", tool.name, "questions", name
+
+
+def _asked_on_page(engines: Mapping[str, Engine | None]) -> Iterator[Where]:
+    """Yield the places of the questions of engines, as their replies tell them, that people answer on our page."""
+    for engine, found in engines.items():
+        asks: Mapping[str, object] = getattr(found.settings, "asks", {}) if found else {}
+        for name, ask in asks.items():
+            if isinstance(ask, EngineQuestion) and ask.answer_in == "page":
+                yield "engines", engine, "asks", name
 
 
 def _check_layers(report: Report, composed: ComposedConfig, kinds: Kinds) -> None:

@@ -68,6 +68,8 @@ OLD_KEYS: Final[Mapping[Where, str]] = {
     ("server", "max_looks_per_second"): "is now `max_polls_per_second`",
     ("engines", _ANY, "look"): "is now `describe`",
     ("engines", _ANY, "sweep"): "is now `batch_status`",
+    ("engines", _ANY, "asks", _ANY, "at"): "is now `answer_in`: write `chat` for `client`",
+    ("engines", _ANY, "asks", _ANY, "url"): "is now `answer_in: {engine: URL}`",
     ("engines", _ANY, "looks_per_second"): "is now `polls_per_second`",
     ("limits", "max_json_values"): "is gone: it is 60,000, in bodies over HTTP as well",
     ("telemetry", "otlp"): "is now `telemetry: otlp`; the rest are OpenTelemetry's own variables of the environment, "

@@ -43,7 +43,7 @@ from mcp_workflows.sidecar.web.login import (
     web_secret,
 )
 from mcp_workflows.tasks.service import NOT_FOUND
-from mcp_workflows.tools.dialogue import Action
+from mcp_workflows.tools.dialogue import Action, AnswerWay
 from mcp_workflows.tools.questions import ELICIT, REASON
 
 logger = logging.getLogger(__name__)
@@ -273,7 +273,7 @@ class Web:
             question = await service.question(request.path_params["link"], principal)
             if question.request is not None and question.request.method == ELICIT:
                 response = response_of(form_of(question.request, given), question.request, given)
-                await service.update(question.task_id, {question.key: response}, principal)
+                await service.update(question.task_id, {question.key: response}, principal, AnswerWay.PAGE)
         except (RequestError, ValueError) as error:
             text = str(error).partition("]: ")[2] or str(error)
             return await self._question(request, "" if text == NOT_FOUND else f"Not taken: {text}", given)

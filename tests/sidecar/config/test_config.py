@@ -34,6 +34,27 @@ def test_the_sample_becomes_frozen_models(tmp_path: Path) -> None:
     assert tool.options == {}
 
 
+def test_questions_can_be_answered_on_pages_where_there_are_some(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        """
+        server:
+          public_url: https://mcp.example.com
+          auth: {issuers: [{issuer: "https://login.example.com"}]}
+          web: {issuer: "https://login.example.com", client_id: pages}
+        engines: {here: {adapter: memory}}
+        tools:
+          ship:
+            engine: here
+            workflow: gated
+            questions:
+              ok: {when: {after_seconds: 0}, message: "Ship?", send: yes, answer_in: page}
+        """,
+    )
+    gate = config.tools[0].frozen_gates({"args": {}})["ok"]
+    assert gate.request.on_page
+
+
 def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     config = load(tmp_path, FINE)
     assert config.server.name == "mcp-workflows"
