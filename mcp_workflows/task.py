@@ -284,9 +284,9 @@ def _events_of_steps(before: Mapping[str, Waiting], after: Task) -> Iterator[Log
     """Yield what maintenance has done about open approvals; an escalation counts as a reminder."""
     for key, each in after.waiting.items():
         old = before.get(key)
-        if old is not None and each.escalated and each.escalated != old.escalated:
+        if old is not None and each.escalated and not old.escalated:
             yield event_of(after, key, EventName.ESCALATED, each.escalated)
-        elif old is not None and each.reminded and each.reminded != old.reminded:
+        elif old and each.reminded and (old.reminded is None or each.reminded > old.reminded):  # else it was corrected
             yield event_of(after, key, EventName.REMINDED, each.reminded)
 
 

@@ -617,7 +617,7 @@ async def test_a_question_is_told_and_everybody_who_sees_the_task_reads_when(tmp
                 await anyio.sleep(0.05)
         seen, asked = await anna.get(task_id), await bob.get(task_id)
         script.succeed({})
-        await bob.answer(task_id, approval={"action": "accept", "content": {}})
+        await bob.answer(task_id, **{START_KEY: {"action": "accept", "content": {}}})
         await chat.until(3)
     assert seen["statusMessage"].startswith("waits for approve (releases notified at 20")
     assert asked["statusMessage"].startswith("releases notified at 20")

@@ -124,7 +124,7 @@ async def test_an_approver_reads_the_question_and_approves_it(place: Office) -> 
     assert (await outcome(place, task))["structuredContent"] == {"version": "1.4", "note": ["hot", "fix"]}
     [answer] = [record for record in place.audit if record.event == "answer"]
     assert (answer.subject, answer.client) == ("bob", PAGES)
-    assert str(answer.reason).startswith("approval: accept; arguments ")
+    assert str(answer.reason).startswith(".approval: accept; arguments ")
     assert str(answer.reason).endswith("why: tested")
 
 

@@ -29,6 +29,7 @@ from mcp_workflows.access.audit import Audit, Record
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.telemetry.exporters import Exporters
+from mcp_workflows.task import START_KEY
 from mcp_workflows.tasks.executions import Executions
 from tests.support.child_processes import free_port
 from tests.support.oidc import AUDIENCE, PAGES, SECRET
@@ -339,7 +340,7 @@ class Office:
         """What is behind the service."""
         return self.sidecar.workflows.service._executions  # pyright: ignore[reportPrivateUsage]
 
-    def link(self, task_id: str, key: str = "approval") -> str:
+    def link(self, task_id: str, key: str = START_KEY) -> str:
         """The path of a question."""
         url = self.executions.page_url(task_id, key)
         assert url is not None

@@ -14,6 +14,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from mcp_workflows.task import START_KEY
 from tests.support import ownership
 from tests.support.approval_pages import MANAGERS, Browser, Office, office, told_provider
 from tests.support.oidc import PAGES, Providers
@@ -278,7 +279,7 @@ async def _compare(
 async def _asked(place: Office, question: str, peers: Mapping[str, Peer]) -> tuple[str, str]:
     """A new task of the owner's that asks, and the key of its question."""
     task = str((await peers["owner"].call(_tool(question))).result["taskId"])
-    key = "approval" if question == "before the start" else "release.1"
+    key = START_KEY if question == "before the start" else "release.1"
     who = peers["dora" if question == "escalated" else "owner" if question == "of the owner" else "bob"]
     with anyio.fail_after(TIMEOUT):
         while await _over_mcp(who, task, key) != "answers":

@@ -114,11 +114,11 @@ async def test_an_approver_whose_model_may_not_answer_reads_so_and_answers_in_a_
         assert "only a person answers this" in listed["content"][0]["text"]
         assert "task_answer" not in listed["content"][0]["text"]
         [row] = listed["structuredContent"]["tasks"]
-        assert row["questions"]["approval"]["canAnswer"] is False
+        assert row["questions"][START_KEY]["canAnswer"] is False
         refused = (await plain.call("task_answer", {"taskId": task_id, "content": {}})).result
         assert refused["isError"]
         assert script.starts == []
-        assert (await bob.answer(task_id, approval=YES)).status == 200
+        assert (await bob.answer(task_id, **start(YES))).status == 200
         await anna.until(task_id)
     assert len(script.starts) == 1
 

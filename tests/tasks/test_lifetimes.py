@@ -31,6 +31,7 @@ from mcp_workflows.task import (
     Waiting,
     bind,
     deliver_cancel,
+    events_between,
     expire,
     mark_cancelled,
     mark_terminated,
@@ -427,6 +428,14 @@ def test_what_a_clock_that_was_ahead_has_put_off_is_due_once_it_is_right(case: s
     task, due = SET_BACK[case]
     assert set_back(task, NOON).due == due
     assert set_back(set_back(task, NOON), NOON + seconds(1)) == set_back(task, NOON)
+
+
+def test_a_corrected_time_of_a_reminder_is_no_reminder() -> None:
+    ahead = NOON + 91 * DAY
+    task = replace(ASKING, waiting={"q": Waiting(since=NOON, reminded=ahead, escalated=ahead)})
+    corrected = set_back(task, NOON)
+    assert corrected.waiting["q"].reminded == NOON
+    assert events_between(task, corrected) == []
 
 
 # --- expired, or never there
