@@ -487,12 +487,14 @@ def note_delivery(task: Task, key: str, channel: str, at: datetime | None) -> Ta
         return task
     known = task if channel in task.channels else replace(task, channels=task.channels | {channel})
     waiting = task.waiting.get(key)
-    if waiting is None or channel in waiting.notified or (at is None and channel in waiting.unreached):
+    if waiting is None or (
+        (channel in waiting.unreached) == (at is None) and (at is None or channel in waiting.notified)
+    ):
         return known
     if at is None:
         done = replace(waiting, unreached=waiting.unreached | {channel})
     else:
-        done = replace(waiting, notified={**waiting.notified, channel: at}, unreached=waiting.unreached - {channel})
+        done = replace(waiting, notified={channel: at, **waiting.notified}, unreached=waiting.unreached - {channel})
     return _touched(known, at or task.updated, waiting={**task.waiting, key: done})
 
 

@@ -444,10 +444,10 @@ def _advice(tool: AnyTool, server: ServerSettings) -> str | None:
         return "approval: whoever has tokens of two subjects in server.auth.tokens can approve for themselves"
     if server.web is not None and any(_by_client(rule) for rule in tool.approval_rules):
         return "approval: scopes and clients are those of hosts, and a login on the pages has neither: name claims"
-    if tool.approvals and not (server.single_user or server.auth):
-        return "approval: approved on stdio only; over HTTP with server.auth or server.single_user"
     if any(_prompts(each) and not each.notify for each in tool.approvals.values()):
         return "approval: remind and escalate reach nobody by themselves: name channels in its `notify`"
+    if tool.approvals and not (server.single_user or server.auth):
+        return "approval: approved on stdio only; over HTTP with server.auth or server.single_user"
     if tool.kind is Kind.WATCH and not (server.single_user or server.auth):
         return "seen on stdio only; over HTTP with server.auth or server.single_user"
     waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}

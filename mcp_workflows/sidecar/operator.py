@@ -22,6 +22,7 @@ from mcp_workflows.store.protocol import Store, TaskFilter
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.adopt import watched_arguments
 from mcp_workflows.tasks.executions import NOT_STARTED, Executions, ObservedTask
+from mcp_workflows.tools.dialogue import AnswerWay
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
 
@@ -139,7 +140,7 @@ class Operator:
         if key not in task.seen.requests:
             raise OperatorError("nothing was answered: that question is not open any more")
         try:
-            task, answers = await self._executions.answer(task, {key: response}, OPERATOR)
+            task, answers = await self._executions.answer(task, {key: response}, OPERATOR, AnswerWay.PAGE)
         except RequestError as error:
             raise OperatorError(error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
         if not answers:

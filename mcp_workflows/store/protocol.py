@@ -192,10 +192,19 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
-    async def asking(self, owner: str, tools: Sequence[str], *, now: datetime, limit: int) -> Sequence[Task]:
+    async def asking(
+        self,
+        owner: str,
+        tools: Sequence[str],
+        *,
+        now: datetime,
+        limit: int,
+        after: tuple[datetime, str] | None = None,
+    ) -> Sequence[Task]:
         """Return live rows that wait for input: of this owner, or of any owner of these tools; the oldest first.
 
-        Like those of `list_of_tools` they are for principals that the rules of these tools let see tasks of others.
+        `after`: creation and id of the row after which to go on. Like those of `list_of_tools`, the rows are for
+        principals that the rules of these tools let see tasks of others.
         """
         ...
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from math import ceil
+from secrets import token_hex
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeAlias
 from weakref import WeakValueDictionary
@@ -94,6 +95,7 @@ logger = logging.getLogger(__name__)
 RETENTION: Final = timedelta(days=90)  # of the keys of expired tasks, and of tasks without a time to live of their own
 LATE = 10.0  # seconds of age from which a state comes with a warning that says how old it is
 READ_TIMEOUT = 3.0  # seconds until a read is answered, whatever engines and the store do
+DECIDING: Final = timedelta(seconds=30)  # three times what a call to an engine may take
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
 NOT_STARTED: Final = "not known to be started yet; the sidecar starts it under its key, again and again"
 _PROBE_TIMEOUT = 0.1  # seconds for a call to an engine that is known to be silent: enough if it answers again
@@ -363,9 +365,11 @@ class Executions:
         if len(tasks) > limit:
             tasks = tasks[:limit]
             following = write_cursor(self._cursor_key, subject, (tasks[-1].created, tasks[-1].id))
-        return await self._observe_all([task for task in tasks if not task.pending(now)], by), following
+        return await self.observe_all([task for task in tasks if not task.pending(now)], by), following
 
-    async def _observe_all(self, tasks: Sequence[Task], by: float) -> Sequence[ObservedTask]:
+    async def observe_all(self, tasks: Sequence[Task], by: float | None = None) -> Sequence[ObservedTask]:
+        """Return the tasks, each as by `observe`."""
+        by = anyio.current_time() + self.read_timeout if by is None else by
         observed: dict[str, ObservedTask] = {}
 
         async def observe_one(task: Task) -> None:
@@ -376,16 +380,16 @@ class Executions:
                 group.start_soon(observe_one, task)
         return [observed[task.id] for task in tasks]
 
-    async def asking(self, owner: str, shared_tools: Sequence[str], limit: int) -> Sequence[ObservedTask]:
+    async def asking(
+        self, owner: str, shared_tools: Sequence[str], limit: int, after: tuple[datetime, str] | None
+    ) -> Sequence[Task]:
         """Return tasks that wait for input, the oldest first: the owner's, and those of others that rules may let see.
 
         Raises:
             StoreUnavailable: the tasks cannot be read within the time of a read.
         """
-        by = anyio.current_time() + self.read_timeout
-        with _until(by):
-            tasks = await self._store.asking(owner, shared_tools, now=self.clock(), limit=limit)
-        return await self._observe_all(tasks, by)
+        with _until(anyio.current_time() + self.read_timeout):
+            return await self._store.asking(owner, shared_tools, now=self.clock(), limit=limit, after=after)
 
     # --- observe
 
@@ -609,8 +613,8 @@ class Executions:
         task: Task,
         responses: Mapping[str, JSON],
         principal: Principal,
+        way: AnswerWay,
         check: Check | None = None,
-        way: AnswerWay = AnswerWay.PAGE,
     ) -> tuple[Task, Answers]:
         """Deliver responses to open questions and return these; ignore the others (MCP, `tasks/update`).
 
@@ -645,9 +649,37 @@ class Executions:
             if not answers or task.handle is None:
                 return task, {}
             try:
-                return await self._deliver_answers(task, task.handle, answers, principal), answers
+                async with self._deciding(task, answers):
+                    return await self._deliver_answers(task, task.handle, answers, principal), answers
             finally:
                 self._poller.refresh_now(task.id)
+
+    @asynccontextmanager
+    async def _deciding(self, task: Task, answers: Answers) -> AsyncGenerator[None]:
+        """Let one replica at a time deliver decisions on a task, so that the record says what the engine was sent.
+
+        Raises:
+            RequestError: another replica delivers one now, or has delivered one.
+        """
+        if not any(task.terms_of(key) for key in answers):
+            yield
+            return
+        name, holder = f"decision {task.id}", token_hex(8)
+        try:
+            if not await self._store.lease(name, holder, lasting=DECIDING):
+                raise RequestError(
+                    INVALID_PARAMS, "Somebody else decides at this moment: nothing was applied; look again"
+                )
+            latest = await self._store.get(task.id, task.owner) or task
+            if decided := latest.decisions.keys() & answers.keys():
+                raise decided_already(latest.decisions[min(decided)])
+        except StoreError as error:
+            raise RequestError(INTERNAL_ERROR, f"nothing was decided: {error}; try again") from None
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_STORE_TIMEOUT), suppress(StoreError):
+                await self._store.lease(name, holder, lasting=timedelta())
 
     def _without_links(self, task: Task, responses: Mapping[str, JSON], way: AnswerWay) -> Mapping[str, JSON]:
         """Return the responses without those about opening our page: each question stays open until its page answers.
@@ -798,7 +830,7 @@ class Executions:
             self._poller.refresh_now(task.id)
         else:
             with suppress(RequestError):  # somebody has decided a moment ago
-                task, answers = await self.answer(task, {key: {"action": Action.DECLINE}}, NOBODY)
+                task, answers = await self.answer(task, {key: {"action": Action.DECLINE}}, NOBODY, AnswerWay.PAGE)
             if key in task.seen.requests:
                 raise EngineUnavailable("it did not take the refusal")
             if not answers:

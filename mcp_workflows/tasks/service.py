@@ -69,6 +69,7 @@ from mcp_workflows.wire.commands import (
     Created,
     Document,
     Finished,
+    Inbox,
     Listed,
     Part,
     Questions,
@@ -80,7 +81,9 @@ from mcp_workflows.wire.commands import (
 logger = logging.getLogger(__name__)
 
 PAGE = 50  # tasks of one `tasks/list`
-MOST_ASKING: Final = 200  # tasks of one inbox
+MOST_ASKING: Final = 100  # tasks of one inbox
+PAGE_OF_ASKING: Final = 200  # tasks of others among them, perhaps
+MOST_PAGES: Final = 20
 AUTHORIZER_TIMEOUT: Final = 5.0  # seconds for an authorizer to say yes
 CARD_WAIT = timedelta(seconds=2)  # a plain call waits no longer for what a card shows: it is empty until the reply
 NO_ANSWER_LIMIT = 30.0  # seconds a plain call waits for an engine that gives no answer
@@ -683,7 +686,7 @@ class TaskService:
             if latest.held is not None and answers.get(START_KEY, {}).get("action") == Action.ACCEPT:
                 await self._check_request(latest, latest.held)
 
-        task, answers = await self._executions.answer(task, responses, principal, check, way)
+        task, answers = await self._executions.answer(task, responses, principal, way, check)
         if answers:
             self._record(Event.ANSWER, principal, task, reason=audited(task, answers))
         return task
@@ -766,14 +769,31 @@ class TaskService:
 
     # --- pages for people
 
-    async def inbox(self, principal: Principal) -> Sequence[QuestionView]:
-        """Return the open questions that this principal may answer, of the oldest tasks first."""
-        shared_tools = self.authorization.shared_tools(principal)
+    async def inbox(self, principal: Principal) -> Inbox:
+        """Return the open questions that this principal may answer, those of the oldest tasks first.
+
+        Raises:
+            LimitReached: the principal asks too often.
+        """
+        self._meters.count_poll(principal)
+        shared_tools, after = self.authorization.shared_tools(principal), None
+        mine: list[Task] = []
+        for _ in range(MOST_PAGES):
+            page = await self._executions.asking(principal.id, shared_tools, PAGE_OF_ASKING, after)
+            mine += [task for task in page if (await self._answerable(task, principal))]
+            if len(page) < PAGE_OF_ASKING or len(mine) >= MOST_ASKING:
+                break
+            after = page[-1].created, page[-1].id
         found: list[QuestionView] = []
-        for task, _ in await self._executions.asking(principal.id, shared_tools, MOST_ASKING):
-            shown = (await self.authorization.rights(task, principal)).within(task).seen
-            found += [self._question(task, key, request) for key, request in shown.requests.items()]
-        return sorted(found, key=lambda each: each.since)
+        for task, _ in await self._executions.observe_all(mine[:MOST_ASKING]):
+            found += [
+                self._question(task, key, request) for key, request in (await self._answerable(task, principal)).items()
+            ]
+        is_cut = len(mine) >= MOST_ASKING or len(page) == PAGE_OF_ASKING
+        return Inbox(questions=sorted(found, key=lambda each: each.since), is_cut=is_cut)
+
+    async def _answerable(self, task: Task, principal: Principal) -> Mapping[str, InputRequest]:
+        return (await self.authorization.rights(task, principal)).within(task).seen.requests
 
     async def question(self, link: str, principal: Principal) -> QuestionView:
         """Return the question of a link: open, or with who decided for those who see the task or could have decided.
@@ -781,6 +801,7 @@ class TaskService:
         Raises:
             RequestError: there is no such question for this principal.
         """
+        self._meters.count_poll(principal)
         by = anyio.current_time() + self._executions.read_timeout
         task_id, question = self._executions.linked(link) or ("", "")
         self._meters.check_lookup(principal, task_id)
@@ -799,7 +820,8 @@ class TaskService:
                 decided = decision.by == principal.id
                 decided = decided or await self.authorization.may_decide(task, decision.gate, principal, escalated=True)
                 if rights.see or decided:
-                    return self._question(task, key, outcome=f"It was {decision_text(decision)}.")
+                    outcome = f"It was {decision_text(decision)}."
+                    return self._question(task, key, outcome=outcome, is_whole=rights.see)
             if rights.see:
                 open_ = key in task.execution.requests and not task.ended and key not in task.answered
                 outcome = f"It {waits_for(task)}." if open_ else "It is not open any more."
@@ -809,7 +831,7 @@ class TaskService:
         raise RequestError(INVALID_PARAMS, "There is no such question for you")
 
     def _question(
-        self, task: Task, key: str, request: InputRequest | None = None, *, outcome: str = ""
+        self, task: Task, key: str, request: InputRequest | None = None, *, outcome: str = "", is_whole: bool = True
     ) -> QuestionView:
         tool, waiting = self._tools.get(task.tool), task.waiting.get(key)
         return QuestionView(
@@ -818,10 +840,10 @@ class TaskService:
             title=(tool and tool.title) or task.tool,
             requester=person_of(task.owner)[1],
             host=task.host,
-            since=waiting.since if waiting else task.updated,
+            since=waiting.since if waiting else task.created,
             request=request,
-            arguments={} if key == START_KEY else cast("Mapping[str, JSON]", task.arguments or {}),  # in its message
-            steps=task.seen.steps,
+            arguments=cast("Mapping[str, JSON]", task.arguments or {}) if is_whole else {},
+            steps=task.seen.steps if is_whole else (),
             outcome=outcome,
             url=self._executions.page_url(task.id, key),
         )

@@ -258,7 +258,10 @@ class Approval(BaseModel):
         )
 
     def with_reason(self, form: Schema) -> Schema:
-        """Return the form with a field for the reason."""
+        """Return the form with a field for the reason; a lone yes or no must be given, as leaving it out is neither."""
+        fields: Mapping[str, Mapping[str, JSON]] = form.get("properties", {})
+        if len(fields) == 1 and all(each.get("type") == "boolean" for each in fields.values()):
+            form = {**form, "required": list(fields)}
         field = {"type": "string", "title": "Reason", "maxLength": LONGEST_REASON}
         if self.reason is Reason.OPTIONAL:
             return {**form, "properties": {**form.get("properties", {}), REASON: field}}
@@ -328,7 +331,7 @@ def argument_lines(arguments: Mapping[str, JSON]) -> Sequence[str]:
 def _exact(value: JSON) -> str:
     """Return a value as JSON on one line, in which no character can look like another line or stay unseen."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if text.isprintable() else json.dumps(value)
+    return text if text.isprintable() and cleaned(text, len(text) + 1) == text else json.dumps(value)
 
 
 def _name(name: str) -> str:

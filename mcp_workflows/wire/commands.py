@@ -91,12 +91,18 @@ class QuestionView:
     host: str | None  # the program through which the call came, as it calls itself
     since: datetime
     request: InputRequest | None = None  # None: this principal cannot answer it, or not any more
-    arguments: Mapping[str, JSON] = field(
-        default_factory=dict[str, JSON]
-    )  # of the call, unless they are in the question
+    arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # of the call, for those who may read them
     steps: Sequence[ExecutionStep] = ()
     outcome: str = ""  # who decided, when and why; or why it is not open
     url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inbox:
+    """The open questions that a principal may answer."""
+
+    questions: Sequence[QuestionView]
+    is_cut: bool  # there may be more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from mcp_workflows.access.authn import fetch
 from mcp_workflows.sidecar.web import login
-from mcp_workflows.sidecar.web.pages import LOGINS_PER_MINUTE
 from mcp_workflows.units import utc_now
 from tests.support.approval_pages import (
     LOGIN,
@@ -445,12 +444,11 @@ async def test_a_state_is_good_for_one_login_and_a_quarter_of_an_hour(place: Off
     assert place.provider.forms == []
 
 
-async def test_a_burst_of_logins_is_slowed_and_those_who_are_in_work_on(place: Office) -> None:
-    bob, flood = await place.manager(), place.browser()
-    statuses = [(await flood.send("GET", "/login/callback?state=x")).status for _ in range(LOGINS_PER_MINUTE + 5)]
-    assert set(statuses[: LOGINS_PER_MINUTE - 5]) == {400}
-    assert statuses[-1] == 429
-    assert await is_in(bob)
+async def test_a_flood_of_false_callbacks_keeps_nobody_from_logging_in(place: Office) -> None:
+    flood = place.browser()
+    statuses = {(await flood.send("GET", "/login/callback?state=x")).status for _ in range(200)}
+    assert statuses == {400}
+    assert await is_in(await place.manager())
     assert place.provider.asked["/token"] == 1
 
 
@@ -480,7 +478,7 @@ async def test_a_session_is_over_after_half_an_hour_without_a_request(place: Off
         assert (await bob.get(link)).status == 200
     clock.ahead += timedelta(minutes=31)
     sent = await bob.post(link, {"action": "accept"})
-    assert (sent.status, sent.location) == (303, f"{place.home}/login?to={link}")
+    assert (sent.status, "your answer was not taken" in sent.text) == (401, True)
     assert not await is_in(bob)
     again = await bob.log_in("bob", link, groups=[MANAGERS])
     assert (again.url, again.buttons) == (f"{place.home}{link}", ["accept", "decline"]), "it was not answered"

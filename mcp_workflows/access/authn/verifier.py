@@ -170,7 +170,10 @@ class JwtVerifier:
         if claims.get("azp", client if is_for_one else None) != client:
             raise TokenRefused("it was made for another client")
         reading = replace(self._reading, audience=[client])
-        return replace(reading.identity(claims), client=client)
+        identity = reading.identity(claims)
+        if identity.subject is None:  # everybody who logs in would be one person, named by the client
+            raise TokenRefused(f"it has no {reading.subject_claim}, which names a person")
+        return replace(identity, client=client)
 
     async def probe(self) -> str:
         """Say for people that tokens could be verified now.

@@ -180,8 +180,6 @@ class Answers:
 
     async def _fill_in(self, question: PendingQuestion) -> Response:
         content = self.from_flags(question)
-        if question.is_agreement and REASON in content:
-            content = {_ACCEPT: True, **content}  # with a reason it need not be said
         missing = [name for name in question.form.get("required", ()) if name not in content]
         if not content or missing:
             if not self._screen.asks:

@@ -13,7 +13,7 @@ import re
 import secrets
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
@@ -41,6 +41,7 @@ IDLE: Final = timedelta(minutes=30)  # a session without a request ends
 LONGEST: Final = timedelta(hours=8)  # of a session
 LOGIN_WITHIN: Final = timedelta(minutes=15)
 NOTED_EVERY: Final = timedelta(minutes=1)  # requests of one session
+ASKED_AT_ONCE: Final = 16  # exchanges of codes; the others wait
 METADATA_KEPT: Final = 3600.0  # seconds
 PAUSE: Final = 5.0  # seconds between two attempts to fetch it, as anybody can begin a login
 LONGEST_COOKIE: Final = 200  # characters
@@ -51,6 +52,7 @@ _LONGEST_PATH: Final = 500  # characters of a page to return to
 _PAGE: Final = re.compile(rf"{AFTER_LOGIN}/[A-Za-z0-9_-]+")  # the alphabet of `seal`: no dots, which lead elsewhere
 _KEY: Final = "web"  # its name in the store
 _SESSIONS: Final = "(sessions)"  # the space of notes
+_SEEN: Final = "/seen"  # after the name of a session
 
 
 class LoginFailed(Exception):  # noqa: N818  # an answer to a person
@@ -99,6 +101,7 @@ class OpenIdLogin:
         self._metadata: Mapping[str, Any] = {}  # Any: JSON values
         self._fetched = self._tried = float("-inf")
         self._fetching = anyio.Lock()
+        self._asking = anyio.CapacityLimiter(ASKED_AT_ONCE)
         self._trusting: ssl.SSLContext | None = None  # reading the certificates takes its time
         known = [each.issuer for each in auth.issuers].index(settings.issuer)  # the configuration was checked
         self._verifier: JwtVerifier = verifier(auth, "").signed[known]
@@ -165,7 +168,7 @@ class OpenIdLogin:
         """
         text = "The login did not work. Log in again, and tell your administrator if that does not help."
         try:
-            async with await self._client() as client:
+            async with self._asking, await self._client() as client:
                 with anyio.fail_after(2 * ANSWER_WITHIN):
                     endpoint = await self._endpoint("token_endpoint", attempt.to)
                     token: Mapping[str, Any] = await client.fetch_token(
@@ -177,7 +180,7 @@ class OpenIdLogin:
                     if "userinfo_endpoint" not in self._metadata:
                         return identity
                     more = await client.get(await self._endpoint("userinfo_endpoint", attempt.to))
-                    claims: object = more.json() if more.is_success else {}
+                    claims: object = more.raise_for_status().json()
         except (AuthlibBaseError, httpx2.HTTPError, IssuerUnavailable, TimeoutError, *_GARBAGE) as error:
             raise LoginFailed(text, f"the provider cannot be asked: {type(error).__name__}", attempt.to) from None
         except TokenRefused as error:
@@ -234,13 +237,7 @@ def with_userinfo(identity: Identity, claims: object) -> Identity:
     found = cast("Mapping[str, Any]", claims if isinstance(claims, dict) else {})  # Any: JSON values
     if found.get("sub") != identity.claims.get("sub"):
         return identity
-    return Identity(
-        issuer=identity.issuer,
-        subject=identity.subject,
-        client=identity.client,
-        scopes=identity.scopes,
-        claims={**found, **identity.claims},
-    )
+    return replace(identity, claims={**found, **identity.claims})
 
 
 def local_path(to: str) -> str:
@@ -252,17 +249,16 @@ def local_path(to: str) -> str:
 class _Session:
     principal: Principal
     began: datetime
-    seen: datetime
-
-    def is_over(self, now: datetime) -> bool:
-        return now - self.seen >= IDLE or now - self.began >= LONGEST
 
 
 _SESSION: Final = TypeAdapter(_Session)
 
 
 class WebSessions:
-    """The sessions of all replicas, in the store."""
+    """The sessions of all replicas, in the store.
+
+    Each has two notes: the session itself, which is never written again once it was ended, and its last request.
+    """
 
     def __init__(self, store: Store, secret: bytes) -> None:
         self._store = store
@@ -271,7 +267,10 @@ class WebSessions:
     async def begin(self, principal: Principal) -> str:
         """Begin a session, and return its cookie."""
         cookie, now = secrets.token_urlsafe(32), utc_now()
-        await self._put(cookie, _Session(principal=principal, began=now, seen=now))
+        name = sha256_of(cookie)
+        sealed = seal(self._secret, _SESSION.dump_json(_Session(principal=principal, began=now)), name)
+        await self._store.put_note(_SESSIONS, name, sealed, until=now + LONGEST)
+        await self._note_request(name, now)
         return cookie
 
     async def find(self, cookie: str | None) -> Principal | None:
@@ -279,16 +278,20 @@ class WebSessions:
         if not cookie or len(cookie) > LONGEST_COOKIE:
             return None
         name, now = sha256_of(cookie), utc_now()
-        note = await self._store.note(_SESSIONS, name)
+        notes = await self._store.notes_under(_SESSIONS, name)
+        note, seen = notes.get(name), notes.get(f"{name}{_SEEN}")
         found = unseal(self._secret, note, name) if isinstance(note, str) else None
         try:
             session = None if found is None else _SESSION.validate_json(found)
         except ValidationError:  # of another version
             return None
-        if session is None or session.is_over(now):
+        if session is None or not isinstance(seen, str) or now - session.began >= LONGEST:
             return None
-        if now - session.seen >= NOTED_EVERY:
-            await self._put(cookie, _Session(principal=session.principal, began=session.began, seen=now))
+        idle = now - datetime.fromisoformat(seen)
+        if idle >= IDLE:
+            return None
+        if idle >= NOTED_EVERY:
+            await self._note_request(name, now)
         return session.principal
 
     async def end(self, cookie: str | None) -> None:
@@ -296,11 +299,8 @@ class WebSessions:
         if cookie and len(cookie) <= LONGEST_COOKIE:
             await self._store.put_note(_SESSIONS, sha256_of(cookie), None, until=utc_now())
 
-    async def _put(self, cookie: str, session: _Session) -> None:
-        name = sha256_of(cookie)
-        sealed = seal(self._secret, _SESSION.dump_json(session), name)
-        until = min(session.seen + IDLE, session.began + LONGEST)
-        await self._store.put_note(_SESSIONS, name, sealed, until=until)
+    async def _note_request(self, name: str, now: datetime) -> None:
+        await self._store.put_note(_SESSIONS, f"{name}{_SEEN}", now.isoformat(), until=now + IDLE, durable=False)
 
 
 async def web_secret(store: Store) -> bytes:

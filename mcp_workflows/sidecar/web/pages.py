@@ -25,10 +25,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mcp_workflows.access import Principal, is_loopback
 from mcp_workflows.access.audit import Event, record_of
 from mcp_workflows.access.authn.settings import AuthSettings
-from mcp_workflows.access.rate_limits import Rate
 from mcp_workflows.adapter import JSON, InputRequest
-from mcp_workflows.adapter.display_text import cleaned, safe_link
-from mcp_workflows.errors import ConfigError, IssuerUnavailable, RequestError, StoreError
+from mcp_workflows.adapter.display_text import cleaned, quoted, safe_link
+from mcp_workflows.errors import ConfigError, IssuerUnavailable, LimitReached, RequestError, StoreError
 from mcp_workflows.receiver.workflows import Workflows
 from mcp_workflows.sidecar.config.models import WebSettings
 from mcp_workflows.sidecar.web.login import (
@@ -44,15 +43,15 @@ from mcp_workflows.sidecar.web.login import (
 )
 from mcp_workflows.tasks.service import NOT_FOUND
 from mcp_workflows.tools.dialogue import Action, AnswerWay
-from mcp_workflows.tools.questions import ELICIT, REASON
+from mcp_workflows.tools.questions import ELICIT, REASON, argument_lines
 
 logger = logging.getLogger(__name__)
 
 SESSION: Final = "__Host-mcp-workflows"  # cookies: such names are kept for this host, over TLS, for all paths
 BROWSER: Final = "__Host-mcp-workflows-login"
+MOST_NAME: Final = 60  # characters of the name of a host
 MOST_BODY: Final = 64 * 1024  # bytes of a form
 MOST_FIELDS: Final = 200
-LOGINS_PER_MINUTE: Final = 120  # that end, from one address: each asks the provider
 _COOKIE: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # 32 bytes
 _HERE: Final = Path(__file__).parent / "templates"
 _POLICY: Final = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -115,12 +114,12 @@ class Web:
         self._logins: OpenIdLogin | None = None
         self._sessions: WebSessions | None = None
         self._setting_up = anyio.Lock()
-        self._rate = Rate(LOGINS_PER_MINUTE)
         self._templates = Environment(
             loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
         self._templates.filters["when"] = lambda at: f"{cast('datetime', at):%d %b %Y, %H:%M} UTC"
         self._templates.filters["clean"] = lambda text: cleaned(str(text))
+        self._templates.filters["named"] = lambda name: quoted(str(name), MOST_NAME)
         self._templates.filters["exact"] = exact
 
     def routes(self, guards: Sequence[Middleware]) -> Sequence[Route]:
@@ -146,6 +145,8 @@ class Web:
             except (StoreError, IssuerUnavailable) as error:
                 logger.warning("a page could not be served: %s", error)
                 response = self._render("message.html", _UNAVAILABLE, text="Try again in a minute: the server is busy.")
+            except LimitReached as reached:
+                response = self._render("message.html", _TOO_MANY, text=f"Try again in a minute: {reached}.")
             for name, value in self._headers.items():
                 response.headers.setdefault(name, value)
             return response
@@ -188,9 +189,6 @@ class Web:
 
     async def _callback(self, request: Request) -> Response:
         """End a login that the identity provider has sent back."""
-        peer = request.client.host if request.client else ""
-        if self._rate.take(peer):
-            return self._render("message.html", _TOO_MANY, text="Too many logins: try again in a minute.")
         login, sessions = await self._ready()
         try:
             principal, to = await login.finish(request.query_params, request.cookies.get(BROWSER))
@@ -233,8 +231,8 @@ class Web:
         principal = await self._visitor(request)
         if principal is None:
             return self._to_login("/approvals")
-        questions = await self._workflows.service.inbox(principal)
-        return self._render("inbox.html", visitor=_name(principal), questions=questions)
+        found = await self._workflows.service.inbox(principal)
+        return self._render("inbox.html", visitor=_name(principal), questions=found.questions, is_cut=found.is_cut)
 
     async def _question(self, request: Request, wrong: str = "", given: Mapping[str, Sequence[str]] = {}) -> Response:
         principal = await self._visitor(request)
@@ -247,6 +245,7 @@ class Web:
         asked = question.request
         form = form_of(asked, given) if asked is not None and asked.method == ELICIT else None
         message = "" if asked is None else str(asked.params.get("message", ""))
+        listed = "".join(f"\n{line}" for line in argument_lines(question.arguments))
         url = None if asked is None else safe_link(asked.params.get("url"))
         status = 400 if wrong else 200
         return self._render(
@@ -254,7 +253,7 @@ class Web:
             status,
             visitor=_name(principal),
             question=question,
-            message=message,
+            message=message.removesuffix(listed),  # the arguments of a start are in it, and shown below it
             url=url,
             form=form,
             wrong=wrong,
@@ -262,8 +261,9 @@ class Web:
 
     async def _answer(self, request: Request) -> Response:
         principal = await self._visitor(request)
-        if principal is None:
-            return self._to_login(request.url.path)
+        if principal is None:  # no redirect: `form-action` would stop it at the provider
+            text = "Your session is over, and your answer was not taken. Log in, and answer again."
+            return self._render("message.html", 401, text=text, again=request.url.path)
         try:
             given = await _form_data(request)
         except ValueError as error:
@@ -271,11 +271,16 @@ class Web:
         service = self._workflows.service
         try:
             question = await service.question(request.path_params["link"], principal)
+        except RequestError:
+            return await self._question(request)
+        try:
             if question.request is not None and question.request.method == ELICIT:
                 response = response_of(form_of(question.request, given), question.request, given)
                 await service.update(question.task_id, {question.key: response}, principal, AnswerWay.PAGE)
-        except (RequestError, ValueError) as error:
-            text = str(error).partition("]: ")[2] or str(error)
+        except ValueError as error:
+            return await self._question(request, f"Not taken: {error}", given)
+        except RequestError as error:
+            text = str(error).removeprefix(f"inputResponses[{question.key!r}]: ")
             return await self._question(request, "" if text == NOT_FOUND else f"Not taken: {text}", given)
         return RedirectResponse(f"{self._path}{request.url.path}", 303)
 

@@ -76,7 +76,7 @@ OF_TOOLS: Final = f"""
 """
 ASKING: Final = f"""
     {_ROW} WHERE (tool = ANY($1::text[]) OR owner = $2) AND status = 'input_required'
-    AND {_LIVE.format(now="$3")} ORDER BY created, id LIMIT $4
+    AND {_LIVE.format(now="$3")} AND (created, id) > ($4, $5) ORDER BY created, id LIMIT $6
 """
 LONGEST_LIVE: Final = f"""
     {_ROW} WHERE ($1::text IS NULL OR owner = $1) AND ($2::text IS NULL OR tool = $2)

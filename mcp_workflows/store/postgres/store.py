@@ -236,10 +236,19 @@ class PostgresStore(Store):
         names = sorted({utf8(tool) for tool in tools})
         return await self._many(queries.OF_TOOLS, names, *place_of(before), micros(now), limit)
 
-    async def asking(self, owner: str, tools: Sequence[str], *, now: datetime, limit: int) -> Sequence[Task]:
+    async def asking(
+        self,
+        owner: str,
+        tools: Sequence[str],
+        *,
+        now: datetime,
+        limit: int,
+        after: tuple[datetime, str] | None = None,
+    ) -> Sequence[Task]:
         """Return live rows that wait for input, of this owner or of any owner of these tools, the oldest first."""
         names = [utf8(tool) for tool in tools]
-        return await self._many(queries.ASKING, names, utf8(owner), micros(now), limit)
+        begin = (-1, "") if after is None else (micros(after[0]), utf8(after[1]))
+        return await self._many(queries.ASKING, names, utf8(owner), micros(now), *begin, limit)
 
     async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
         """Return live rows of this owner, of this tool, the oldest first."""

@@ -139,7 +139,7 @@ OF_TOOL: Final = """
 ASKING: Final = """
     SELECT id, owner, task FROM tasks WHERE tombstone = 0 AND ended = 0 AND status = 'input_required'
     AND (tool IN (SELECT value FROM json_each(?)) OR owner = ?) AND (expires IS NULL OR expires > ?)
-    ORDER BY created, id LIMIT ?
+    AND (created, id) > (?, ?) ORDER BY created, id LIMIT ?
 """
 DUE: Final = f"{_TASK} WHERE engine = ? AND due <= ? ORDER BY due, id LIMIT ?"
 FIND: Final = f"{_TASK} WHERE tombstone = 0 AND id >= ? AND id < ? ORDER BY id LIMIT ?"

@@ -275,7 +275,7 @@ async def test_a_yes_or_no_is_a_choice_with_a_reason_for_both(
 @pytest.mark.parametrize(
     ("words", "sent"),
     [
-        (["reason=tested"], {"action": "accept", "content": {"reason": "tested"}}),
+        (["accept=true", "reason=tested"], {"action": "accept", "content": {"reason": "tested"}}),
         (["accept=true"], {"action": "accept", "content": {}}),
         (["accept=false", "reason=late"], {"action": "decline", "content": {"reason": "late"}}),
     ],
@@ -284,6 +284,14 @@ async def test_flags_decide_with_a_reason(words: list[str], sent: Mapping[str, A
     schema = {"type": "object", "properties": {"reason": {"type": "string"}}}
     asking = PendingQuestion(key="k", message="Ship?", schema=schema)
     assert (await Answers([read_pair(word) for word in words], [], Screen()).answer(asking)).sent == sent
+
+
+@pytest.mark.anyio
+async def test_a_reason_alone_decides_nothing() -> None:
+    schema = {"type": "object", "properties": {"reason": {"type": "string"}}}
+    asking = PendingQuestion(key="k", message="Ship?", schema=schema)
+    with pytest.raises(WrongUsage, match="nobody can be asked here"):
+        await Answers([read_pair("reason=not on Friday")], [], Screen()).answer(asking)
 
 
 def test_the_person_may_refuse_with_a_word_or_the_end_of_input(shell: Shell) -> None:
