@@ -199,8 +199,8 @@ class Size(NamedTuple):
 ENGINES = ("temporal", "stepfunctions", "google")
 CENTRAL = ("adapter", "wire", "tools", "tasks", "engines")
 SIZES: Mapping[str, Size] = {
-    "core": Size(30_750, 193),
-    "central rooms": Size(8_400, 50),
+    "core": Size(30_800, 193),
+    "central rooms": Size(8_450, 50),
     **{f"the adapter of {name}": Size(3_800, 23) for name in ENGINES},
 }
 

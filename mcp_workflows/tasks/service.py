@@ -778,18 +778,18 @@ class TaskService:
         self._meters.count_poll(principal)
         shared_tools, after = self.authorization.shared_tools(principal), None
         mine: list[Task] = []
-        for _ in range(MOST_PAGES):
+        is_cut, left = True, MOST_PAGES
+        while is_cut and left and len(mine) < MOST_ASKING:
             page = await self._executions.asking(principal.id, shared_tools, PAGE_OF_ASKING, after)
             mine += [task for task in page if (await self._answerable(task, principal))]
-            if len(page) < PAGE_OF_ASKING or len(mine) >= MOST_ASKING:
-                break
-            after = page[-1].created, page[-1].id
+            is_cut, left = len(page) == PAGE_OF_ASKING, left - 1
+            after = (page[-1].created, page[-1].id) if page else None
         found: list[QuestionView] = []
         for task, _ in await self._executions.observe_all(mine[:MOST_ASKING]):
             found += [
                 self._question(task, key, request) for key, request in (await self._answerable(task, principal)).items()
             ]
-        is_cut = len(mine) >= MOST_ASKING or len(page) == PAGE_OF_ASKING
+        is_cut = is_cut or len(mine) > MOST_ASKING
         return Inbox(questions=sorted(found, key=lambda each: each.since), is_cut=is_cut)
 
     async def _answerable(self, task: Task, principal: Principal) -> Mapping[str, InputRequest]:

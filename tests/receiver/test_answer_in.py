@@ -57,7 +57,7 @@ async def server_of(
 async def answer_on_the_page(workflows: Workflows) -> str:
     """Answer the one open question as its page does, and return the address of the page."""
     with anyio.fail_after(TIMEOUT):
-        while not (found := await workflows.service.inbox(LOCAL)):
+        while not (found := (await workflows.service.inbox(LOCAL)).questions):
             await anyio.sleep(0.05)
     [question] = found
     assert question.request is not None

@@ -17,6 +17,7 @@ from mcp_workflows.adapter import Execution, ExecutionStep, Gate, InputRequest, 
 from mcp_workflows.adapter.memory import WORKFLOWS, MemoryExecution
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.tasks import service
 from mcp_workflows.units import utc_now
 from tests.support.approval_pages import (
     MANAGERS,
@@ -203,6 +204,19 @@ async def test_the_inbox_has_the_oldest_first_and_only_what_is_mine_to_answer(
         assert "Nothing waits for you." in (await eve.log_in("eve")).text
         await bob.press(await bob.get(place.link(tasks[0])), "accept")
         assert place.link(tasks[0]) not in (await bob.get("/approvals")).response.text
+
+
+async def test_the_inbox_reads_on_until_it_has_what_is_mine(place: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "PAGE_OF_ASKING", 2)
+    for _ in range(3):
+        await place.requested(sub="bob")  # who cannot approve these
+    await place.requested()
+    shown = await (await place.manager()).get("/approvals")
+    assert "alice in" in shown.text
+    assert "There may be more" not in shown.text
+    monkeypatch.setattr(service, "MOST_PAGES", 1)
+    shown = await (await place.manager()).get("/approvals")
+    assert "There may be more questions" in shown.text
 
 
 async def test_a_second_approver_reads_who_approved_and_when_and_cannot_decide_again(place: Office) -> None:

@@ -18,8 +18,10 @@ from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Record
 from mcp_workflows.adapter import Execution, Ref
 from mcp_workflows.adapter.memory import MemoryExecution, Script, ScriptedAdapter
+from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import SHORTEST_PAUSE, START_KEY
 from mcp_workflows.tasks.approvals import decision_of
+from mcp_workflows.tasks.executions import DECIDING
 from mcp_workflows.tools.tool import OnExpire, WatchTool
 from mcp_workflows.units import utc_now
 from tests.support.served import Peer, peer, site
@@ -492,6 +494,29 @@ def test_watching_has_no_approval_and_no_question_takes_the_name_of_the_start(qu
     fields = {"name": "watch", "engine": "memory", "workflow": "deploy", "kind": "watch", "allow_answer": True}
     with pytest.raises(ValidationError, match=r"kind: watch has no approval|this name is reserved"):
         WatchTool.model_validate({**fields, "questions": questions})
+
+
+async def test_while_another_replica_delivers_a_decision_no_other_one_is_sent(tmp_path: Path) -> None:
+    script = Script()
+    script.open_gate("release")
+    script.succeed({})
+    async with (
+        served(tmp_path, script, ANNA, BOB, tool=GATED) as [anna, bob],
+        open_store(f"sqlite:///{tmp_path}/tasks.db") as other,
+    ):
+        task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
+        with anyio.fail_after(TIMEOUT):
+            while "result" not in (found := await bob.send("tasks/get", {"taskId": task_id})).body:
+                await anyio.sleep(0.05)
+        [key] = found.result["inputRequests"]
+        assert await other.lease(f"decision {task_id}", "another replica", lasting=DECIDING)
+        refused = await bob.answer(task_id, **{key: YES})
+        assert "Somebody else decides at this moment" in refused.error["message"]
+        assert script.answers == []
+        await other.lease(f"decision {task_id}", "another replica", lasting=timedelta())
+        assert (await bob.answer(task_id, **{key: YES})).status == 200
+        await anna.until(task_id)
+    assert len(script.answers) == 1
 
 
 @pytest.mark.parametrize(
