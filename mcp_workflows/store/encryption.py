@@ -110,8 +110,7 @@ def seal(key: bytes, text: bytes, about: str, *, is_stable: bool = False) -> str
 
     `is_stable`: equal texts give the same result, as the nonce is a MAC of the text.
     """
-    mac = hmac.digest(key, f"{about}\n".encode() + text, "sha256")
-    nonce = mac[:_NONCE] if is_stable else token_bytes(_NONCE)
+    nonce = hmac.digest(key, f"{about}\n".encode() + text, "sha256")[:_NONCE] if is_stable else token_bytes(_NONCE)
     sealed = nonce + AESGCM(key).encrypt(nonce, text, about.encode())
     return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
 

@@ -16,7 +16,7 @@ from mcp_workflows.sidecar.cli.arguments import Pair, Schema, read_pair, typed
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.task import Task
 from mcp_workflows.tools.json_schema import check_schema, did_you_mean, is_object, violations
-from mcp_workflows.tools.questions import ELICIT, NAME_META, REASON, can_decline, is_called, name_of
+from mcp_workflows.tools.questions import ELICIT, NAME_META, REASON, can_decline, is_called, name_of, yes_no_field
 
 MAX_SAME_ANSWERS: Final = 20  # to questions of one text, so that a flag cannot answer for ever
 _ACCEPT: Final = "accept"  # the field for the consent to a question that has none but a reason
@@ -79,9 +79,8 @@ class PendingQuestion:
     @property
     def decision(self) -> str | None:
         """The field that is yes or no, if the question asks for nothing else but a reason."""
-        asked = [name for name in self.fields if name != REASON]
-        is_alone = len(asked) == 1 and asked[0] in self.form.get("required", ())
-        return asked[0] if is_alone and self.fields[asked[0]].get("type") == "boolean" else None
+        lone = yes_no_field(self.form)
+        return lone if lone in self.form.get("required", ()) else None
 
     @property
     def fields(self) -> Schema:

@@ -50,7 +50,7 @@ AFTER_LOGIN: Final = "/approvals"
 _LONGEST_STATE: Final = 2000  # characters
 _LONGEST_PATH: Final = 500  # characters of a page to return to
 _PAGE: Final = re.compile(rf"{AFTER_LOGIN}/[A-Za-z0-9_-]+")  # the alphabet of `seal`: no dots, which lead elsewhere
-_KEY: Final = "web"  # its name in the store
+KEY_NAME: Final = "web"  # in the store: of the key that logins and sessions are encrypted with
 _SESSIONS: Final = "(sessions)"  # the space of notes
 _SEEN: Final = "/seen"  # after the name of a session
 
@@ -301,8 +301,3 @@ class WebSessions:
 
     async def _note_request(self, name: str, now: datetime) -> None:
         await self._store.put_note(_SESSIONS, f"{name}{_SEEN}", now.isoformat(), until=now + IDLE, durable=False)
-
-
-async def web_secret(store: Store) -> bytes:
-    """Return the secret that logins and sessions are encrypted with."""
-    return await store.secret(_KEY)

@@ -32,6 +32,7 @@ from mcp_workflows.receiver.workflows import Workflows
 from mcp_workflows.sidecar.config.models import WebSettings
 from mcp_workflows.sidecar.web.login import (
     CALLBACK,
+    KEY_NAME,
     LOGIN_WITHIN,
     LONGEST,
     LoginFailed,
@@ -39,11 +40,10 @@ from mcp_workflows.sidecar.web.login import (
     OtherBrowserError,
     WebSessions,
     local_path,
-    web_secret,
 )
 from mcp_workflows.tasks.service import NOT_FOUND
 from mcp_workflows.tools.dialogue import Action, AnswerWay
-from mcp_workflows.tools.questions import ELICIT, REASON, argument_lines
+from mcp_workflows.tools.questions import ELICIT, REASON, argument_lines, yes_no_field
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class Web:
     async def _ready(self) -> tuple[OpenIdLogin, WebSessions]:
         async with self._setting_up:
             if self._logins is None or self._sessions is None:
-                secret = await web_secret(self._workflows.store)
+                secret = await self._workflows.store.secret(KEY_NAME)
                 self._logins = OpenIdLogin(self._settings, self._auth, self._url, secret)
                 self._sessions = WebSessions(self._workflows.store, secret)
         return self._logins, self._sessions
@@ -358,11 +358,9 @@ _PREFIX: Final = "answer."  # of fields, so that none is taken for one of ours
 def form_of(request: InputRequest, given: Mapping[str, Sequence[str]] = {}) -> Form:
     """Return the form of a question, filled with the values that were sent before, if any were."""
     properties, required = _schema_of(request)
-    asked = [name for name in properties if name != REASON]
-    yes = (
-        asked[0] if len(asked) == 1 and properties[asked[0]].get("type") == "boolean" and asked[0] in required else None
-    )
-    decides = request.params.get("mode") != "url" and (yes is not None or not asked)
+    lone = yes_no_field({"properties": properties})
+    yes = lone if lone in required else None
+    decides = request.params.get("mode") != "url" and (yes is not None or not properties.keys() - {REASON})
     fields = [
         _field(name, rules, is_required=name in required, given=given)
         for name, rules in properties.items()
