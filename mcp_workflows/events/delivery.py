@@ -425,16 +425,12 @@ class Delivery:
             failed, outcome = error, error.trouble.value
         self._telemetry.event_delivery(outcome)
         target.is_dirty = True
-        if failed is None:
-            self._finish(target, position)
-            if found and not subscription.is_over and subscription.is_of_one_end:
-                await self._events.subscriptions.mark_over(target.subscription, self._clock())
-        elif failed.status == _GONE:
+        if failed is not None and failed.status == _GONE:
             await self._end(target, "the endpoint answered 410 Gone", tells=False)
-        elif failed.status == _TOO_LARGE:
-            self._give_up(target, position, "413 Content Too Large")
-        else:
-            self._fail(target, position, failed)
+            return
+        self._settle(target, position, failed)
+        if failed is None and found and not subscription.is_over and subscription.is_of_one_end:
+            await self._events.subscriptions.mark_over(target.subscription, self._clock())
 
     async def _notify(self, channel: str, target: _Target, position: int) -> None:
         """Tell a channel of an event if that still counts, and note the outcome, on the task, too."""
@@ -456,18 +452,22 @@ class Delivery:
                 await self._events.note_notification(told, channel, None if failed else now)
         target.is_dirty = True
         self._telemetry.event_delivery(failed.trouble.value if failed else "ok" if told else "withheld")
-        if failed is None:
-            self._finish(target, position)
-        elif failed.status == _TOO_LARGE:
-            self._give_up(target, position, "413 Content Too Large")
-        else:
-            self._fail(target, position, failed)
+        self._settle(target, position, failed)
 
     async def _logged(self, target: _Target, position: int) -> LoggedEvent | None:
         page = await self._events.log.after(position - 1)
         if position <= page.first:
             self._skip(target, page.first)
         return page.events[0] if page.events and page.events[0].position == position else None
+
+    def _settle(self, target: _Target, position: int, failed: EndpointFailed | None) -> None:
+        """Finish with an event, or try it again later."""
+        if failed is None:
+            self._finish(target, position)
+        elif failed.status == _TOO_LARGE:
+            self._give_up(target, position, "413 Content Too Large")
+        else:
+            self._fail(target, position, failed)
 
     def _finish(self, target: _Target, position: int) -> None:
         self._has_news |= not target.has_room  # the rest waits in the log

@@ -41,22 +41,16 @@ _EXECUTION: Final = TypeAdapter(EndedExecution)
 class Interest:
     """Events that somebody waits for; equal ones count once."""
 
-    name: str
+    names: tuple[str, ...]  # of events; tasks are searched by the first
     arguments: Mapping[str, JSON] = field(compare=False)
     owner: str
     key: str  # of the subscription, the stream, or the name and arguments of a poll
     shared_tools: Sequence[str] = field(default=(), compare=False)  # with tasks of others that it is about, too
-    more_names: Sequence[str] = ()  # of events; tasks are searched by the first name
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names of the events."""
-        return (self.name, *self.more_names)
 
     @property
     def owners(self) -> Sequence[str]:
         """The owners whose events these may be; an empty text stands for all others."""
-        others = self.shared_tools or self.name == EventName.EXECUTION_ENDED
+        others = self.shared_tools or EventName.EXECUTION_ENDED in self.names
         return (self.owner, "") if others else (self.owner,)
 
     def matches(self, event: LoggedEvent) -> bool:
@@ -90,7 +84,8 @@ class Interests:
         """Replace the tools. Tasks that may need an approval midway are observed for its times, whoever asks."""
         self._tools = tools
         waiting = [name for name, tool in tools.items() if tool.approvals.keys() - {START_GATE}]
-        interest = Interest(name=EventName.INPUT_REQUIRED, arguments={}, owner="", key=START_GATE, shared_tools=waiting)
+        names = (EventName.INPUT_REQUIRED,)
+        interest = Interest(names=names, arguments={}, owner="", key=START_GATE, shared_tools=waiting)
         self.remove(interest)
         if waiting:
             self.add(interest)
@@ -155,12 +150,14 @@ class Interests:
                 continue
             self._examined[task.id] = task.created
             for interest in self._until:
-                if "taskId" not in interest.arguments and interest.matches(replace(event_of(task), name=interest.name)):
+                if "taskId" not in interest.arguments and interest.matches(
+                    replace(event_of(task), name=interest.names[0])
+                ):
                     self._follow(group, task, interest)
 
     async def _tasks_of(self, interest: Interest, now: datetime) -> Sequence[Task]:
         task_id, tool = (interest.arguments.get(name) for name in ("taskId", "tool"))
-        if interest.name == EventName.EXECUTION_ENDED:
+        if EventName.EXECUTION_ENDED in interest.names:
             return []
         if isinstance(task_id, str):
             task = await self._executions.find(task_id, interest.owner, interest.shared_tools)
@@ -198,7 +195,7 @@ class Interests:
 
     async def _list(self) -> None:
         """List the executions that have ended, for the tools that somebody waits for."""
-        wanted = {str(each.arguments["tool"]) for each in self._until if each.name == EventName.EXECUTION_ENDED}
+        wanted = {str(each.arguments["tool"]) for each in self._until if EventName.EXECUTION_ENDED in each.names}
         for name in wanted:
             tool, now = self._tools.get(name), anyio.current_time()
             if tool is None or now - self._listed.get(name, float("-inf")) < LIST_EVERY:

@@ -4,8 +4,8 @@ A channel gets what is safe for everybody in it: the tool, whom it waits for, wh
 login. The message of a question may be made of arguments, so it counts as arguments: only `include` sends those. A
 task's id is never sent, as it is all that protects the task of an anonymous caller.
 
-Sources: docs.slack.dev, "Formatting message text" and "Text object"; learn.microsoft.com, "Create Incoming Webhooks"
-and the schema of Adaptive Cards; RFC 3834 and RFC 5322 for mail.
+Sources: docs.slack.dev, "Formatting message text" and "Rich text block"; learn.microsoft.com, "Create Incoming
+Webhooks" and the schema of Adaptive Cards; RFC 3834 and RFC 5322 for mail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import smtplib
 import ssl
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from email.message import EmailMessage
 from email.policy import SMTP as MAIL_POLICY
@@ -34,7 +34,8 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.display_text import cleaned, quoted
 from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.events.endpoints import EndpointFailed, Endpoints, EventSettings
-from mcp_workflows.task import Decision, EventName, LoggedEvent, Task, question_digest
+from mcp_workflows.task import EventName, LoggedEvent, Task, question_digest
+from mcp_workflows.tasks.approvals import decision_text
 from mcp_workflows.tools.json_schema import did_you_mean
 from mcp_workflows.tools.questions import argument_lines
 from mcp_workflows.tools.tool import AnyTool
@@ -44,8 +45,14 @@ from mcp_workflows.wire.events import Trouble
 logger = logging.getLogger(__name__)
 
 CHANNEL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-NOTIFIED_OF: Final = (EventName.REMINDED, EventName.ESCALATED, EventName.ANSWERED, EventName.ENDED)
-"""The events of a channel, beside `EventName.INPUT_REQUIRED`."""
+NOTIFIED_OF: Final[tuple[str, ...]] = (
+    EventName.INPUT_REQUIRED,
+    EventName.REMINDED,
+    EventName.ESCALATED,
+    EventName.ANSWERED,
+    EventName.ENDED,
+)
+"""The events of a channel."""
 
 MAIL_WITHIN: Final = 30.0  # seconds for one mail
 _MAIL_TIMEOUT: Final = 15.0  # seconds for one answer of the server
@@ -58,7 +65,7 @@ _MOST: Final = 100  # characters of a name
 _MOST_ARGUMENTS: Final = 1200  # characters as they are sent: Slack takes 3,000 of a text, names and link included
 _OPEN: Final = "Open the question"
 _ELSEWHERE: Final = "It is among the open questions in your MCP client."
-_TELLS: Final[Mapping[str, str]] = {
+_EVENTS: Final[Mapping[str, str]] = {
     EventName.INPUT_REQUIRED: "question.opened",
     EventName.REMINDED: "question.reminded",
     EventName.ESCALATED: "question.escalated",
@@ -233,7 +240,7 @@ def notification_of(
         facts |= {"status": outcome}
     elif event.name == EventName.ANSWERED:
         decision = task.decisions[key]
-        text = f"{_decided(decision)}: {asked}."
+        text = f"was {decision_text(replace(decision, reason=None), named=_name)}: {asked}."
         by = None if decision.by is None else _line(person_of(decision.by)[1])
         facts |= {"question": event.key, "approved": decision.is_approved, "by": by}
     else:
@@ -252,19 +259,13 @@ def notification_of(
     return Notification(
         event=event,
         key=key,
-        name=_TELLS[event.name],
+        name=_EVENTS[event.name],
         tool=task.tool,
         text=text,
         url=url if is_open else None,
         facts=facts,
         arguments=arguments,
     )
-
-
-def _decided(decision: Decision) -> str:
-    verb = "was approved" if decision.is_approved else "was declined"
-    by = "as nobody decided in time" if decision.by is None else f"by {_name(person_of(decision.by)[1])}"
-    return f"{verb} {by} at {decision.at:%Y-%m-%d %H:%M} UTC"
 
 
 def _line(text: str) -> str:
@@ -347,15 +348,22 @@ class Sender:
 
 
 def slack_body(told: Notification) -> Mapping[str, JSON]:
-    """Return a message of Slack. Receivers that know no blocks show its `text`."""
-    link = f" <{_mrkdwn(told.url)}|{_OPEN}>" if told.url else ""
-    lines = "".join(f"\n{line}" for line in _bounded([_mrkdwn(line) for line in told.arguments]))
-    text = f"*{_mrkdwn(told.tool)}* {_mrkdwn(told.text)}{link}{lines}"
-    section: JSON = {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
-    return {"text": text, "blocks": [section], "unfurl_links": False, "unfurl_media": False}
+    """Return a message of Slack with rich text, in which nothing is markup. `text` is for receivers without blocks."""
+    link = f" <{_escaped(told.url)}|{_OPEN}>" if told.url else ""
+    lines = "".join(f"\n{line}" for line in _bounded([_escaped(line) for line in told.arguments]))
+    text = f"{_escaped(told.tool)} {_escaped(told.text)}{link}{lines}"
+    runs: list[JSON] = [{"type": "text", "text": told.tool, "style": {"bold": True}}, _slack_run(f" {told.text} ")]
+    runs += [{"type": "link", "url": told.url, "text": _OPEN}] if told.url else []
+    runs += [_slack_run(f"\n{line}") for line in _bounded(told.arguments)]
+    block: JSON = {"type": "rich_text", "elements": [{"type": "rich_text_section", "elements": runs}]}
+    return {"text": text, "mrkdwn": False, "blocks": [block], "unfurl_links": False, "unfurl_media": False}
 
 
-def _mrkdwn(text: str) -> str:
+def _slack_run(text: str) -> Mapping[str, JSON]:
+    return {"type": "text", "text": text}
+
+
+def _escaped(text: str) -> str:
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _AT.sub("＠", escaped)  # noqa: RUF001  # `@channel` is a mention in servers that are like Slack
 

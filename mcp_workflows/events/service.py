@@ -315,8 +315,7 @@ class EventService:
         found = channel_of(name, self.channels[name].host)
         tools = [tool.name for tool in self._tools.values() if name in channels_of(tool)]
         interest = Interest(
-            name=EventName.INPUT_REQUIRED,
-            more_names=NOTIFIED_OF,
+            names=NOTIFIED_OF,
             arguments={},
             owner="",
             key=found.key,
@@ -326,7 +325,7 @@ class EventService:
 
     def _interest(self, wanted: wire.Wanted, principal: Principal, key: str) -> Interest:
         return Interest(
-            name=wanted.name,
+            names=(wanted.name,),
             arguments=wanted.arguments,
             owner=principal.id,
             key=key,

@@ -192,7 +192,7 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
-    async def asking(
+    async def list_asking(
         self,
         owner: str,
         tools: Sequence[str],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -47,10 +47,10 @@ def decision_of(
     return Decision(by=principal.id or None, at=at, is_approved=accepts, reason=said or None, gate=gate)
 
 
-def decision_text(decision: Decision) -> str:
-    """Return the decision in a sentence: who, when and why."""
+def decision_text(decision: Decision, named: Callable[[str], str] = str) -> str:
+    """Return the decision in words: who, when and why. `named` makes the name of a person safe to show."""
     verb = "approved" if decision.is_approved else "declined"
-    by = "as nobody decided in time" if decision.by is None else f"by {person_of(decision.by)[1]}"
+    by = "as nobody decided in time" if decision.by is None else f"by {named(person_of(decision.by)[1])}"
     why = f": {decision.reason}" if decision.reason else ""
     return f"{verb} {by} at {decision.at:%Y-%m-%d %H:%M} UTC{why}"
 

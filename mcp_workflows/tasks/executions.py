@@ -380,7 +380,7 @@ class Executions:
                 group.start_soon(observe_one, task)
         return [observed[task.id] for task in tasks]
 
-    async def asking(
+    async def list_asking(
         self, owner: str, shared_tools: Sequence[str], limit: int, after: tuple[datetime, str] | None
     ) -> Sequence[Task]:
         """Return tasks that wait for input, the oldest first: the owner's, and those of others that rules may let see.
@@ -389,7 +389,7 @@ class Executions:
             StoreUnavailable: the tasks cannot be read within the time of a read.
         """
         with _until(anyio.current_time() + self.read_timeout):
-            return await self._store.asking(owner, shared_tools, now=self.clock(), limit=limit, after=after)
+            return await self._store.list_asking(owner, shared_tools, now=self.clock(), limit=limit, after=after)
 
     # --- observe
 
@@ -853,7 +853,7 @@ class Executions:
 
         The address is opaque, and grants nothing: the page asks for a login.
         """
-        return None if self.web_url is None else f"{self.web_url}/approvals/{self._link(task_id, key)}"
+        return None if self.web_url is None else f"{self.web_url}/approvals/{self._make_link(task_id, key)}"
 
     def links(self, task: Task) -> Mapping[str, str]:
         """Return the addresses of the open questions that only our page takes an answer for, by key."""
@@ -869,10 +869,10 @@ class Executions:
             requests[key] = replace(requests[key], params=params)
         return replace(task, execution=replace(task.execution, requests=requests)) if links else task
 
-    def _link(self, task_id: str, key: str) -> str:
+    def _make_link(self, task_id: str, key: str) -> str:
         return seal(self._link_key, f"{task_id} {question_digest(task_id, key)}".encode(), _LINKS, is_stable=True)
 
-    def linked(self, link: str) -> tuple[str, str] | None:
+    def read_link(self, link: str) -> tuple[str, str] | None:
         """Return the id of the task and the `question_digest` of a link; None: it was not made here."""
         found = unseal(self._link_key, link[:_LONGEST_CURSOR], _LINKS)
         if found is None:

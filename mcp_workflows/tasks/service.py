@@ -38,7 +38,7 @@ from mcp_workflows.errors import (
     StoreError,
     WorkflowsError,
 )
-from mcp_workflows.task import START_KEY, Held, Task, hold, question_digest, waits_for
+from mcp_workflows.task import START_KEY, Decision, Held, Task, hold, question_digest, waits_for
 from mcp_workflows.tasks.adopt import task_of
 from mcp_workflows.tasks.approvals import audited, decision_text, tool_digest
 from mcp_workflows.tasks.executions import NO_MORE, Answers, Executions, ObservedTask, caps_of
@@ -223,6 +223,14 @@ class Authorization:
         rules = approval.rules(escalated=escalated)
         fits = any(rule.fits(principal) and rule.fits_owner(principal, task.owner) for rule in rules)
         return fits and await self._agrees(_wish(principal, Verb.ANSWER, task))
+
+    async def could_decide(self, task: Task, decision: Decision | None, principal: Principal) -> bool:
+        """Return True if the principal decided, or may decide on such approvals; None: on any of the tool's."""
+        tool = self._tools.get(task.tool)
+        gates = tool.approvals if decision is None and tool else () if decision is None else (decision.gate,)
+        if decision is not None and decision.by == principal.id:
+            return True
+        return any([await self.may_decide(task, gate, principal, escalated=True) for gate in gates])
 
     def kept(self, principal: Principal) -> Principal:
         """Return the principal with the claims that rules need, to ask them later; an authorizer may need any."""
@@ -780,7 +788,7 @@ class TaskService:
         mine: list[Task] = []
         is_cut, left = True, MOST_PAGES
         while is_cut and left and len(mine) < MOST_ASKING:
-            page = await self._executions.asking(principal.id, shared_tools, PAGE_OF_ASKING, after)
+            page = await self._executions.list_asking(principal.id, shared_tools, PAGE_OF_ASKING, after)
             mine += [task for task in page if (await self._answerable(task, principal))]
             is_cut, left = len(page) == PAGE_OF_ASKING, left - 1
             after = (page[-1].created, page[-1].id) if page else None
@@ -803,7 +811,7 @@ class TaskService:
         """
         self._meters.count_poll(principal)
         by = anyio.current_time() + self._executions.read_timeout
-        task_id, question = self._executions.linked(link) or ("", "")
+        task_id, question = self._executions.read_link(link) or ("", "")
         self._meters.check_lookup(principal, task_id)
         shared_tools = self.authorization.shared_tools(principal)
         task = await self._executions.find(task_id, principal.id, shared_tools, by=by)
@@ -816,16 +824,11 @@ class TaskService:
             if key in shown:
                 return self._question(task, key, shown[key])
             decision = task.decisions.get(key)
-            if decision is not None:
-                decided = decision.by == principal.id
-                decided = decided or await self.authorization.may_decide(task, decision.gate, principal, escalated=True)
-                if rights.see or decided:
-                    outcome = f"It was {decision_text(decision)}."
-                    return self._question(task, key, outcome=outcome, is_whole=rights.see)
-            if rights.see:
-                open_ = key in task.execution.requests and not task.ended and key not in task.answered
-                outcome = f"It {waits_for(task)}." if open_ else "It is not open any more."
-                return self._question(task, key, outcome=outcome)
+            is_open = key in task.execution.requests and not task.ended and key not in task.answered
+            if rights.see or (not is_open and await self.authorization.could_decide(task, decision, principal)):
+                outcome = f"It {waits_for(task)}." if is_open else "It is not open any more."
+                outcome = outcome if decision is None else f"It was {decision_text(decision)}."
+                return self._question(task, key, outcome=outcome, is_whole=rights.see)
         self.authorization.denied(principal, task=task, task_id=task_id, reason="there is no such question for them")
         self._meters.count_failed_lookup(principal)
         raise RequestError(INVALID_PARAMS, "There is no such question for you")

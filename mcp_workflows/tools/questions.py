@@ -30,7 +30,15 @@ from mcp_workflows.adapter.forms import FIELD_TYPES, field_problem
 from mcp_workflows.adapter.templates import Template, unused_fields
 from mcp_workflows.errors import ConfigError, MappingError
 from mcp_workflows.task import START_GATE, Terms
-from mcp_workflows.tools.json_schema import Schema, check_schema, did_you_mean, violations
+from mcp_workflows.tools.json_schema import (
+    Schema,
+    check_schema,
+    did_you_mean,
+    is_object,
+    list_at,
+    object_at,
+    violations,
+)
 from mcp_workflows.units import Duration
 
 ELICIT: Final = "elicitation/create"
@@ -439,6 +447,16 @@ def yes_no_field(form: Any) -> str | None:  # Any: JSON; schemas of workflows we
     field = fields[names[0]] if len(names) == 1 else None
     is_yes_or_no = isinstance(field, Mapping) and cast("Schema", field).get("type") == "boolean"
     return names[0] if is_yes_or_no else None
+
+
+def choices_of(field: Mapping[str, Any]) -> Sequence[tuple[Any, str]]:  # Any: JSON; schemas were not checked
+    """Return the choices of a field, or of the items of a list, with their labels; empty: any value will do."""
+    source = object_at(dict(field), "items") if field.get("type") == "array" else dict(field)
+    titled = [each for each in (*list_at(source, "oneOf"), *list_at(source, "anyOf")) if is_object(each)]
+    choices = [(each["const"], each.get("title", each["const"])) for each in titled if "const" in each]
+    values, names = list_at(source, "enum"), list_at(source, "enumNames")
+    choices = choices or list(zip(values, names if len(names) == len(values) else values, strict=True))
+    return [(value, label if isinstance(label, str) else json.dumps(label)) for value, label in choices]
 
 
 def short_key(key: str, params: Mapping[str, Any]) -> str:  # Any: JSON

@@ -185,12 +185,12 @@ async def test_people_are_told_when_a_question_opens_is_reminded_escalated_and_a
     asked = "asked by alice in Claude Code."
     assert link is not None
     assert [text.replace(link, "LINK") for text in chat.texts[:3]] == [
-        f"*deploy* waits for release-managers: {asked} <LINK|Open the question>",
-        f"*deploy* still waits for release-managers: {asked} <LINK|Open the question>",
-        f"*deploy* was escalated: it waits for release-managers or directors: {asked} <LINK|Open the question>",
+        f"deploy waits for release-managers: {asked} <LINK|Open the question>",
+        f"deploy still waits for release-managers: {asked} <LINK|Open the question>",
+        f"deploy was escalated: it waits for release-managers or directors: {asked} <LINK|Open the question>",
     ]
-    assert chat.texts[3].startswith("*deploy* was approved by bob at ")
-    assert chat.texts[4] == f"*deploy* has completed: {asked}"
+    assert chat.texts[3].startswith("deploy was approved by bob at ")
+    assert chat.texts[4] == f"deploy has completed: {asked}"
     for secret in (task.id, "s3cret-1.4", "s3cret-reason"):
         assert secret not in json.dumps(chat.taken)
 
@@ -219,7 +219,7 @@ async def test_a_channel_gets_arguments_only_if_it_includes_them(tmp_path: Path,
 
 
 async def test_names_of_others_make_no_mention_no_link_and_no_markup(tmp_path: Path) -> None:
-    host = "<!channel> @channel <https://evil.example.com|click> \u202eevil\u202c *x*\r\nBcc: eve@example.com"
+    host = "<!channel> @channel <https://evil.example.com|click> \u202eevil\u202c *x* :x:\r\nBcc: eve@example.com"
     owner = '["c","https://login.example.com","<@U123>\\r\\nhttps://evil.example.com"]'
     async with hook() as chat, hook() as card, mailbox() as mails:
         channels = {
@@ -236,7 +236,16 @@ async def test_names_of_others_make_no_mention_no_link_and_no_markup(tmp_path: P
     assert text.count("<") == 1
     assert text.rpartition(" <")[2].startswith(WEB)
     assert "@channel" not in text
-    assert chat.taken[0]["blocks"][0]["text"]["verbatim"] is True
+    assert chat.taken[0]["mrkdwn"] is False
+    [block] = chat.taken[0]["blocks"]
+    [section] = block["elements"]
+    assert (block["type"], section["type"]) == ("rich_text", "rich_text_section")
+    assert [each["type"] for each in section["elements"]] == [
+        "text",
+        "text",
+        "link",
+    ]  # nothing is a mention or an emoji
+    assert section["elements"][-1]["url"].startswith(WEB)
     content = message["attachments"][0]["content"]
     assert [each["type"] for each in content["body"]] == ["RichTextBlock"]
     assert {each["type"] for each in content["body"][0]["inlines"]} == {"TextRun"}
@@ -545,7 +554,7 @@ async def test_a_channel_begins_when_it_is_configured_and_is_forgotten_when_it_i
         await until(lambda: not replica.pending)
         notes = await replica.store.notes_under("(deliveries)", "")
     assert len(chat.taken) == 2, "the question of the time without it is not told"
-    assert chat.texts[1].startswith("*deploy* was approved by bob")
+    assert chat.texts[1].startswith("deploy was approved by bob")
     assert notes.keys() == {"channel releases", "channel ops"}
 
 
@@ -621,8 +630,8 @@ async def test_a_question_is_told_and_everybody_who_sees_the_task_reads_when(tmp
         await chat.until(3)
     assert seen["statusMessage"].startswith("waits for approve (releases notified at 20")
     assert asked["statusMessage"].startswith("releases notified at 20")
-    assert [text.split(":")[0] for text in chat.texts[::2]] == ["*deploy* waits for approve", "*deploy* has completed"]
-    assert chat.texts[1].startswith("*deploy* was approved by bob at ")
+    assert [text.split(":")[0] for text in chat.texts[::2]] == ["deploy waits for approve", "deploy has completed"]
+    assert chat.texts[1].startswith("deploy was approved by bob at ")
 
 
 async def test_people_are_reminded_and_a_question_is_declined_in_time_by_itself(tmp_path: Path) -> None:
@@ -632,9 +641,9 @@ async def test_people_are_reminded_and_a_question_is_declined_in_time_by_itself(
         with anyio.fail_after(TIMEOUT):
             while not any("has failed" in text for text in chat.texts):
                 await chat.until(len(chat.taken) + 1)
-    assert chat.texts[1].startswith("*deploy* still waits for approve: ")
+    assert chat.texts[1].startswith("deploy still waits for approve: ")
     [declined] = [text for text in chat.texts if "was declined" in text]
-    assert declined.startswith("*deploy* was declined as nobody decided in time at ")
+    assert declined.startswith("deploy was declined as nobody decided in time at ")
 
 
 async def test_a_gate_that_opens_midway_and_the_end_are_told_although_nobody_polls(tmp_path: Path) -> None:

@@ -526,16 +526,16 @@ async def test_rows_that_ask_are_found_by_owner_and_by_tool(store: Store) -> Non
     )
     await _made(store, {"owner": "me"}, {"owner": "me", "execution": asking, "expires": NOON})
     await _made(store, {"owner": "you", "tool": "a", "execution": asking})
-    assert await store.asking("me", ["b", "\ud800"], now=NOON, limit=10) == [
+    assert await store.list_asking("me", ["b", "\ud800"], now=NOON, limit=10) == [
         old,
         *sorted((mine, others), key=lambda row: row.id),
     ]
-    assert await store.asking("me", ["b"], now=NOON, limit=1) == [old]
+    assert await store.list_asking("me", ["b"], now=NOON, limit=1) == [old]
     rest = sorted((mine, others), key=lambda row: row.id)
-    assert await store.asking("me", ["b"], now=NOON, limit=9, after=(old.created, old.id)) == rest
-    assert await store.asking("me", ["b"], now=NOON, limit=9, after=(rest[0].created, rest[0].id)) == rest[1:]
-    assert await store.asking("me", [], now=NOON, limit=10) == [mine]
-    assert await store.asking("nobody", [], now=NOON, limit=10) == []
+    assert await store.list_asking("me", ["b"], now=NOON, limit=9, after=(old.created, old.id)) == rest
+    assert await store.list_asking("me", ["b"], now=NOON, limit=9, after=(rest[0].created, rest[0].id)) == rest[1:]
+    assert await store.list_asking("me", [], now=NOON, limit=10) == [mine]
+    assert await store.list_asking("nobody", [], now=NOON, limit=10) == []
 
 
 async def test_the_longest_live_are_found_by_owner_and_by_tool(store: Store) -> None:

@@ -110,9 +110,10 @@ class Stack:
         self._until(lambda: self.engine.has_worker(self._plan.sample), "the worker does not poll")
 
     def _python(self, name: str, *argv: str) -> Command:
-        return Command(name=name, argv=argv, cwd=self._plan.folder, env=self._environment())
+        return Command(name=name, argv=argv, cwd=self._plan.folder, env=self.environment())
 
-    def _environment(self) -> Mapping[str, str]:
+    def environment(self) -> Mapping[str, str]:
+        """The variables of the sample's configuration, worker and modules."""
         return {
             **self.engine.environment(),
             "MCP_WORKFLOWS_STORE": f"sqlite:///{self._plan.state / 'tasks.db'}",

@@ -126,7 +126,7 @@ def said(asking: subprocess.Popen[str]) -> str:
 
 def test_a_release_is_approved_on_a_phone_before_anything_is_started(served: Served, browser: Browser) -> None:
     asking = served.ask("deploy", "version=1.4")
-    link = served.notified("*deploy* waits for release-managers: asked by alice in mcp-workflows. ")
+    link = served.notified("deploy waits for release-managers: asked by alice in mcp-workflows. ")
     inbox = phone(browser)
     inbox.goto(f"{served.url}/approvals")
     log_in(inbox, "bob")
@@ -150,14 +150,14 @@ def test_a_release_is_approved_on_a_phone_before_anything_is_started(served: Ser
     output = said(asking)
     assert asking.returncode == 0, output
     assert "waits for release-managers" in output
-    served.notified("*deploy* has completed: asked by alice in mcp-workflows.", is_link=False)
+    served.notified("deploy has completed: asked by alice in mcp-workflows.", is_link=False)
     assert "registry.example.com/shop:1.4 on 30 of 30 machines" in output
 
 
 def test_a_rollout_is_declined_midway_by_keyboard_alone(served: Served, browser: Browser) -> None:
     asking = served.ask("rollout", "version=1.5")
     page = phone(browser)
-    page.goto(served.notified("*rollout* waits for release-managers: asked by alice in mcp-workflows. "))
+    page.goto(served.notified("rollout waits for release-managers: asked by alice in mcp-workflows. "))
     log_in(page, "bob")
     expect(page.get_by_text("«1.5» runs on a few machines")).to_be_visible()
     expect(page.get_by_role("term")).to_have_text(["version"])

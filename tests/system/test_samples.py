@@ -16,16 +16,21 @@ import grpc
 import httpx2
 import jwt
 import pytest
+import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud.workflows.executions_v1 import Execution, ExecutionsClient, ExecutionView, ListExecutionsRequest
 from google.cloud.workflows.executions_v1.services.executions.transports import ExecutionsGrpcTransport
 from google.cloud.workflows_v1 import WorkflowsClient
 from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcTransport
 
+from mcp_workflows.access.authn.verifier import sha256_of
+from mcp_workflows.errors import INVALID_PARAMS
+from mcp_workflows.task import START_KEY
 from tests.support.child_processes import free_port
 from tests.support.environments import ROOT
-from tests.support.local_engines import SAMPLES
+from tests.support.local_engines import SAMPLES, folder
 from tests.support.served import Peer, peer, serving, told
+from tests.support.sidecars import sidecar
 from tests.support.stack import Plan, Stack
 
 pytestmark = pytest.mark.anyio
@@ -149,6 +154,35 @@ async def test_a_quote_is_a_plain_result_for_a_client_without_tasks(client: Peer
         "total": 1249.9,
         "needs_approval": True,
     }
+
+
+async def test_a_quote_that_somebody_else_must_approve_starts_after_the_yes(
+    engine: str, orders: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: dict[str, Any] = yaml.safe_load((folder(engine, "orders") / "workflows.yaml").read_text())
+    tokens = [{"name": name, "subject": name, "sha256": sha256_of(f"{name}-token")} for name in ("anna", "bob")]
+    config["server"]["auth"] = {"tokens": tokens}
+    config["store"] = f"sqlite:///{tmp_path}/tasks.db"
+    approvers = {"principals": [{"subject": "bob"}]}
+    config["tools"]["quote_order"]["approval"] = {"before_start": True, "message": "Quote?", "approvers": approvers}
+    for name, value in orders.environment().items():
+        monkeypatch.setenv(name, value)
+    written = tmp_path / "workflows.yaml"
+    written.write_text(yaml.safe_dump(config))
+    with sidecar(written) as served:
+        async with peer(served.url, token="anna-token") as anna, peer(served.url, token="bob-token") as bob:
+            held, refused = [
+                (await anna.call("quote_order", {"order_id": "A-1002"})).result["taskId"] for _ in range(2)
+            ]
+            assert "waits for bob" in (await anna.get(held))["statusMessage"]
+            assert (await anna.answer(held, **{START_KEY: {"action": "accept"}})).code == INVALID_PARAMS
+            await bob.answer(held, **{START_KEY: {"action": "accept", "content": {}}})
+            assert (await anna.until(held))["result"]["structuredContent"]["article"] == "espresso machine"
+            await bob.answer(refused, **{START_KEY: {"action": "decline", "content": {"reason": "not today"}}})
+            ended = (await anna.until(refused))["result"]
+            assert ended["isError"]
+            assert "declined by bob" in ended["content"][0]["text"]
+            assert "not today" in ended["content"][0]["text"]
 
 
 @pytest.mark.slow

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeGuard, cast
+from typing import Any, Final, Literal, TypeGuard
 
 import anyio
 from rich.prompt import InvalidResponse, PromptBase
@@ -16,7 +16,16 @@ from mcp_workflows.sidecar.cli.arguments import Pair, Schema, read_pair, typed
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.task import Task
 from mcp_workflows.tools.json_schema import check_schema, did_you_mean, is_object, violations
-from mcp_workflows.tools.questions import ELICIT, NAME_META, REASON, can_decline, is_called, name_of, yes_no_field
+from mcp_workflows.tools.questions import (
+    ELICIT,
+    NAME_META,
+    REASON,
+    can_decline,
+    choices_of,
+    is_called,
+    name_of,
+    yes_no_field,
+)
 
 MAX_SAME_ANSWERS: Final = 20  # to questions of one text, so that a flag cannot answer for ever
 _ACCEPT: Final = "accept"  # the field for the consent to a question that has none but a reason
@@ -283,7 +292,7 @@ class _Field(PromptBase[Any]):  # Any: JSON; None: left out
     def __init__(self, name: str, schema: Schema, *, required: bool) -> None:
         self.name, self.schema = name, schema
         self.may_be_empty = not required or "default" in schema
-        self.choices_with_titles = list(_choices(schema))
+        self.choices_with_titles = choices_of(schema)
         about = schema.get("title") or schema.get("description") or name
         kinds = {"boolean": "y/n", "string": "text", "array": "several, by commas"}
         kind = kinds.get(str(schema.get("type", "string")), schema.get("type"))
@@ -328,16 +337,6 @@ class _Decision(_Field):
         chosen = str(self._picked(value.strip())).capitalize()
         words = {_DECISIONS[0]: "true", _DECISIONS[1]: "false"}
         return bool(super().process_response(words.get(chosen, value)))
-
-
-def _choices(schema: Schema) -> Iterator[tuple[Any, str]]:  # Any: JSON
-    """Yield the choices of a field with their titles (`enum`, `enumNames`, titled `oneOf` and `anyOf`)."""
-    source = cast("Schema", schema.get("items", schema) if schema.get("type") == "array" else schema)
-    values: Sequence[Any] = source.get("enum", ())
-    names: Sequence[str] = source.get("enumNames", ())
-    yield from ((value, names[at] if at < len(names) else str(value)) for at, value in enumerate(values))
-    titled: Sequence[Schema] = [*source.get("oneOf", ()), *source.get("anyOf", ())]
-    yield from ((option["const"], str(option.get("title", option["const"]))) for option in titled if "const" in option)
 
 
 # --- questions as MCP sends them

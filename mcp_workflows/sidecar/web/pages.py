@@ -43,7 +43,8 @@ from mcp_workflows.sidecar.web.login import (
 )
 from mcp_workflows.tasks.service import NOT_FOUND
 from mcp_workflows.tools.dialogue import Action, AnswerWay
-from mcp_workflows.tools.questions import ELICIT, REASON, argument_lines, yes_no_field
+from mcp_workflows.tools.json_schema import Schema, is_list, list_at, object_at
+from mcp_workflows.tools.questions import ELICIT, REASON, argument_lines, choices_of, yes_no_field
 
 logger = logging.getLogger(__name__)
 
@@ -370,28 +371,19 @@ def form_of(request: InputRequest, given: Mapping[str, Sequence[str]] = {}) -> F
     return Form(fields=fields, decides=decides, yes=yes, can_decline=can_decline)
 
 
-def _schema_of(request: InputRequest) -> tuple[Mapping[str, Mapping[str, JSON]], Sequence[JSON]]:
+def _schema_of(request: InputRequest) -> tuple[Mapping[str, Schema], Sequence[JSON]]:
     """Return the fields of a form and the required ones. A workflow may have written anything in their place."""
-    schema = _object(request.params.get("requestedSchema"))
-    return {name: _object(rules) for name, rules in _object(schema.get("properties")).items()}, _list(
-        schema.get("required")
-    )
+    schema = object_at(dict(request.params), "requestedSchema")
+    properties = object_at(schema, "properties")
+    return {name: object_at(properties, name) for name in properties}, list_at(schema, "required")
 
 
-def _object(value: JSON) -> Mapping[str, JSON]:
-    return cast("Mapping[str, JSON]", value) if isinstance(value, Mapping) else {}
-
-
-def _list(value: JSON) -> Sequence[JSON]:
-    return cast("Sequence[JSON]", value) if isinstance(value, list) else ()
-
-
-def _field(name: str, rules: Mapping[str, JSON], *, is_required: bool, given: Mapping[str, Sequence[str]]) -> Field:
+def _field(name: str, rules: Schema, *, is_required: bool, given: Mapping[str, Sequence[str]]) -> Field:
     bounds = {_BOUNDS[word]: bound for word in _BOUNDS if isinstance(bound := rules.get(word), int | float)}
-    default: JSON = rules.get("default", [])
-    defaults = _list(default) if isinstance(default, list) else [default]
+    default = rules.get("default", [])
+    defaults = default if is_list(default) else [default]
     values = given.get(f"{_PREFIX}{name}", ()) if given else [_text(each) for each in defaults]
-    choices, kind = _choices(rules), str(rules.get("type"))
+    choices, kind = [(_text(value), cleaned(label)) for value, label in choices_of(rules)], str(rules.get("type"))
     found = Field(
         name=f"{_PREFIX}{name}",
         title=cleaned(str(rules.get("title") or name)),
@@ -401,6 +393,8 @@ def _field(name: str, rules: Mapping[str, JSON], *, is_required: bool, given: Ma
         value=values[0] if values else "",
         rules=bounds,
     )
+    if choices and kind == "array":
+        return replace(found, kind="choices", choices=choices, value=values)
     if choices:
         return replace(found, kind="choice", choices=choices)
     match kind:
@@ -408,26 +402,11 @@ def _field(name: str, rules: Mapping[str, JSON], *, is_required: bool, given: Ma
             return replace(found, kind="choice", choices=[("true", "Yes"), ("false", "No")])
         case "integer" | "number":
             return replace(found, kind="number", rules={**bounds, "step": 1 if kind == "integer" else "any"})
-        case "array" if options := _choices(_object(rules.get("items"))):
-            return replace(found, kind="choices", choices=options, value=values)
         case "string":
             long = bounds.get("maxlength", 0) > 200 or name == REASON
             return replace(found, kind="long" if long else _TEXTS.get(str(rules.get("format")), "text"))
         case _:
             return found
-
-
-def _options(rules: Mapping[str, JSON]) -> Sequence[tuple[JSON, JSON]]:
-    """Return the values to choose from, each with its label; empty: any value will do."""
-    titled = [_object(each) for each in _list(rules.get("oneOf")) or _list(rules.get("anyOf"))]
-    if titled:
-        return [(each["const"], each.get("title") or each["const"]) for each in titled if "const" in each]
-    values, names = _list(rules.get("enum")), _list(rules.get("enumNames"))
-    return list(zip(values, names if len(names) == len(values) else values, strict=True))
-
-
-def _choices(rules: Mapping[str, JSON]) -> Sequence[tuple[str, str]]:
-    return [(_text(value), cleaned(_text(label))) for value, label in _options(rules)]
 
 
 def _text(value: JSON) -> str:
@@ -463,20 +442,19 @@ def response_of(form: Form, request: InputRequest, given: Mapping[str, Sequence[
     return {"action": Action.DECLINE, **({"content": content} if content else {})}
 
 
-def _value(title: str, rules: Mapping[str, JSON], values: Sequence[str]) -> JSON:
+def _value(title: str, rules: Schema, values: Sequence[str]) -> JSON:
     """Return the JSON value of a field."""
-    kind, first = rules.get("type"), values[0].replace("\r\n", "\n")
-    if options := _options(rules):
-        return next((value for value, _ in options if _text(value) == first), first)
+    kind, first = str(rules.get("type")), values[0].replace("\r\n", "\n")
+    if choices := {_text(value): value for value, _ in reversed(choices_of(rules))}:
+        picked = [choices.get(each, each) for each in values]
+        return picked if kind == "array" else choices.get(first, first)
     if kind == "string":
         return first
-    if kind == "array" and (options := _options(_object(rules.get("items")))):
-        return [next((value for value, _ in options if _text(value) == each), each) for each in values]
     try:
         found: JSON = _number(first) if kind in {"integer", "number"} else json.loads(first)
         json.dumps(found, allow_nan=False)
     except (ValueError, RecursionError):
-        what = {"integer": "a whole number", "number": "a number"}.get(str(kind), "JSON")
+        what = {"integer": "a whole number", "number": "a number"}.get(kind, "JSON")
         raise ValueError(f"{title} must be {what}") from None
     return found
 

@@ -236,7 +236,7 @@ class PostgresStore(Store):
         names = sorted({utf8(tool) for tool in tools})
         return await self._many(queries.OF_TOOLS, names, *place_of(before), micros(now), limit)
 
-    async def asking(
+    async def list_asking(
         self,
         owner: str,
         tools: Sequence[str],

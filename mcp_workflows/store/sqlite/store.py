@@ -299,7 +299,7 @@ class SQLiteStore(Store):
             )
         )
 
-    async def asking(
+    async def list_asking(
         self,
         owner: str,
         tools: Sequence[str],
