@@ -123,6 +123,7 @@ class Task:
     idempotency_key: str | None = None  # as the client sent it; unique per owner and tool
     fingerprint: str  # of the client's arguments: the same idempotency key must mean the same call
     host: str | None = None  # the program through which the call came, as it calls itself
+    target: str | None = None  # of an action: the handle of the execution that its message goes to
     attempts: int = 0  # that may have started it; each is noted before it is made
     attempted: datetime | None = None  # the beginning of the last attempt; None: none, or one of an older version
     acknowledged: bool = False  # a call was answered with it before it was known to be started

@@ -10,6 +10,7 @@ from mcp_workflows.access.policy import (
     Verb,
     one_or_more,
     permits,
+    permits_message,
     reaches_others,
 )
 from mcp_workflows.access.principal import (
@@ -43,6 +44,7 @@ __all__ = [
     "one_or_more",
     "owner_id",
     "permits",
+    "permits_message",
     "person_of",
     "reaches_others",
 ]

@@ -24,6 +24,7 @@ class Event(StrEnum):
     CREATE = "create"  # a task was created, or found again under its idempotency key
     STATUS = "status"  # a change of its status was seen
     ANSWER = "answer"  # answers to its questions were delivered
+    ACT = "act"  # a message was sent to its execution, as one of its actions
     RETRIEVE = "retrieve"  # its result was given out
     CANCEL = "cancel"  # a cancellation was requested, or the execution terminated
     DENY = "deny"  # a caller may not do that, or is not let in

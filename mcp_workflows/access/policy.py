@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self, TypeAlias, cast
+from typing import Annotated, Any, Final, Self, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -23,9 +23,12 @@ class Verb(StrEnum):
     SEE = "see"
     ANSWER = "answer"
     CANCEL = "cancel"
+    ACT = "act"
 
 
 Scalar: TypeAlias = str | int | float | bool
+CallerValue: TypeAlias = Annotated[str, Field(pattern=r"^principal\.(subject|client|claims\..+)$")]
+"""A value of the caller, as templates write it."""
 
 
 class PrincipalMatch(BaseModel):
@@ -74,6 +77,12 @@ class Rule(BaseModel):
         default=False, description="Somebody else than the owner of the task: another subject, whatever the client."
     )
     any_owner: bool = Field(default=False, description="Whoever the owner of the task is.")
+    arguments: dict[str, CallerValue] = Field(
+        default_factory=dict,
+        min_length=1,
+        description="With `act`, of a tool that speaks to executions by their id: arguments that must be a value of "
+        "the caller. `{user: principal.subject}`.",
+    )
 
     @field_validator("claims", mode="before")
     @classmethod
@@ -100,6 +109,11 @@ class Rule(BaseModel):
             and all(_claims(principal, name, value) for name, value in self.claims.items())
         )
 
+    def fits_arguments(self, principal: Principal, arguments: Mapping[str, Any]) -> bool:  # Any: JSON
+        """True if the principal may speak to the execution that these arguments name: it is its own, or anybody's."""
+        own = all(_is_callers(principal, path, arguments.get(name)) for name, path in self.arguments.items())
+        return self.fits(principal) and own and (bool(self.arguments) or self.any_owner)
+
     def fits_owner(self, principal: Principal, owner: str) -> bool:
         """True if the rule is about tasks of this owner."""
         if self.any_owner:
@@ -107,6 +121,14 @@ class Rule(BaseModel):
         if self.not_owner:
             return principal.identified and principal.person != person_of(owner)
         return principal.id == owner
+
+
+def _is_callers(principal: Principal, path: str, value: object) -> bool:
+    """True if an argument is the value of the caller at this path, which must be there."""
+    _, _, name = path.partition(".")
+    claim = name.removeprefix("claims.")
+    found = claim_value(principal.claims, claim) if claim != name else getattr(principal, name)
+    return found is not None and type(found) is type(value) and found == value
 
 
 def _entries(value: object) -> Mapping[str, object]:
@@ -127,11 +149,11 @@ def one_or_more(value: Any) -> Any:  # Any: what is neither is pydantic's to ref
     return [value] if isinstance(value, Mapping | Rule) else value
 
 
-_OF_TASKS: Final = "Who may see, answer or cancel its tasks; `{}`: their owner."
+_OF_TASKS: Final = "Who may see, answer, cancel or act on its tasks; `{}`: their owner."
 
 
 class Allow(BaseModel):
-    """The rules of a tool: who may call it, and see, answer and cancel its tasks. An absent verb is denied to all."""
+    """The rules of a tool: who may call it, and see, answer, cancel and act on its tasks. An absent verb is denied."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -139,8 +161,9 @@ class Allow(BaseModel):
     see: list[Rule] = Field(default_factory=list[Rule], description=_OF_TASKS)
     answer: list[Rule] = Field(default_factory=list[Rule], description=_OF_TASKS)
     cancel: list[Rule] = Field(default_factory=list[Rule], description=_OF_TASKS)
+    act: list[Rule] = Field(default_factory=list[Rule], description=_OF_TASKS)
 
-    @field_validator("call", "see", "answer", "cancel", mode="before", json_schema_input_type=Rule | list[Rule])
+    @field_validator("call", "see", "answer", "cancel", "act", mode="before", json_schema_input_type=Rule | list[Rule])
     @classmethod
     def _rule_alone(cls, value: Any) -> Any:  # Any: see above
         return one_or_more(value)
@@ -149,6 +172,8 @@ class Allow(BaseModel):
     def _calls_have_no_owner(self) -> Self:
         if any(rule.not_owner or rule.any_owner for rule in self.call):
             raise ValueError("call: not_owner and any_owner are about tasks, and before a call there is none")
+        if any(rule.arguments for verb in Verb if verb is not Verb.ACT for rule in self.rules(verb)):
+            raise ValueError("`arguments` of a rule is for `act` only")
         return self
 
     @property
@@ -161,7 +186,7 @@ class Allow(BaseModel):
         """The verbs with rules that name principals without an issuer: several issuers may have such a principal."""
         for verb in Verb:
             for rule in self.rules(verb):
-                if rule.issuer is None and any(whom.issuer is None for whom in rule.principals):
+                if rule.issuer is None and (rule.arguments or any(whom.issuer is None for whom in rule.principals)):
                     yield verb.value
 
     @property
@@ -195,9 +220,14 @@ def permits(allow: Allow | None, verb: Verb, principal: Principal, owner: str | 
     return any(owner is None or rule.fits_owner(principal, owner) for rule in fitting)
 
 
+def permits_message(allow: Allow | None, principal: Principal, arguments: Mapping[str, Any]) -> bool:  # Any: JSON
+    """True if a rule of `act` lets the principal speak to the execution that these arguments name."""
+    return allow is not None and any(rule.fits_arguments(principal, arguments) for rule in allow.act)
+
+
 def reaches_others(allow: Allow | None, principal: Principal) -> bool:
     """True if this principal may have access to tasks of other owners."""
-    rules = [] if allow is None else [*allow.see, *allow.answer, *allow.cancel]
+    rules = [] if allow is None else [*allow.see, *allow.answer, *allow.cancel, *allow.act]
     return any((rule.not_owner or rule.any_owner) and rule.fits(principal) for rule in rules)
 
 

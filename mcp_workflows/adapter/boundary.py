@@ -74,11 +74,21 @@ class Start:
     created: datetime  # the time of the order
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the tool's own settings for this engine
     context: Mapping[str, str] = field(default_factory=dict[str, str])  # the person behind the call, the trace parent
+    target: str | None = None  # of an action: the handle of the execution that it is about, see `ActionSettings`
 
     @property
     def digest(self) -> str:
         """32 characters that stand for workflow and arguments: to be stored with the key, and compared later."""
         return digest([self.workflow, self.arguments])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message to an execution that exists: to `Start.target`, or to the one with an id of the business."""
+
+    name: str  # in the engine's words: `signal checkout`
+    address: str | None = None  # the template of that id; None: it has none
+    reads: bool = False  # it changes nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +241,12 @@ class Adapter(AbstractAsyncContextManager["Adapter"]):
     With gates, `describe` and `answer` heed `ref.gates`: an open gate is a request with `gate` set to its name, and a
     key that no other round of it ever has.
     """
+    ActionSettings: ClassVar[type[BaseModel] | None] = None
+    """The model of a message to an execution that exists, an entry of a tool's `actions`; None: it sends none.
+
+    With it, `start` also sends messages: see `Message`. They are no executions of the engine, but have handles of their
+    own, by which `describe` returns what came of them. Their key is that of a start: one key, one message.
+    """
     starts: ClassVar[StartGuarantee]
     start_options: ClassVar[frozenset[str]] = frozenset()  # that only matter for a start: `kind: watch` has none
     cancels_at_once: ClassVar[bool] = False  # a cancellation ends the execution, so that no grace is needed
@@ -306,6 +322,15 @@ class Adapter(AbstractAsyncContextManager["Adapter"]):
         Override it if workflows of the engine have more than one name.
         """
         return written == found
+
+    @staticmethod
+    def message(options: Mapping[str, JSON]) -> Message | None:
+        """Return the message that a tool with these options sends; None: it starts an execution."""
+        return None
+
+    def promise(self, options: Mapping[str, JSON]) -> StartGuarantee:
+        """Return what the engine promises about a start with these options; messages may have their own promise."""
+        return self.starts
 
     @staticmethod
     def fleeting(options: Mapping[str, JSON]) -> bool:

@@ -25,6 +25,7 @@ from mcp_workflows.adapter.boundary import (
     Failure,
     Gate,
     InputRequest,
+    Message,
     Nothing,
     Progress,
     Ref,
@@ -45,10 +46,21 @@ class MemorySettings(BaseModel):
     unreachable: bool = False
 
 
-class MemoryOptions(BaseModel):
-    """Nothing can be set per tool."""
+class MemoryAction(BaseModel):
+    """A message to an execution, which only notes it; the result repeats it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    event: str = Field(min_length=1, description="The name of the message.")
+
+
+class MemoryOptions(BaseModel):
+    """The message of a tool that sends one; a tool that starts a workflow has no options."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    event: str | None = Field(default=None, min_length=1, description="A message, in place of a workflow.")
+    execution: str | None = Field(default=None, description="With `event`: the handle of the execution.")
 
 
 class MemoryAfter(BaseModel):
@@ -253,6 +265,7 @@ class MemoryAdapter(Adapter):
     Settings: ClassVar[type[BaseModel]] = MemorySettings
     Options: ClassVar[type[BaseModel]] = MemoryOptions
     GateSettings: ClassVar[type[BaseModel] | None] = MemoryGate
+    ActionSettings: ClassVar[type[BaseModel] | None] = MemoryAction
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
     tooling: Any = MemoryTooling  # Any: see `Adapter.tooling`
 
@@ -281,7 +294,12 @@ class MemoryAdapter(Adapter):
     async def start(self, start: Start) -> str:
         """Start an execution; its handle is made of its key."""
         await self._call("start")
-        self._refuse(start)
+        if start.options.get("event"):
+            target = self._engine.executions.get(start.target or start.options.get("execution") or "")
+            if target is None:
+                raise EngineRefused("there is no such execution")
+        else:
+            self._refuse(start)
         handle = self._handle(start)
         known = self._engine.executions.setdefault(handle, MemoryExecution(start=start))
         if (known.start.workflow, known.start.arguments) != (start.workflow, start.arguments):
@@ -326,6 +344,12 @@ class MemoryAdapter(Adapter):
             self._describe(Ref(workflow=workflow, handle=handle))
         ended = [self._engine.ended[handle] for handle in mine if handle in self._engine.ended]
         return sorted((each for each in ended if each.ended >= since), key=lambda each: each.ended)[:MOST_ENDED]
+
+    @staticmethod
+    def message(options: Mapping[str, JSON]) -> Message | None:
+        """Return the event that a tool sends; see `Adapter.message`."""
+        event = options.get("event")
+        return Message(name=f"event {event}", address=options.get("execution")) if event else None
 
     @property
     def handles(self) -> Sequence[str]:
@@ -373,7 +397,11 @@ class MemoryAdapter(Adapter):
         return self._engine.executions[handle]
 
     def _describe(self, ref: Ref) -> Execution:
-        handle, seen = ref.handle, self._run(self._found(ref.handle), ref)
+        handle, execution = ref.handle, self._found(ref.handle)
+        if event := ref.options.get("event"):
+            output = {"event": event, "content": execution.argument}
+            return Execution(status=Status.SUCCEEDED, output=output, execution_id=handle)
+        seen = self._run(execution, ref)
         if seen.terminal:
             end = EndedExecution(handle=handle, execution_id=handle, status=seen.status, ended=datetime.now(UTC))
             self._engine.ended.setdefault(handle, end)
@@ -529,7 +557,7 @@ class AnySettings(BaseModel):
 class ScriptedAdapter(MemoryAdapter):
     """An engine in memory whose workflows, of any name, all follow one `Script`."""
 
-    Settings = Options = GateSettings = AnySettings
+    Settings = Options = GateSettings = ActionSettings = AnySettings
 
     def __init__(self, script: Script) -> None:
         """Join the engine of the script."""

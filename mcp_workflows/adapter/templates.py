@@ -38,6 +38,7 @@ _INTERPRETER: Final = TreeInterpreter(
 )  # it remembers its methods; `jmespath.search` makes one each time
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _ARGUMENT = re.compile(r"(?:args\.)?([A-Za-z_][A-Za-z0-9_]*)")
+_CALLERS: Final = re.compile(r"principal\.[A-Za-z0-9_.]+")
 _NAMES: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _FUNCTIONS = frozenset(_Functions.FUNCTION_TABLE)
 
@@ -82,6 +83,12 @@ class Template:
         found = (_PLACEHOLDER.findall(text) for text in _strings(self.source))
         names = (_ARGUMENT.fullmatch(expression.strip()) for expressions in found for expression in expressions)
         return frozenset(match[1] for match in names if match and match[0] not in SCOPES)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if each placeholder names an argument plainly, or something of the caller."""
+        found = (each.strip() for text in _strings(self.source) for each in _PLACEHOLDER.findall(text))
+        return all(_ARGUMENT.fullmatch(each) or _CALLERS.fullmatch(each) for each in found)
 
     def fields(self, scope: str) -> frozenset[str]:
         """The fields of a scope that placeholders name plainly: `ok` for `answer` in `{{answer.ok}}`."""

@@ -38,7 +38,7 @@ from mcp_workflows.receiver.workflows import Workflows
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.telemetry import Telemetry
-from mcp_workflows.tools.compatibility import adapt_tool, find_problems
+from mcp_workflows.tools.compatibility import actions_of, adapt_tool, find_problems
 from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.wire.events import Notice as EventNotice
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
@@ -152,7 +152,7 @@ def _by_name(
     problems += [f"two tools are named {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]
     if problems:
         raise ConfigError("\n".join(problems))
-    return {tool.name: tool for tool in tools}
+    return {each.name: each for tool in tools for each in (tool, *actions_of(tool, engines.get(tool.engine)))}
 
 
 class _NoTools:

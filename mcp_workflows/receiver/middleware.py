@@ -57,7 +57,7 @@ from mcp_workflows.wire import events as event_wire
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import CallOutcome, Created, Finished, Outcome
-from mcp_workflows.wire.params import mapping_of, object_of
+from mcp_workflows.wire.params import call_of, mapping_of, object_of
 
 logger = logging.getLogger(__name__)
 
@@ -259,6 +259,7 @@ class Middleware:
             principal=principal,
             notify=ProgressReports(ctx.session.report_progress).send,
             lost=self.events.lost,
+            request=replace(call_of(ctx.params or {}, self.callers.key_paths), host=host_of(ctx), began=state.began),
             until=state.began + call_wait(host_of(ctx)).total_seconds(),
             final=is_in_core(ctx),
             card_of=partial(state.offer.card_of, shows_cards=shows_cards(ctx)),

@@ -123,12 +123,15 @@ class Offer:
         wanted = self._for_model(viewer) | (FOR_CARDS if viewer.shows_cards and self.has_cards else frozenset[Name]())
         if not any(tool.model_may_answer for tool in self.tools.values()):
             wanted -= {Name.ANSWER}
+        theirs = [tool for name, tool in self.tools.items() if viewer.offered is None or name in viewer.offered]
+        if not any(tool.actions for tool in theirs):
+            wanted -= {Name.ACTION}
         return frozenset(
             each.name for each in task_tools() if each.name in wanted and (viewer.identified or not each.lists)
         )
 
     def _for_model(self, viewer: Viewer) -> frozenset[Name]:
-        wanted: frozenset[Name] = frozenset()
+        wanted = frozenset({Name.ACTION})
         if self.hands_over and not viewer.takes_tasks:
             wanted |= FOR_OWN
         if self.my_tasks:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -114,8 +114,8 @@ class RepeatedCalls:
         self._is_wanted = anyio.Event()
         self._is_urgent = anyio.Event()
 
-    def match(self, tool: AnyTool, arguments: Mapping[str, JSON], principal: Principal, host: str | None) -> str:
-        """Return the digest by which a repeated call finds the task of the first.
+    def match(self, tool: AnyTool, arguments: JSON, principal: Principal, host: str | None) -> str:
+        """Return the digest by which a repeated call finds the task of the first; `arguments` are all that it says.
 
         If the tool's templates name the principal, the claims count, too: they lead to another execution.
         """

@@ -17,12 +17,22 @@ from typing import Final, cast
 import anyio
 import anyio.lowlevel
 
-from mcp_workflows.access import AccessRequest, Authorizer, Principal, Verb, permits, person_of, reaches_others
+from mcp_workflows.access import (
+    AccessRequest,
+    Authorizer,
+    Principal,
+    Verb,
+    permits,
+    permits_message,
+    person_of,
+    reaches_others,
+)
 from mcp_workflows.access.audit import Audit, Event, record_of, silent, task_hash
 from mcp_workflows.access.limit_settings import MAX_JSON_VALUES, UNLIMITED, Limits
 from mcp_workflows.access.principal import Claims, claim_value
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Execution, InputRequest, Status, askable, digest
+from mcp_workflows.adapter.display_text import quoted
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -58,10 +68,11 @@ from mcp_workflows.tasks.results import (
 from mcp_workflows.telemetry import propagated
 from mcp_workflows.tools.dialogue import Action, AnswerWay, Declined, Dialogue, read_dialogue, write_dialogue
 from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
-from mcp_workflows.tools.json_schema import check_size
+from mcp_workflows.tools.json_schema import check_size, did_you_mean
 from mcp_workflows.tools.prepare import NotReady, Prepared, key_of, prepare, with_key
-from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind, TaskSupport
+from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind, TaskSupport, action_name, is_action
 from mcp_workflows.wire.commands import (
+    ActionView,
     Call,
     CallOutcome,
     Capability,
@@ -93,6 +104,7 @@ EXPIRED: Final = "Task expired: its time to live is over"
 _MAY_NOT: Mapping[Verb, str] = {
     Verb.ANSWER: "Not allowed: what this task asks is for somebody else to answer; nothing was applied",
     Verb.CANCEL: "Not allowed: you may not cancel this task; it goes on",
+    Verb.ACT: "Not allowed: you may not act on this task; nothing was sent",
 }
 
 Report = Callable[[Execution], Awaitable[None]]
@@ -110,6 +122,7 @@ class Rights:
     see: bool
     answer: bool
     cancel: bool
+    act: bool
     for_others: frozenset[str] = frozenset()  # keys of open questions that only others may answer
 
     def reads(self, task: Task) -> bool:
@@ -131,8 +144,8 @@ class Rights:
         return replace(task, answered=task.answered | self.for_others) if self.for_others else task
 
 
-_ALL: Final = Rights(see=True, answer=True, cancel=True)
-_NONE: Final = Rights(see=False, answer=False, cancel=False)
+_ALL: Final = Rights(see=True, answer=True, cancel=True, act=True)
+_NONE: Final = Rights(see=False, answer=False, cancel=False, act=False)
 
 
 class Authorization:
@@ -196,13 +209,13 @@ class Authorization:
         tool = self._tools.get(task.tool)
         mine = principal.id == task.owner
         if tool is None and task.guarded:  # its rules are gone: the owner may see the task and do nothing else
-            return Rights(see=mine, answer=False, cancel=False)
+            return replace(_NONE, see=mine)
         if self._authorizer is None and (tool is None or tool.allow is None):
             found = _ALL if mine else _NONE
         else:
-            verbs = (Verb.SEE, Verb.ANSWER, Verb.CANCEL)
-            see, answer, cancel = [await self._may(_wish(principal, verb, task)) for verb in verbs]
-            found = Rights(see=see, answer=answer, cancel=cancel)
+            verbs = (Verb.SEE, Verb.ANSWER, Verb.CANCEL, Verb.ACT)
+            see, answer, cancel, act = [await self._may(_wish(principal, verb, task)) for verb in verbs]
+            found = Rights(see=see, answer=answer, cancel=cancel, act=act)
         asking = task.execution.requests.keys() - task.answered if task.may_answer else ()
         approving: dict[str, bool] = {}
         for key in asking:
@@ -249,6 +262,9 @@ class Authorization:
     async def _may(self, wish: AccessRequest) -> bool:
         tool = self._tools.get(wish.tool)
         allow = None if tool is None else tool.allow
+        names_execution = wish.verb is Verb.CALL and wish.arguments is not None and tool and tool.addressed_by
+        if names_execution and not permits_message(allow, wish.principal, wish.arguments or {}):
+            return False
         return permits(allow, wish.verb, wish.principal, wish.owner) and await self._agrees(wish)
 
     async def _agrees(self, wish: AccessRequest) -> bool:
@@ -328,6 +344,25 @@ class TaskService:
         async with self.serve(call) as served:
             return await self.call_round(call, principal, report, served)
 
+    async def act(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
+        """Take an action of a task's tool: `arguments` are `taskId`, `action` and, if it has any, `content`.
+
+        Raises:
+            RequestError: the task has no such action, or cannot take it now; nothing was sent.
+        """
+        name, content = call.arguments["action"], call.arguments.get("content", {})
+        task, _ = await self._authorize(call.arguments["taskId"], principal, Verb.ACT)
+        starter, tool = self._tools.get(task.tool), self._tools.get(action_name(task.tool, name))
+        if starter is None or tool is None:
+            known = sorted(starter.actions) if starter else []
+            text = f"{task.tool} has no action {quoted(name)}{did_you_mean(name, known)}"
+            raise RequestError(INVALID_PARAMS, f"{text} (actions: {', '.join(known) or 'none'}); nothing was sent")
+        if task.ended or task.handle is None:
+            state = "has ended" if task.ended else "has not started yet"
+            raise RequestError(INVALID_PARAMS, f"The task {state}; nothing was sent")
+        self._record(Event.ACT, principal, task, reason=name, arguments=content)
+        return await self.call(replace(call, tool=tool.name, arguments=content, target=task.handle), principal, report)
+
     async def call_round(self, call: Call, principal: Principal, report: Report, served: OpenCall) -> CallOutcome:
         """Serve one round of a call that has several before its reply; see `call`."""
         outcome = await self._call(call, principal, report, served)
@@ -347,7 +382,9 @@ class TaskService:
             logger.debug("a call of %s: no key can be made of %s in _meta", call.tool, ", ".join(call.unusable_keys))
         call = replace(call, arguments=tool.checker.normalize(call.arguments))
         if tool.continues_calls and principal.identified and call.idempotency_key is None and call.host_key is None:
-            served.match = self._executions.repeated_calls.match(tool, call.arguments, principal, call.host)
+            served.match = self._executions.repeated_calls.match(
+                tool, [call.arguments, call.target], principal, call.host
+            )
         dialogue = read_dialogue(call.state) if call.state else Dialogue()
         if dialogue.task_id is not None:  # a plain call whose workflow asked a question goes on
             task, _ = await self._authorize(dialogue.task_id, principal, Verb.ANSWER)
@@ -366,7 +403,8 @@ class TaskService:
             self._meters.refused(principal, tool.name, reached)
             return Finished(result=limit_result(reached))
         except EngineRefused as error:
-            return Finished(result=tool_error(f"Engine {tool.engine} refused to start {tool.workflow}: {error}"))
+            refused = "refused to start" if tool.message is None else "refused"
+            return Finished(result=tool_error(f"Engine {tool.engine} {refused} {tool.workflow}: {error}"))
         except EngineUnavailable as error:
             text = f"Engine {tool.engine} cannot be reached, nothing was started; try again later: {error}"
             return Finished(result=tool_error(text))
@@ -436,7 +474,8 @@ class TaskService:
             held = Held(ttl=ttl, requester=requester, tool=tool_digest(tool))
             new = hold(new, held, ready.approval)
         refusal = self._meters.check_start(principal)
-        refusal = refusal or await self._executions.pauses.refusal(tool.engine, tool.name, principal.id)
+        if call.target is None:  # a pause stops starts; messages may be what makes an execution stop
+            refusal = refusal or await self._executions.pauses.refusal(tool.engine, tool.name, principal.id)
         served.about(new)
         caps = NO_MORE if refusal else caps_of(self._limits, tool, new.created)
         try:
@@ -500,8 +539,9 @@ class TaskService:
             arguments=ready.arguments if tool.gates or tool.approval else None,
             context={**filled.context, **propagated(call.context)},
             idempotency_key=ready.same.key,
-            fingerprint=ready.fingerprint,
+            fingerprint=ready.fingerprint if call.target is None else digest([ready.fingerprint, call.target]),
             host=call.host,
+            target=call.target,
         )
 
     def _ttl(self, call: Call, tool: AnyTool, principal: Principal) -> timedelta:
@@ -520,7 +560,7 @@ class TaskService:
                 if tool.hands_over:
                     task = await self._visible_now(task, principal)
                     text = f"engine {task.engine} gives no answer: {error}"
-                    return Unfinished(task=replace(self.rendered(task), message=text))
+                    return Unfinished(task=replace(await self._rendered_to(task, tool, principal), message=text))
                 return self._goes_on(task, f"Engine {task.engine} gives no answer ({error})", served)
             except ServerStopping:
                 return self._goes_on(task, "The server is stopping", served)
@@ -536,7 +576,7 @@ class TaskService:
         if requests and task.seen.status is Status.INPUT_REQUIRED and not (call.shows_card and tool.model_may_answer):
             return Questions(requests=requests, state=write_dialogue(Dialogue(task_id=task.id)), started=True)
         if tool.hands_over:
-            return Unfinished(task=self.rendered(task))
+            return Unfinished(task=await self._rendered_to(task, tool, principal))
         return self._goes_on(task, unanswerable_text(task), served)
 
     def _goes_on(self, task: Task, why: str, served: OpenCall) -> Finished:
@@ -758,7 +798,9 @@ class TaskService:
         if not principal.identified:
             raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
         page, following = await self._executions.page(principal.id, cursor, PAGE)
-        views = await self._views(page, principal, lambda task, rights: rights.reads(task))
+        views = await self._views(
+            page, principal, lambda task, rights: rights.reads(task) and not (task.ended and is_action(task.tool))
+        )
         return Listed(tasks=views, next_cursor=following)
 
     async def questions(self, cursor: str | None, principal: Principal) -> Listed:
@@ -973,7 +1015,7 @@ class TaskService:
         self._meters.remember_shown(principal, task.id)
         if task.expired(self._executions.clock()):
             raise _expired()
-        if (verb is Verb.ANSWER and not rights.answer) or (verb is Verb.CANCEL and not rights.cancel):
+        if not {Verb.ANSWER: rights.answer, Verb.CANCEL: rights.cancel, Verb.ACT: rights.act}.get(verb, True):
             rules.denied(principal, task=task, reason=f"may not {verb} it")
             raise RequestError(INVALID_PARAMS, _MAY_NOT[verb])
         return task, rights
@@ -981,18 +1023,28 @@ class TaskService:
     def _view(self, observed: ObservedTask, rights: Rights, principal: Principal) -> TaskView:
         """Return the task as this principal may see it, with its owner's name if that is somebody else."""
         task, warning = observed
-        found = self.rendered(rights.within(task))
+        found = self.rendered(rights.within(task), acts=rights.act)
         if warning is not None:
             found = replace(found, message=f"{warning}; last known: {found.message or found.status}")
         return found if principal.id == task.owner else replace(found, started_by=person_of(task.owner)[1])
 
-    def rendered(self, task: Task) -> TaskView:
-        """Return the view of a task that is within the rights of its reader."""
+    async def _rendered_to(self, task: Task, tool: AnyTool, principal: Principal) -> TaskView:
+        """Return the view of a task that is within the rights of the principal, with the actions that it may take."""
+        acts = bool(tool.actions) and (await self.authorization.rights(task, principal)).act
+        return self.rendered(task, acts=acts)
+
+    def rendered(self, task: Task, *, acts: bool = False) -> TaskView:
+        """Return the view of a task that is within the rights of its reader, with its actions if the reader `acts`."""
         found = view(self._executions.with_links(task), self._executions.poll_interval(task))
         tool, for_people = self._tools.get(task.tool), self._executions.links(task)
+        offers = acts and task.handle is not None and not task.ended
+        actions = {
+            name: ActionView(title=each.title, description=each.description, schema=each.input)
+            for name, each in (tool.actions.items() if tool and offers else ())
+        }
         if tool is not None and not tool.model_may_answer:
             for_people = {key: self._executions.page_url(task.id, key) or "" for key in found.requests}
-        return replace(found, for_people=for_people)
+        return replace(found, for_people=for_people, actions=actions)
 
     def _record(
         self,

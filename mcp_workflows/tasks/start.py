@@ -73,6 +73,7 @@ def order_of(task: Task) -> Start:
         created=task.created,
         options=task.options,
         context=task.context,
+        target=task.target,
     )
 
 
@@ -82,9 +83,8 @@ def promised(adapter: Adapter | None, row: Task) -> StartGuarantee:
         return StartGuarantee.KEYED  # nothing is started while its engine is not configured
     if adapter.fleeting(row.options):
         return StartGuarantee.ONCE
-    if adapter.starts is StartGuarantee.FINDABLE and not isinstance(adapter, Finds):
-        return StartGuarantee.ONCE
-    return adapter.starts
+    promise = adapter.promise(row.options)
+    return StartGuarantee.ONCE if promise is StartGuarantee.FINDABLE and not isinstance(adapter, Finds) else promise
 
 
 def check_not_late(adapter: Adapter, row: Task, now: datetime) -> None:

@@ -24,7 +24,7 @@ from pydantic import (
 
 from mcp_workflows.access import PRINCIPAL_FIELDS, Allow, Principal, Rule
 from mcp_workflows.access.limit_settings import ToolLimits
-from mcp_workflows.adapter import JSON, Gate
+from mcp_workflows.adapter import JSON, Gate, Message
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import MappingError
 from mcp_workflows.task import START_GATE, Terms
@@ -116,6 +116,7 @@ DedupeSetting = Annotated[
 """`dedupe` as a configuration may write it."""
 
 
+ActionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 AUTO = "auto"
 
 
@@ -153,6 +154,50 @@ class Annotations(BaseModel):
     destructiveHint: bool | None = Field(default=None, description="It may destroy or overwrite something.")
     idempotentHint: bool | None = Field(default=None, description="Doing it twice is like doing it once.")
     openWorldHint: bool | None = Field(default=None, description="It reaches things outside your own systems.")
+
+
+class TaskAction(BaseModel):
+    """A message to the execution of a task; what it is, the engine's adapter reads in the other keys."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    title: Visible | None = Field(default=None, description="The name people see.")
+    description: str | None = Field(default=None, description="What the model reads to decide when to use it.")
+    input: Schema = Field(
+        default_factory=lambda: {"type": "object", "additionalProperties": False},
+        description="JSON Schema of the action's `content` (an object). Default: it has none.",
+    )
+    args: Any = Field(default=None, description="How the content reaches the workflow: see `args` of a tool.")
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The keys of the engine's adapter."""
+        return self.model_extra or {}
+
+    def tool(self, name: str, starter: AnyTool) -> Tool:
+        """Return the action as a tool, which no client sees: its calls have a target."""
+        made = Tool(
+            name="action",
+            engine=starter.engine,
+            title=self.title,
+            description=self.description,
+            input=self.input,
+            args=self.args,
+            options=dict(self.settings),
+            tasks=TaskSupport.OPTIONAL if starter.needs_tasks else starter.tasks,
+            listed=False,
+        )
+        return made.model_copy(update={"name": action_name(starter.name, name)})
+
+
+def action_name(tool: str, action: str) -> str:
+    """Return the name of an action's tool; names of other tools have no slash."""
+    return f"{tool}/{action}"
+
+
+def is_action(name: str) -> bool:
+    """Return True if this is the name of an action's tool."""
+    return "/" in name
 
 
 EXECUTION_ID = "execution_id"
@@ -232,7 +277,11 @@ class _Offered(BaseModel):
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="The tool's name, as clients call it.")
     engine: str = Field(description="Which of the engines runs it.")
-    workflow: str = Field(min_length=1, description="The workflow in the engine's own naming.")
+    workflow: str = Field(
+        default="",
+        description="The workflow in the engine's own naming. A tool that sends a message has that in its place, such "
+        "as `signal`, `update` or `query` of Temporal: see `docs/messages.md`.",
+    )
     title: Visible | None = Field(default=None, description="The name people see.")
     description: str | None = Field(default=None, description="What the model reads to decide when to call it.")
     output: Schema | None = Field(default=None, description="JSON Schema of the result (an object).")
@@ -301,6 +350,9 @@ class _Offered(BaseModel):
         default=True,
         description="Whether clients see it. Others are for functions of your own, see `Workflows.hand_over`.",
     )
+    message: Message | None = Field(
+        default=None, exclude=True, description="What it sends, if it starts nothing; its engine's adapter says that."
+    )
     limits: ToolLimits = Field(default_factory=ToolLimits, description="How many of its tasks there may be.")
     max_result: int = Field(
         default=MAX_RESULT_BYTES, gt=0, description="Bytes of JSON above which a result becomes a resource link."
@@ -355,6 +407,12 @@ class _Offered(BaseModel):
     def _options_are_templates(cls, options: dict[str, Any]) -> dict[str, Any]:
         check_template(options)
         return options
+
+    @cached_property
+    def addressed_by(self) -> frozenset[str]:
+        """The arguments that decide to which execution its message goes; `*` stands for any."""
+        template = Template((self.message and self.message.address) or "")
+        return template.arguments if template.is_plain else template.arguments | {"*"}
 
     @property
     def grace(self) -> float | None:
@@ -559,6 +617,10 @@ class Tool(_Offered):
         description="Labels of executions, as texts with {{placeholders}}: in a memo (Temporal) or labels (Google). "
         '`{email: "{{principal.claims.email}}"}`.',
     )
+    actions: dict[ActionName, TaskAction] = Field(
+        default_factory=dict,
+        description="Messages to the execution of a task while it runs, by name: see `docs/messages.md`.",
+    )
     approval: StartApproval | None = Field(
         default=None, description="Somebody else's yes before anything is started: see `docs/approvals.md`."
     )
@@ -649,6 +711,7 @@ class WatchTool(_Offered):
         default=False, description="With `kind: watch`: the caller may answer the execution's questions, or cancel it."
     )
     approval: ClassVar = None
+    actions: ClassVar[Mapping[str, TaskAction]] = {}
     dedupe_window: ClassVar = None
     continues_calls: ClassVar = False
     fixed: ClassVar[Mapping[str, Any]] = {"input": WATCH_INPUT}

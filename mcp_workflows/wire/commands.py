@@ -21,6 +21,7 @@ class Call:
     wants_task: bool = False  # the requestor itself asks for one (2025-11-25): it gets one, or an error
     host: str | None = None  # the name that the client program gives itself
     asked: bool = False  # a person was asked by the workflow within this request, and the host waited
+    target: str | None = None  # of an action: the handle of the execution that it goes to
     began: float | None = None  # the arrival of its request, on the event loop's clock; None: unknown
     ttl_ms: int | None = None  # the requested time to live of the task, from its creation; None: not given
     takes_questions: bool  # True if this client can elicit
@@ -51,6 +52,15 @@ class ProtocolError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActionView:
+    """An action that can be taken on a task."""
+
+    title: str | None
+    description: str | None
+    schema: Mapping[str, JSON]  # of its content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
     """A task as its owner may see it, in terms of no revision. Times are UTC, durations in ms."""
 
@@ -71,6 +81,7 @@ class TaskView:
     started_by: str | None = None  # the subject of its owner, for others than the owner
     only_question: str | None = None  # the key of the open question, if it has never asked another one
     waits_for_others: bool = False  # it has a question that is somebody else's to answer
+    actions: Mapping[str, ActionView] = field(default_factory=dict[str, ActionView])  # that its reader may take now
     for_people: Mapping[str, str] = field(default_factory=dict[str, str])
     """The open questions that no task tool answers, by key, with the address of their page; empty: there is none."""
 

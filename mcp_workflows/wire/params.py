@@ -91,7 +91,12 @@ def idempotency_key_of(meta: Params) -> str | None:
 
 
 def call_of(
-    params: Params, key_paths: Sequence[KeyPath], *, takes_tasks: bool, takes_questions: bool, takes_urls: bool
+    params: Params,
+    key_paths: Sequence[KeyPath],
+    *,
+    takes_tasks: bool = False,
+    takes_questions: bool = False,
+    takes_urls: bool = False,
 ) -> Call:
     """Return `tools/call` as far as it is the same in every revision.
 

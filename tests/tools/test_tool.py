@@ -70,7 +70,7 @@ def make_tool(**fields: Any) -> Tool:  # Any: any field of Tool
 
 BAD_FIELDS: list[dict[str, Any]] = [  # Any: any field of Tool
     *[{"name": name} for name in ("", "a b", "é", "a\n", "a/b", "x" * 65)],
-    *[{"workflow": ""}, {"tasks": "maybe"}, {"ttl": "0s"}, {"ttl": 7}, {"max_result": 0}, {"timeout": 5}],
+    *[{"tasks": "maybe"}, {"ttl": "0s"}, {"ttl": 7}, {"max_result": 0}, {"timeout": 5}],
     *[
         {"args": "{{"},
         {"args": ["{{a b}}"]},

@@ -19,6 +19,7 @@ from mcp_workflows.adapter import (
     Adapter,
     EndedExecution,
     Execution,
+    Message,
     Ref,
     Start,
     StartGuarantee,
@@ -30,8 +31,16 @@ from mcp_workflows_temporal.describe import describe, describe_many
 from mcp_workflows_temporal.errors import unless_ended
 from mcp_workflows_temporal.gate_rules import GateSettings, is_gate_key
 from mcp_workflows_temporal.gates import Gates
+from mcp_workflows_temporal.messages import MessageHandle, read_outcome, send
 from mcp_workflows_temporal.questions import answer_questions
-from mcp_workflows_temporal.settings import START_OPTIONS, Place, TemporalOptions, TemporalSettings
+from mcp_workflows_temporal.settings import (
+    MESSAGES,
+    START_OPTIONS,
+    Place,
+    TemporalAction,
+    TemporalOptions,
+    TemporalSettings,
+)
 from mcp_workflows_temporal.start import read_start, start_execution
 from mcp_workflows_temporal.tooling import TemporalTooling
 from mcp_workflows_temporal.tooling.discover import adopt, list_ended
@@ -51,6 +60,7 @@ class TemporalAdapter(Adapter):
     Settings: ClassVar[type[BaseModel]] = TemporalSettings
     Options: ClassVar[type[BaseModel]] = TemporalOptions
     GateSettings: ClassVar[type[BaseModel] | None] = GateSettings
+    ActionSettings: ClassVar[type[BaseModel] | None] = TemporalAction
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
     start_options: ClassVar[frozenset[str]] = START_OPTIONS
     tooling: Any = TemporalTooling  # Any: see `Adapter.tooling`
@@ -116,7 +126,11 @@ class TemporalAdapter(Adapter):
 
     async def start(self, start: Start) -> str:
         """Start under the workflow id of the tool, or `mcp-{key}`; see `Adapter.start`."""
-        frontend, request = self._frontend, read_start(start, self._settings.task_queue)
+        frontend, queue = self._frontend, self._settings.task_queue
+        if self.message(start.options) is not None:
+            async with frontend.call():
+                return (await send(frontend, start, queue)).model_dump_json(exclude_defaults=True)
+        request = read_start(start, queue)
         async with frontend.call():
             return str(await start_execution(frontend, request, self._settings.max_input_bytes))
 
@@ -127,6 +141,8 @@ class TemporalAdapter(Adapter):
         """
         frontend = self._frontend
         async with frontend.call():
+            if self.message(ref.options) is not None:
+                return await read_outcome(frontend, MessageHandle.parse(ref.handle), ref.options)
             return await describe(frontend, Handle.parse(ref.handle), partial(self._gates.read, frontend, ref))
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
@@ -199,6 +215,19 @@ class TemporalAdapter(Adapter):
                 self._waits.discard(scope)
         if scope.cancelled_caught:
             raise EngineUnavailable("the adapter was closed while somebody waited")
+
+    @staticmethod
+    def message(options: Mapping[str, JSON]) -> Message | None:
+        """Return the signal, update or query; see `Adapter.message`."""
+        kind = next((kind for kind in MESSAGES if options.get(kind)), None)
+        if kind is None:
+            return None
+        return Message(name=f"{kind} {options[kind]}", address=options.get("workflow_id"), reads=kind == "query")
+
+    @staticmethod
+    def fleeting(options: Mapping[str, JSON]) -> bool:
+        """Return True for a query, which starts nothing; see `Adapter.fleeting`."""
+        return bool(options.get("query"))
 
     async def _connected(self) -> Client:
         """Return a client for a worker."""

@@ -23,11 +23,10 @@ from temporalio.api.enums.v1 import (
     UpdateWorkflowExecutionLifecycleStage,
 )
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
-from temporalio.api.failure.v1 import Failure as FailureMessage
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
-from temporalio.api.update.v1 import Input, Meta, Request, WaitPolicy
+from temporalio.api.update.v1 import Input, Meta, Outcome, Request, UpdateRef, WaitPolicy
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
@@ -38,11 +37,13 @@ from temporalio.api.workflowservice.v1 import (
     GetWorkflowExecutionHistoryReverseRequest,
     GetWorkflowExecutionHistoryReverseResponse,
     ListWorkflowExecutionsRequest,
+    PollWorkflowExecutionUpdateRequest,
     QueryWorkflowRequest,
     RequestCancelWorkflowExecutionRequest,
     SignalWorkflowExecutionRequest,
     TerminateWorkflowExecutionRequest,
     UpdateWorkflowExecutionRequest,
+    UpdateWorkflowExecutionResponse,
 )
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.client import Client
@@ -83,7 +84,8 @@ Renew = Callable[[Client], Awaitable[Client]]
 
 _SHIPPED = (DataConverter.default, pydantic_data_converter)
 _CLOSE_EVENT = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT
-_COMPLETED = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_COMPLETED
+COMPLETED = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_COMPLETED
+ACCEPTED = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_ACCEPTED
 _IF_OPEN = QueryRejectCondition.QUERY_REJECT_CONDITION_NOT_OPEN
 _ALWAYS = QueryRejectCondition.QUERY_REJECT_CONDITION_NONE
 
@@ -317,8 +319,9 @@ class Frontend:
         key: str,
         first_run_id: str = "",
         identity: str = "",
-    ) -> FailureMessage | None:
-        """Deliver an answer to a live worker; return the workflow's refusal, or None if it accepted the answer.
+        stage: UpdateWorkflowExecutionLifecycleStage.ValueType = COMPLETED,
+    ) -> UpdateWorkflowExecutionResponse:
+        """Deliver an update to a live worker, and wait for this stage; the outcome has its failure, if it failed.
 
         Raises:
             RPCError: among others if no worker took the update in time: the workflow may still get it.
@@ -331,10 +334,24 @@ class Frontend:
                 meta=Meta(update_id=f"mcp:{key}", identity=identity or self.client.identity),
                 input=Input(name=name, args=await self._payloads(execution, args)),
             ),
-            wait_policy=WaitPolicy(lifecycle_stage=_COMPLETED),
+            wait_policy=WaitPolicy(lifecycle_stage=stage),
         )
-        done = await self._service.update_workflow_execution(request, timeout=self.timeout * UPDATE_SHARE)
-        return done.outcome.failure if done.outcome.HasField("failure") else None
+        return await self._service.update_workflow_execution(request, timeout=self.timeout * UPDATE_SHARE)
+
+    async def poll_update(self, workflow_id: str, run_id: str, key: str) -> Outcome | None:
+        """Return the outcome of an update that was accepted; None: it goes on.
+
+        Raises:
+            RPCError: among others if the run has accepted no such update.
+        """
+        execution = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
+        request = PollWorkflowExecutionUpdateRequest(
+            namespace=self.client.namespace,
+            update_ref=UpdateRef(workflow_execution=execution, update_id=f"mcp:{key}"),
+            identity=self.client.identity,
+        )
+        found = await self._service.poll_workflow_execution_update(request, **self._limits)
+        return found.outcome if found.HasField("outcome") else None
 
     async def signal(
         self,

@@ -144,7 +144,7 @@ class Gates:
     async def _update(self, run: Run, handle: Handle, asked: Decision, sending: Sending, identity: str) -> None:
         name = sending.update or ""
         try:
-            refusal = await run.frontend.update(run.execution, name, sending.args, asked.key or "", "", identity)
+            done = await run.frontend.update(run.execution, name, sending.args, asked.key or "", "", identity)
         except RPCError as error:
             if error.status not in NOT_IN_TIME:
                 raise
@@ -159,7 +159,8 @@ class Gates:
                 raise EngineUnavailable(f"{text}; the answer may still be taken once that is mended") from None
             text = f"no worker on task queue {run.queue} took the answer (update {name}) in time"
             raise EngineUnavailable(f"{text}, and an update is not kept: answer again once a worker is up") from None
-        if refusal is not None and refusal.application_failure_info.type != ENDED_MEANWHILE:
+        refusal = done.outcome.failure
+        if done.outcome.HasField("failure") and refusal.application_failure_info.type != ENDED_MEANWHILE:
             reason = await read_failure(run.frontend.converter(run.execution.workflow_id), refusal)
             raise EngineRefused(f"the workflow does not accept this answer: {reason.text}")
 

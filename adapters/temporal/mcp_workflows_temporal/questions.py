@@ -89,10 +89,10 @@ async def answer_questions(frontend: Frontend, handle: Handle, responses: Mappin
 async def _update(frontend: Frontend, handle: Handle, key: str, response: JSON) -> bool:
     """Return False if no worker took the update in time, or the workflow has no handler for it yet."""
     try:
-        refusal = await frontend.update(handle.execution, ANSWER_UPDATE, [key, response], key, handle.first_run_id)
+        done = await frontend.update(handle.execution, ANSWER_UPDATE, [key, response], key, handle.first_run_id)
     except RPCError:
         return False  # an error that is more than a missing worker comes back with the signal
-    kind = refusal.application_failure_info.type if refusal else None
-    if refusal and kind == BAD_ANSWER:
-        raise EngineRefused(f"the workflow does not accept this answer: {refusal.message}")
-    return refusal is None or kind == UNKNOWN_QUESTION
+    kind = done.outcome.failure.application_failure_info.type
+    if kind == BAD_ANSWER:
+        raise EngineRefused(f"the workflow does not accept this answer: {done.outcome.failure.message}")
+    return not done.outcome.HasField("failure") or kind == UNKNOWN_QUESTION

@@ -357,11 +357,54 @@ class CancelSignal(BaseModel):
     args: list[JSON] = Field(default_factory=list, description="Its arguments, positional.")
 
 
-class TemporalOptions(BaseModel):
-    """The options of one tool."""
+class StartIfMissing(BaseModel):
+    """A workflow that is started if no execution has the workflow id of a message."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    workflow: str = Field(min_length=1, description="The workflow type.")
+    args: list[JSON] = Field(default_factory=list[JSON], description="Its arguments, positional.")
+    after_end: Literal["start", "refuse"] = Field(
+        default="refuse",
+        description="What happens if an execution had that id and has ended: `start` another one, or `refuse`.",
+    )
+
+
+MESSAGES = ("signal", "update", "query")
+
+
+class MessageNames(BaseModel):
+    """The message to an execution: one of `signal`, `update` and `query`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    signal: Annotated[Text, Field(min_length=1)] | None = Field(
+        default=None, description="A signal of the workflow. It has no result, and is kept until a worker takes it."
+    )
+    update: Annotated[Text, Field(min_length=1)] | None = Field(
+        default=None, description="An update of the workflow, whose result is that of the tool. It needs a live worker."
+    )
+    query: Annotated[Text, Field(min_length=1)] | None = Field(
+        default=None, description="A query of the workflow, which changes nothing. It needs a live worker."
+    )
+
+
+class TemporalAction(MessageNames):
+    """A message to the execution of a task: one of `signal`, `update` and `query`."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(getattr(self, each) is not None for each in MESSAGES) != 1:
+            raise ValueError("write one of signal, update and query")
+        return self
+
+
+class TemporalOptions(MessageNames):
+    """The options of one tool. Without a message it starts a workflow."""
+
+    start_if_missing: StartIfMissing | None = Field(
+        default=None, description="With `signal` or `update`: what is started if no execution has the workflow id."
+    )
     task_queue: Annotated[Text, Field(min_length=1)] | None = Field(
         default=None, description="Where this workflow starts."
     )
@@ -389,6 +432,17 @@ class TemporalOptions(BaseModel):
     )
     summary: Text | None = Field(default=None, description="One line about the execution, for the Web UI.")
     details: Text | None = Field(default=None, description="More about it, for the Web UI (Markdown).")
+
+    @model_validator(mode="after")
+    def _message_has_an_address(self) -> Self:
+        found = [each for each in MESSAGES if getattr(self, each) is not None]
+        if len(found) > 1:
+            raise ValueError(f"{' and '.join(found)}: a tool sends one message")
+        if found and self.workflow_id is None:
+            raise ValueError(f"workflow_id is missing: {found[0]} needs the id of the execution that it goes to")
+        if self.start_if_missing and not (self.signal or self.update):
+            raise ValueError("start_if_missing: only with signal or update; leave it out")
+        return self
 
     @classmethod
     def final(cls, options: Mapping[str, JSON]) -> Self:

@@ -34,7 +34,15 @@ from mcp_workflows.adapter import JSON, Start
 from mcp_workflows.errors import EngineRefused, StartConflict
 from mcp_workflows_temporal.client import Frontend, Handle
 from mcp_workflows_temporal.payloads import as_mapping, read_memo
-from mcp_workflows_temporal.settings import OWN_IDS, AttributeType, OnExisting, Pinned, TemporalOptions, TypedAttribute
+from mcp_workflows_temporal.settings import (
+    MAX_INPUT_BYTES,
+    OWN_IDS,
+    AttributeType,
+    OnExisting,
+    Pinned,
+    TemporalOptions,
+    TypedAttribute,
+)
 
 OWNER = "owner"  # in the context of a start: the name of the owner, for people
 PRINCIPAL = "principal"  # the exact owner, if the name is ambiguous: one subject of two issuers is two principals
@@ -77,8 +85,7 @@ def read_start(start: Start, task_queue: str | None) -> StartRequest:
         raise EngineRefused(
             f"workflow {start.workflow} has no task queue: set task_queue, on the engine or on the tool"
         )
-    given = start.arguments  # a list is positional, any other value the only argument
-    arguments = list(cast("Sequence[JSON]", given)) if isinstance(given, list) else [given]
+    arguments = positional(start.arguments)
     canonical = _JSON.encode([start.workflow, arguments])
     return StartRequest(
         workflow=start.workflow,
@@ -91,6 +98,11 @@ def read_start(start: Start, task_queue: str | None) -> StartRequest:
         context=start.context,
         options=options,
     )
+
+
+def positional(given: JSON) -> Sequence[JSON]:
+    """Return arguments in order: a list is positional, any other value the only argument."""
+    return list(cast("Sequence[JSON]", given)) if isinstance(given, list) else [given]
 
 
 _JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -207,6 +219,27 @@ async def start_execution(frontend: Frontend, request: StartRequest, max_input: 
     Raises:
         EngineRefused, StartConflict: see `Adapter.start`.
     """
+    try:
+        return await start_workflow(
+            frontend, request, WorkflowIDReusePolicy.REJECT_DUPLICATE, WorkflowIDConflictPolicy.FAIL, max_input
+        )
+    except WorkflowAlreadyStartedError:
+        return await _existing(frontend, request)
+
+
+async def start_workflow(
+    frontend: Frontend,
+    request: StartRequest,
+    reuse: WorkflowIDReusePolicy,
+    conflict: WorkflowIDConflictPolicy,
+    max_input: int = MAX_INPUT_BYTES,
+) -> Handle:
+    """Start an execution, with policies for the cases that another one has its workflow id.
+
+    Raises:
+        WorkflowAlreadyStartedError: another one has it, and the policies refuse that.
+        EngineRefused: see `Adapter.start`.
+    """
     options, converter = request.options, frontend.converter(request.id)
     # An input that is surely small need not be encoded to know its size; pydantic writes some numbers longer.
     is_small = frontend.has_shipped_converter and 2 * request.size + _PAYLOAD * len(request.arguments) <= max_input
@@ -221,8 +254,8 @@ async def start_execution(frontend: Frontend, request: StartRequest, max_input: 
             id=request.id,
             task_queue=request.task_queue,
             memo=request.memo,
-            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            id_reuse_policy=reuse,
+            id_conflict_policy=conflict,
             rpc_timeout=frontend.timeout,
             execution_timeout=options.execution_timeout,
             run_timeout=options.run_timeout,
@@ -236,8 +269,6 @@ async def start_execution(frontend: Frontend, request: StartRequest, max_input: 
     except ValueError:
         refuse_unwritable(converter, request.arguments, max_input)
         raise
-    except WorkflowAlreadyStartedError:
-        return await _existing(frontend, request)
     except RPCError as error:
         unknown = UNREGISTERED.search(error.message)
         if error.status is not RPCStatusCode.INVALID_ARGUMENT or unknown is None:

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import anyio
 
 from mcp_workflows.access import Principal, Verb
-from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Progress, Status
+from mcp_workflows.adapter import JSON, TERMINAL, Execution, InputRequest, Progress, Status
 from mcp_workflows.adapter.display_text import cleaned, quoted, safe_link, without_zero_fractions
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
 from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
@@ -23,6 +23,8 @@ from mcp_workflows.tasks.service import EXPIRED, TaskService
 from mcp_workflows.tools.questions import REASON, can_decline, example_of, find_key, short_key
 from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire.commands import (
+    ActionView,
+    Call,
     CallOutcome,
     Finished,
     Listed,
@@ -46,6 +48,7 @@ class TaskToolCalls:
     principal: Principal
     notify: Notify  # called with each change while a call waits
     lost: Callable[[Principal], Awaitable[Sequence[str]]]  # texts about the caller's subscriptions that are lost
+    request: Call  # this call, as one of a client without tasks
     until: float  # the latest time for a reply that waits, on the event loop's clock
     final: bool = False  # a cancellation is final in this client's revision, whatever the engine does
     card_of: Callable[[str], Card] = lambda _: Card.OFF  # by the tool's name, for this client
@@ -130,6 +133,17 @@ class TaskToolCalls:
         await self.service.cancel(before.task_id, self.principal)
         return self._render(await self._observe(before.task_id), lead="Its workflow was asked to cancel.")
 
+    async def action(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Take an action; one that takes long becomes a task of its own."""
+
+        async def report(execution: Execution) -> None:
+            await self.notify(execution.message, execution.progress)
+
+        call = replace(self.request, arguments=arguments)
+        outcome = outcome_in_text(await self.service.act(call, self.principal, report))
+        assert isinstance(outcome, Finished), "an action asks nothing, and takes no native task"
+        return outcome.result
+
     async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a page of the caller's tasks; the first one has the subscriptions that are lost."""
         page = await self.service.tasks(arguments.get("cursor"), self.principal)
@@ -173,6 +187,7 @@ _CALLS: Final[Mapping[Name, Callable[[TaskToolCalls, Mapping[str, JSON]], Awaita
     Name.WAIT: TaskToolCalls.wait,
     Name.ANSWER: TaskToolCalls.answer,
     Name.CANCEL: TaskToolCalls.cancel,
+    Name.ACTION: TaskToolCalls.action,
     Name.LIST: TaskToolCalls.list,
     Name.QUESTIONS: TaskToolCalls.questions,
     Name.FIND: TaskToolCalls.find,
@@ -224,11 +239,12 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF, hears_
         "progress": task.progress and _without_none(without_zero_fractions(asdict(task.progress))),
         "steps": task.meta.get(META_STEPS),
         "questions": _questions(task) if task.status is Status.INPUT_REQUIRED else None,
+        "actions": {name: _action(each) for name, each in task.actions.items()} or None,
         "result": _structured(result),
         "error": task.error and _error(task.error),
     }
     found: dict[str, Any] = {
-        "content": [text_block(f"{lead} {text}".strip()), *result.get("content", []), *_links(task)],
+        "content": [text_block(f"{lead} {text}{_offers(task)}".strip()), *result.get("content", []), *_links(task)],
         "structuredContent": {**_without_none(structured), **_for_card(task, card), "next": follow_up},
         "isError": task.error is not None or bool(result.get("isError")),
     }
@@ -468,6 +484,22 @@ def _refusal(requests: Iterable[InputRequest]) -> str:
     if any(REASON in form.get("properties", {}) for form in forms):
         why = ', and content {"reason": ...} if the user says why'
     return f'; if the user does not want to answer{where} with "action": "decline"{why}'
+
+
+def _action(action: ActionView) -> dict[str, JSON]:
+    schema = action.schema if action.schema.get("properties") else None
+    return _without_none({"title": action.title, "description": action.description, "schema": schema})
+
+
+def _offers(task: TaskView) -> str:
+    """Return the actions of a task, a line each; empty: there are none."""
+    if not task.actions:
+        return ""
+    lines = [f"\nActions, if the user wants one: call {Name.ACTION} with {_call(taskId=task.task_id, action='...')}"]
+    for name, each in task.actions.items():
+        schema = f" - schema of content: {_call(**each.schema)}" if each.schema.get("properties") else ""
+        lines.append(f"- {name}{_because(each.description or each.title)}{schema}")
+    return "\n".join(lines)
 
 
 def _line(key: str, question: Mapping[str, JSON], *, has_form: bool = True) -> str:

@@ -20,14 +20,17 @@ class Name(StrEnum):
     WAIT = "task_wait"
     ANSWER = "task_answer"
     CANCEL = "task_cancel"
+    ACTION = "task_action"
     LIST = "my_tasks"
     QUESTIONS = "open_questions"
     FIND = "task_find"
 
 
 FOR_OWN: Final = frozenset({Name.STATUS, Name.WAIT, Name.ANSWER, Name.CANCEL, Name.LIST})  # for tasks of the caller's
-FOR_CARDS: Final = frozenset({Name.STATUS, Name.ANSWER, Name.CANCEL, Name.FIND})  # the run card calls no other tool
-DECISIONS: Final = frozenset({Name.ANSWER, Name.CANCEL})  # hidden from the model if a tool has `card: answers_only`
+FOR_CARDS: Final = frozenset(
+    {Name.STATUS, Name.ANSWER, Name.CANCEL, Name.ACTION, Name.FIND}
+)  # the only ones that cards call
+DECISIONS: Final = frozenset({Name.ANSWER, Name.CANCEL, Name.ACTION})  # not the model's with `card: answers_only`
 FOR_APPROVERS: Final = frozenset({Name.QUESTIONS, Name.STATUS, Name.ANSWER})  # for those of others
 
 
@@ -90,7 +93,7 @@ def offered(tools: Iterable[AnyTool], *, my_tasks: bool) -> bool:
     That is when a client may get a task id in text, tasks are listed, or others' tasks may wait for an answer.
     """
     return my_tasks or any(
-        tool.hands_over or tool.approvals or (tool.allow and tool.allow.asks_others) for tool in tools
+        tool.hands_over or tool.approvals or tool.actions or (tool.allow and tool.allow.asks_others) for tool in tools
     )
 
 
@@ -182,6 +185,22 @@ _ALL: Final[Sequence[TaskTool]] = (
         properties={"taskId": _TASK_ID},
         required=["taskId"],
         annotations={"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": True},
+    ),
+    TaskTool(
+        name=Name.ACTION,
+        title="Act on a task",
+        description="Send something to a task while it works: one of the actions in its status, such as a change of "
+        "plan, a pause or a question about its state. Returns what the action returns.",
+        properties={
+            "taskId": _TASK_ID,
+            "action": {"type": "string", "minLength": 1, "maxLength": 64, "description": "The name of the action."},
+            "content": {
+                "type": "object",
+                "description": "What the action takes, an object that fits its schema. Leave it out if it takes none.",
+            },
+        },
+        required=["taskId", "action"],
+        annotations={"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True},
     ),
     TaskTool(
         name=Name.LIST,

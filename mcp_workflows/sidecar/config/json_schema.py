@@ -28,7 +28,7 @@ from mcp_workflows.sidecar.config.models import (
 )
 from mcp_workflows.tools.json_schema import Schema
 from mcp_workflows.tools.questions import GateQuestion, Question
-from mcp_workflows.tools.tool import MODELS, Tool
+from mcp_workflows.tools.tool import MODELS, TaskAction, Tool
 from mcp_workflows.units import write_duration
 
 logger = logging.getLogger(__name__)
@@ -98,10 +98,10 @@ def team_schema() -> Schema:
 
 def _model_schemas(adapters: Mapping[str, type[Adapter]]) -> _ModelSchemas:
     sections: list[type[BaseModel]] = [ServerSettings, StoreSettings, Limits, AuditSettings, NotificationChannel]
-    models: list[type[BaseModel]] = [*sections, Include, *MODELS.values(), Question, GateQuestion]
+    models: list[type[BaseModel]] = [*sections, Include, *MODELS.values(), Question, GateQuestion, TaskAction]
     for adapter in adapters.values():
-        gate = adapter.GateSettings
-        models += [adapter.Settings, adapter.Options, *([gate] if gate else [])]
+        optional = (adapter.GateSettings, adapter.ActionSettings)
+        models += [adapter.Settings, adapter.Options, *(each for each in optional if each)]
     return _ModelSchemas(models)
 
 
@@ -113,7 +113,8 @@ def _tool_of(adapters: Mapping[str, type[Adapter]], schemas: _ModelSchemas) -> S
     for model in MODELS.values():
         properties = {**schemas[model]["properties"], **properties}
     question = {"anyOf": [schemas[Question], _gate_entry(schemas[GateQuestion], gates)]}
-    entry = _tool_entry(properties, options, question)
+    actions = [schemas[model] for adapter in adapters.values() if (model := adapter.ActionSettings)]
+    entry = _tool_entry(properties, options, question, _action_entry(schemas[TaskAction], actions))
     cancels = [model["properties"][CANCEL] for model in options if CANCEL in model.get("properties", {})]
     entry["properties"][CANCEL] = _cancel_entry(schemas[Tool]["properties"][CANCEL], cancels, schemas.made)
     return entry
@@ -155,20 +156,31 @@ def _gate_entry(gate: Schema, words: Sequence[Schema]) -> Schema:
     return {**gate, "properties": properties}
 
 
-def _tool_entry(settings: Schema, options: Sequence[Schema], question: Schema) -> Schema:
+def _action_entry(action: Schema, messages: Sequence[Schema]) -> Schema:
+    """Return the schema of an action, with the messages of the adapters that are installed."""
+    return {**action, "properties": _merged(messages) | action["properties"], "additionalProperties": False}
+
+
+def _merged(models: Sequence[Schema]) -> Schema:
+    """Return the properties of all these models; one that differs among them is any of its kinds."""
     properties: Schema = {}
-    for model in options:
+    for model in models:
         for key, value in model.get("properties", {}).items():
             same = key not in properties or properties[key] == value
             properties[key] = value if same else {"anyOf": [properties[key], value]}
+    return properties
+
+
+def _tool_entry(settings: Schema, options: Sequence[Schema], question: Schema, action: Schema) -> Schema:
+    properties = _merged(options)
     properties |= {key: value for key, value in settings.items() if key in TOOL_KEYS}
     properties["questions"] = {**properties["questions"], "additionalProperties": question}
+    properties["actions"] = {**properties["actions"], "additionalProperties": action}
     for key in ("input", "output"):
         properties[key] = {"anyOf": [properties[key], _CODE_OR_FILE], "description": properties[key]["description"]}
     return {
         "type": "object",
         "properties": properties,
-        "required": ["workflow"],  # the engine may come from `defaults`
         "additionalProperties": any(model.get("additionalProperties") is True for model in options),
     }
 

@@ -44,9 +44,9 @@ from mcp_workflows.sidecar.config.problems import Report, known_keys, models_in,
 from mcp_workflows.sidecar.config.yaml import Source, Where, list_in, mapping_in, read_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import START_GATE
-from mcp_workflows.tools.compatibility import find_incompatibilities
+from mcp_workflows.tools.compatibility import adapt_tool, find_incompatibilities
 from mcp_workflows.tools.json_schema import Schema, check_schema, did_you_mean
-from mcp_workflows.tools.tool import MODELS, AfterCancel, AnyTool, Kind, TaskSupport, missing_need
+from mcp_workflows.tools.tool import MODELS, AfterCancel, AnyTool, Kind, TaskAction, TaskSupport, missing_need
 
 T = TypeVar("T")
 Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the file; None: its adapter is unknown
@@ -354,6 +354,8 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
         fields = {key: value for key, value in fields.items() if key in own or not missing_need(key, fields)}
     fields = _with_schemas(report, folder, fields, kind, where)
     _check_gates(report, fields.get("questions"), written.get("input"), kind, (*where, "questions"))
+    for action, settings in mapping_in(fields.get("actions")).items():
+        _check_action(report, mapping_in(settings), kind, (*where, "actions", action))
     if (written_kind := fields.get("kind", Kind.START)) not in list(Kind):
         hint = did_you_mean(str(written_kind), [kind.value for kind in Kind])
         report.add((*where, "kind"), f"must be {' or '.join(Kind)}{hint}")
@@ -363,7 +365,7 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
     if tool is not None:
         for place, wrong in (*tool.problems(), *(find_incompatibilities(tool, kind) if kind else ())):
             report.add((*where, *place.split(".")), wrong)
-    return tool
+    return tool and adapt_tool(tool, kind)
 
 
 def _check_gates(
@@ -387,6 +389,17 @@ def _check_gates(
         with suppress(ConfigError):  # an import error is reported for `input`
             for place, wrong in tooling.misfits(cast("str", reference), gates).items():
                 report.add((*where, *place.split(".")), wrong)
+
+
+def _check_action(report: Report, action: Mapping[str, Any], kind: type[Adapter] | None, where: Where) -> None:
+    """Report what the adapter finds wrong with a message of a tool's `actions`."""
+    if kind is None:
+        return
+    if kind.ActionSettings is None:
+        report.add(where[:-1], "the adapter of this engine sends no messages: leave out `actions`")
+        return
+    settings = {key: value for key, value in action.items() if key not in TaskAction.model_fields}
+    _by_adapter(report, kind.ActionSettings, settings, where, frozenset(TaskAction.model_fields))
 
 
 def _options(

@@ -48,7 +48,7 @@ SECTIONS = (
     *("engines", "defaults", "rules", "tools"),
 )
 CANCEL = "cancel"  # a setting of a tool that some adapters extend
-TOOL_KEYS = frozenset[str]().union(*map(known_keys, MODELS.values())) - {"name", "options", "listed"}
+TOOL_KEYS = frozenset[str]().union(*map(known_keys, MODELS.values())) - {"name", "options", "listed", "message"}
 
 STDOUT: Final = "stdout"
 STDERR: Final = "stderr"

@@ -1,0 +1,223 @@
+"""Messages to executions: signals, updates and queries.
+
+To the core a message is an execution of its own: `send` starts it, and `read_outcome` describes it. Within one run,
+Temporal drops a second signal with the same request id and a second update with the same update id. A query is sent
+when its outcome is read, so nothing is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID, uuid5
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from mcp_workflows.adapter import JSON, Execution, Failure, Start, Status, read_options
+from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows_temporal.client import ACCEPTED, WORKFLOWS, Frontend, Handle, is_open
+from mcp_workflows_temporal.gates import NO_WORKER, NOT_IN_TIME
+from mcp_workflows_temporal.payloads import UndecodableError, decode, read_failure
+from mcp_workflows_temporal.settings import MessageNames, TemporalAction, TemporalOptions
+from mcp_workflows_temporal.start import OWNER, positional, read_start, start_workflow
+
+REQUEST_IDS = UUID("0f4b7d44-3c0e-5a5e-9a57-0c5a1d9b7a51")  # the UUID namespace of our request ids
+EVENTS_READ = 256  # the last events of a run that has ended, among which a signal is looked for
+LONGEST_TEXT = 200  # characters of Temporal's own words
+
+
+class MessageHandle(BaseModel):
+    """A message, as the core stores it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    workflow_id: str
+    update: tuple[str, str] | None = None  # the run that has it, and its key
+    query_args: list[JSON] = Field(default_factory=list[JSON])
+
+    @classmethod
+    def parse(cls, text: str) -> MessageHandle:
+        """Read a handle as it was stored.
+
+        Raises:
+            ExecutionNotFound: the text is no handle of a message.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            raise ExecutionNotFound("this is not the handle of a message to a Temporal execution") from None
+
+
+async def send(frontend: Frontend, start: Start, task_queue: str | None) -> MessageHandle:
+    """Send a signal or an update once under this key; a query is only noted.
+
+    A message that an earlier attempt delivered is not sent again, even if the execution has ended since.
+
+    Raises:
+        EngineRefused: there is no such open execution, or it rejects the update.
+        EngineUnavailable: nobody knows whether it was delivered; an update needs a live worker.
+    """
+    args, own = positional(start.arguments), None if start.target is None else Handle.parse(start.target)
+    if own is not None:
+        options: MessageNames = read_options(TemporalAction, start.options)
+        workflow_id, missing = own.workflow_id, None
+    else:
+        options = written = TemporalOptions.final(start.options)
+        workflow_id, missing = written.workflow_id or "", written.start_if_missing
+    if options.query is not None:
+        return MessageHandle(workflow_id=workflow_id, query_args=list(args))
+    deliver = _signal if options.signal is not None else _update
+    while True:
+        try:
+            if own is None or is_open(await frontend.describe_chain(own)):
+                return await deliver(frontend, start, options, workflow_id, args)
+        except ExecutionNotFound as error:
+            raise EngineRefused(str(error), final=True) from None
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+        sent = await _sent_before(frontend, start, options, workflow_id)
+        if sent is not None:
+            return sent
+        if missing is None:
+            raise EngineRefused(f"no execution {workflow_id} is running", final=True)
+        order = replace(start, workflow=missing.workflow, arguments=missing.args)
+        policy = WorkflowIDReusePolicy.ALLOW_DUPLICATE
+        if missing.after_end == "refuse":
+            policy = WorkflowIDReusePolicy.REJECT_DUPLICATE
+        try:
+            await start_workflow(frontend, read_start(order, task_queue), policy, WorkflowIDConflictPolicy.USE_EXISTING)
+        except WorkflowAlreadyStartedError:
+            text = f"execution {workflow_id} has ended, and `after_end: refuse` starts no other one"
+            raise EngineRefused(text, final=True) from None
+
+
+async def read_outcome(frontend: Frontend, handle: MessageHandle, options: Mapping[str, JSON]) -> Execution:
+    """Return the outcome of a message: a signal has none, an update may still run, a query is sent now."""
+    found = Execution(status=Status.SUCCEEDED, execution_id=handle.workflow_id)
+    if query := options.get("query"):
+        return await _ask(frontend, handle, query, found)
+    if handle.update is None:
+        return replace(found, output={"sent": options.get("signal"), "to": handle.workflow_id})
+    outcome = await frontend.poll_update(handle.workflow_id, *handle.update)
+    if outcome is None:
+        text = f"the workflow has accepted {options.get('update')}, and works on it"
+        return replace(found, status=Status.RUNNING, message=text)
+    converter = frontend.converter(handle.workflow_id)
+    if outcome.HasField("failure"):
+        failure = await read_failure(converter, outcome.failure)
+        return replace(found, status=Status.FAILED, failure=failure)
+    return await _with_output(frontend, handle, found, outcome.success.payloads)
+
+
+async def _signal(
+    frontend: Frontend, start: Start, options: MessageNames, workflow_id: str, args: Sequence[JSON]
+) -> MessageHandle:
+    request_id = _request_id(start, workflow_id)
+    identity = f"{_identity(start)} ({request_id})"
+    await frontend.signal(_current(workflow_id), options.signal or "", args, request_id, identity)
+    return MessageHandle(workflow_id=workflow_id)
+
+
+async def _update(
+    frontend: Frontend, start: Start, options: MessageNames, workflow_id: str, args: Sequence[JSON]
+) -> MessageHandle:
+    """Send an update, and wait until a worker has accepted it.
+
+    Raises:
+        EngineRefused: the workflow rejects it, or has no such update.
+        EngineUnavailable: no worker has accepted it in time; Temporal forgets it then.
+    """
+    name = options.update or ""
+    try:
+        done = await frontend.update(
+            _current(workflow_id), name, args, start.key, identity=_identity(start), stage=ACCEPTED
+        )
+    except RPCError as error:
+        if error.status not in NOT_IN_TIME:
+            raise
+        queue = (await frontend.describe(workflow_id)).workflow_execution_info.task_queue
+        raise EngineUnavailable(
+            f"no worker on task queue {queue} has taken the update {name} in time; it is sent again until one does",
+            throttled=True,
+        ) from None
+    run_id = done.update_ref.workflow_execution.run_id
+    handle = MessageHandle(workflow_id=workflow_id, update=(run_id, start.key))
+    if done.outcome.HasField("failure"):
+        try:
+            await frontend.poll_update(workflow_id, run_id, start.key)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            rejection = await read_failure(frontend.converter(workflow_id), done.outcome.failure)
+            raise EngineRefused(rejection.text, final=True) from None  # Temporal keeps no update that was rejected
+    return handle
+
+
+async def _sent_before(
+    frontend: Frontend, start: Start, options: MessageNames, workflow_id: str
+) -> MessageHandle | None:
+    """Return the handle of a message that an earlier attempt delivered to a run which has ended since."""
+    try:
+        run = (await frontend.describe(workflow_id)).workflow_execution_info.execution
+        if options.update is not None:
+            await frontend.poll_update(workflow_id, run.run_id, start.key)
+            return MessageHandle(workflow_id=workflow_id, update=(run.run_id, start.key))
+        page = await frontend.history_page(run, EVENTS_READ)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return None
+    sign = f"({_request_id(start, workflow_id)})"
+    signals = (event.workflow_execution_signaled_event_attributes for event in page.history.events)
+    is_there = any(each.identity.endswith(sign) for each in signals)
+    return MessageHandle(workflow_id=workflow_id) if is_there else None
+
+
+async def _ask(frontend: Frontend, handle: MessageHandle, name: str, found: Execution) -> Execution:
+    """Send a query, and return the execution with its result, or with the reason why there is none."""
+    try:
+        payload = await frontend.query(_current(handle.workflow_id), name, handle.query_args, only_open=False)
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            text = f"there is no execution {handle.workflow_id}"
+        elif error.status in NO_WORKER:
+            queue = (await frontend.describe(handle.workflow_id)).workflow_execution_info.task_queue
+            gone = await frontend.task_queues.is_deserted(queue, WORKFLOWS)
+            why = f"nobody polls task queue {queue}" if gone else f"no worker on task queue {queue} answers in time"
+            text = f"{why}, and only a worker can answer the query {name}: try again later"
+        elif error.status is RPCStatusCode.INVALID_ARGUMENT:
+            text = f"the query {name} failed: {cleaned(error.message.partition(chr(10))[0], LONGEST_TEXT)}"
+        else:
+            raise
+        return replace(found, status=Status.FAILED, failure=Failure(text=text, kind="QueryFailed"))
+    return await _with_output(frontend, handle, found, [payload] if payload else [])
+
+
+async def _with_output(
+    frontend: Frontend, handle: MessageHandle, found: Execution, payloads: Sequence[Payload]
+) -> Execution:
+    try:
+        converter = frontend.converter(handle.workflow_id)
+        return replace(found, output=await decode(converter, payloads[0]) if payloads else None)
+    except UndecodableError as error:
+        failure = Failure(text=f"it has a result that cannot be read here ({error})", kind="UndecodableResult")
+        return replace(found, status=Status.FAILED, failure=failure)
+
+
+def _current(workflow_id: str) -> WorkflowExecution:
+    return WorkflowExecution(workflow_id=workflow_id)
+
+
+def _request_id(start: Start, workflow_id: str) -> str:
+    return str(uuid5(REQUEST_IDS, f"{workflow_id}/{start.key}"))
+
+
+def _identity(start: Start) -> str:
+    """Return the identity of the event in the history: who sent the message."""
+    return f"mcp-workflows: by {cleaned(start.context.get(OWNER) or 'anonymous')[:LONGEST_TEXT]}"
