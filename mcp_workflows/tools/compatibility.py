@@ -13,10 +13,7 @@ from mcp_workflows.tools.tool import Annotations, AnyTool, TaskSupport, WatchToo
 def find_incompatibilities(tool: AnyTool, adapter: Adapter | type[Adapter]) -> Iterator[tuple[str, str]]:
     """Yield what this adapter (or its class) cannot do for the tool, each with the setting that asks for it."""
     is_watch, is_fleeting = isinstance(tool, WatchTool), adapter.fleeting(tool.options)
-    message = adapter.message(tool.options)
-    if message is None and not tool.workflow:
-        yield "workflow", "is missing"
-    if message is not None:
+    if (message := adapter.message(tool.options)) is not None:
         yield from _wrong_message(tool, message)
     if is_watch and not isinstance(adapter, Adopts):
         yield "kind", "the adapter of this engine cannot watch executions that were started elsewhere"
@@ -77,6 +74,8 @@ def find_problems(tool: AnyTool, engines: Mapping[str, Adapter]) -> Iterator[str
     if adapter is None:
         yield f"no engine named {tool.engine!r} (engines: {', '.join(engines) or 'none'})"
         return
+    if not tool.workflow and adapter.message(tool.options) is None:
+        yield "workflow is missing"
     yield from _validated(adapter.Options, tool.options, "options")
     yield from _wrong_gates(tool, adapter)
     yield from _wrong_actions(tool, adapter)
