@@ -15,6 +15,8 @@ from enum import StrEnum
 from typing import Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
 
 from mcp_workflows.adapter.boundary import JSON, Adapter, Execution, Gate, InputRequest, Ref, Start
 from mcp_workflows.adapter.capabilities import Finding, Fixtures
@@ -56,6 +58,22 @@ class WorkflowSchema:
     input: Mapping[str, JSON]  # JSON Schema of an object: the tool's arguments
     output: Mapping[str, JSON] | None  # JSON Schema of an object, if the result is one
     args: JSON  # the mapping template that turns the arguments into what the engine gets
+
+
+class ArgumentSchema(GenerateJsonSchema):
+    """Writes schemas of arguments in which a record takes no field that its class would drop without a word."""
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> dict[str, JSON]:
+        """Write the schema of a dataclass."""
+        return self._closed(super().dataclass_schema(schema), None)
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> dict[str, JSON]:
+        """Write the schema of a model; one that says what it does with other fields means that."""
+        return self._closed(super().model_schema(schema), schema["cls"].model_config.get("extra"))
+
+    def _closed(self, found: dict[str, JSON], extra: str | None) -> dict[str, JSON]:
+        is_open = extra is not None or self.mode != "validation" or found.get("type") != "object"
+        return found if is_open else {"additionalProperties": False, **found}
 
 
 @runtime_checkable

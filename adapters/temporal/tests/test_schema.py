@@ -42,6 +42,18 @@ def test_a_record_is_the_input_and_anything_else_becomes_properties(
     check_schema(dict(schema.input))
 
 
+@pytest.mark.parametrize("name", ["OneModel", "OneDataclass", "SharedModels"])
+def test_a_record_refuses_fields_that_its_class_would_drop(name: str) -> None:
+    item = {"sku": "a", "count": 1}
+    given = {"first": item, "second": item} if name == "SharedModels" else {"id": "r", "items": [item], "total": 1.0}
+    schema = derive(name).input
+    given = {key: value for key, value in given.items() if key in schema["properties"]}
+    assert not violations(schema, given)
+    assert violations(schema, {**given, "itmes": []})
+    nested = {"first": {**item, "cuont": 2}} if name == "SharedModels" else {"items": [{**item, "cuont": 2}]}
+    assert any("cuont" in each for each in violations(schema, {**given, **nested}))
+
+
 @pytest.mark.parametrize(
     ("name", "properties"),
     [

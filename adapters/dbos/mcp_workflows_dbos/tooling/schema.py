@@ -13,7 +13,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.kit.tooling import Discovered, DraftedEngine, WorkflowSchema
+from mcp_workflows.kit.tooling import ArgumentSchema, Discovered, DraftedEngine, WorkflowSchema
 from mcp_workflows_dbos.module import WorkflowFunction, hidden_workflows_in, load_module, workflows_in
 
 Schema = dict[str, Any]  # Any: a JSON Schema
@@ -83,7 +83,7 @@ def _input_schema(parameters: Mapping[str, inspect.Parameter], hints: Mapping[st
     adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [  # Any: the types of the hints
         (name, "validation", TypeAdapter(hints.get(name, Any))) for name in parameters
     ]
-    schemas, shared = TypeAdapter.json_schemas(adapters)
+    schemas, shared = TypeAdapter.json_schemas(adapters, schema_generator=ArgumentSchema)
     found: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
     for name, parameter in parameters.items():
         default = {} if parameter.default is parameter.empty else {"default": to_jsonable_python(parameter.default)}

@@ -12,13 +12,12 @@ from typing import Any, Final, Literal, cast, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
-from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from pydantic_core.core_schema import DatetimeSchema
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.kit.tooling import WorkflowSchema
+from mcp_workflows.kit.tooling import ArgumentSchema, WorkflowSchema
 from mcp_workflows_temporal.diagnosis import counted
 from mcp_workflows_temporal.gate_rules import MessageKind
 from mcp_workflows_temporal.payloads import as_mapping
@@ -32,7 +31,7 @@ _ZONES: Final[Mapping[object, str]] = {"aware": r"([Zz]|[+-]\d\d:\d\d)$", "naive
 """The end of a date-time that needs a zone, and of one that must have none."""
 
 
-class _JsonSchema(GenerateJsonSchema):
+class _JsonSchema(ArgumentSchema):
     """Writes down the zone that a type needs: `format: date-time` is for dates with a zone and without."""
 
     def datetime_schema(self, schema: DatetimeSchema) -> Schema:
