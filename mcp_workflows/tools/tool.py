@@ -200,6 +200,8 @@ def is_action(name: str) -> bool:
     return "/" in name
 
 
+UNFILLED: Final = frozenset({"progress"})
+"""Options whose placeholders the adapter fills in, from what the engine tells later."""
 EXECUTION_ID = "execution_id"
 RESERVED_LABELS: Final = frozenset({"tool", "owner", "principal", "issuer", "client", "traceparent", "tracestate"})
 """The labels that each execution gets in any case."""
@@ -426,7 +428,7 @@ class _Offered(BaseModel):
 
     @cached_property
     def _options_template(self) -> Template:
-        return Template(self.options)
+        return Template({name: value for name, value in self.options.items() if name not in UNFILLED})
 
     @cached_property
     def checker(self) -> Checker:
@@ -544,7 +546,7 @@ class _Offered(BaseModel):
 
     def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
         """Yield all values that may hold placeholders, with their place."""
-        yield from self.options.items()
+        yield from ((name, value) for name, value in self.options.items() if name not in UNFILLED)
         for name, question in self.questions.items():
             parts = ("message", "when", "send", "decline") if isinstance(question, GateQuestion) else ("message",)
             yield from ((f"questions.{name}.{part}", getattr(question, part)) for part in parts)
@@ -576,7 +578,7 @@ class _Offered(BaseModel):
         if gaps := self._options_template.gaps(scope):
             raise MappingError(f"{', '.join(gaps)} must be given here: a setting of this tool is made of it")
         filled: Mapping[str, Any] = self._options_template.settings(scope)
-        return filled
+        return {**filled, **{name: value for name, value in self.options.items() if name in UNFILLED}}
 
     def frozen_gates(self, scope: Mapping[str, Any]) -> Mapping[str, Gate]:
         """Fill in the gates and their questions.

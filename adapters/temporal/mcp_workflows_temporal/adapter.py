@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self
 from uuid import UUID, uuid5
@@ -143,7 +142,7 @@ class TemporalAdapter(Adapter):
         async with frontend.call():
             if self.message(ref.options) is not None:
                 return await read_outcome(frontend, MessageHandle.parse(ref.handle), ref.options)
-            return await describe(frontend, Handle.parse(ref.handle), partial(self._gates.read, frontend, ref))
+            return await describe(frontend, ref, self._gates)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Deliver answers as updates, which the workflow validates; as signals if no worker is up.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
 from functools import partial
@@ -10,7 +10,7 @@ from functools import partial
 from mcp_workflows_temporal_worker.contract import MEMO_INPUT, MEMO_STATUS
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflow.v1 import WorkflowExecutionInfo
+from temporalio.api.workflow.v1 import PendingActivityInfo, PendingChildExecutionInfo, WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.converter import DataConverter
 
@@ -19,6 +19,7 @@ from mcp_workflows.errors import ExecutionNotFound
 from mcp_workflows_temporal.client import STATUSES, Frontend, Handle, quoted
 from mcp_workflows_temporal.diagnosis import status_message
 from mcp_workflows_temporal.gate_rules import GateRequests
+from mcp_workflows_temporal.gates import Gates
 from mcp_workflows_temporal.payloads import UndecodableError, as_mapping, as_text, decode, read_failure, read_memo
 from mcp_workflows_temporal.questions import own_questions, read_progress, read_questions
 
@@ -27,13 +28,12 @@ _UNQUOTABLE = frozenset('"\\')  # ids with these, or unprintable ones, are not f
 _PAUSED, _RUNNING = State.WORKFLOW_EXECUTION_STATUS_PAUSED, State.WORKFLOW_EXECUTION_STATUS_RUNNING
 
 
-async def describe(
-    frontend: Frontend, handle: Handle, read_gates: Callable[[Described], Awaitable[GateRequests]]
-) -> Execution:
-    """Return the execution of a handle after one call, or two once it has ended; more only for gates.
+async def describe(frontend: Frontend, ref: Ref, gates: Gates) -> Execution:
+    """Return an execution after one call, or two once it has ended; more only for gates and a queried progress.
 
     An ended one needs only one call if a long poll has just brought its close event.
     """
+    handle = Handle.parse(ref.handle)
     found = await frontend.describe_chain(handle)
     info = found.workflow_execution_info
     memo = await read_memo(frontend, info, MEMO_INPUT, MEMO_STATUS)
@@ -50,25 +50,28 @@ async def describe(
         event, execution = await frontend.close_event(info), seen(status=state, message=message)
         return await _ended(frontend.converter(handle.workflow_id), found, event, execution)
     paused = info.status == _PAUSED  # its questions wait with it
-    gates = GateRequests() if paused else await read_gates(found)
-    requests = {**await own_questions(frontend, found, {} if paused else memo), **gates.requests}
-    text = await status_message(frontend, found, message)
-    return seen(
+    waiting = GateRequests() if paused else await gates.read(frontend, ref, found)
+    requests = {**await own_questions(frontend, found, {} if paused else memo), **waiting.requests}
+    progress, told = (None, None) if paused else await gates.read_progress(frontend, ref, found)
+    text = await status_message(frontend, found, message or told)
+    execution = seen(
         status=Status.INPUT_REQUIRED if requests else state,
-        message="; ".join(filter(None, (text, gates.message))) or None,
+        message="; ".join(filter(None, (text, waiting.message))) or None,
         requests=requests,
-        steps=tuple(
-            ExecutionStep(
-                name=each.activity_type.name,
-                status=Status.RUNNING,
-                # An activity that is tried again has no time, as it changes.
-                at=each.last_started_time.ToDatetime(UTC)
-                if each.attempt == 1 and each.last_started_time.seconds
-                else None,
-            )
-            for each in found.pending_activities[:MAX_STEPS]
-        ),
+        steps=tuple([*map(_activity, found.pending_activities), *map(_child, found.pending_children)][:MAX_STEPS]),
     )
+    return replace(execution, progress=progress) if progress else execution
+
+
+def _activity(each: PendingActivityInfo) -> ExecutionStep:
+    """Return an activity as a step; one that is tried again has no time, as it changes."""
+    began = each.attempt == 1 and each.last_started_time.seconds
+    at = each.last_started_time.ToDatetime(UTC) if began else None
+    return ExecutionStep(name=each.activity_type.name, status=Status.RUNNING, at=at)
+
+
+def _child(each: PendingChildExecutionInfo) -> ExecutionStep:
+    return ExecutionStep(name=each.workflow_type_name, status=Status.RUNNING)
 
 
 async def _ended(converter: DataConverter, found: Described, event: HistoryEvent, execution: Execution) -> Execution:
@@ -114,7 +117,7 @@ async def describe_many(frontend: Frontend, refs: Sequence[Ref]) -> Mapping[str,
         except ExecutionNotFound:
             continue
         is_quotable = workflow_id.isprintable() and not _UNQUOTABLE & set(workflow_id)
-        if is_quotable and not ref.gates:  # the state of a gate is in the history, not in the list
+        if is_quotable and not ref.gates and not ref.options.get("progress"):  # the list knows neither
             by_id[workflow_id] = ref
     found: dict[str, Execution] = {}
     ids = list(by_id)

@@ -70,9 +70,21 @@ async def status_message(frontend: Frontend, found: Described, own: str | None) 
     text = own
     if problem := await find_problem(frontend, found):
         text = f"{own} ({problem.text})" if own and problem.of_a_step else problem.text
+    text = text or _running(found)
     if not found.workflow_extended_info.cancel_requested:
         return text
     return f"cancellation requested: {text}" if text else "cancellation requested"
+
+
+def _running(found: Described) -> str | None:
+    """Return what the workflow waits for: an activity with its attempt, or a child workflow; None: neither."""
+    names = [
+        f"{each.activity_type.name}, attempt {each.attempt}" if each.attempt > 1 else each.activity_type.name
+        for each in found.pending_activities
+    ]
+    names += [f"child workflow {each.workflow_type_name}" for each in found.pending_children]
+    more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"running {names[0]}{more}" if names else None
 
 
 async def find_problem(frontend: Frontend, found: Described) -> Problem | None:

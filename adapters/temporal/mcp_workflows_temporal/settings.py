@@ -31,6 +31,7 @@ from temporalio.converter import DataConverter
 from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.display_text import is_this_machine
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError, EngineRefused
 
 MAX_INPUT_BYTES = 2 * 1024 * 1024
@@ -370,6 +371,27 @@ class StartIfMissing(BaseModel):
     )
 
 
+class QueriedProgress(BaseModel):
+    """Progress of a workflow that knows nothing of MCP, from one of its queries.
+
+    Bare names in the templates are fields of what the query gives; `output` is all of it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    query: str = Field(min_length=1, description="A query of the workflow.")
+    args: list[JSON] = Field(default_factory=list[JSON], description="Its arguments.")
+    value: str = Field(description="How far it is: `{{done}}`.")
+    total: str | float | None = Field(default=None, description="The whole, a number or `{{total}}`. Default: unknown.")
+    message: str | None = Field(default=None, description="What it does: `Row {{done}} of {{total}}`.")
+
+    @field_validator("value", "total", "message")
+    @classmethod
+    def _is_template(cls, text: str | float | None) -> str | float | None:
+        Template(text)
+        return text
+
+
 MESSAGES = ("signal", "update", "query")
 
 
@@ -429,6 +451,9 @@ class TemporalOptions(MessageNames):
     )
     cancel: CancelSignal | None = Field(
         default=None, description="A signal that cancels, for workflows that want one. Default: Temporal's own cancel."
+    )
+    progress: QueriedProgress | None = Field(
+        default=None, description="How far it is, by a query. Default: what the workflow tells by itself, if it does."
     )
     summary: Text | None = Field(default=None, description="One line about the execution, for the Web UI.")
     details: Text | None = Field(default=None, description="More about it, for the Web UI (Markdown).")
@@ -490,4 +515,4 @@ class TemporalOptions(MessageNames):
             yield f"the fairness key of the tool is longer than {MAX_FAIRNESS_KEY_BYTES} bytes"
 
 
-START_OPTIONS = frozenset(TemporalOptions.model_fields) - {"cancel"}  # of no use for a running execution
+START_OPTIONS = frozenset(TemporalOptions.model_fields) - {"cancel", "progress"}  # of no use for a running execution

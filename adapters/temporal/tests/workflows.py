@@ -241,7 +241,63 @@ class ForeignMemo(GoesOn):
         return foreign
 
 
+@workflow.defn
+class Basket:
+    """Takes messages until it is closed; knows nothing of MCP."""
+
+    def __init__(self) -> None:
+        self.items: list[str] = []
+        self.is_open = True
+
+    @workflow.run
+    async def run(self, first: str | None = None) -> list[str]:
+        self.items += [first] if first else []
+        await workflow.wait_condition(lambda: not self.is_open and workflow.all_handlers_finished())
+        return self.items
+
+    @workflow.update
+    async def add(self, item: str) -> int:
+        if item == "slow":
+            await workflow.execute_activity(charge, "ok", start_to_close_timeout=timedelta(seconds=30))
+        if item == "gone":
+            raise ApplicationError("it is sold out", type="SoldOut")
+        self.items.append(item)
+        return len(self.items)
+
+    @add.validator
+    def is_known(self, item: str) -> None:
+        if item == "nonsense":
+            raise ApplicationError("there is no such item")
+
+    @workflow.signal
+    def put(self, item: str) -> None:
+        self.items.append(item)
+
+    @workflow.signal
+    def close(self) -> None:
+        self.is_open = False
+
+    @workflow.query
+    def state(self) -> dict[str, Any]:
+        return {"items": self.items, "done": len(self.items), "total": 4}
+
+    @workflow.query
+    def broken(self) -> None:
+        raise ApplicationError("an inner reason")
+
+
+@workflow.defn
+class Sells:
+    """Waits for a basket of its own."""
+
+    @workflow.run
+    async def run(self) -> list[str]:
+        return await workflow.execute_child_workflow(Basket.run, "first", id=f"{workflow.info().workflow_id}-basket")
+
+
 WORKFLOWS = [
+    Basket,
+    Sells,
     ForeignMemo,
     Echo,
     Ask,

@@ -35,6 +35,7 @@ class Screen:
         self._live = self._console.is_terminal
         self._progress: Progress | None = None
         self._shown: set[str] = set()
+        self._has_page = False  # the engine's page of the task was shown
         self._last = ""
         self._is_still = False
         self._waiting: deque[str] = deque(maxlen=MAX_WAITING)  # lines to show when the prompt is closed
@@ -58,8 +59,9 @@ class Screen:
                 self._once(f"{'':<15} {step['name']}: {step['status']}")
         word = "failed" if (state.result or {}).get("isError") else state.status  # to MCP such a task is completed
         self._line(f"{word:<15} {state.status_message or ''}".rstrip())
-        if page := meta.get(_PAGE):
-            self._once(f"{'see':<15} {page}")
+        if (page := meta.get(_PAGE)) and not self._has_page:  # each run of a chain has a page of its own
+            self._has_page = True
+            self._note_later(f"{'see':<15} {page}")
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Show the progress of a call without a task."""

@@ -1,0 +1,205 @@
+"""Messages to executions on a real server: delivered once, refused in words, and progress by a query."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from mcp_workflows_temporal import TemporalOptions
+
+from adapters.temporal.tests.scene import PATIENCE, Scene, plan, workflow_id
+from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+
+BASKET = {"workflow": "Basket", "after_end": "refuse"}
+
+
+def message(options: Mapping[str, Any], *args: Any, target: Ref | None = None, key: str | None = None) -> Start:
+    """An order to send a message."""
+    order = plan("message", *args, key=key)
+    return replace(order, options=options, target=target and target.handle, context={"owner": "alice"})
+
+
+async def sent(scene: Scene, order: Start) -> Execution:
+    """The outcome of a message, once it is known."""
+    ref = Ref(workflow="message", handle=await scene.adapter.start(order), options=order.options)
+    return await scene.ended(ref)
+
+
+async def ask(scene: Scene, target: Ref) -> Mapping[str, Any]:
+    found = await sent(scene, message({"query": "state"}, target=target))
+    assert found.status is Status.SUCCEEDED
+    return dict(found.output)
+
+
+async def opened(scene: Scene, ref: Ref) -> Ref:
+    """The execution, once its worker has begun it."""
+    await scene.until(ref, lambda seen: True)
+    with anyio.fail_after(PATIENCE):
+        while (await sent(scene, message({"query": "state"}, target=ref))).failure:
+            await anyio.sleep(0.05)
+    return ref
+
+
+@pytest.fixture
+async def basket(working: Scene) -> Ref:
+    """A workflow that takes messages."""
+    return await opened(working, await working.start("Basket"))
+
+
+async def test_a_signal_an_update_and_a_query_reach_an_execution_that_knows_nothing_of_us(
+    working: Scene, basket: Ref
+) -> None:
+    found = await sent(working, message({"signal": "put"}, "tea", target=basket))
+    assert (found.status, found.output) == (Status.SUCCEEDED, {"sent": "put", "to": workflow_id(basket)})
+    added = await sent(working, message({"update": "add"}, "milk", target=basket))
+    assert (added.status, added.output) == (Status.SUCCEEDED, 2)
+    assert (await ask(working, basket))["items"] == ["tea", "milk"]
+
+
+@pytest.mark.parametrize("kind", [{"signal": "put"}, {"update": "add"}])
+async def test_one_key_is_one_message_even_after_the_execution_has_ended(
+    working: Scene, basket: Ref, kind: Mapping[str, str]
+) -> None:
+    order = message(kind, "tea", target=basket)
+    first = await working.adapter.start(order)
+    assert await working.adapter.start(order) == first
+    assert (await ask(working, basket))["items"] == ["tea"]
+    await sent(working, message({"signal": "close"}, target=basket))
+    assert (await working.ended(basket)).output == ["tea"]
+    assert json.loads(await working.adapter.start(order))["workflow_id"] == workflow_id(basket)
+    with pytest.raises(EngineRefused, match="is running"):
+        await working.adapter.start(message(kind, "late", target=basket))
+
+
+async def test_an_update_that_is_rejected_or_fails_says_why(working: Scene, basket: Ref) -> None:
+    with pytest.raises(EngineRefused, match="there is no such item"):
+        await working.adapter.start(message({"update": "add"}, "nonsense", target=basket))
+    failed = await sent(working, message({"update": "add"}, "gone", target=basket))
+    assert failed.failure is not None
+    assert (failed.failure.text, failed.failure.kind) == ("it is sold out", "SoldOut")
+    with pytest.raises(EngineRefused, match="unheard"):
+        await working.adapter.start(message({"update": "unheard"}, target=basket))
+
+
+async def test_an_update_without_a_worker_is_sent_again_until_one_takes_it(scene: Scene) -> None:
+    async with scene.worker():
+        basket = await opened(scene, await scene.start("Basket"))
+    order = message({"update": "add"}, "tea", target=basket)
+    with pytest.raises(EngineUnavailable, match=f"no worker on task queue {scene.queue}"):
+        await scene.adapter.start(order)
+    async with scene.worker():
+        with anyio.fail_after(PATIENCE):
+            while True:
+                try:
+                    found = await sent(scene, order)
+                    break
+                except EngineUnavailable:
+                    continue
+        assert found.output == 1
+        assert (await ask(scene, basket))["items"] == ["tea"]
+
+
+async def test_a_query_without_a_worker_and_one_that_fails_say_so(scene: Scene) -> None:
+    async with scene.worker():
+        basket = await opened(scene, await scene.start("Basket"))
+        failed = await sent(scene, message({"query": "broken"}, target=basket))
+        unknown = await sent(scene, message({"query": "unheard"}, target=basket))
+    lonely = await sent(scene, message({"query": "state"}, target=basket))
+    assert failed.failure is not None
+    assert failed.failure.text == "the query broken failed: an inner reason"
+    assert unknown.failure is not None
+    assert "unheard" in unknown.failure.text
+    assert lonely.failure is not None
+    assert "only a worker can answer the query state: try again later" in lonely.failure.text
+
+
+@pytest.mark.parametrize("kind", ["signal", "update"])
+async def test_an_execution_of_the_business_is_started_if_it_is_missing(working: Scene, kind: str) -> None:
+    name = {"signal": "put", "update": "add"}[kind]
+    address = f"cart-{uuid.uuid4().hex}"
+    options = {kind: name, "workflow_id": address}
+    with pytest.raises(EngineRefused, match=f"no execution {address} is running"):
+        await working.adapter.start(message(options, "tea"))
+    refusing = {**options, "start_if_missing": BASKET}
+    order = message(refusing, "tea")
+    await sent(working, order)
+    await sent(working, message(refusing, "milk"))
+    asking = {"query": "state", "workflow_id": address}
+    assert (await sent(working, message(asking))).output["items"] == ["tea", "milk"]
+    await sent(working, message({"signal": "close", "workflow_id": address}))
+    with anyio.fail_after(PATIENCE):
+        while (await working.client.get_workflow_handle(address).describe()).close_time is None:
+            await anyio.sleep(0.05)
+    await sent(working, order)  # it was delivered before the end
+    with pytest.raises(EngineRefused, match="has ended, and `after_end: refuse`"):
+        await working.adapter.start(message(refusing, "late"))
+    again = {**options, "start_if_missing": {**BASKET, "after_end": "start", "args": ["first"]}}
+    await sent(working, message(again, "bread"))
+    assert sorted((await sent(working, message(asking))).output["items"]) == ["bread", "first"]
+
+
+async def test_a_message_to_a_task_never_reaches_another_chain_with_its_id(working: Scene) -> None:
+    address = f"cart-{uuid.uuid4().hex}"
+    start = replace(plan("Basket"), options={"workflow_id": address})
+    handle = await working.adapter.start(start)
+    stale = Ref(workflow="Basket", handle=f"{address}/{uuid.uuid4()}")
+    assert handle != stale.handle
+    with pytest.raises(EngineRefused, match="belongs to another execution"):
+        await working.adapter.start(message({"signal": "put"}, "tea", target=stale))
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"signal": "a", "update": "b", "workflow_id": "x"}, "a tool sends one message"),
+        ({"signal": "a"}, "workflow_id is missing: signal needs the id"),
+        ({"query": "a", "workflow_id": "x", "start_if_missing": BASKET}, "only with signal or update"),
+        ({"start_if_missing": BASKET}, "only with signal or update"),
+    ],
+)
+def test_options_of_messages_that_make_no_sense_are_refused(options: Mapping[str, Any], wrong: str) -> None:
+    with pytest.raises(EngineRefused, match=wrong):
+        TemporalOptions.written(options)
+
+
+# --- progress
+
+
+def watched(ref: Ref, **more: Any) -> Ref:
+    progress = {"query": "state", "value": "{{done}}", "total": "{{total}}", "message": "{{done}} packed", **more}
+    return replace(ref, options={"progress": progress})
+
+
+async def test_a_query_tells_the_progress_also_while_its_worker_is_away(scene: Scene) -> None:
+    async with scene.worker():
+        ref = watched(await opened(scene, await scene.start("Basket")))
+        await sent(scene, message({"signal": "put"}, "tea", target=ref))
+        seen = await scene.until(ref, lambda seen: seen.progress == Progress(value=1, total=4))
+        assert seen.message == "1 packed"
+    await sent(scene, message({"signal": "put"}, "milk", target=ref))
+    away = await scene.adapter.describe(ref)
+    assert away.progress == Progress(value=1, total=4)
+
+
+async def test_a_progress_that_cannot_be_read_says_why(working: Scene, basket: Ref) -> None:
+    for more, said in (({"query": "unheard"}, "unheard"), ({"value": "{{items}}", "message": None}, "is no number")):
+        seen = await working.adapter.describe(watched(basket, **more))
+        assert seen.progress is None
+        assert seen.message is not None
+        assert seen.message.startswith("its progress is not known: ")
+        assert said in seen.message
+
+
+async def test_a_silent_workflow_tells_the_child_that_it_waits_for(working: Scene) -> None:
+    ref = await working.start("Sells")
+    seen = await working.until(ref, lambda seen: seen.steps)
+    assert [(step.name, step.status) for step in seen.steps] == [("Basket", Status.RUNNING)]
+    assert seen.message == "running child workflow Basket"
+    await working.client.get_workflow_handle(f"{workflow_id(ref)}-basket").signal("close")
+    assert (await working.ended(ref)).output == ["first"]
