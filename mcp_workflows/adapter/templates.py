@@ -88,7 +88,7 @@ class Template:
     def is_plain(self) -> bool:
         """True if each placeholder names an argument plainly, or something of the caller."""
         found = (each.strip() for text in _strings(self.source) for each in _PLACEHOLDER.findall(text))
-        return all(_ARGUMENT.fullmatch(each) or _CALLERS.fullmatch(each) for each in found)
+        return all((_ARGUMENT.fullmatch(each) and each not in SCOPES) or _CALLERS.fullmatch(each) for each in found)
 
     def fields(self, scope: str) -> frozenset[str]:
         """The fields of a scope that placeholders name plainly: `ok` for `answer` in `{{answer.ok}}`."""

@@ -474,7 +474,8 @@ class TaskService:
             held = Held(ttl=ttl, requester=requester, tool=tool_digest(tool))
             new = hold(new, held, ready.approval)
         refusal = self._meters.check_start(principal)
-        if call.target is None:  # a pause stops starts; messages may be what makes an execution stop
+        reads = tool.message is not None and tool.message.reads
+        if call.target is None and not reads:  # a pause stops starts; a message may be what makes an execution stop
             refusal = refusal or await self._executions.pauses.refusal(tool.engine, tool.name, principal.id)
         served.about(new)
         caps = NO_MORE if refusal else caps_of(self._limits, tool, new.created)

@@ -294,7 +294,11 @@ class TaskCreation:
         row = task
         if not row.can_start:
             return row
-        if not row.attempts and (paused := await self.pauses.refusal(row.engine, row.tool, row.owner)):
+        if (
+            not row.attempts
+            and row.target is None
+            and (paused := await self.pauses.refusal(row.engine, row.tool, row.owner))
+        ):
             raise EngineUnavailable(paused.message, throttled=True)  # it was approved before the pause, for example
         self._engines.check_identity(row)
         promise = promised(self._engines.get(row.engine), row)

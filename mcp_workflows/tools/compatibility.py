@@ -39,7 +39,8 @@ def _wrong_message(tool: AnyTool, message: Message) -> Iterator[tuple[str, str]]
     named = tool.model_copy(update={"message": message}).addressed_by
     rules = tool.allow.act if tool.allow else []
     if named and not any(rule.any_owner or rule.arguments.keys() >= named for rule in rules):
-        names, bound = ", ".join(sorted(named)), min(named)
+        plain = named - {"*"}
+        names, bound = ", ".join(sorted(plain)) or "the arguments", min(plain, default="NAME")
         text = (
             f"a model writes {names}, and so could name the execution of somebody else. Say who may: "
             f"`act: {{arguments: {{{bound}: principal.subject}}}}` binds it to the caller, and `act: {{any_owner: "
