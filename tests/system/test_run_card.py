@@ -117,6 +117,12 @@ def served(dev_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> G
     for_people = {"engine": "app", "workflow": "ask_ok", "model_may_answer": False}
     tools["ask_people"] = {**for_people, "input": "app:ask_ok"}
     tools["wait_for_approval"] = {"engine": "app", "workflow": "ask_yes_or_no", "allow": approval}
+    focus = {"type": "object", "properties": {"on": {"type": "string", "title": "On what"}}, "required": ["on"]}
+    actions = {
+        "pause": {"event": "pause", "title": "Pause it", "description": "It goes on later."},
+        "focus": {"event": "focus", "input": focus},
+    }
+    tools["take_messages"] = {"engine": "memory", "workflow": "forever", "actions": actions}
     temporal = {"adapter": "temporal", "address": dev_server.address, "task_queue": "without-workers"}
     tools.update({f"run_at_{name}": {"engine": name, "workflow": "Run"} for name in UI_URLS})
     config = {
@@ -124,6 +130,7 @@ def served(dev_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> G
         "store": "sqlite:///tasks.db",
         "engines": {
             "app": {"adapter": "dbos", "module": "app"},
+            "memory": {"adapter": "memory"},
             **{name: {**temporal, "ui_url": url} for name, url in UI_URLS.items()},
         },
         "tools": tools,
@@ -413,6 +420,27 @@ def test_a_cancellation_is_confirmed_in_place(opened: Open) -> None:
     stage.page.wait_for_function("host.told.length == 1")
     expect(stage.card.get_by_role("button")).to_have_count(0)
     assert stage.violations() == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_actions_are_buttons_and_forms_that_stay_open_and_work_by_keyboard(opened: Open, theme: str) -> None:
+    card = opened("take_messages", theme=theme, width=360)
+    card.button("Pause it").click()
+    expect(card.card.get_by_text('"event":"pause"')).to_be_visible()
+    summary = card.card.get_by_text("focus", exact=True)
+    summary.focus()
+    card.page.keyboard.press("Enter")
+    card.button("Send").click()
+    expect(card.card.get_by_label("On what")).to_be_focused()
+    card.card.get_by_label("On what").fill("the tests")
+    card.polls()
+    assert card.violations() == []
+    card.page.keyboard.press("Tab")
+    card.page.keyboard.press("Enter")
+    expect(card.card.get_by_text('"on":"the tests"')).to_be_visible()
+    card.button("Cancel run…").click()
+    card.button("Yes, stop it").click()
+    expect(card.button("Pause it")).to_be_hidden()
 
 
 def test_a_failure_is_shown_with_its_reason(opened: Open) -> None:
