@@ -26,7 +26,7 @@ CARDS: Final[Mapping[str, Any]] = {
 }
 TOOLS: Final = """
   echo: {engine: here, workflow: echo}
-  ask: {engine: here, workflow: ask, wait: 300ms}
+  ask: {engine: here, workflow: ask, wait: 300ms, actions: {poke: {event: poke, input: {type: object}}}}
   approve:
     engine: here
     workflow: ask

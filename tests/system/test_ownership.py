@@ -40,11 +40,13 @@ task_status         | 2026-07-28 | yes     | yes     | not found | not found | n
 task_wait           | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 task_answer         | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 task_cancel         | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+task_action         | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 my_tasks            | 2026-07-28 | yes     | yes     | none      | none      | none      | none      | 401    | 401     | 401     | 401
 open_questions      | 2026-07-28 | none    | none    | none      | none      | none      | none      | 401    | 401     | 401     | 401
 view: task_status   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 view: task_answer   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 view: task_cancel   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+view: task_action   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 task_find           | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 tasks/get           | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 tasks/update        | 2025-11-25 | no such | no such | no such   | no such   | no such   | no such   | 401    | 401     | 401     | 401
@@ -57,11 +59,13 @@ task_status         | 2025-11-25 | yes     | yes     | not found | not found | n
 task_wait           | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 task_answer         | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 task_cancel         | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+task_action         | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 my_tasks            | 2025-11-25 | yes     | yes     | none      | none      | none      | none      | 401    | 401     | 401     | 401
 open_questions      | 2025-11-25 | none    | none    | none      | none      | none      | none      | 401    | 401     | 401     | 401
 view: task_status   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 view: task_answer   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 view: task_cancel   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+view: task_action   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 task_find           | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 events/poll         | 2026-07-28 | cursor  | cursor  | not found | not found | not found | not found | 401    | 401     | 401     | 401
 events/poll again   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
@@ -96,11 +100,13 @@ DEEDS: Final[Mapping[str, tuple[str, Deed]]] = {  # with a task of this tool; `c
     "task_wait": ("echo", task_tool("task_wait", seconds=1)),
     "task_answer": ("ask", task_tool("task_answer", content={"answer": "yes"})),
     "task_cancel": ("ask", task_tool("task_cancel")),
+    "task_action": ("ask", task_tool("task_action", action="poke", content={"note": ownership.MARK})),
     "my_tasks": ("echo", lister("my_tasks")),
     "open_questions": ("approve", lister("open_questions")),
     "view: task_status": ("echo", of_card("task_status")),
     "view: task_answer": ("ask", of_card("task_answer", content={"answer": "yes"})),
     "view: task_cancel": ("ask", of_card("task_cancel")),
+    "view: task_action": ("ask", of_card("task_action", action="poke", content={"note": ownership.MARK})),
     "task_find": ("echo", ownership.finds),
     "events/poll": ("echo", ownership.event("task.ended")),
     "events/poll again": ("echo", ownership.event("task.ended", again=True)),
