@@ -512,7 +512,13 @@ class Script:
     @property
     def starts(self) -> Sequence[Start]:
         """All starts, oldest first; a start that was repeated under its key counts once."""
-        return [each.start for each in self.engine.executions.values() if not each.started_elsewhere]
+        own = (each.start for each in self.engine.executions.values() if not each.started_elsewhere)
+        return [start for start in own if start.target is None]
+
+    @property
+    def messages(self) -> Sequence[Start]:
+        """The messages of `actions` that arrived, oldest first; `target` is the handle of the execution."""
+        return [each.start for each in self.engine.executions.values() if each.start.target is not None]
 
     @property
     def answers(self) -> Sequence[Mapping[str, JSON]]:

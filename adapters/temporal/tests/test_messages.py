@@ -144,6 +144,11 @@ async def test_an_execution_of_the_business_is_started_if_it_is_missing(working:
     assert sorted((await sent(working, message(asking))).output["items"]) == ["bread", "first"]
 
 
+async def test_an_execution_of_a_task_is_spoken_to_by_its_task_alone(working: Scene, basket: Ref) -> None:
+    with pytest.raises(EngineRefused, match="workflow ids that begin with mcp-"):
+        await working.adapter.start(message({"signal": "put", "workflow_id": workflow_id(basket)}, "tea"))
+
+
 async def test_a_message_to_a_task_never_reaches_another_chain_with_its_id(working: Scene) -> None:
     address = f"cart-{uuid.uuid4().hex}"
     start = replace(plan("Basket"), options={"workflow_id": address})
