@@ -410,13 +410,18 @@ class MessageNames(BaseModel):
         default=None, description="A query of the workflow, which changes nothing. It needs a live worker."
     )
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The message by its kind, at most one."""
+        return {kind: name for kind in MESSAGES if (name := getattr(self, kind)) is not None}
+
 
 class TemporalAction(MessageNames):
     """A message to the execution of a task: one of `signal`, `update` and `query`."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if sum(getattr(self, each) is not None for each in MESSAGES) != 1:
+        if len(self.names) != 1:
             raise ValueError("write one of signal, update and query")
         return self
 
@@ -460,7 +465,7 @@ class TemporalOptions(MessageNames):
 
     @model_validator(mode="after")
     def _message_has_an_address(self) -> Self:
-        found = [each for each in MESSAGES if getattr(self, each) is not None]
+        found = list(self.names)
         if len(found) > 1:
             raise ValueError(f"{' and '.join(found)}: a tool sends one message")
         if found and self.workflow_id is None:

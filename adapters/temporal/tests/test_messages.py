@@ -208,3 +208,30 @@ async def test_a_silent_workflow_tells_the_child_that_it_waits_for(working: Scen
     assert seen.message == "running child workflow Basket"
     await working.client.get_workflow_handle(f"{workflow_id(ref)}-basket").signal("close")
     assert (await working.ended(ref)).output == ["first"]
+
+
+# --- check and dry-run
+
+
+async def test_check_finds_the_names_of_messages_that_no_worker_knows(working: Scene, basket: Ref) -> None:
+    tooling = working.adapter.tooling
+    actions = {"pack": {"signal": "put"}, "unpack": {"signal": "putt"}, "see": {"query": "state"}}
+    options = {"progress": {"query": "stat", "value": "{{done}}"}, "actions": actions}
+    findings = await tooling.verify("Basket", options, {})
+    wrong = [each.text for each in findings if each.ok is False]
+    assert len(wrong) == 2
+    assert any("actions.unpack.signal" in text and "putt" in text for text in wrong)
+    assert any("progress.query" in text and "stat" in text for text in wrong)
+    starting = {"update": "ad", "workflow_id": "cart-1", "start_if_missing": BASKET}
+    [mistake] = [each for each in await tooling.verify("update ad", starting, {}) if each.ok is False]
+    assert "update" in mistake.text
+    assert (await tooling.check("update ad", starting)).ok
+    assert await tooling.verify("update ad", {"update": "ad", "workflow_id": "cart-1"}, {}) == ()
+    found = await tooling.check("update ad", {"update": "ad", "workflow_id": "cart-{{user}}"})
+    assert (found.ok, found.text) == (True, "it is sent to workflow id cart-{{user}}, whoever started that")
+
+
+async def test_a_preview_of_a_message_shows_what_is_sent(scene: Scene) -> None:
+    order = message({"signal": "put", "workflow_id": "cart-1"}, "tea")
+    shown = {"signal": "put", "workflowId": "cart-1", "input": ["tea"]}
+    assert scene.adapter.tooling.preview(order) == shown

@@ -15,8 +15,8 @@ from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.tooling import Discovered, Explanation, Replayed, WorkflowSchema
 from mcp_workflows_temporal.client import Frontend, Handle
 from mcp_workflows_temporal.gates import Gates
-from mcp_workflows_temporal.settings import TemporalOptions, TemporalSettings, is_template
-from mcp_workflows_temporal.start import preview, read_start, refuse_unwritable
+from mcp_workflows_temporal.settings import MESSAGES, TemporalOptions, TemporalSettings, is_template
+from mcp_workflows_temporal.start import positional, preview, read_start, refuse_unwritable
 from mcp_workflows_temporal.tooling.check import check_engine, check_queue, read_references, verify, verify_arguments
 from mcp_workflows_temporal.tooling.discover import discover as discover_workflows
 from mcp_workflows_temporal.tooling.explain import explain as explain_execution
@@ -59,9 +59,13 @@ class TemporalTooling:
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
         """Check that somebody polls the workflow's task queue; options may have placeholders."""
         try:
-            queue = TemporalOptions.written(options).task_queue or self._settings.task_queue
+            written = TemporalOptions.written(options)
         except EngineRefused as error:
             return Finding(ok=False, text=str(error))
+        if written.names and written.start_if_missing is None:
+            return Finding(ok=True, text=f"it is sent to workflow id {written.workflow_id}, whoever started that")
+        workflow = written.start_if_missing.workflow if written.start_if_missing else workflow
+        queue = written.task_queue or self._settings.task_queue
         if is_template(queue):
             return Finding(ok=None, text=f"the arguments choose the task queue of {workflow}: {queue}")
         return await check_queue(self._opened(), workflow, queue)
@@ -72,6 +76,10 @@ class TemporalTooling:
         """Check that the workflow has the signals, updates and queries that the tool names; see `Verifies.verify`."""
         frontend = self._opened()
         queue = self._settings.task_queue if options.get("task_queue") is None else options["task_queue"]
+        missing = options.get("start_if_missing")
+        if missing is None and any(options.get(kind) for kind in MESSAGES):
+            return ()  # nobody knows the workflow
+        workflow = missing["workflow"] if missing else workflow
         named = await verify(frontend, workflow, queue, read_references(options, gates))
         return [*named, *await verify_arguments(frontend, workflow, queue, gates)]
 
@@ -91,7 +99,11 @@ class TemporalTooling:
             return await explain_execution(frontend, Handle.parse(ref.handle), execution, ref.gates, read_gates)
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the StartWorkflowExecution that `start` would send; see `Previews.preview`."""
+        """Return the StartWorkflowExecution that `start` would send, or its message; see `Previews.preview`."""
+        options = TemporalOptions.final(start.options)
+        if options.names:
+            [(kind, name)] = options.names.items()
+            return {kind: name, "workflowId": options.workflow_id, "input": list(positional(start.arguments))}
         frontend, request = self._opened(), read_start(start, self._settings.task_queue)
         refuse_unwritable(frontend.converter(request.id), request.arguments, self._settings.max_input_bytes)
         return preview(request, frontend.place.namespace)

@@ -128,8 +128,9 @@ class Unverifiable(Exception):  # noqa: N818  # the condition, not an error
 
 
 def read_references(options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]) -> Sequence[Reference]:
-    """Return the names in a tool's `cancel` and gates, except those with placeholders."""
-    places = {"cancel": options.get("cancel")}
+    """Return the names in a tool's settings, except those with placeholders."""
+    places = {"": options, "cancel": options.get("cancel"), "progress": options.get("progress")}
+    places |= {f"actions.{name}": each for name, each in as_mapping(options.get("actions")).items()}
     for gate, words in gates.items():
         places.update({f"questions.{gate}.{word}": value for word, value in words.items()})
     return [named for where, value in places.items() for named in _references(where, value)]
@@ -140,7 +141,7 @@ def _references(where: str, value: JSON) -> Iterator[Reference]:
     for kind, key in KEYS.items():
         name = found.get(key)
         if isinstance(name, str) and OPEN not in name:
-            yield Reference(kind=kind, name=name, where=f"{where}.{key}")
+            yield Reference(kind=kind, name=name, where=f"{where}.{key}".strip("."))
 
 
 async def verify(frontend: Frontend, workflow: str, queue: str | None, named: Sequence[Reference]) -> Sequence[Finding]:
