@@ -169,6 +169,17 @@ class TaskAction(BaseModel):
     )
     args: Any = Field(default=None, description="How the content reaches the workflow: see `args` of a tool.")
 
+    @field_validator("input")
+    @classmethod
+    def _is_object_schema(cls, schema: Schema) -> Schema:
+        return check_schema(schema)
+
+    @field_validator("args")
+    @classmethod
+    def _is_template(cls, value: Any) -> Any:  # any JSON value
+        check_template(value)
+        return value
+
     @property
     def settings(self) -> Mapping[str, Any]:
         """The keys of the engine's adapter."""
@@ -659,6 +670,12 @@ class Tool(_Offered):
     def _is_template(cls, value: Any) -> Any:  # any JSON value
         check_template(value)
         return value
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with the tool as a whole, its actions included."""
+        yield from super().problems()
+        for name, action in self.actions.items():
+            yield from ((f"actions.{name}.{at}", text) for at, text in action.tool(name, self).problems())
 
     @cached_property
     def _args_template(self) -> Template | None:

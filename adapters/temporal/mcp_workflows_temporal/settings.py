@@ -388,7 +388,10 @@ class QueriedProgress(BaseModel):
     @field_validator("value", "total", "message")
     @classmethod
     def _is_template(cls, text: str | float | None) -> str | float | None:
-        Template(text)
+        try:
+            Template(text)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return text
 
 

@@ -348,7 +348,7 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
     others = {key: written[key] for key in written.keys() - TOOL_KEYS}
     fields, others = _split_cancel(report, fields, others, kind, where)
     options = _options(report, others, kind, kinds, where)
-    if not fields.get("workflow") and (kind is None or kind.message(options) is None):
+    if not fields.get("workflow") and (kind is None or kind.message(others) is None):
         report.add((*where, "workflow"), "is missing")
     own = {key for key in fields if not report.by_default((*where, key))}
     if kind is not None and kind.fleeting(options) and "tasks" not in own and fields.get("kind") != Kind.WATCH:
