@@ -23,7 +23,7 @@ from mcp_workflows.adapter import (
     Start,
     StartGuarantee,
 )
-from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_temporal.client import Frontend, Handle, is_open
 from mcp_workflows_temporal.connection import Connection
 from mcp_workflows_temporal.describe import describe, describe_many
@@ -165,6 +165,8 @@ class TemporalAdapter(Adapter):
 
         The request id of the signal is the same for each call, so that Temporal keeps one signal for each execution.
         """
+        if self.message(ref.options) is not None:
+            raise EngineRefused("a message that was sent cannot be taken back")
         frontend, handle, signal = self._frontend, Handle.parse(ref.handle), TemporalOptions.final(ref.options).cancel
         async with frontend.call():
             if signal is None:

@@ -231,6 +231,16 @@ async def test_check_finds_the_names_of_messages_that_no_worker_knows(working: S
     assert (found.ok, found.text) == (True, "it is sent to workflow id cart-{{user}}, whoever started that")
 
 
+async def test_a_message_cannot_be_taken_back_and_is_explained(working: Scene, basket: Ref) -> None:
+    order = message({"update": "add"}, "gone", target=basket)
+    ref = Ref(workflow="update add", handle=await working.adapter.start(order), options=order.options)
+    await working.ended(ref)
+    with pytest.raises(EngineRefused, match="cannot be taken back"):
+        await working.adapter.cancel(ref)
+    why = await working.adapter.tooling.explain(ref)
+    assert (why.reason, why.facts) == ("it is sold out", {"workflow id": workflow_id(basket)})
+
+
 async def test_a_preview_of_a_message_shows_what_is_sent(scene: Scene) -> None:
     order = message({"signal": "put", "workflow_id": "cart-1"}, "tea")
     shown = {"signal": "put", "workflowId": "cart-1", "input": ["tea"]}

@@ -94,6 +94,11 @@ class TemporalTooling:
     async def explain(self, ref: Ref) -> Explanation:
         """Explain the state: attempts, last errors, pollers; a few requests. See `Explains.explain`."""
         frontend, execution = self._opened(), await self._verbs.describe(ref)
+        if any(ref.options.get(kind) for kind in MESSAGES):
+            said = execution.failure.text if execution.failure else execution.message
+            return Explanation(
+                reason=said or execution.status.value, facts={"workflow id": str(execution.execution_id)}
+            )
         async with frontend.call():
             read_gates = partial(self._gates.read, frontend, ref)
             return await explain_execution(frontend, Handle.parse(ref.handle), execution, ref.gates, read_gates)
