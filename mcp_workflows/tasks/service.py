@@ -357,11 +357,14 @@ class TaskService:
             known = sorted(starter.actions) if starter else []
             text = f"{task.tool} has no action {quoted(name)}{did_you_mean(name, known)}"
             raise RequestError(INVALID_PARAMS, f"{text} (actions: {', '.join(known) or 'none'}); nothing was sent")
-        if task.ended or task.handle is None:
-            state = "has ended" if task.ended else "has not started yet"
-            raise RequestError(INVALID_PARAMS, f"The task {state}; nothing was sent")
-        self._record(Event.ACT, principal, task, reason=name, arguments=content)
-        return await self.call(replace(call, tool=tool.name, arguments=content, target=task.handle), principal, report)
+        if task.ended or task.handle is None or self._executions.is_foreign(task):
+            why = "has not started yet" if task.handle is None else f"is on another engine than {task.engine} is now"
+            raise RequestError(INVALID_PARAMS, f"The task {'has ended' if task.ended else why}; nothing was sent")
+        message = replace(call, tool=tool.name, arguments=content, target=task.handle)
+        outcome = await self.call(message, principal, report)
+        is_sent = not isinstance(outcome, Finished) or not outcome.result.get("isError")
+        self._record(Event.ACT, principal, task, outcome="ok" if is_sent else "failed", reason=name, arguments=content)
+        return outcome
 
     async def call_round(self, call: Call, principal: Principal, report: Report, served: OpenCall) -> CallOutcome:
         """Serve one round of a call that has several before its reply; see `call`."""

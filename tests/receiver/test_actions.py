@@ -13,6 +13,7 @@ from mcp.server.lowlevel import Server
 
 from mcp_workflows import Tool, Workflows, attach
 from mcp_workflows.access.audit import Record
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.access.principal import LOCAL
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
@@ -165,6 +166,15 @@ async def test_a_lost_reply_sends_a_message_once(tmp_path: Path) -> None:
         assert not taken["isError"]
         if "taskId" in taken["structuredContent"]:
             taken = await client.tool("task_wait", {"taskId": taken["structuredContent"]["taskId"]})
+        assert sent(engine) == [("pause", [])]
+
+
+async def test_a_caller_with_as_many_tasks_as_it_may_have_can_still_act_on_them(tmp_path: Path) -> None:
+    limits = Limits(tasks_per_principal=1)
+    async with server_of(tmp_path, limits=limits) as (server, _, engine), line(server, MODERN) as client:
+        task_id = await started(client)
+        assert (await client.call("build"))["result"]["isError"]
+        await client.tool("task_action", {"taskId": task_id, "action": "pause"})
         assert sent(engine) == [("pause", [])]
 
 
