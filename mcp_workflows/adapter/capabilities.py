@@ -361,6 +361,15 @@ Question = Callable[[], Awaitable[Sequence[Observation]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRole:
+    """A workflow that takes messages, a message to it, and a way to see those that have arrived."""
+
+    receiver: Role  # runs until it is cancelled
+    settings: Mapping[str, JSON]  # of an action, see `Adapter.ActionSettings`: a message with one argument, a text
+    received: Callable[[Adapter, Ref], Awaitable[Sequence[JSON]]]  # the texts, in their order; gets the receiver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fixtures:
     """Workflows of known behaviour on an engine."""
 
@@ -373,6 +382,7 @@ class Fixtures:
     asks: Role | None = None  # one question, then it succeeds; None: this engine never asks a person
     asks_two: Role | None = None  # two questions at once, then it succeeds
     content: JSON = None  # that answers each of these questions
+    messages: MessageRole | None = None  # None: no message can be tried
     has_stopped: Callable[[Ref], Awaitable[bool]] | None = None  # the engine does no more work for this execution
     refused: Role | None = None  # the engine does not take it at all: a definite no; None: it takes everything
     unknown_handle: str = "no-such-execution"

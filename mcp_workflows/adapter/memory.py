@@ -33,7 +33,7 @@ from mcp_workflows.adapter.boundary import (
     StartGuarantee,
     Status,
 )
-from mcp_workflows.adapter.capabilities import MOST_ENDED, EndedExecution, Finding, Fixtures, Role
+from mcp_workflows.adapter.capabilities import MOST_ENDED, EndedExecution, Finding, Fixtures, MessageRole, Role
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 
 
@@ -253,6 +253,7 @@ class MemoryTooling:
             asks=Role(workflow="ask"),
             asks_two=Role(workflow="ask_two"),
             refused=Role(workflow="nobody-wrote-this"),
+            messages=MESSAGES,
         )
 
 
@@ -351,6 +352,10 @@ class MemoryAdapter(Adapter):
         event = options.get("event")
         return Message(name=f"event {event}", address=options.get("execution")) if event else None
 
+    def messages(self, handle: str) -> Sequence[JSON]:
+        """Return the messages to an execution, oldest first."""
+        return [each.argument for each in self._engine.executions.values() if each.start.target == handle]
+
     @property
     def handles(self) -> Sequence[str]:
         """The handles of all executions of the engine, oldest first."""
@@ -415,6 +420,13 @@ class MemoryAdapter(Adapter):
         if execution.terminated is not None:
             seen = Execution(status=Status.CANCELLED, message=f"terminated: {execution.terminated}")
         return replace(seen, url=f"memory:{self._settings.name}/{ref.handle}")
+
+
+async def _received(adapter: Adapter, ref: Ref) -> Sequence[JSON]:
+    return cast("MemoryAdapter", adapter).messages(ref.handle)
+
+
+MESSAGES: Final = MessageRole(receiver=Role(workflow="forever"), settings={"event": "put"}, received=_received)
 
 
 def _names() -> str:

@@ -26,6 +26,7 @@ from mcp_workflows.adapter import (
     Hints,
     Limited,
     ListsEnded,
+    MessageRole,
     Ref,
     Routes,
     SharedSecret,
@@ -105,7 +106,10 @@ class AdapterContract:
 
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
     capabilities: ClassVar[frozenset[type]] = frozenset()
-    """The protocols with laws, of the adapter and its tooling, that this adapter has: `DescribesMany`, `Explains`."""
+    """The protocols with laws, of the adapter and its tooling, that this adapter has: `DescribesMany`, `Explains`.
+
+    `MessageRole` stands for an adapter that sends messages; the subject has `messages` then.
+    """
     untried: ClassVar[frozenset[type]] = frozenset()
     """Those of them that cannot be tried on this subject; the class says why beside it."""
     lacks: ClassVar[frozenset[str]] = frozenset({"has_stopped"})
@@ -156,12 +160,15 @@ class AdapterContract:
         assert isinstance(adapter, Finds) or self.starts is not StartGuarantee.FINDABLE, "FINDABLE: write find()"
         able = {each for each in CAPABILITIES if _has(adapter, each)}
         assert able == self.capabilities, f"state its capabilities: {sorted(each.__name__ for each in able)}"
+        assert (subject.messages is not None) == (MessageRole in able - self.untried), "messages: see `MessageRole`"
         assert absent_parts(subject) == self.lacks, f"state the parts that it lacks: {sorted(absent_parts(subject))}"
 
 
 def _has(adapter: Adapter, capability: type) -> bool:
     if capability is Exposes:
         return expose_every(adapter) is not None
+    if capability is MessageRole:
+        return adapter.ActionSettings is not None
     return isinstance(adapter, capability) or isinstance(adapter.tooling, capability)
 
 

@@ -32,6 +32,7 @@ class FindableMemoryAdapter(MemoryAdapter):
     """`MemoryAdapter` without keys: each start is another execution; `faults.lag` hides the new ones for a while."""
 
     Settings = FindableMemorySettings
+    ActionSettings = None
     starts = StartGuarantee.FINDABLE
 
     def __init__(self, settings: FindableMemorySettings) -> None:

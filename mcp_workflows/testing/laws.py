@@ -21,7 +21,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from mcp_workflows.adapter.boundary import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
-from mcp_workflows.adapter.capabilities import Finds, Fixtures, Role
+from mcp_workflows.adapter.capabilities import Finds, Fixtures, MessageRole, Role
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 
 STACK_TRACES: Final = ("Traceback (most recent call last)", 'File "', "\n    at ")
@@ -698,6 +698,55 @@ async def an_execution_that_waits_for_an_answer_can_be_cancelled(subject: Subjec
     await adapter.cancel(ref)
     ended = await until_ended(subject, adapter, ref)
     hold((ended.status, dict(ended.requests)) == (Status.CANCELLED, {}), f"it must end as cancelled: {ended}")
+
+
+# --- messages
+
+
+@Needs(capability=MessageRole)
+async def a_message_sent_twice_under_its_key_is_delivered_once(subject: Subject, adapter: Adapter) -> None:
+    """A message that is sent twice under its key is delivered once; to cancel it does not cancel its execution."""
+    role = _message_role(subject)
+    if adapter.promise(role.settings) is not StartGuarantee.KEYED:
+        raise NotTried("this engine does not promise that a repeated message is delivered once")
+    async with cancelled_afterwards(subject, adapter, new_start(role.receiver)) as ref:
+        first, last = _new_message(role, ref.handle, "first"), _new_message(role, ref.handle, "last")
+        sent = [ref_of(first, await adapter.start(first)) for _ in range(2)]
+        async with subject.new_adapter() as other:
+            await other.start(first)
+        for each in (*sent, ref_of(last, await adapter.start(last))):
+            ended = await until_ended(subject, adapter, each)
+            hold(ended.status is Status.SUCCEEDED, f"describe() must say that the message was sent: {ended}")
+            await adapter.cancel(each)
+        received: Sequence[JSON] = ()
+        with anyio.move_on_after(subject.timeout):
+            for pause in _pauses():
+                if "last" in (received := await role.received(adapter, ref)):
+                    break
+                await anyio.sleep(pause)  # the execution takes them in its own time
+        once = sorted(received) == ["first", "last"]
+        hold(once, f"'first' was sent three times under one key, then 'last'; what arrived is {received}")
+        seen = await adapter.describe(ref)
+        hold(seen.status is Status.RUNNING, f"cancel() of a message must leave its execution alone: {seen}")
+
+
+@Needs(capability=MessageRole)
+async def a_message_to_an_execution_that_is_not_there_is_refused(subject: Subject, adapter: Adapter) -> None:
+    """A message to an execution that is not there is a definite no."""
+    message = _new_message(_message_role(subject), subject.unknown_handle, "first")
+    advice = "start() must raise EngineRefused for a message to an execution that the engine does not know"
+    await expect(adapter.start(message), EngineRefused, advice=advice)
+
+
+def _message_role(subject: Subject) -> MessageRole:
+    if subject.messages is None:
+        raise NotTried("no workflow is known that takes messages")
+    return subject.messages
+
+
+def _new_message(role: MessageRole, target: str, text: str) -> Start:
+    sent = new_start(Role(workflow="message", arguments=[text], options=role.settings))
+    return replace(sent, target=target)
 
 
 LAWS: Final[Sequence[Law]] = tuple(NEEDS)

@@ -17,13 +17,14 @@ from mcp_workflows.adapter import (
     Gate,
     InputRequest,
     ListsEnded,
+    MessageRole,
     Ref,
     Start,
     StartGuarantee,
     Status,
     Terminates,
 )
-from mcp_workflows.adapter.memory import Script, ScriptedAdapter
+from mcp_workflows.adapter.memory import MESSAGES, Script, ScriptedAdapter
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import (
@@ -72,13 +73,14 @@ def subject_of(new_adapter: Callable[[], Adapter], unreachable: Callable[[], Ada
 class TestMemoryAdapter(AdapterContract):
     """All laws, no gaps."""
 
-    capabilities = frozenset({Adopts, Checks, ListsEnded, Terminates})
+    capabilities = frozenset({Adopts, Checks, ListsEnded, MessageRole, Terminates})
 
     @pytest.fixture
     def subject(self) -> Subject:
         settings = MemorySettings(name=uuid.uuid4().hex)
         nowhere = MemorySettings(name=uuid.uuid4().hex, unreachable=True)
-        return subject_of(lambda: MemoryAdapter(settings), lambda: MemoryAdapter(nowhere))
+        subject = subject_of(lambda: MemoryAdapter(settings), lambda: MemoryAdapter(nowhere))
+        return replace(subject, messages=MESSAGES)
 
 
 class TestFindableMemoryAdapter(AdapterContract):

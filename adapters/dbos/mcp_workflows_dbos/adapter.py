@@ -26,19 +26,21 @@ from mcp_workflows.adapter import (
     Allowance,
     EndedExecution,
     Execution,
+    Message,
     Ref,
     Start,
     StartGuarantee,
+    Status,
 )
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.kit.threads import begin_call
-from mcp_workflows_dbos.describe import execution_of, time_of
+from mcp_workflows_dbos.describe import event_outcome, execution_of, time_of
 from mcp_workflows_dbos.errors import translated
 from mcp_workflows_dbos.executor import Application, Executor, running, unknown_workflow
 from mcp_workflows_dbos.module import load_module
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
-from mcp_workflows_dbos.settings import DbosOptions, DbosSettings, is_sqlite
+from mcp_workflows_dbos.settings import DbosAction, DbosOptions, DbosSettings, is_sqlite
 from mcp_workflows_dbos.start import (
     Arguments,
     arguments_of,
@@ -55,6 +57,7 @@ _CALLS: Final = 8  # calls at a time, each in a thread
 _TIMEOUT: Final = 8  # seconds for one call; the core gives up after ten
 _BATCH_EVERY: Final = 0.2  # seconds
 _BATCH: Final = 500  # executions of one batch: three queries
+_MESSAGE: Final = "message to "  # begins the handle of a message; the id of the workflow follows
 _WITHDRAWN: Final[Mapping[str, JSON]] = {"action": "cancel", "content": None}
 
 _NO_NAME: Final = re.compile(r"[^a-z0-9_-]+")  # characters that no name of a DBOS application has
@@ -67,6 +70,7 @@ class DbosAdapter(Adapter):
 
     Settings: ClassVar[type[BaseModel]] = DbosSettings
     Options: ClassVar[type[BaseModel]] = DbosOptions
+    ActionSettings: ClassVar[type[BaseModel] | None] = DbosAction
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED  # the key is the workflow id
     start_options: ClassVar[frozenset[str]] = frozenset({"queue"})
     tooling: Any = DbosTooling  # Any: see `Adapter.tooling`
@@ -122,6 +126,8 @@ class DbosAdapter(Adapter):
 
     async def start(self, start: Start) -> str:
         """Start an execution with the key as workflow id; refuse an id of another start. See `Adapter.start`."""
+        if start.target is not None:
+            return await self._send_message(start, start.target)
         arguments = self._arguments(start)
         here = None if "queue" in start.options else self._executor
         if here is not None and here.is_running:
@@ -138,6 +144,25 @@ class DbosAdapter(Adapter):
         if row.workflow != start.workflow or row.digest != start.digest:
             raise StartConflict("this key belongs to an execution of another workflow, or with another input")
         return start.key
+
+    async def _send_message(self, start: Start, target: str) -> str:
+        """Send a message once under its key, and return its handle; an event is only noted.
+
+        Raises:
+            EngineRefused: there is no such execution, or it has ended without this message.
+        """
+        try:
+            row = await self._row(target, events=False)
+        except ExecutionNotFound as error:
+            raise EngineRefused(str(error), final=True) from None
+        if (topic := start.options.get("send")) is not None:
+            if execution_of(row).terminal and not await self._read(lambda tables: tables.is_sent(target, start.key)):
+                raise EngineRefused(f"workflow {target} has ended, and receives nothing", final=True)
+            content: JSON = start.arguments
+            if isinstance(content, list) and len(start.arguments) < 2:  # one argument is the message itself
+                content = next(iter(start.arguments), None)
+            await self._send(target, topic, content, start.key)
+        return f"{_MESSAGE}{target}"
 
     def _arguments(self, start: Start) -> Arguments:
         """Return the arguments of a start, checked against the function in this process if there is one.
@@ -171,8 +196,20 @@ class DbosAdapter(Adapter):
 
     async def describe(self, ref: Ref) -> Execution:
         """Read the rows of an execution; see `Adapter.describe`."""
+        if self.message(ref.options) is not None:
+            return await self._describe_message(ref)
         row = await self._row(ref.handle, steps=True)
         return execution_of(row, self._note(row))
+
+    async def _describe_message(self, ref: Ref) -> Execution:
+        """Return the outcome of a message; an event is read now."""
+        target = ref.handle.removeprefix(_MESSAGE)
+        if target == ref.handle:
+            raise ExecutionNotFound("this is not the handle of a message to a DBOS workflow")
+        if (key := ref.options.get("event")) is not None:
+            return event_outcome(target, key, await self._read(lambda tables: tables.event(target, key)))
+        output = {"sent": ref.options.get("send"), "to": target}
+        return Execution(status=Status.SUCCEEDED, execution_id=target, output=output)
 
     def _note(self, row: Row) -> str | None:
         """Return why this process does not run an execution that another version of the code began."""
@@ -186,30 +223,43 @@ class DbosAdapter(Adapter):
         row = await self._row(ref.handle)
         for key in row.questions.keys() & responses.keys():
             response = responses[key]
-            await self._send(row.questions[key], {"action": response["action"], "content": response.get("content")})
+            await self._reply(row.questions[key], {"action": response["action"], "content": response.get("content")})
 
-    async def _send(self, question: Question, message: Mapping[str, JSON]) -> None:
+    async def _reply(self, question: Question, message: Mapping[str, JSON]) -> None:
+        key = f"{question.workflow_id}:{question.key}"
+        await self._send(question.workflow_id, f"{ANSWER}{question.key}", dict(message), key)
+
+    async def _send(self, workflow_id: str, topic: str, message: JSON, key: str) -> None:
+        """Send a message to a workflow, as JSON; DBOS drops a second one with the same key."""
         client = self._entered(self._client)
+        form = WorkflowSerializationFormat.PORTABLE
         await self._call(
-            lambda: client.send(
-                question.workflow_id,
-                dict(message),
-                topic=f"{ANSWER}{question.key}",
-                idempotency_key=f"{question.workflow_id}:{question.key}",
-                serialization_type=WorkflowSerializationFormat.PORTABLE,
-            )
+            lambda: client.send(workflow_id, message, topic=topic, idempotency_key=key, serialization_type=form)
         )
 
     async def cancel(self, ref: Ref) -> None:
         """Cancel an execution and its child workflows: each ends before its next step. See `Adapter.cancel`."""
+        if self.message(ref.options) is not None:
+            return
         row = await self._row(ref.handle)
         if execution_of(row).terminal:
             return
         client = self._entered(self._client)
         await self._call(lambda: client.cancel_workflow(ref.handle, cancel_children=True))
         for question in row.questions.values():  # a workflow that waits for an answer wakes up and ends
-            await self._send(question, _WITHDRAWN)
+            await self._reply(question, _WITHDRAWN)
         CHANGES.notify(ref.handle)
+
+    @staticmethod
+    def message(options: Mapping[str, JSON]) -> Message | None:
+        """Return the message on a topic, or the event to read; see `Adapter.message`."""
+        kind = next((kind for kind in ("send", "event") if options.get(kind)), None)
+        return None if kind is None else Message(name=f"{kind} {options[kind]}", reads=kind == "event")
+
+    @staticmethod
+    def fleeting(options: Mapping[str, JSON]) -> bool:
+        """Return True for an event, which is only read; see `Adapter.fleeting`."""
+        return bool(options.get("event"))
 
     # --- further capabilities
 

@@ -56,6 +56,17 @@ def execution_of(row: Row, note: str | None = None) -> Execution:
     )
 
 
+def event_outcome(workflow_id: str, key: str, value: tuple[JSON | Unreadable] | None) -> Execution:
+    """Return the outcome of reading an event; `value` is None if the workflow has not set it."""
+    if value is None:
+        text, kind = f"workflow {workflow_id} has not set the event {key}", "EventNotSet"
+    elif isinstance(value[0], Unreadable):
+        text, kind = f"the event {key} is pickled, or has a number that is no JSON", _UNDECODABLE
+    else:
+        return Execution(status=Status.SUCCEEDED, execution_id=workflow_id, output=value[0])
+    return Execution(status=Status.FAILED, execution_id=workflow_id, failure=Failure(text=text, kind=kind))
+
+
 def _failure(row: Row) -> Failure:
     """Return the failure of an execution, without its stack trace."""
     if row.status != "ERROR":

@@ -84,3 +84,22 @@ class DbosOptions(BaseModel):
     queue: str | None = Field(
         default=None, min_length=1, description="The queue for its executions. Default: that of the engine."
     )
+
+
+class DbosAction(BaseModel):
+    """A message to the execution of a task: one of `send` and `event`."""
+
+    model_config = _MODEL
+
+    send: str | None = Field(
+        default=None, min_length=1, description="A message on this topic, which the workflow receives (`DBOS.recv`)."
+    )
+    event: str | None = Field(
+        default=None, min_length=1, description="Read this event of the workflow (`DBOS.set_event`)."
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.send is None) == (self.event is None):
+            raise ValueError("write one of send and event")
+        return self

@@ -59,6 +59,10 @@ WHERE (event.key = :progress AND family.id = family.root) OR (event.key LIKE :qu
   WHERE message.destination_uuid = family.id AND message.topic = :answer || substr(event.key, :after)
 ))
 """
+_EVENT: Final = """
+SELECT value, serialization FROM {schema}workflow_events WHERE workflow_uuid = :id AND key = :key
+"""
+_IS_SENT: Final = "SELECT 1 FROM {schema}notifications WHERE message_uuid = :message"
 _STEPS: Final = """
 SELECT function_id, function_name, error IS NOT NULL AS failed, started_at_epoch_ms, completed_at_epoch_ms
 FROM {schema}operation_outputs
@@ -210,6 +214,20 @@ class Tables:
             )
             for row in reversed(listed)
         ]
+
+    def event(self, workflow_id: str, key: str) -> tuple[JSON | Unreadable] | None:
+        """Return the value of an event of an execution; None: it has not set the event."""
+        with self._engine.connect() as connection:
+            row = connection.execute(self._query(_EVENT), {"id": workflow_id, "key": key}).one_or_none()
+        if row is None:
+            return None
+        return (Unreadable() if _not_json(row.value, row.serialization) else _value(row.value, row.serialization),)
+
+    def is_sent(self, workflow_id: str, key: str) -> bool:
+        """True if a message to an execution was sent with this idempotency key."""
+        with self._engine.connect() as connection:
+            found = connection.execute(self._query(_IS_SENT), {"message": f"{key}::{workflow_id}"})
+            return found.one_or_none() is not None
 
     def ended(self, workflow: str, since: int, most: int) -> Sequence[tuple[str, int]]:
         """Return the ids of a workflow's executions and the times of their ends (ms since 1970), the earliest first.

@@ -65,6 +65,16 @@ async def forever() -> None:
 
 
 @DBOS.workflow()
+async def inbox() -> list[str]:
+    """Take messages until `close`, and show them in an event."""
+    received: list[str] = []
+    while (text := await DBOS.recv_async("put", 10_000_000)) != "close":
+        received.append(text)
+        await DBOS.set_event_async("received", received)
+    return received
+
+
+@DBOS.workflow()
 async def approve() -> dict[str, Any]:
     """Ask one question."""
     answer = await ask("Ship it?", FORM)

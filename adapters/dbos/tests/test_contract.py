@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,7 +19,20 @@ from anyio.abc import ByteStream, SocketAttribute
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 
 from adapters.dbos.tests.conftest import new_database
-from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, Hints, Limited, ListsEnded, Ref, Start, Status
+from mcp_workflows.adapter import (
+    JSON,
+    Adapter,
+    Adopts,
+    DescribesMany,
+    Execution,
+    Hints,
+    Limited,
+    ListsEnded,
+    MessageRole,
+    Ref,
+    Start,
+    Status,
+)
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Checks, Explains
@@ -47,6 +60,23 @@ def unreachable() -> DbosAdapter:
     return DbosAdapter(DbosSettings.model_validate({"database": url, "queue": "work"}))
 
 
+def message(options: Mapping[str, str], target: str, *arguments: JSON) -> Start:
+    """Return an order to send a message."""
+    times = {"key": uuid.uuid4().hex, "created": datetime.now(UTC)}
+    return Start(workflow="message", arguments=list(arguments), options=options, target=target, **times)
+
+
+async def read_event(adapter: Adapter, target: str, name: str) -> Execution:
+    """Return the outcome of reading an event."""
+    order = message({"event": name}, target)
+    return await adapter.describe(Ref(workflow="", handle=await adapter.start(order), options=order.options))
+
+
+async def received(adapter: Adapter, ref: Ref) -> Sequence[JSON]:
+    """Return what has arrived at an inbox."""
+    return (await read_event(adapter, ref.handle, "received")).output or []
+
+
 def subject_of(new_adapter: Callable[[], DbosAdapter], *, refused: str | None = "nobody_wrote_this") -> Subject:
     return Subject(
         new_adapter=new_adapter,
@@ -61,6 +91,7 @@ def subject_of(new_adapter: Callable[[], DbosAdapter], *, refused: str | None = 
         content={"answer": "yes"},
         refused=Role(workflow=refused) if refused else None,
         unknown_handle="nobody",
+        messages=MessageRole(receiver=Role(workflow="inbox"), settings={"send": "put"}, received=received),
         unreachable=unreachable,
         secret=SECRET,
     )
@@ -70,7 +101,7 @@ def subject_of(new_adapter: Callable[[], DbosAdapter], *, refused: str | None = 
 class TestInThisProcess(AdapterContract):
     """Workflows in this process, on SQLite."""
 
-    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, DescribesMany, ListsEnded})
+    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, DescribesMany, ListsEnded, MessageRole})
     lacks = frozenset({"has_stopped", "losing_replies"})
 
     @pytest.fixture
@@ -148,7 +179,7 @@ def hosted_url(postgres_url: str, processes: None) -> Iterator[str]:
 class TestWorkersElsewhere(AdapterContract):
     """Workflows in another process, on PostgreSQL, of which a proxy can lose the reply to a commit."""
 
-    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, DescribesMany, ListsEnded})
+    capabilities = frozenset({Adopts, Checks, Explains, Hints, Limited, DescribesMany, ListsEnded, MessageRole})
     lacks = frozenset({"has_stopped", "refused"})
 
     @pytest.fixture

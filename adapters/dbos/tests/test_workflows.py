@@ -16,11 +16,14 @@ from dbos import DBOS
 from dbos._utils import INTERNAL_QUEUE_NAME
 from mcp_workflows_dbos import DbosAdapter
 from mcp_workflows_dbos.describe import execution_of
+from mcp_workflows_dbos.settings import DbosAction
 from mcp_workflows_dbos.tables import Row
+from pydantic import ValidationError
 
-from adapters.dbos.tests.test_contract import FLOWS, in_process
+from adapters.dbos.tests.test_contract import FLOWS, in_process, message, read_event, received
 from mcp_workflows import Tool
 from mcp_workflows.adapter import Execution, Ref, Start, Status
+from mcp_workflows.errors import EngineRefused
 from mcp_workflows.tasks.results import mismatch, tool_result
 
 PATIENCE = 60.0  # seconds
@@ -160,6 +163,28 @@ async def test_of_more_ends_than_fit_the_earliest_are_listed_and_a_resumed_execu
         await DBOS.resume_workflow_async(ref.handle)
         assert await adapter.list_ended("forever", since) == []
         await adapter.cancel(ref)
+
+
+@pytest.mark.anyio
+async def test_an_ended_workflow_takes_no_message_but_one_that_was_sent_before(tmp_path: Path) -> None:
+    async with in_process(f"sqlite:///{tmp_path}/flows.db") as adapter:
+        ref = await started(adapter, "inbox")
+        unset = (await read_event(adapter, ref.handle, "received")).failure
+        assert unset is not None
+        assert unset.text == f"workflow {ref.handle} has not set the event received"
+        put, close = [message({"send": "put"}, ref.handle, text) for text in ("tea", "close")]
+        handles = [await adapter.start(each) for each in (put, close)]
+        assert (await until(adapter, ref, lambda seen: seen.terminal)).output == ["tea"]
+        assert [await adapter.start(each) for each in (put, close)] == handles
+        with pytest.raises(EngineRefused, match="has ended, and receives nothing"):
+            await adapter.start(message({"send": "put"}, ref.handle, "late"))
+        assert await received(adapter, ref) == ["tea"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"send": "put", "event": "received"}])
+def test_an_action_is_one_message(settings: Mapping[str, str]) -> None:
+    with pytest.raises(ValidationError, match="write one of send and event"):
+        DbosAction.model_validate(settings)
 
 
 @pytest.mark.anyio
