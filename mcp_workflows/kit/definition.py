@@ -6,11 +6,11 @@ request, a tool of an MCP server) is for the adapter to add.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from mcp_workflows.adapter.boundary import JSON, StartGuarantee, Status
 from mcp_workflows.adapter.templates import unused_fields
@@ -18,6 +18,7 @@ from mcp_workflows.kit.expressions import Text, Value, as_list, as_object
 from mcp_workflows.units import Duration
 
 T = TypeVar("T")
+ActionSettings = TypeVar("ActionSettings", bound=BaseModel)
 _LONGEST_CALL: Final = timedelta(seconds=9)  # the core gives up after ten
 MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, populate_by_name=True)
 
@@ -66,6 +67,20 @@ def promise_of(starts: StartGuarantee) -> str:
         StartGuarantee.FINDABLE: "a start whose reply is lost is searched for by its key",
         StartGuarantee.ONCE: "a start whose reply is lost stays unknown",
     }[starts]
+
+
+Sends: TypeAlias = Literal[StartGuarantee.KEYED, StartGuarantee.ONCE]
+SENDS: Final = "What a repeated message does: keyed (the key prevents a second delivery), once (it is never repeated)."
+
+
+def action_settings(model: type[ActionSettings], name: str, known: Iterable[str]) -> type[ActionSettings] | None:
+    """Return the model of an action that takes only these names in the field `name`; None: there are none.
+
+    `known` are the actions of an engine's definition.
+    """
+    names = tuple(known)
+    fields: Any = {name: (Literal[names], ...)}  # Any: a type made of values
+    return create_model(model.__name__, __base__=model, **fields) if names else None
 
 
 class StatusMap(BaseModel):

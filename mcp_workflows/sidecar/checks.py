@@ -45,6 +45,7 @@ from mcp_workflows.sidecar.marked_workflows import ACCEPT, MarkedWorkflow, as_ac
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.task import engine_key, split_engine_key
 from mcp_workflows.tasks.pauses import Pauses
+from mcp_workflows.tools.compatibility import find_problems
 from mcp_workflows.tools.hosts import UNKNOWN_WAIT
 from mcp_workflows.tools.questions import Approval
 from mcp_workflows.tools.tool import AnyTool, Kind
@@ -381,6 +382,8 @@ async def _check_tool(
         return
 
     async def checked() -> Finding:
+        if problem := next(find_problems(tool, {tool.engine: adapter}), None):
+            return Finding(ok=False, text=problem)
         if tool.kind is Kind.WATCH:
             return Finding(ok=True, text=f"watches executions of {tool.workflow}")
         return await tooling.check(tool.workflow, tool.options)

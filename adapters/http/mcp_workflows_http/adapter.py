@@ -18,6 +18,7 @@ from mcp_workflows.adapter import (
     Adapter,
     Allowance,
     Execution,
+    Message,
     Notes,
     Ref,
     Route,
@@ -30,17 +31,18 @@ from mcp_workflows.adapter.redaction import SECRET_KEY
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, ResultUnavailable
 from mcp_workflows.kit.bulk_status import Listings
 from mcp_workflows.kit.change_hints import ChangeHints
+from mcp_workflows.kit.definition import action_settings
 from mcp_workflows.kit.expressions import Scope, as_object, lenient
 from mcp_workflows.kit.http_errors import MAX_BODY, reason_in
 from mcp_workflows.kit.kept_definitions import KeptDefinitions, KeptStates
 from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition, Ask, Search, Webhook
-from mcp_workflows_http.describe import describe, listings, log_end
+from mcp_workflows_http.describe import describe, listings, log_end, message_outcome
 from mcp_workflows_http.errors import change_error
 from mcp_workflows_http.handle import Handle, run_of
-from mcp_workflows_http.settings import HttpOptions, HttpSettings
-from mcp_workflows_http.start import find_executions, start_execution
+from mcp_workflows_http.settings import HttpAction, HttpOptions, HttpSettings
+from mcp_workflows_http.start import find_executions, send_message, start_execution
 from mcp_workflows_http.tooling import HttpTooling
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
@@ -57,6 +59,7 @@ class HttpAdapter(Adapter):
 
     Settings: ClassVar[type[BaseModel]] = HttpSettings
     Options: ClassVar[type[BaseModel]] = HttpOptions
+    ActionSettings: ClassVar[type[BaseModel] | None] = HttpAction
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
     tooling: Any = HttpTooling  # Any: see `Adapter.tooling`
 
@@ -69,6 +72,7 @@ class HttpAdapter(Adapter):
         self.changes = ChangeHints()
         self.tooling = HttpTooling(settings, self._client, self._definitions)
         self.starts = settings.starts  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # its own
+        self.ActionSettings = action_settings(HttpAction, "request", settings.actions)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # its own
         # An instance has the methods of a capability only if its definition makes that possible.
         if settings.find is not None:
             self.find, self.settling = partial(self._find, settings.find), _LONGEST_CALL + settings.settling
@@ -109,6 +113,9 @@ class HttpAdapter(Adapter):
 
     async def start(self, start: Start) -> str:
         """Send the request that starts it, once; see `Adapter.start`."""
+        if self.message(start.options) is not None:
+            async with self._in_time():
+                return (await send_message(self._client, self._settings, start)).text()
         async with self._in_time():
             await self._definitions.keep()
             handle = await start_execution(self._client, self._settings, self._definitions.current_digest, start)
@@ -120,6 +127,8 @@ class HttpAdapter(Adapter):
     async def describe(self, ref: Ref) -> Execution:
         """Poll once, as the definition of its start says; see `Adapter.describe`."""
         handle = Handle.parse(ref.handle)
+        if self.message(ref.options) is not None:
+            return message_outcome(handle)
         self.changes.register(handle.name, ref.handle)
         if kept := self._waits.get(ref.handle):
             return kept
@@ -174,6 +183,8 @@ class HttpAdapter(Adapter):
 
     async def cancel(self, ref: Ref) -> None:
         """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""
+        if self.message(ref.options) is not None:
+            return  # its handle has the execution that it was sent to
         handle = Handle.parse(ref.handle)
         self._waits.drop(ref.handle)
         async with self._in_time():
@@ -200,6 +211,19 @@ class HttpAdapter(Adapter):
         reply = await self._client.send(how.request, seen.scope, changes=True)
         if not reply.ok and reply.status not in how.late:
             raise change_error(reply)
+
+    @staticmethod
+    def message(options: Mapping[str, JSON]) -> Message | None:
+        """Return the request of the engine's `actions`; see `Adapter.message`."""
+        name = options.get("request")
+        return Message(name=f"request {name}") if name else None
+
+    def promise(self, options: Mapping[str, JSON]) -> StartGuarantee:
+        """Return what the definition says of a start, or of a message; see `Adapter.promise`."""
+        if self.message(options) is None:
+            return self.starts
+        action = self._settings.actions.get(options["request"])
+        return StartGuarantee.ONCE if action is None else action.sends
 
     @property
     def allowance(self) -> Allowance:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_va
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import Signature, StartGuarantee
-from mcp_workflows.kit.definition import ENDS_OR_RUNS, MODEL, EngineQuestion, Inputs, Reading, in_order
+from mcp_workflows.kit.definition import ENDS_OR_RUNS, MODEL, SENDS, EngineQuestion, Inputs, Reading, Sends, in_order
 from mcp_workflows.kit.expressions import Text, Value, names_in
 
 Code = Annotated[int, Field(ge=100, le=599)]
@@ -280,6 +280,21 @@ class Cancel(BaseModel):
     )
 
 
+class Action(BaseModel):
+    """A message to an execution that runs; a tool sends it in its `actions`, as `{request: NAME}`."""
+
+    model_config = MODEL
+
+    request: Requested = Field(description="The request. It is sent once.")
+    sends: Sends = Field(default=StartGuarantee.ONCE, description=SENDS)
+    refused_if: Text | None = Field(
+        default=None, description="True if a reply is a definite no, though its HTTP status does not say so."
+    )
+    output: Value = Field(
+        default=None, description="The result, made of the reply. Default: the names of the message and the execution."
+    )
+
+
 class Throttled(BaseModel):
     """The reply that says that we call too often; `Retry-After` tells until when."""
 
@@ -351,6 +366,7 @@ class ApiDefinition(BaseModel):
     describe: DescribeRequest = Field(description="How an execution is polled.")
     asks: Mapping[str, Ask] = Field(default={}, description="The questions that its executions ask people, by name.")
     cancel: Cancel | None = Field(default=None, description="How it is cancelled; default: it cannot be.")
+    actions: Mapping[str, Action] = Field(default={}, description="Messages to an execution that runs, by name.")
     batch_status: BatchStatus | None = Field(
         default=None,
         description="A list of those that run, in place of a poll of each; only with `asking` if there are `asks`.",

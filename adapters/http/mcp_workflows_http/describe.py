@@ -115,6 +115,21 @@ async def describe(
     return Observation(execution=execution, scope=scope, reply=reply, questions=questions, unmapped=strange, wait=wait)
 
 
+def message_outcome(handle: Handle) -> Execution:
+    """Return the outcome of a message, which its handle has.
+
+    Raises:
+        ExecutionNotFound: it is the handle of an execution.
+    """
+    result = as_object(handle.reply)
+    if handle.definition or result is None:
+        raise ExecutionNotFound("this is no handle of a message")
+    if (text := result.get("failure")) is not None:
+        failure = Failure(text=text, kind="UndecodableResult")
+        return Execution(status=Status.FAILED, execution_id=handle.name, failure=failure)
+    return Execution(status=Status.SUCCEEDED, execution_id=handle.name, output=result["output"])
+
+
 def _status(how: DescribeRequest, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
     """Return the status, and the word for it if the map does not name it: then it runs, as far as one can tell.
 

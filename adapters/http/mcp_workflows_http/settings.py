@@ -28,7 +28,7 @@ from mcp_workflows.kit.definition import MODEL, CallTimeout
 from mcp_workflows_http.definition import HEADER, ApiDefinition
 from mcp_workflows_http.presets import with_places_in_preset, with_preset
 
-_NOT_OF_A_TASK: Final = {"workflows", "check", "webhook"}
+_NOT_OF_A_TASK: Final = {"workflows", "check", "webhook", "actions"}
 _LIBRARIES: Final = {"google": "google.auth", "azure": "azure.identity"}
 
 
@@ -305,6 +305,12 @@ class HttpOptions(BaseModel):
     options: Mapping[str, Any] = Field(  # any JSON values
         default={}, description="Values for the requests of the API's definition: {{options.NAME}} there."
     )
+
+
+class HttpAction(HttpOptions):
+    """A message to the execution of a task: a request of the engine's `actions`."""
+
+    request: str = Field(description="The name of the message in `actions` of the engine.")
 
 
 def preset_schema() -> Mapping[str, JSON]:

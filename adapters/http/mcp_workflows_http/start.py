@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
-from mcp_workflows.adapter import JSON, Start, StartGuarantee
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
+from mcp_workflows.adapter import JSON, Start, StartGuarantee, Status
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError, StartConflict
+from mcp_workflows.kit.definition import Reading
 from mcp_workflows.kit.expressions import REPLY, Scope, as_object, names_in, order_names
+from mcp_workflows.kit.reply_reader import execution_of
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Search
 from mcp_workflows_http.describe import describe
@@ -54,6 +57,37 @@ async def start_execution(client: ApiClient, settings: HttpSettings, definition:
     if settings.starts is StartGuarantee.KEYED and may_be_known:
         await check_same(client, settings, handle, start, scope)
     return handle
+
+
+async def send_message(client: ApiClient, settings: HttpSettings, start: Start) -> Handle:
+    """Send a message to an execution, once, and return a handle with its result.
+
+    Raises:
+        EngineRefused: a definite no.
+        EngineUnavailable: nobody knows.
+    """
+    try:
+        how, target = settings.actions[start.options["request"]], Handle.parse(start.target or "")
+    except KeyError:
+        known = ", ".join(settings.actions) or "none"
+        raise EngineRefused(f"the engine has no message {start.options['request']} (actions: {known})") from None
+    except ExecutionNotFound as error:
+        raise EngineRefused(str(error), final=True) from None
+    scope = order_scope(start, settings) | target.scope(start.options).names
+    reply = await client.send(how.request, scope, changes=True)
+    scope |= {"reply": reply.as_json()}
+    if how.refused_if is not None and _is_true(scope, how.refused_if):
+        raise EngineRefused(said(reply), final=True)
+    if not reply.ok:
+        raise start_error(reply, how.sends)
+    written = {"sent": start.options["request"], "to": target.name} if how.output is None else how.output
+    seen = execution_of(Reading(output=written), Status.SUCCEEDED, None, scope, name=target.name)
+    result = {"output": seen.output, "failure": seen.failure and seen.failure.text}
+    if len(json.dumps(result)) > _LONGEST_KEPT:
+        result = {
+            "failure": f"it was delivered, but its result has more than {_LONGEST_KEPT:,} bytes, which is too long"
+        }
+    return Handle.of(target.run, start, settings, "", reply=result)
 
 
 async def find_executions(

@@ -60,6 +60,22 @@ DEFINITION: Mapping[str, Any] = {
     "cancel": {"request": "DELETE /jobs/{{handle}}"},
     "settling": "1s",
 }
+ACTIONS: Mapping[str, Any] = {
+    "note": {
+        "request": {
+            "method": "POST",
+            "path": "/jobs/{{handle}}/notes",
+            "headers": {"idempotency-key": "{{key}}"},
+            "json": {"text": "{{arguments}}", "of": "{{workflow}}", "color": "{{options.color}}"},
+        },
+        "sends": "keyed",
+    },
+    "tell": {
+        "request": {"method": "POST", "path": "/jobs/{{handle}}/notes", "json": {"text": "{{arguments.text}}"}},
+        "output": {"notes": "{{reply.body.notes}}"},
+        "refused_if": "{{reply.body.full}}",
+    },
+}
 LIST: Mapping[str, Any] = {
     "request": {"path": "/jobs", "query": {"page": "1"}},
     "each": "{{reply.body.jobs}}",
@@ -82,6 +98,7 @@ class Job:
     label: str
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
     stopped: bool = False
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])  # by key
 
     def shown(self) -> Mapping[str, Any]:
         """As the API tells it."""
@@ -108,6 +125,7 @@ class JobsApi:
         self.dedupes = dedupes
         self.jobs: dict[str, Job] = {}
         self.calls: Counter[str] = Counter()
+        self.lost_notes = 0  # so many of the next notes are taken, and a gateway answers
         self.next_replies: list[Callable[[Request], Awaitable[Response]]] = []  # in place of what it would answer
         self.after: list[Callable[[Request], Awaitable[Response]]] = []  # likewise, after it has done as it was told
 
@@ -119,6 +137,7 @@ class JobsApi:
                 Route("/jobs", self._faulty(self.listed), methods=["GET"]),
                 Route("/jobs/{id}", self._faulty(self.describe), methods=["GET"]),
                 Route("/jobs/{id}", self._faulty(self.stop), methods=["DELETE"]),
+                Route("/jobs/{id}/notes", self._faulty(self.note), methods=["POST"]),
                 Route("/jobs/{id}/answers/{question}", self._faulty(self.answer), methods=["POST"]),
             ]
         )
@@ -163,6 +182,19 @@ class JobsApi:
         """Stop one; this API rewrites how it ended."""
         self.jobs[request.path_params["id"]].stopped = True
         return Response(status_code=204)
+
+    async def note(self, request: Request) -> Response:
+        """Take a note for a job that runs, once for each key."""
+        job, note = self.jobs.get(request.path_params["id"]), json.loads(await request.body())
+        if job is None:
+            return JSONResponse({"error": "no such job"}, status_code=404)
+        if job.stopped:
+            return JSONResponse({"error": "it was stopped"}, status_code=409)
+        job.notes.setdefault(request.headers.get("idempotency-key", str(len(job.notes))), note)
+        if self.lost_notes:
+            self.lost_notes -= 1
+            return JSONResponse({"error": "bad gateway"}, status_code=502)
+        return JSONResponse({"notes": len(job.notes), "full": len(job.notes) > 9})
 
     async def answer(self, request: Request) -> Response:
         """Take an answer once."""

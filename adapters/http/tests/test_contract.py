@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from mcp_workflows_http import HttpAdapter, HttpSettings
 
-from adapters.http.tests.jobs_api import DEFINITION, FIND, LIST, jobs_api
+from adapters.http.tests.jobs_api import ACTIONS, DEFINITION, FIND, LIST, jobs_api
 from adapters.http.tests.listing import ListingContract
-from mcp_workflows.adapter import Adapter, DescribesMany, Limited, StartGuarantee
+from mcp_workflows.adapter import JSON, Adapter, DescribesMany, Limited, MessageRole, Ref, StartGuarantee
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 
@@ -25,7 +26,7 @@ def adapter_at(url: str, **more: Any) -> HttpAdapter:
 @asynccontextmanager
 async def subject_of(*, dedupes: bool = True, **more: Any) -> AsyncGenerator[Subject]:
     """The subject of an API that loses replies when it is told to."""
-    async with jobs_api(dedupes=dedupes) as (_, there), lossy_proxy(int(urlsplit(there).port or 0)) as lossy:
+    async with jobs_api(dedupes=dedupes) as (api, there), lossy_proxy(int(urlsplit(there).port or 0)) as lossy:
         url = f"http://127.0.0.1:{lossy.port}"
 
         @asynccontextmanager
@@ -33,7 +34,16 @@ async def subject_of(*, dedupes: bool = True, **more: Any) -> AsyncGenerator[Sub
             async with lossy.losing():
                 yield
 
+        async def received(_: Adapter, ref: Ref) -> Sequence[JSON]:
+            notes = api.jobs[json.loads(ref.handle)["run"]].notes.values()
+            assert {(note["of"], note["color"]) for note in notes} <= {("forever", "red")}
+            return [note["text"] for note in notes]
+
+        settings = {"request": "note", "options": {"color": "red"}}
+        role = MessageRole(receiver=Role(workflow="forever"), settings=settings, received=received)
+
         yield Subject(
+            messages=role if "actions" in more else None,
             new_adapter=lambda: adapter_at(url, timeout="4s", **more),
             finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
             output={"text": "hi"},
@@ -59,12 +69,12 @@ WITHOUT_QUESTIONS = frozenset({"has_stopped", "asks", "asks_two"})
 class TestKeyed(ListingContract):
     """An API that dedupes by key, and lists those that run."""
 
-    capabilities = frozenset({Checks, Limited, DescribesMany})
+    capabilities = frozenset({Checks, Limited, DescribesMany, MessageRole})
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
         batch_status = {**LIST, "status": "{{item.state}}", "asking": "{{item.questions}}"}
-        async with subject_of(starts="keyed", batch_status=batch_status) as subject:
+        async with subject_of(starts="keyed", batch_status=batch_status, actions=ACTIONS) as subject:
             yield subject
 
 
