@@ -23,6 +23,7 @@ from mcp_workflows.adapter import (
     Adapter,
     Allowance,
     Execution,
+    Message,
     Notes,
     Ref,
     Start,
@@ -30,7 +31,8 @@ from mcp_workflows.adapter import (
     digest,
 )
 from mcp_workflows.adapter.redaction import KNOWN
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, ResultUnavailable
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, ResultUnavailable
+from mcp_workflows.kit.definition import action_settings
 from mcp_workflows.kit.expressions import as_object
 from mcp_workflows.kit.kept_definitions import KeptDefinitions, KeptStates
 from mcp_workflows.kit.reply_reader import AskedQuestion, answer_scope
@@ -40,7 +42,7 @@ from mcp_workflows_mcp.describe import describe
 from mcp_workflows_mcp.errors import change_error, holds
 from mcp_workflows_mcp.handle import Handle, HandleKind
 from mcp_workflows_mcp.open_calls import OpenCalls
-from mcp_workflows_mcp.settings import McpOptions, McpSettings
+from mcp_workflows_mcp.settings import McpAction, McpOptions, McpSettings
 from mcp_workflows_mcp.start import StartCalls, find_executions
 from mcp_workflows_mcp.tooling import McpTooling
 from mcp_workflows_mcp.upstream_tasks import UpstreamTasks, task_of
@@ -56,6 +58,7 @@ class McpAdapter(Adapter):
 
     Settings: ClassVar[type[BaseModel]] = McpSettings
     Options: ClassVar[type[BaseModel]] = McpOptions
+    ActionSettings: ClassVar[type[BaseModel] | None] = McpAction
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
     tooling: Any = McpTooling  # Any: see `Adapter.tooling`
 
@@ -72,6 +75,7 @@ class McpAdapter(Adapter):
         self._group: TaskGroup | None = None
         self.tooling = McpTooling(settings, self._upstream, self._definitions)
         self.starts = settings.starts  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # its own
+        self.ActionSettings = action_settings(McpAction, "tool", settings.actions)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # its own
         if settings.find is not None:  # only then does the instance have the methods of `Finds`
             self.find, self.settling = partial(self._find, settings.find), _LONGEST_CALL + settings.settling
 
@@ -112,7 +116,8 @@ class McpAdapter(Adapter):
     async def start(self, start: Start) -> str:
         """Call the tool that starts it, once; see `Adapter.start`."""
         await self._definitions.keep()
-        call = self._starts.begin(start, self._definitions.current_digest, self._running)
+        target = None if self.message(start.options) is None else await self._target(start)
+        call = self._starts.begin(start, self._definitions.current_digest, self._running, target)
         with anyio.move_on_after(self._settings.timeout.total_seconds()):
             await call.changed.wait()
         if call.error is not None:
@@ -122,11 +127,28 @@ class McpAdapter(Adapter):
         asks = self._calls.elicitations.requests(call.id)
         if call.outcome is None and not asks:
             self._upstream.note_silence()
-            if self.starts is not StartGuarantee.ONCE:
+            if self.promise(start.options) is not StartGuarantee.ONCE:
                 call.scope.cancel()  # it is safe to try again, or to search
                 raise EngineUnavailable(self._late())
         await self._calls.keep(call, self._running)
         return Handle.of(HandleKind.CALL, call.id, start, self._definitions.current_digest).text()
+
+    async def _target(self, start: Start) -> Handle:
+        """Return the handle of the execution that a message is for.
+
+        Raises:
+            EngineRefused: there is none, or the engine's `actions` have no such message.
+        """
+        if start.options["tool"] not in self._settings.actions:
+            known = ", ".join(self._settings.actions) or "none"
+            raise EngineRefused(f"the engine has no message {start.options['tool']} (actions: {known})")
+        try:
+            handle = await self._resolved(Ref(workflow=start.workflow, handle=start.target or ""))
+        except ExecutionNotFound as error:
+            raise EngineRefused(str(error), final=True) from None
+        if handle.kind is HandleKind.CALL:
+            raise EngineRefused("its call is not answered yet, so that the server has no name for it")
+        return handle
 
     async def describe(self, ref: Ref) -> Execution:
         """Poll once, as the definition of its start says; see `Adapter.describe`."""
@@ -246,6 +268,19 @@ class McpAdapter(Adapter):
         return await self._calls.elicitations.ask(call.id, params)
 
     # --- further capabilities
+
+    @staticmethod
+    def message(options: Mapping[str, JSON]) -> Message | None:
+        """Return the tool of the engine's `actions`; see `Adapter.message`."""
+        name = options.get("tool")
+        return Message(name=f"tool {name}") if name else None
+
+    def promise(self, options: Mapping[str, JSON]) -> StartGuarantee:
+        """Return what the definition says of a start, or of a message; see `Adapter.promise`."""
+        if self.message(options) is None:
+            return self.starts
+        action = self._settings.actions.get(options["tool"])
+        return StartGuarantee.ONCE if action is None else action.sends
 
     @property
     def allowance(self) -> Allowance:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import StartGuarantee
-from mcp_workflows.kit.definition import MODEL, EngineQuestion, Reading
+from mcp_workflows.kit.definition import MODEL, SENDS, EngineQuestion, Reading, Sends
 from mcp_workflows.kit.expressions import Text, Value, names_in
 from mcp_workflows_mcp.reply import checked_pattern
 
@@ -105,6 +105,13 @@ class Ask(EngineQuestion):
     )
 
 
+class Action(ToolCall):
+    """A message to an execution that runs; a tool sends it in its `actions`, as `{tool: NAME}`."""
+
+    tool: Text = Field(default="", description="The name of the tool. Default: the name of the message.")
+    sends: Sends = Field(default=StartGuarantee.ONCE, description=SENDS)
+
+
 class Search(ToolCall):
     """The search for the execution of a key."""
 
@@ -138,9 +145,15 @@ class ToolsDefinition(BaseModel):
     cancel: Cancel | None = Field(
         default=None, description="How it is cancelled; default: it cannot be, if it is no task of the server's own."
     )
+    actions: Mapping[str, Action] = Field(default={}, description="Messages to an execution that runs, by name.")
     settling: Duration = Field(
         default=timedelta(seconds=30), description="The longest time until a poll or a list shows a new execution."
     )
+
+    @field_validator("actions")
+    @classmethod
+    def _actions_name_a_tool(cls, actions: Mapping[str, Action]) -> Mapping[str, Action]:
+        return {name: each if each.tool else each.model_copy(update={"tool": name}) for name, each in actions.items()}
 
     @model_validator(mode="after")
     def _is_whole(self) -> ToolsDefinition:

@@ -131,7 +131,7 @@ class McpSettings(ToolsDefinition):
     def definition(self) -> Mapping[str, JSON]:
         """The part that says how executions are polled, as JSON: a task keeps it from its start on."""
         found: Mapping[str, JSON] = self.model_dump(
-            mode="json", by_alias=True, exclude_none=True, include=set(ToolsDefinition.model_fields)
+            mode="json", by_alias=True, exclude_none=True, include=set(ToolsDefinition.model_fields) - {"actions"}
         )
         return found
 
@@ -158,3 +158,9 @@ class McpOptions(BaseModel):
     options: Mapping[str, Any] = Field(  # any JSON values
         default={}, description="Values for the calls of the engine's definition: {{options.NAME}} there."
     )
+
+
+class McpAction(McpOptions):
+    """A message to the execution of a task: a tool of the engine's `actions`."""
+
+    tool: str = Field(description="The name of the message in `actions` of the engine.")

@@ -146,30 +146,38 @@ class StartCalls:
         self._settings = settings
         self._calls = calls
 
-    def begin(self, start: Start, definition_digest: str, group: TaskGroup) -> OpenCall:
-        """Begin the call that starts an execution."""
+    def begin(self, start: Start, definition_digest: str, group: TaskGroup, target: Handle | None) -> OpenCall:
+        """Begin the call that starts an execution, or sends a message to `target`."""
 
         async def work(call: OpenCall) -> Outcome:
-            return await self._outcome(start, definition_digest, call)
+            return await self._outcome(start, definition_digest, call, target)
 
         return self._calls.begin(work, group)
 
-    async def _outcome(self, start: Start, definition_digest: str, call: OpenCall) -> Outcome:
+    async def _outcome(self, start: Start, definition_digest: str, call: OpenCall, target: Handle | None) -> Outcome:
         """Make the call, and return what it led to.
 
         Raises:
             EngineError: see `Adapter.start`.
         """
-        upstream, how = self._upstream, self._settings.start
-        name, arguments = render_call(how, order_scope(start, self._settings))
+        upstream, scope = self._upstream, order_scope(start, self._settings)
+        how: ToolCall = self._settings.start
+        if target is not None:
+            how, scope = self._settings.actions[start.options["tool"]], scope | target.scope(start.options).names
+        name, arguments = render_call(how, scope)
         tool = await upstream.tool(name)
         begun = await self._call_or_task(tool, arguments, start.key, call)
         if isinstance(begun, str):
             return {"handle": Handle.of(HandleKind.TASK, begun, start, definition_digest).text()}
         if isinstance(begun, types.CallToolResult):
-            if self._settings.describe is None:
+            reply = upstream.reply(begun, tool, how)
+            if target is not None and reply.is_error and isinstance(refused := change_error(reply), EngineRefused):
+                raise refused
+            if target is not None or self._settings.describe is None:
                 return {"result": begun.model_dump(by_alias=True, mode="json", exclude_none=True)}
-            begun = upstream.reply(begun, tool, how)
+            begun = reply
+        if target is not None:
+            raise change_error(begun)
         return {"handle": (await read_handle(upstream, self._settings, definition_digest, start, begun)).text()}
 
     async def _call_or_task(self, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall) -> _Begun:

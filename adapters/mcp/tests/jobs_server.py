@@ -84,11 +84,22 @@ def server_of(path: Path, *, dedupes: bool = True) -> MCPServer:
         answers = {**job["answers"], question: answer}
         return jobs.put({**job, "questions": left, "answers": answers, "state": "busy" if left else "done"})
 
+    def note_job(job_id: str, text: str, key: str) -> dict[str, Any]:
+        """Take a note for a job, once for each key."""
+        if text == "nonsense":
+            raise ToolError("I do not understand")
+        with jobs.lock:
+            job = jobs.get(job_id)
+            if job["state"] != "busy":
+                raise ToolError("409: it has ended")
+            notes = {key: text, **job.get("notes", {})}
+            return {"notes": len(jobs.put({**job, "notes": notes})["notes"])}
+
     def list_jobs() -> dict[str, Any]:
         """List the jobs, the youngest first."""
         return {"jobs": sorted(jobs.all().values(), key=lambda job: -job["number"])}
 
-    for tool in (start_job, get_job, stop_job, answer_job, list_jobs):
+    for tool in (start_job, get_job, stop_job, answer_job, note_job, list_jobs):
         server.tool()(tool)
     return server
 

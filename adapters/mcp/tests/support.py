@@ -46,6 +46,10 @@ DEFINITION: Final[Mapping[str, Any]] = {
     },
     "cancel": {"tool": "stop_job", "args": {"job_id": "{{handle}}"}, "late_if": "{{contains(error, '409')}}"},
 }
+ACTIONS: Final[Mapping[str, Any]] = {
+    "note_job": {"args": {"job_id": "{{handle}}", "text": "{{arguments}}", "key": "{{key}}"}, "sends": "keyed"},
+    "tell": {"tool": "note_job", "args": {"job_id": "{{handle}}", "text": "{{arguments.text}}", "key": "{{key}}"}},
+}
 FIND: Final[Mapping[str, Any]] = {
     "tool": "list_jobs",
     "each": "{{reply.jobs}}",

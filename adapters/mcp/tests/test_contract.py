@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,8 +15,8 @@ import anyio
 import pytest
 from mcp_workflows_mcp import McpAdapter
 
-from adapters.mcp.tests.support import FIND, http, served
-from mcp_workflows.adapter import Adapter, Limited, Ref, Start, StartGuarantee, Status
+from adapters.mcp.tests.support import ACTIONS, FIND, http, served
+from mcp_workflows.adapter import JSON, Adapter, Limited, MessageRole, Ref, Start, StartGuarantee, Status
 from mcp_workflows.kit.tooling import Checks
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 
@@ -59,7 +60,13 @@ async def over_http(state: Path, *, dedupes: bool = True, **more: Any) -> AsyncG
         def unreachable() -> McpAdapter:
             return http("http://127.0.0.1:1/mcp", **{**more, "auth": {"bearer": "s3cret-token"}})
 
-        yield subject_of(lambda: http(there, timeout="4s", **more), unreachable, losing_replies)
+        async def received(_: Adapter, ref: Ref) -> Sequence[JSON]:
+            job = json.loads(await anyio.Path(state).read_text())[json.loads(ref.handle)["run"]]
+            return list(job.get("notes", {}).values())
+
+        role = MessageRole(receiver=Role(workflow="forever"), settings={"tool": "note_job"}, received=received)
+        subject = subject_of(lambda: http(there, timeout="4s", **more), unreachable, losing_replies)
+        yield replace(subject, messages=role if "actions" in more else None)
 
 
 WITHOUT_QUESTIONS = frozenset({"has_stopped", "asks", "asks_two"})
@@ -69,11 +76,11 @@ WITHOUT_QUESTIONS = frozenset({"has_stopped", "asks", "asks_two"})
 class TestKeyed(AdapterContract):
     """A server over HTTP that dedupes by key."""
 
-    capabilities = frozenset({Checks, Limited})
+    capabilities = frozenset({Checks, Limited, MessageRole})
 
     @pytest.fixture
     async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
-        async with over_http(tmp_path / "jobs.json") as subject:
+        async with over_http(tmp_path / "jobs.json", actions=ACTIONS) as subject:
             yield subject
 
 

@@ -67,6 +67,7 @@ def _calls(definition: ToolsDefinition) -> Iterator[tuple[str, ToolCall]]:
         yield "find", definition.find
     if definition.cancel is not None:
         yield "cancel", definition.cancel
+    yield from ((f"actions.{name}", call) for name, call in definition.actions.items())
     for name, ask in definition.asks.items():
         yield from (
             (f"asks.{name}.{verb}", call) for verb, call in (("send", ask.send), ("decline", ask.decline)) if call
