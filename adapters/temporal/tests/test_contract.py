@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal.tooling.fixtures import received
 from temporalio.client import Client
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter
-from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, ListsEnded, Terminates, Waits
+from mcp_workflows.adapter import Adapter, Adopts, DescribesMany, ListsEnded, MessageRole, Terminates, Waits
 from mcp_workflows.kit.tooling import Checks, Explains
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from tests.support.child_processes import free_port
@@ -23,7 +24,7 @@ SECRET = "s3cret"
 class TestTemporalAdapter(AdapterContract):
     """Against the dev server, through a proxy that can lose replies, with a worker."""
 
-    capabilities = frozenset({Adopts, Checks, Explains, DescribesMany, ListsEnded, Terminates, Waits})
+    capabilities = frozenset({Adopts, Checks, Explains, DescribesMany, ListsEnded, MessageRole, Terminates, Waits})
     lacks = frozenset({"has_stopped", "refused"})
 
     @pytest.fixture
@@ -62,6 +63,7 @@ def tell(proxy: LossyProxy, queue: str) -> Subject:
         unreachable=lambda: TemporalAdapter(nowhere),
         secret=SECRET,
         losing_replies=losing_replies,
+        messages=MessageRole(receiver=Role(workflow="Basket"), settings={"signal": "put"}, received=received),
     )
 
 

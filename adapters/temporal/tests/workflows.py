@@ -259,6 +259,8 @@ class Basket:
     async def add(self, item: str) -> int:
         if item == "slow":
             await workflow.execute_activity(charge, "ok", start_to_close_timeout=timedelta(seconds=30))
+        if item == "last":
+            await workflow.wait_condition(lambda: not self.is_open)
         if item == "gone":
             raise ApplicationError("it is sold out", type="SoldOut")
         self.items.append(item)
@@ -280,6 +282,10 @@ class Basket:
     @workflow.query
     def state(self) -> dict[str, Any]:
         return {"items": self.items, "done": len(self.items), "total": 4}
+
+    @workflow.query
+    def received(self) -> list[str]:
+        return self.items
 
     @workflow.query
     def broken(self) -> None:

@@ -20,9 +20,11 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from mcp_workflows.adapter import (
     JSON,
+    Adapter,
     DescribesMany,
     Execution,
     Fixtures,
+    MessageRole,
     Observation,
     Question,
     Ref,
@@ -86,6 +88,40 @@ class _Ask:
         return [answer.content for answer in answers]
 
 
+@workflow.defn(name="McpWorkflowsVerifyInbox")
+class _Inbox:
+    """Takes messages for ever."""
+
+    def __init__(self) -> None:
+        self._received: list[str] = []
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.signal
+    def put(self, text: str) -> None:
+        self._received.append(text)
+
+    @workflow.query
+    def received(self) -> list[str]:
+        return self._received
+
+
+async def received(adapter: Adapter, ref: Ref) -> Sequence[JSON]:
+    """Return what the query `received` of an execution returns; nothing if its worker does not answer."""
+    order = Start(
+        workflow="query received",
+        arguments=[],
+        key=uuid.uuid4().hex,
+        created=datetime.now(UTC),
+        options={"query": "received"},
+        target=ref.handle,
+    )
+    found = Ref(workflow=order.workflow, handle=await adapter.start(order), options=order.options)
+    return (await adapter.describe(found)).output or []
+
+
 @asynccontextmanager
 async def fixtures(
     frontend: Frontend, connected: Callable[[], Awaitable[Client]], verbs: Verbs
@@ -100,7 +136,7 @@ async def fixtures(
         worker = Worker(
             await connected(),
             task_queue=queue,
-            workflows=[_Echo, _Fail, _Forever, _Ask],
+            workflows=[_Echo, _Fail, _Forever, _Ask, _Inbox],
             workflow_runner=UnsandboxedWorkflowRunner(),  # they are deterministic as they are
         )
     except RuntimeError as error:
@@ -127,6 +163,7 @@ async def fixtures(
                 asks_two=role("Ask", 2),
                 content={"answer": "yes"},
                 unknown_handle="mcp-workflows-verify-nobody/no-run",
+                messages=MessageRole(receiver=role("Inbox"), settings={"signal": "put"}, received=received),
                 questions=questions,
             )
         finally:
