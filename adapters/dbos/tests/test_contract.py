@@ -62,8 +62,8 @@ def unreachable() -> DbosAdapter:
 
 def message(options: Mapping[str, str], target: str, *arguments: JSON) -> Start:
     """Return an order to send a message."""
-    times = {"key": uuid.uuid4().hex, "created": datetime.now(UTC)}
-    return Start(workflow="message", arguments=list(arguments), options=options, target=target, **times)
+    key, now = uuid.uuid4().hex, datetime.now(UTC)
+    return Start(workflow="message", arguments=list(arguments), key=key, created=now, options=options, target=target)
 
 
 async def read_event(adapter: Adapter, target: str, name: str) -> Execution:
