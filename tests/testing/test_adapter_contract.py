@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, Status
+from mcp_workflows.adapter.memory import MESSAGES
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.testing import (
     FindableMemoryAdapter,
@@ -49,6 +50,7 @@ def subject_of(kind: type[MemoryAdapter], name: str = "") -> Subject:
         asks=Role(workflow="ask"),
         refused=Role(workflow="nobody-wrote-this"),
         losing_replies=losing_nothing,
+        messages=MESSAGES,
         unreachable=lambda: kind(FindableMemorySettings(name=uuid.uuid4().hex, unreachable=True)),
         timeout=0.5,
         call_timeout=0.2,
@@ -301,3 +303,51 @@ async def test_a_mutated_adapter_breaks_the_law_and_a_right_one_keeps_it(
             else:
                 with pytest.raises(AssertionError, match=re.escape(told)):
                     await law(subject, adapter)
+
+
+class SendingTwice(MemoryAdapter):
+    """Takes no notice of the keys of messages."""
+
+    async def start(self, start: Start) -> str:
+        return await super().start(replace(start, key=uuid.uuid4().hex) if start.target else start)
+
+
+class CancellingBoth(MemoryAdapter):
+    """Takes the handle of a message for that of its execution."""
+
+    async def cancel(self, ref: Ref) -> None:
+        target = self._engine.executions[ref.handle].start.target
+        await super().cancel(Ref(workflow="forever", handle=target or ref.handle))
+
+
+class SendingToNobody(MemoryAdapter):
+    """Says that a message was sent to an execution that is not there."""
+
+    async def start(self, start: Start) -> str:
+        return await super().start(start) if start.target in self.handles or not start.target else "sent"
+
+
+@pytest.mark.parametrize(
+    ("law", "kind", "told"),
+    [
+        (
+            laws.a_message_sent_twice_under_its_key_is_delivered_once,
+            SendingTwice,
+            "what arrived is ['first', 'first', 'first', 'last']",
+        ),
+        (
+            laws.a_message_sent_twice_under_its_key_is_delivered_once,
+            CancellingBoth,
+            "cancel() of a message must leave its execution alone",
+        ),
+        (
+            laws.a_message_to_an_execution_that_is_not_there_is_refused,
+            SendingToNobody,
+            "start() must raise EngineRefused for a message to an execution that the engine does not know",
+        ),
+    ],
+)
+async def test_messages_that_are_sent_twice_or_to_nobody_are_caught(
+    law: Law, kind: type[MemoryAdapter], told: str
+) -> None:
+    assert told in await said(law, kind)

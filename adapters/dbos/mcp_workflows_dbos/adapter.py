@@ -240,7 +240,7 @@ class DbosAdapter(Adapter):
     async def cancel(self, ref: Ref) -> None:
         """Cancel an execution and its child workflows: each ends before its next step. See `Adapter.cancel`."""
         if self.message(ref.options) is not None:
-            return
+            raise EngineRefused("a message that was sent cannot be taken back")
         row = await self._row(ref.handle)
         if execution_of(row).terminal:
             return

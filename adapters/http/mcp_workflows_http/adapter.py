@@ -184,7 +184,7 @@ class HttpAdapter(Adapter):
     async def cancel(self, ref: Ref) -> None:
         """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""
         if self.message(ref.options) is not None:
-            return  # its handle has the execution that it was sent to
+            raise EngineRefused("a message that was sent cannot be taken back")
         handle = Handle.parse(ref.handle)
         self._waits.drop(ref.handle)
         async with self._in_time():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp.server.lowlevel import Server
 from mcp_workflows_http import HttpAdapter, HttpSettings
@@ -20,6 +22,8 @@ from adapters.http.tests.jobs_api import ACTIONS, DEFINITION, JobsApi, jobs_api
 from mcp_workflows import Tool, attach
 from mcp_workflows.adapter import Ref, Start, StartGuarantee, Status
 from mcp_workflows.errors import ConfigError, EngineRefused, ExecutionNotFound
+from mcp_workflows.sidecar.checks import check
+from mcp_workflows.sidecar.config.load import load_config
 from tests.support.in_memory import MODERN, Line, line
 
 pytestmark = pytest.mark.anyio
@@ -122,6 +126,17 @@ async def building(folder: Path) -> AsyncGenerator[tuple[Line, JobsApi, str]]:
         )
         async with workflows, line(server, MODERN) as client:
             yield client, api, str((await client.tool("build"))["structuredContent"]["taskId"])
+
+
+async def test_check_finds_an_action_that_the_definition_does_not_have(tmp_path: Path) -> None:
+    async with jobs_api() as (_, url):
+        jobs = {**DEFINITION, "actions": ACTIONS, "adapter": "http", "url": url}
+        tools = {"build": {"engine": "jobs", "workflow": "forever", "actions": {"tel": {"request": "tel"}}}}
+        file = anyio.Path(tmp_path / "workflows.yaml")
+        await file.write_text(json.dumps({"engines": {"jobs": jobs}, "tools": tools}))
+        report = await check(load_config(tmp_path / "workflows.yaml", {}))
+        found = [row.finding.text for row in report.rows if row.name == "build" and row.finding]
+        assert "actions.tel.request: Input should be 'note' or 'tell'" in found
 
 
 async def test_after_a_lost_reply_a_message_without_a_key_is_never_sent_again(tmp_path: Path) -> None:

@@ -77,16 +77,6 @@ async def test_one_key_is_one_message_even_after_the_execution_has_ended(
         await working.adapter.start(message(kind, "late", target=basket))
 
 
-async def test_an_update_that_runs_cannot_be_cancelled(working: Scene, basket: Ref) -> None:
-    order = message({"update": "add"}, "last", target=basket)
-    ref = Ref(workflow="message", handle=await working.adapter.start(order), options=order.options)
-    with pytest.raises(EngineRefused, match="cannot cancel an update"):
-        await working.adapter.cancel(ref)
-    await sent(working, message({"signal": "close"}, target=basket))
-    assert (await working.ended(ref)).output == 1
-    await working.adapter.cancel(ref)
-
-
 async def test_an_update_that_is_rejected_or_fails_says_why(working: Scene, basket: Ref) -> None:
     with pytest.raises(EngineRefused, match="there is no such item"):
         await working.adapter.start(message({"update": "add"}, "nonsense", target=basket))

@@ -259,8 +259,6 @@ class Basket:
     async def add(self, item: str) -> int:
         if item == "slow":
             await workflow.execute_activity(charge, "ok", start_to_close_timeout=timedelta(seconds=30))
-        if item == "last":
-            await workflow.wait_condition(lambda: not self.is_open)
         if item == "gone":
             raise ApplicationError("it is sold out", type="SoldOut")
         self.items.append(item)
