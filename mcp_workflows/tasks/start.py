@@ -56,6 +56,7 @@ _GONE = "there is no such task any more: its start was given up, or it expired; 
 OUTCOME_UNKNOWN = Failure(
     text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
 )
+_MESSAGE_UNKNOWN = "outcome unknown: it may have been sent, and is never sent again"
 NO_KEY = Idempotency()
 
 
@@ -328,7 +329,8 @@ class TaskCreation:
         return await self._close_as_unknown(row)
 
     async def _close_as_unknown(self, row: Task, why: str | None = None) -> Task:
-        failure = replace(OUTCOME_UNKNOWN, text=f"{OUTCOME_UNKNOWN.text} ({why})") if why else OUTCOME_UNKNOWN
+        text = OUTCOME_UNKNOWN.text if row.target is None else _MESSAGE_UNKNOWN
+        failure = replace(OUTCOME_UNKNOWN, text=f"{text} ({why})" if why else text)
         lost = await self._store.change(
             row.id, row.owner, lambda task: mark_outcome_unknown(task, failure, self._clock())
         )
