@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from mcp_workflows.adapter.display_text import closest
+from mcp_workflows.adapter.display_text import cleaned_details, closest
 from mcp_workflows.adapter.forms import flat_form
 from mcp_workflows.errors import ConfigError
 
@@ -170,13 +170,22 @@ class Ref:
 class Failure:
     """The failure of an execution: a text for people, and the engine's or the workflow's own kind of error.
 
-    `code` (and `data`) are set only if the workflow asked for a JSON-RPC protocol error.
+    `code` (and `data`) are set only if the workflow asked for a JSON-RPC protocol error. `details` have no stack trace
+    and no control characters, and at most `MAX_DETAILS` characters as JSON.
     """
 
     text: str
     kind: str | None = None
     code: int | None = None
     data: JSON = None
+    details: JSON = None  # for programs, in the shape that the engine or the workflow gives them
+    retryable: bool | None = None  # False: its author says that trying again is of no use; None: unknown
+    step: str | None = None  # the step that failed or timed out, as its workflow names it
+
+    def __post_init__(self) -> None:
+        """Clean the details."""
+        if self.details is not None:
+            object.__setattr__(self, "details", cleaned_details(self.details))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ MAX_VALUE: Final = 1000  # characters of one value; a longer one is cut, with it
 MAX_TEXT: Final = 4000  # characters of a text whose author is trusted: of the configuration, or of a workflow
 MAX_DESCRIPTION: Final = 10_000  # characters of the description of a tool: every client gets it with every list
 MAX_LINK: Final = 2048  # characters
+MAX_DETAILS: Final = 8192  # characters of the details of a failure, as JSON
 _MAX_META: Final = 16_384  # characters of the `_meta` of a result, as JSON
 _MAX_DEPTH: Final = 100  # objects and lists in each other
 _MAX_NAME: Final = 200  # characters of a name or title
@@ -53,6 +54,17 @@ _OPENED_BY_HOSTS: Final = frozenset(
 """Schemes that a host or a browser would open, and our own; a resource of an MCP server may have any other one."""
 _RESERVED: Final = ("mcp-workflows/", "io.modelcontextprotocol/", "ui/")  # in `_meta`: ours, MCP's and those of pages
 _EXACT_IN_SCHEMAS: Final = frozenset({"pattern", "$ref"})  # the cleaned text would be another rule
+_TRACE: Final = re.compile(
+    r"Traceback \(most recent call last\)"  # Python
+    r"|\s+File \".*\", line \d+"
+    r"|\s+at\s+\S"  # Java, JavaScript, .NET
+    r"|\s*\.\.\. \d+ (?:more|common frames omitted)"
+    r"|Caused by: "  # Java
+    r"|\s+from \S+:\d+"  # Ruby
+    r"|\S+\.rb:\d+:in "
+    r"|goroutine \d+ \["  # Go
+)
+_TRACE_NAMES: Final = frozenset({"trace", "stack", "stacktrace", "traceback"})
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "AN"})
 _ISOLATE, _END_OF_ISOLATE = "\u2068", "\u2069"  # FSI and PDI: the order of the text outside stays as it is
 
@@ -160,6 +172,40 @@ def cleaned_schema(value: Any, name: str = "", depth: int = 0) -> Any:  # any JS
         return {_as_visible(key, _MAX_NAME): cleaned_schema(each, key, depth + 1) for key, each in members}
     if isinstance(value, list):
         return [cleaned_schema(each, name, depth + 1) for each in cast("list[object]", value)]
+    return value
+
+
+def without_trace(text: str) -> str:
+    """Return the text before a stack trace; in Python, where the error comes last, the text after it."""
+    lines = text.strip().splitlines()
+    begin = next((number for number, line in enumerate(lines) if _TRACE.match(line)), None)
+    if begin is None:
+        return text.strip()
+    before = "\n".join(lines[:begin]).strip()
+    after = [line for line in lines[begin:] if line.strip() and not line[0].isspace() and not _TRACE.match(line)]
+    return before or (after[-1].strip() if after else "")
+
+
+def cleaned_details(value: Any) -> Any:  # any JSON value
+    """Return the details of a failure without stack traces and invisible characters; a note if they are too large."""
+    found = _cleaned_detail(value)
+    size = len(json.dumps(found, ensure_ascii=False, default=str))
+    return found if size <= MAX_DETAILS else f"(left out: {size:,} characters, over the limit of {MAX_DETAILS:,})"
+
+
+def _cleaned_detail(value: Any, depth: int = 0) -> Any:  # any JSON value
+    if isinstance(value, str):
+        return cleaned(without_trace(value), MAX_DETAILS)
+    if isinstance(value, Mapping | list | tuple) and depth > _MAX_DEPTH:
+        return None
+    if isinstance(value, Mapping):
+        return {
+            cleaned(name, _MAX_NAME): _cleaned_detail(each, depth + 1)
+            for name, each in cast("Mapping[str, Any]", value).items()
+            if re.sub("[_-]", "", name).lower() not in _TRACE_NAMES
+        }
+    if isinstance(value, list | tuple):
+        return [_cleaned_detail(each, depth + 1) for each in cast("Iterable[Any]", value)]
     return value
 
 

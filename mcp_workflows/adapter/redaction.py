@@ -208,6 +208,11 @@ def _rules_for(text: str) -> Sequence[re.Pattern[str]]:
     return [rule.pattern for rule in _RULES if any(hint in lowered for hint in rule.hints)]
 
 
+def mask_details(value: JSON) -> JSON:
+    """Return the details of a failure: masked as an output is, and each text of them as a text."""
+    return _mapped(mask_output(value), lambda _, text: mask(text))
+
+
 def _mapped(value: JSON, text: Callable[[str, str], str], key: str = "") -> JSON:
     """Return JSON with all texts replaced by what `text` returns for the key above and the text; keys, too."""
     if isinstance(value, str):

@@ -40,7 +40,7 @@ from mcp_workflows.adapter import (
 )
 from mcp_workflows.adapter.boundary import MAX_STEPS
 from mcp_workflows.adapter.display_text import cleaned, cleaned_schema, safe_link
-from mcp_workflows.adapter.redaction import mask, mask_known, mask_output
+from mcp_workflows.adapter.redaction import mask, mask_details, mask_known, mask_output
 from mcp_workflows.engines.circuit_breaker import Circuit
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.task import START_KEY, Task, engine_key
@@ -466,8 +466,8 @@ class OpenEngine:
 def validated(execution: Execution) -> Execution:
     """Return the execution as it can be stored: JSON only, and texts for people without invisible characters.
 
-    If the output is no JSON, the task has failed for that reason. If the data of a failure cannot be stored, it is
-    left out: the execution has ended all the same.
+    If the output is no JSON, the task has failed for that reason. If the data or details of a failure cannot be stored,
+    they are left out: the execution has ended all the same.
 
     Raises:
         EngineUnavailable: the adapter returned no execution, so nothing is known, or its workflow asks under our key.
@@ -476,8 +476,8 @@ def validated(execution: Execution) -> Execution:
         found = _readable(_without_secrets(_EXECUTION.validate_json(_as_json(execution))))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         failure = getattr(execution, "failure", None)
-        if isinstance(failure, Failure) and failure.data is not None:
-            return validated(replace(execution, failure=replace(failure, data=None)))
+        if isinstance(failure, Failure) and (failure.data is not None or failure.details is not None):
+            return validated(replace(execution, failure=replace(failure, data=None, details=None)))
         if getattr(execution, "status", None) is not Status.SUCCEEDED:
             raise EngineUnavailable(
                 f"its adapter failed: it told what cannot be kept ({type(error).__name__})"
@@ -525,7 +525,15 @@ def _without_secrets(execution: Execution) -> Execution:
         execution,
         message=message and mask(message),
         output=mask_output(execution.output),
-        failure=failure and replace(failure, text=mask(failure.text), data=mask_output(failure.data)),
+        failure=failure
+        and replace(
+            failure,
+            text=mask(failure.text),
+            kind=failure.kind and mask(failure.kind),
+            data=mask_output(failure.data),
+            details=mask_details(failure.details),
+            step=failure.step and mask(failure.step),
+        ),
         requests={key: replace(each, params=mask_known(each.params)) for key, each in execution.requests.items()},
         steps=tuple(replace(step, name=mask(step.name)) for step in execution.steps),
     )
@@ -544,7 +552,13 @@ def _readable(execution: Execution) -> Execution:
         status=status,
         message=message,
         requests=requests,
-        failure=failure and replace(failure, text=cleaned(failure.text, MAX_FAILURE)),
+        failure=failure
+        and replace(
+            failure,
+            text=cleaned(failure.text, MAX_FAILURE),
+            kind=failure.kind and cleaned(failure.kind, MAX_STEP_NAME),
+            step=failure.step and cleaned(failure.step, MAX_STEP_NAME),
+        ),
         steps=tuple(replace(step, name=cleaned(step.name, MAX_STEP_NAME)) for step in execution.steps[-MAX_STEPS:]),
         execution_id=execution.execution_id and cleaned(execution.execution_id),
         url=safe_link(execution.url),

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeGuard, cast
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Failure, Status, asked
-from mcp_workflows.adapter.display_text import cleaned, cleaned_result
+from mcp_workflows.adapter.display_text import MAX_TEXT, cleaned, cleaned_result
 from mcp_workflows.errors import LimitReached, RequestError
 from mcp_workflows.task import Task
 from mcp_workflows.tools.json_schema import Checker, size_of, violations
@@ -78,9 +78,29 @@ def limit_result(reached: LimitReached) -> dict[str, Any]:
     return result if reached.data is None else {**result, "_meta": {RETRY_AFTER: reached.data["retryAfterMs"]}}
 
 
-def failure_result(failure: Failure | None) -> dict[str, Any]:
-    """Return the failure of a workflow as a result with `isError`."""
-    return tool_error(failure.text if failure and failure.text else "The workflow failed without saying why.")
+def failure_result(failure: Failure | None, schema: Mapping[str, JSON] | None = None) -> dict[str, Any]:
+    """Return the failure of a workflow as a result with `isError`; its structured content is `{"error": ...}`.
+
+    For a tool with an output schema that object is JSON text in the stand-in that `Tool.promised_output` allows: the
+    TypeScript SDK 1.x validates the structured content of errors, too.
+    """
+    result = tool_error(failure.text if failure and failure.text else "The workflow failed without saying why.")
+    if failure is None or not failure_facts(failure):
+        return result
+    structured = {"error": {"message": cleaned(failure.text, MAX_TEXT), **failure_facts(failure)}}
+    return {**result, "structuredContent": structured if schema is None else {UNCHECKED: document(structured)}}
+
+
+def failure_facts(failure: Failure) -> dict[str, JSON]:
+    """Return what is known of a failure beside its text: `type`, `step`, `retryable` and `details`."""
+    found = {"type": failure.kind, "step": failure.step, "retryable": failure.retryable, "details": failure.details}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def error_in(result: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+    """Return the error in the structured content of a `failure_result`."""
+    structured = cast("Mapping[str, JSON]", result.get("structuredContent") or {})
+    return (json.loads(structured[UNCHECKED]) if UNCHECKED in structured else structured).get("error")
 
 
 def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[str, Any]:
@@ -151,9 +171,9 @@ def keepable(execution: Execution, most: int | None) -> Execution:
     failure = execution.failure
     if most is None or not execution.terminal:
         return execution
-    if failure is not None and (size := size_of([failure.text, failure.data])) > most:
+    if failure is not None and (size := size_of([failure.text, failure.data, failure.details])) > most:
         text = f"{failure.text[:_SHOWN]} ... ({size} bytes, over the limit of {most}; see the engine for the whole)"
-        return replace(execution, failure=replace(failure, text=text, data=None))
+        return replace(execution, failure=replace(failure, text=text, data=None, details=None))
     if execution.output is None or (size := size_of(execution.output)) <= most:
         return execution
     where = f" (execution {execution.execution_id})" if execution.execution_id else ""
@@ -329,7 +349,7 @@ def log_document(task: Task, text: str) -> Document:
 
 def _whole(task: Task) -> dict[str, JSON]:
     if task.execution.status is Status.FAILED:
-        return failure_result(task.execution.failure)
+        return failure_result(task.execution.failure, task.output_schema)
     return checked(tool_result(task.execution.output), task.output_schema)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Final, get_type_hints
 
 import pytest
@@ -15,6 +16,7 @@ from mcp_workflows.engines.registry import Engines, validated
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.tooling import Discovered, Exposed
 from mcp_workflows.sidecar.engine_checks import described
+from mcp_workflows.tasks.results import failure_result
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +56,11 @@ EXECUTIONS: Mapping[str, Callable[[], Execution]] = {
     "status message": lambda: execution(message=HOSTILE),
     "step": lambda: execution(steps=(ExecutionStep(name=HOSTILE, status=Status.RUNNING),) * 2),
     "progress": lambda: execution(progress=Progress(value=1), message=HOSTILE),
-    "failure": lambda: execution(status=Status.FAILED, failure=Failure(text=HOSTILE)),
+    "failure": lambda: execution(
+        status=Status.FAILED,
+        failure=Failure(text=HOSTILE, kind=HOSTILE, step=HOSTILE, details={HOSTILE[:100]: [HOSTILE[:100]]}),
+    ),
+    "large details": lambda: execution(status=Status.FAILED, failure=Failure(text="a", details=[HOSTILE])),
     "id": lambda: execution(execution_id=HOSTILE),
     "link": lambda: execution(url=f"https://example.com/{HOSTILE}"),
     "question": lambda: asking({"mode": "form", "message": HOSTILE, "requestedSchema": SMALL_FORM}),
@@ -76,14 +82,17 @@ def test_no_place_of_an_execution_carries_a_hostile_text(place: str) -> None:
     found = validated(EXECUTIONS[place]())
     steps = [step.name for step in found.steps]
     params = [dict(request.params) for request in found.requests.values()]
-    failure = found.failure and found.failure.text
+    failure = found.failure and asdict(found.failure)
     assert not list(hostile([found.message, failure, found.execution_id, found.url, steps, params]))
 
 
 def test_every_text_of_an_execution_is_in_the_list() -> None:
     """A new text in `Execution` must be cleaned, too."""
-    texts = {name for name, kind in get_type_hints(Execution).items() if kind in (str, str | None)}
-    assert texts == {"message", "execution_id", "url"}
+    texts = [
+        {name for name, kind in get_type_hints(holder).items() if kind in (str, str | None)}
+        for holder in (Execution, Failure)
+    ]
+    assert texts == [{"message", "execution_id", "url"}, {"text", "kind", "step"}]
 
 
 @pytest.mark.parametrize("kind", [Exposed, Discovered])
@@ -128,6 +137,9 @@ SECRETS: Mapping[str, Callable[[], Execution]] = {
     "step": lambda: execution(steps=(ExecutionStep(name=SECRET, status=Status.RUNNING),)),
     "output": lambda: execution(status=Status.SUCCEEDED, output={"deep": [SECRET], "password": "hunter22"}),
     "failure": lambda: execution(status=Status.FAILED, failure=Failure(text=SECRET, data={"why": SECRET})),
+    "details": lambda: execution(status=Status.FAILED, failure=Failure(text="a", details=[{"password": "hunter22"}])),
+    "text in details": lambda: execution(status=Status.FAILED, failure=Failure(text="a", details="token=hunter22")),
+    "kind and step": lambda: execution(status=Status.FAILED, failure=Failure(text="a", kind=SECRET, step=SECRET)),
     "question": lambda: asking({"mode": "form", "message": SECRET, "requestedSchema": {}}),
 }
 
@@ -137,3 +149,28 @@ def test_no_place_of_an_execution_carries_a_credential(place: str) -> None:
     found = repr(validated(SECRETS[place]()))
     assert "hunter22" not in found
     assert "***" in found
+
+
+TRACES: Final[Mapping[str, Any]] = {
+    "Python": {
+        "why": 'declined\nTraceback (most recent call last):\n  File "pay.py", line 7, in charge\n    secret()\n'
+    },
+    "Java": ["declined\n\tat com.example.Pay.charge(Pay.java:17)\n\tsecret"],
+    "JavaScript": "declined\n    at charge (file:///pay.js:7:11)\n    secret",
+    "Go": "declined\ngoroutine 1 [running]:\n\tsecret",
+    "member": {"why": "declined", "stackTrace": ["secret"], "nested": {"stack_trace": "secret", "Traceback": "secret"}},
+}
+
+
+@pytest.mark.parametrize("schema", [None, {"type": "object"}], ids=["no schema", "schema"])
+@pytest.mark.parametrize("language", TRACES)
+def test_no_stack_trace_crosses_with_the_details_of_a_failure(language: str, schema: Mapping[str, Any] | None) -> None:
+    failed = validated(execution(status=Status.FAILED, failure=Failure(text="no", details=TRACES[language])))
+    written = json.dumps(failure_result(failed.failure, schema))
+    assert "declined" in written
+    assert not [word for word in ("secret", "charge", "goroutine", "Trace", "stack") if word in written]
+
+
+def test_details_that_cannot_be_kept_are_left_out_and_the_failure_stays() -> None:
+    failed = validated(execution(status=Status.FAILED, failure=Failure(text="no", details={"why": object()})))
+    assert failed.failure == Failure(text="no")

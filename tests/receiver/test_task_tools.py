@@ -217,7 +217,15 @@ async def test_waiting_tells_of_progress_on_its_own_token(client: Line) -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "text", "found"),
     [
-        ("fail", {}, "has failed:\nthe card was declined", {"message": "the card was declined"}),
+        (
+            "fail",
+            {},
+            "has failed:\nthe card was declined",
+            {
+                "message": "the card was declined",
+                "error": {"message": "the card was declined", "type": "CardError"},
+            },
+        ),
         (
             "protocol_error",
             {},

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Record
-from mcp_workflows.adapter import Adapter, Finding, Gate, InputRequest, Start, Status
+from mcp_workflows.adapter import Adapter, Failure, Finding, Gate, InputRequest, Start, Status
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.checks import CheckReport, ItemKind, Row
@@ -29,7 +29,7 @@ from mcp_workflows.sidecar.cli.format import (
 )
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, TaskFilter, open_store
-from mcp_workflows.task import Task
+from mcp_workflows.task import Task, refuse
 from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
 from mcp_workflows.tools.tool import Tool
 
@@ -130,6 +130,26 @@ async def test_why_says_when_the_engine_is_down_or_the_task_has_ended_or_never_b
     _, found = await here.operator.why(lost.id)
     assert "does not answer" in found.reason
     assert "mcp-workflows check" in (found.advice or "")
+
+
+async def test_what_is_known_of_a_failure_is_shown_with_its_text(here: Office) -> None:
+    failure = Failure(text="declined", kind="CardDeclined", details=[{"card": "c-1"}], retryable=False, step="charge")
+    task = await here.store.create(make_task(engine="here"))
+    await here.store.change(task.id, task.owner, lambda row: refuse(row, failure, datetime.now(UTC), final=True))
+    observed = await here.operator.read(task.id)
+    shown = render_task(observed)
+    for line in (
+        "error type:",
+        "CardDeclined",
+        "error step:",
+        "charge",
+        "error retryable:",
+        "false",
+        '[{"card": "c-1"}]',
+    ):
+        assert line in shown
+    error = {"type": "CardDeclined", "step": "charge", "retryable": False, "details": [{"card": "c-1"}]}
+    assert task_json(observed)["error"] == error
 
 
 # --- why: the gates

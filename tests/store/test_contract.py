@@ -148,9 +148,13 @@ async def test_an_idempotency_key_counts_per_owner_and_tool(store: Store) -> Non
 
 async def test_a_refused_start_frees_its_idempotency_key(store: Store) -> None:
     first = await store.create(make_task(idempotency_key="once"))
-    await store.change(first.id, first.owner, lambda row: refuse(row, Failure(text="no"), NOON))
+    failure = Failure(text="no", kind="No", details=[{"left": 0}], retryable=False, step="pack")
+    await store.change(first.id, first.owner, lambda row: refuse(row, failure, NOON))
     second = make_task(idempotency_key="once")
     assert await store.create(second) == second
+    kept = await store.get(first.id, first.owner)
+    assert kept is not None
+    assert kept.execution.failure == failure
 
 
 async def test_a_change_to_none_deletes_the_row(new_store: Callable[[], Store]) -> None:

@@ -7,19 +7,22 @@ from typing import Any
 
 import pytest
 
-from mcp_workflows.adapter import Failure
+from mcp_workflows.adapter import Execution, Failure, Status
 from mcp_workflows.tasks.results import (
     MISMATCH,
     Large,
     checked,
+    error_in,
     failure_result,
     fitted,
+    keepable,
     part_at,
     tool_error,
     tool_result,
     uri_of,
 )
-from mcp_workflows.tools.tool import UNCHECKED
+from mcp_workflows.tools.json_schema import violations
+from mcp_workflows.tools.tool import UNCHECKED, Tool
 from mcp_workflows.wire.commands import Part
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -81,6 +84,44 @@ def test_any_json_is_a_result(output: Any, content: list[dict[str, str]], struct
 )
 def test_a_failure_is_a_text_for_the_model(failure: Failure | None, text: str) -> None:
     assert failure_result(failure) == {"content": [_text(text)], "isError": True}
+
+
+def test_what_is_known_of_a_failure_is_structured_content() -> None:
+    failure = Failure(text="declined", kind="CardDeclined", details=[{"card": "c-1"}], retryable=False, step="charge")
+    error = {
+        "message": "declined",
+        "type": "CardDeclined",
+        "details": [{"card": "c-1"}],
+        "retryable": False,
+        "step": "charge",
+    }
+    found = failure_result(failure)
+    assert found == {"content": [_text("declined")], "structuredContent": {"error": error}, "isError": True}
+    assert error_in(found) == error
+
+
+def test_the_error_of_a_tool_with_a_schema_fits_what_the_tool_promises() -> None:
+    """The TypeScript SDK 1.x validates the structured content of errors."""
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    promised = Tool(name="pay", engine="here", workflow="pay", output=schema).promised_output
+    assert promised is not None
+    found = failure_result(Failure(text="declined", kind="CardDeclined"), schema)
+    assert violations(promised, found["structuredContent"]) == []
+    assert violations(promised, {"error": {}}) != []
+    assert error_in(found) == {"message": "declined", "type": "CardDeclined"}
+
+
+def test_details_that_are_too_large_to_be_kept_stay_in_the_engine() -> None:
+    failed = Execution(status=Status.FAILED, failure=Failure(text="no", details="x" * 500))
+    kept = keepable(failed, 400).failure
+    assert kept is not None
+    assert kept.details is None
+    assert keepable(failed, 4000) is failed
 
 
 def test_a_result_that_does_not_match_its_schema_is_delivered_with_a_mark() -> None:

@@ -10,7 +10,6 @@ https://docs.aws.amazon.com/step-functions/latest/apireference/API_StartSyncExec
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from mcp_workflows.adapter import TERMINAL, Execution, Failure, Gate, Ref, Status
+from mcp_workflows.adapter.display_text import without_trace
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
 from mcp_workflows_stepfunctions.definition import states
@@ -137,16 +137,6 @@ _MESSAGES: Final = ("errorMessage", "ErrorMessage", "message", "Message", "Statu
 _LARGEST_CODE: Final = 2**31 - 1  # the largest integer that all clients can read
 _DEEPEST: Final = 3  # causes in causes
 _LONGEST: Final = 500  # characters of a JSON cause of unknown form
-_TRACE: Final = re.compile(
-    r"Traceback \(most recent call last\)"  # Python
-    r"|\s+File \".*\", line \d+"
-    r"|\s+at\s+\S"  # Java, JavaScript, .NET
-    r"|\s*\.\.\. \d+ (?:more|common frames omitted)"
-    r"|Caused by: "  # Java
-    r"|\s+from \S+:\d+"  # Ruby
-    r"|\S+\.rb:\d+:in "
-    r"|goroutine \d+ \["  # Go
-)
 
 
 def read_failure(status: str, error: str | None, cause: str | None) -> Failure:
@@ -154,7 +144,7 @@ def read_failure(status: str, error: str | None, cause: str | None) -> Failure:
     error = error or (TIMEOUT if status == "TIMED_OUT" else None)
     if error == PROTOCOL_ERROR and (details := _protocol_error(error, _object(cause))):
         return details
-    return Failure(text=_words(error, cause) or _NOTHING_SAID, kind=error)
+    return Failure(text=_words(error, cause) or _NOTHING_SAID, kind=error, details=_details(cause))
 
 
 def describe_stop(error: str | None, cause: str | None) -> str:
@@ -171,7 +161,7 @@ def _protocol_error(error: str, found: _Object | None) -> Failure | None:
     if found is None or not isinstance(code, int) or isinstance(code, bool) or abs(code) > _LARGEST_CODE:
         return None
     message = found.get("message")
-    text = _without_trace(message) if isinstance(message, str) else ""
+    text = without_trace(message) if isinstance(message, str) else ""
     return Failure(text=text or error, kind=error, code=code, data=found.get("data"))
 
 
@@ -195,10 +185,10 @@ def _cause(cause: str | None, depth: int) -> str:
     """
     found = _object(cause)
     if found is None:
-        return _without_trace(cause or "")
+        return without_trace(cause or "")
     if "errorType" in found or "errorMessage" in found:
         message = found.get("errorMessage")
-        return _joined(found.get("errorType"), _without_trace(message) if isinstance(message, str) else "")
+        return _joined(found.get("errorType"), without_trace(message) if isinstance(message, str) else "")
     if "ExecutionArn" in found and depth < _DEEPEST:
         what = _CHILD_STATUS.get(str(found.get("Status")), "a child execution did not succeed")
         error, inner = (text if isinstance(text := found.get(name), str) else None for name in ("Error", "Cause"))
@@ -207,9 +197,21 @@ def _cause(cause: str | None, depth: int) -> str:
     texts = (found.get(name) for name in _MESSAGES)
     message = next((text for text in texts if isinstance(text, str) and text.strip()), None)
     if message:
-        return _without_trace(message)
+        return without_trace(message)
     whole = json.dumps(found, ensure_ascii=False)
     return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}..."
+
+
+def _details(cause: str | None, depth: int = 0) -> _Object | None:
+    """Return a cause that is JSON; of a failed child execution, the child's.
+
+    The reply of another service, whose names begin with capital letters, is left out: it repeats what the service got,
+    environment variables included.
+    """
+    found = _object(cause) or {}
+    if "ExecutionArn" in found and depth < _DEEPEST:
+        return _details(inner if isinstance(inner := found.get("Cause"), str) else None, depth + 1)
+    return found if found and not all(name[:1].isupper() for name in found) else None
 
 
 def _object(text: str | None) -> _Object | None:
@@ -220,17 +222,6 @@ def _object(text: str | None) -> _Object | None:
     except (ValueError, RecursionError):
         return None
     return cast("_Object", found) if isinstance(found, dict) else None
-
-
-def _without_trace(text: str) -> str:
-    """Return the text before a stack trace; in Python, where the error comes last, the text after it."""
-    lines = text.strip().splitlines()
-    begin = next((number for number, line in enumerate(lines) if _TRACE.match(line)), None)
-    if begin is None:
-        return text.strip()
-    before = "\n".join(lines[:begin]).strip()
-    after = [line for line in lines[begin:] if line.strip() and not line[0].isspace() and not _TRACE.match(line)]
-    return before or (after[-1].strip() if after else "")
 
 
 KEPT_HISTORIES: Final = 5_000  # executions

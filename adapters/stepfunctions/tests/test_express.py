@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Final
 
@@ -54,15 +55,22 @@ async def test_another_process_does_not_know_how_an_express_execution_ends_and_s
 async def test_an_express_tool_answers_with_its_result_and_makes_no_task(
     stepfunctions: StepFunctions, tmp_path: Path
 ) -> None:
+    cause = json.dumps({"message": "the card was declined", "card": "c-1", "stackTrace": ["  File a"]})
+    fails = cloud.one_state("Decline", {"Type": "Fail", "Error": "CardDeclined", "Cause": cause})
     tools = {
         "echo": {"workflow": stepfunctions.machine(cloud.ECHO, "EXPRESS"), **EXPRESS},
-        "fail": {"workflow": stepfunctions.machine(cloud.DECLINES, "EXPRESS"), **EXPRESS},
+        "fail": {"workflow": stepfunctions.machine(fails, "EXPRESS"), **EXPRESS},
     }
     async with client_of(configured(tmp_path, stepfunctions.url, tools)) as client:
         done = (await client.call("echo", {"a": 1})).result
         assert (done["resultType"], done["structuredContent"]) == ("complete", {"a": 1})
         failed = (await client.call("fail")).result
     assert (failed["isError"], failed["content"][0]["text"]) == (True, "CardDeclined: the card was declined")
+    assert failed["structuredContent"]["error"] == {
+        "message": "CardDeclined: the card was declined",
+        "type": "CardDeclined",
+        "details": {"message": "the card was declined", "card": "c-1"},
+    }
 
 
 async def test_an_express_call_whose_reply_is_lost_is_not_made_again_whoever_asks(tmp_path: Path) -> None:

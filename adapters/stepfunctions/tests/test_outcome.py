@@ -79,12 +79,32 @@ OF_LAMBDA = lambda_cause(errorMessage="m")
     ],
 )  # fmt: skip
 def test_a_failure_is_told_in_words(error: str | None, cause: str | None, text: str) -> None:
-    assert read_failure("FAILED", error, cause) == Failure(text=text, kind=error or None)
+    found = read_failure("FAILED", error, cause)
+    assert (found.text, found.kind) == (text, error or None)
+
+
+@pytest.mark.parametrize(
+    ("cause", "details"),
+    [
+        (None, None),
+        ("the card was declined", None),
+        ('{"card": "c-1", "left": [0]}', {"card": "c-1", "left": [0]}),
+        (
+            lambda_cause(stackTrace=["  File a\n"]),
+            {"errorMessage": "the card was declined", "errorType": "CardDeclined"},
+        ),
+        (child(Error="E", Cause='{"card": "c-1"}'), {"card": "c-1"}),
+        (child(Error="E", Cause="c"), None),
+        (json.dumps({"JobId": "j", "Container": {"Environment": [{"Name": "PIN", "Value": "secret"}]}}), None),
+    ],
+)
+def test_a_cause_that_is_json_is_the_details(cause: str | None, details: Any) -> None:
+    assert read_failure("FAILED", "E", cause).details == details
 
 
 def test_a_failure_shows_no_stack_trace() -> None:
     for cause in (PYTHON, JAVA, NODE, GO, RUBY, lambda_cause(stackTrace=[PYTHON]), child(Cause=PYTHON)):
-        text = read_failure("FAILED", "E", cause).text
+        text = str(read_failure("FAILED", "E", cause))
         assert not any(word in text for word in ("line 7", "Charge.java", "index.mjs", "main.go", "app.rb", "secret"))
 
 
@@ -105,9 +125,8 @@ def test_a_time_out_needs_no_words_of_its_own() -> None:
     ],
 )
 def test_a_machine_may_ask_for_a_protocol_error(cause: Any, text: str, code: int | None, data: Any) -> None:
-    assert read_failure("FAILED", "McpError", json.dumps(cause)) == Failure(
-        text=text, kind="McpError", code=code, data=data
-    )
+    found = read_failure("FAILED", "McpError", json.dumps(cause))
+    assert (found.text, found.kind, found.code, found.data) == (text, "McpError", code, data)
 
 
 @pytest.mark.parametrize(

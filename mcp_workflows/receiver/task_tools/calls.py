@@ -18,7 +18,16 @@ from mcp_workflows.adapter import JSON, TERMINAL, Execution, InputRequest, Progr
 from mcp_workflows.adapter.display_text import cleaned, quoted, safe_link, without_zero_fractions
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
 from mcp_workflows.receiver.task_tools.definitions import Name, TaskTool
-from mcp_workflows.tasks.results import META_LOG, META_STEPS, META_URL, text_block, texts_in, tool_error, tool_result
+from mcp_workflows.tasks.results import (
+    META_LOG,
+    META_STEPS,
+    META_URL,
+    error_in,
+    text_block,
+    texts_in,
+    tool_error,
+    tool_result,
+)
 from mcp_workflows.tasks.service import EXPIRED, TaskService
 from mcp_workflows.tools.questions import REASON, can_decline, example_of, find_key, short_key
 from mcp_workflows.tools.tool import Card
@@ -240,8 +249,8 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF, hears_
         "steps": task.meta.get(META_STEPS),
         "questions": _questions(task) if task.status is Status.INPUT_REQUIRED else None,
         "actions": {name: _action(each) for name, each in task.actions.items()} or None,
-        "result": _structured(result),
-        "error": task.error and _error(task.error),
+        "result": None if task.status is Status.FAILED else _structured(result),
+        "error": _error(task.error) if task.error else error_in(result) if task.status is Status.FAILED else None,
     }
     found: dict[str, Any] = {
         "content": [text_block(f"{lead} {text}{_offers(task)}".strip()), *result.get("content", []), *_links(task)],

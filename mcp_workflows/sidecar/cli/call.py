@@ -22,7 +22,7 @@ import typer
 from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.access import LOCAL, Principal, is_loopback
-from mcp_workflows.adapter import Start
+from mcp_workflows.adapter import JSON, Start
 from mcp_workflows.client import TaskState
 from mcp_workflows.client.connection import ClientKind, Connection, connect
 from mcp_workflows.client.http import known_http
@@ -49,7 +49,7 @@ from mcp_workflows.sidecar.operator import find_task
 from mcp_workflows.sidecar.telemetry.exporters import exporters_of
 from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
 from mcp_workflows.tools.prepare import fill_templates
-from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
+from mcp_workflows.tools.tool import EXECUTION_ID, UNCHECKED, AnyTool, Kind
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
 RECONNECT_SECONDS = 60.0  # the longest absence of a server while its task is followed
@@ -419,9 +419,10 @@ class Outcome:
         return int(failed)
 
     def _shown(self, result: types.CallToolResult) -> str:
-        """Return structured content as JSON, or else all text and the places of other content."""
-        if result.structured_content is not None:
-            return json.dumps(result.structured_content, indent=2, ensure_ascii=False)
+        """Return structured content as JSON, or else all text and the places of other content; of an error both."""
+        structured = result.structured_content
+        if structured is not None and not result.is_error:
+            return json.dumps(structured, indent=2, ensure_ascii=False)
         lines: list[str] = []
         for block in result.content:
             if isinstance(block, types.TextContent):
@@ -430,6 +431,9 @@ class Outcome:
                 lines.append(f"{block.uri} ({block.name})")
             else:
                 lines.append(f"({block.type}: use --json)")
+        if structured is not None:
+            text = cast("JSON", structured).get(UNCHECKED) if isinstance(structured, dict) else None
+            lines.append(text or json.dumps(structured, ensure_ascii=False))
         return "\n".join(lines)
 
     def _as_json(self, task_id: str | None) -> Mapping[str, Any]:  # Any: JSON

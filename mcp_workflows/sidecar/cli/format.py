@@ -19,6 +19,7 @@ from mcp_workflows.adapter.display_text import number_text, without_zero_fractio
 from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import ObservedTask
+from mcp_workflows.tasks.results import failure_facts
 from mcp_workflows.wire.params import STATUS
 
 SHORT = 12  # characters of an id in a list, enough to identify it
@@ -99,6 +100,7 @@ def render_task(observed: ObservedTask) -> str:
         "tool": task.tool,
         "status": status_of(task).value,
         "message": message_of(task),
+        **facts_of_failure(task),
         "owner": task.owner,
         "engine": f"{task.engine}, workflow {task.workflow}",
         "execution": seen.execution_id,
@@ -115,6 +117,12 @@ def render_task(observed: ObservedTask) -> str:
     if seen.status is not Status.SUCCEEDED:
         return text
     return f"{text}\nresult:\n{json.dumps(seen.output, indent=2)}"  # ASCII, so the terminal interprets nothing in it
+
+
+def facts_of_failure(task: Task) -> dict[str, str]:
+    """Return what is known of the failure of a task beside its text; empty if it has not failed."""
+    facts = failure_facts(task.seen.failure) if task.seen.failure else {}
+    return {f"error {name}": each if isinstance(each, str) else json.dumps(each) for name, each in facts.items()}
 
 
 def _step(step: ExecutionStep) -> str:
@@ -147,10 +155,11 @@ def summary_json(observed: ObservedTask) -> Mapping[str, Any]:
 
 
 def task_json(observed: ObservedTask) -> Mapping[str, Any]:
-    """Return the summary with the task's questions and its result."""
+    """Return the summary with the task's questions, and its result or the facts of its failure."""
     seen = observed.task.seen
+    error = failure_facts(seen.failure) if seen.failure else None
     asked = {key: {"method": request.method, "params": request.params} for key, request in seen.requests.items()}
-    return {**summary_json(observed), "inputRequests": asked, "result": seen.output}
+    return {**summary_json(observed), "inputRequests": asked, "result": seen.output, "error": error}
 
 
 def _cancel(task: Task) -> str | None:

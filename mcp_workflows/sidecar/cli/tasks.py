@@ -25,6 +25,7 @@ from mcp_workflows.sidecar.cli.arguments import named, read_pair
 from mcp_workflows.sidecar.cli.format import (
     STATUSES,
     TaskStatus,
+    facts_of_failure,
     question_or_message,
     render_facts,
     render_table,
@@ -120,17 +121,18 @@ def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT
         return observed, found, _commands(observed, loaded, config)
 
     observed, found, commands = _run(config, do)
+    facts = {**found.facts, **facts_of_failure(observed.task)}
     if as_json:
         gates = {name: {"state": gate.state, "why": gate.why} for name, gate in found.gates.items()}
         explained = {"reason": found.reason, "advice": found.advice, "commands": commands, "gates": gates}
-        typer.echo(json.dumps({**summary_json(observed), **explained, "facts": dict(found.facts)}, indent=2))
+        typer.echo(json.dumps({**summary_json(observed), **explained, "facts": facts}, indent=2))
     else:
         advice = {"what to do": found.advice} if found.advice else {}
         many = len(commands) > 1
         advice |= {f"command {number}" if many else "command": each for number, each in enumerate(commands, 1)}
         task = {"task": f"{observed.task.id} ({observed.task.tool})"}
         closed = {f"gate {name}": f"{gate.state}: {gate.why}" for name, gate in found.gates.items()}
-        typer.echo(render_facts({"why": found.reason, **advice, **task, **closed, **found.facts}))
+        typer.echo(render_facts({"why": found.reason, **advice, **task, **closed, **facts}))
     if observed.warning != found.reason:
         _say_trouble(observed)
 
