@@ -60,6 +60,7 @@ class ErrorText:
     text: str = ""
     kind: str | None = None
     own: bool = True
+    details: JSON = None  # its code and tags
     protocol: Failure | None = None  # the JSON-RPC error that the workflow asks for
 
 
@@ -116,7 +117,9 @@ def _of_map(found: _Object) -> ErrorText:
     words = _joined(kind, text, None if code == text else code)
     if kind is None and isinstance(code, str) and code:
         kind = redact(shorten(code))
-    return ErrorText(text=words, kind=kind, own=not tags)
+    is_known = isinstance(code, int | str) and not isinstance(code, bool)
+    details = {name: each for name, each in (("code", is_known and code), ("tags", [*tags])) if each}
+    return ErrorText(text=words, kind=kind, own=not tags, details=redact_json(details) or None)
 
 
 def _joined(kind: str | None, text: str, code: JSON) -> str:
@@ -285,4 +288,5 @@ def read_failure(payload: str | None, context: str | None) -> Failure:
             text = f"{what} ({text}): that server's log, or `mcp-workflows check`, says why"
         elif where not in text and not (found.own and found.text):
             text = f"{text} ({where})"
-    return Failure(text=text, kind=found.kind)
+    step = _name(Step(**place.groupdict())) if place and place["routine"] not in _OURS else None
+    return Failure(text=text, kind=found.kind, details=found.details, step=step)

@@ -133,7 +133,14 @@ def test_the_fence_on_the_page_lets_one_through(claimed: bool, result: Any) -> N
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        ("out_of_stock", Failure(text="there are none left (code OUT_OF_STOCK)", kind="OUT_OF_STOCK")),
+        (
+            "out_of_stock",
+            Failure(
+                text="there are none left (code OUT_OF_STOCK)",
+                kind="OUT_OF_STOCK",
+                details={"code": "OUT_OF_STOCK"},
+            ),
+        ),
         (
             "no_such_order",
             Failure(text="no such order", kind="mcp_error", code=-32602, data={"field": "order_id"}),

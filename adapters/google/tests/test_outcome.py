@@ -91,7 +91,8 @@ def test_a_workflow_that_could_not_call_us_is_told_in_words(step: str, routine: 
     ],
 )
 def test_what_a_workflow_raises_is_told_as_it_is(payload: Any, text: str, kind: str | None) -> None:
-    assert told(payload, CONTEXT) == Failure(text=text, kind=kind)
+    found = told(payload, CONTEXT)
+    assert (found.text, found.kind, found.step) == (text, kind, "read_item")
 
 
 @pytest.mark.parametrize(
@@ -108,8 +109,32 @@ def test_what_a_workflow_raises_is_told_as_it_is(payload: Any, text: str, kind: 
     ],
 )
 def test_googles_errors_are_told_with_their_first_tag_and_the_step(payload: Any, text: str, kind: str) -> None:
-    assert told(payload, CONTEXT) == Failure(text=f'{text} (in step "read_item", routine "main")', kind=kind)
-    assert told(payload) == Failure(text=text, kind=kind)
+    found, bare = told(payload, CONTEXT), told(payload)
+    assert (found.text, found.kind) == (f'{text} (in step "read_item", routine "main")', kind)
+    assert (bare.text, bare.kind, bare.step) == (text, kind, None)
+
+
+@pytest.mark.parametrize(
+    ("payload", "details"),
+    [
+        ({"code": 404, "tags": ["HttpError"], "body": "s3cret", "headers": {}}, {"code": 404, "tags": ["HttpError"]}),
+        ({"code": "E_STOCK", "message": "m", "order": "A1"}, {"code": "E_STOCK"}),
+        ({"code": True, "tags": [1]}, None),
+        ({"message": "m"}, None),
+        ("out of stock", None),
+        (
+            {"tags": ["UnhandledBranchError"], "branches": [{"error": {"payload": {"code": 7, "message": "m"}}}]},
+            {"code": 7},
+        ),
+    ],
+)
+def test_the_code_and_tags_of_an_error_are_its_details(payload: Any, details: Any) -> None:
+    assert told(payload, CONTEXT).details == details
+
+
+def test_a_step_of_ours_is_no_step_of_the_workflow() -> None:
+    assert told("m", 'in step "not_told", routine "mcp_elicit", line: 3').step is None
+    assert told("m", 'in step "pack", routine "ship", line: 3').step == "pack in ship"
 
 
 @pytest.mark.parametrize(
