@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from google.protobuf.json_format import MessageToDict
@@ -13,7 +14,14 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure as FailureMessage
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.converter import DataConverter
-from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, FailureError, NexusOperationError
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ChildWorkflowError,
+    FailureError,
+    NexusOperationError,
+    RetryState,
+)
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from mcp_workflows.adapter import JSON, Failure
@@ -124,21 +132,53 @@ def as_text(value: JSON) -> str | None:
 def failure_of(error: BaseException) -> Failure:
     """Return the reason of a failure in the words of its author: no class names, wrappers or stack traces.
 
-    An `McpError` has a code and perhaps data; without an integer code it is an ordinary failure.
+    An `McpError` has a code and perhaps data; without an integer code it is an ordinary failure. `details` are those of
+    the application error: a list. `step` is the innermost activity, child workflow or Nexus operation.
     """
     chain = list(_causes(error))
-    with_text = [(cause, text) for cause in chain if (text := _text(cause))]
+    step = next(filter(None, map(_step, reversed(chain))), None)
+    with_text = [(cause, text) for cause in chain if (text := _text(cause, step))]
     texts = [text for _, text in with_text]
     first = next((cause for cause in chain if isinstance(cause, ApplicationError)), None)
     text = texts[0] if texts else "the workflow failed without a reason"
     if len(texts) > 1 and texts[1] not in text:
         text = f"{text}: {texts[1]}"
-    kind = _kind(first or (with_text[0][0] if with_text else error))
-    if first is not None and first.type == PROTOCOL_ERROR and first.details:
-        code, *rest = first.details
+    found = Failure(
+        text=text,
+        kind=_kind(first or (with_text[0][0] if with_text else error)),
+        retryable=False if any(map(_is_final, chain[: chain.index(first) + 1 if first else None])) else None,
+        step=step and step.partition(" ")[2],
+    )
+    details = _details(first)
+    if details and first is not None and first.type == PROTOCOL_ERROR:
+        code, *rest = details
         if isinstance(code, int) and not isinstance(code, bool):
-            return Failure(text=text, kind=kind, code=code, data=rest[0] if rest else None)
-    return Failure(text=text, kind=kind)
+            return replace(found, code=code, data=rest[0] if rest else None)
+    return replace(found, details=details)
+
+
+def _details(error: ApplicationError | None) -> JSON:
+    """Return the details of an error as JSON; None if there are none, or no JSON."""
+    try:
+        return _plain(list(error.details)) if error and error.details else None
+    except UndecodableError:
+        return None
+
+
+def _is_final(error: BaseException) -> bool:
+    """True if the author of the error, or the policy of its step, said not to try it again."""
+    if isinstance(error, ActivityError | ChildWorkflowError):
+        return error.retry_state is RetryState.NON_RETRYABLE_FAILURE
+    return isinstance(error, ApplicationError) and error.non_retryable
+
+
+def _step(error: BaseException) -> str | None:
+    """Return the step in which an error was raised, after the word for its kind."""
+    if isinstance(error, ActivityError):
+        return f"activity {error.activity_type}"
+    if isinstance(error, ChildWorkflowError):
+        return f"workflow {error.workflow_type}"
+    return f"operation {error.operation}" if isinstance(error, NexusOperationError) else None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -154,13 +194,13 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = inner
 
 
-def _text(error: BaseException) -> str | None:
-    """Return the text of one error in the chain; wrappers have none."""
+def _text(error: BaseException, step: str | None) -> str | None:
+    """Return the text of one error in the chain of a step; wrappers have none."""
     if isinstance(error, ActivityError | ChildWorkflowError | NexusOperationError):
         return None
     if isinstance(error, TemporalTimeoutError):
         kind = error.type.name.lower().replace("_", " ") if error.type else "no answer in time"
-        return f"a step timed out ({kind})"
+        return f"{step or 'a step'} timed out ({kind})"
     if isinstance(error, FailureError):
         return error.message or _kind(error)
     return f"its failure cannot be read here ({type(error).__name__})"

@@ -32,26 +32,59 @@ async def test_any_json_comes_back_as_it_was(working: Scene) -> None:
 
 
 FAILURES: Sequence[tuple[str, Sequence[Any], Failure]] = [
-    ("Fails", ["out of stock", "OutOfStock"], Failure(text="out of stock", kind="OutOfStock")),
-    ("Fails", ["no kind"], Failure(text="no kind")),
-    ("Charges", ["declined"], Failure(text="the card was declined", kind="CardDeclined")),
+    ("Fails", ["out of stock", "OutOfStock"], Failure(text="out of stock", kind="OutOfStock", retryable=False)),
+    ("Fails", ["no kind"], Failure(text="no kind", retryable=False)),
+    (
+        "Fails",
+        ["out of stock", "OutOfStock", [{"sku": "A1"}, 0]],
+        Failure(text="out of stock", kind="OutOfStock", retryable=False, details=[{"sku": "A1"}, 0]),
+    ),
+    (
+        "Charges",
+        ["declined"],
+        Failure(text="the card was declined", kind="CardDeclined", retryable=False, step="charge"),
+    ),
     (
         "Charges",
         ["declined", "could not charge"],
-        Failure(text="could not charge: the card was declined", kind="Wrapped"),
+        Failure(text="could not charge: the card was declined", kind="Wrapped", step="charge"),
     ),
-    ("Parent", [], Failure(text="the card was declined", kind="CardDeclined")),
-    ("SlowStep", [], Failure(text="a step timed out (start to close)", kind="TimeoutError")),
-    ("Fails", ["bad", "McpError", [-32602]], Failure(text="bad", kind="McpError", code=-32602)),
+    ("Parent", [], Failure(text="the card was declined", kind="CardDeclined", retryable=False, step="charge")),
+    (
+        "SlowStep",
+        [],
+        Failure(text="activity never_ends timed out (start to close)", kind="TimeoutError", step="never_ends"),
+    ),
+    (
+        "SlowStep",
+        [True],
+        Failure(text="workflow Waits timed out (start to close)", kind="TimeoutError", step="Waits"),
+    ),
+    ("Fails", ["bad", "McpError", [-32602]], Failure(text="bad", kind="McpError", code=-32602, retryable=False)),
     (
         "Fails",
         ["bad", "McpError", [-32000, {"why": 1}]],
-        Failure(text="bad", kind="McpError", code=-32000, data={"why": 1}),
+        Failure(text="bad", kind="McpError", code=-32000, data={"why": 1}, retryable=False),
     ),
-    ("Charges", ["protocol"], Failure(text="no such card", kind="McpError", code=-32602, data={"field": "card"})),
-    ("Fails", ["bad", "McpError", ["no code"]], Failure(text="bad", kind="McpError")),
-    ("Fails", ["bad", "McpError"], Failure(text="bad", kind="McpError")),
-    ("Fails", ["bad", "Other", [-32602]], Failure(text="bad", kind="Other")),
+    (
+        "Charges",
+        ["protocol"],
+        Failure(
+            text="no such card",
+            kind="McpError",
+            code=-32602,
+            data={"field": "card"},
+            retryable=False,
+            step="charge",
+        ),
+    ),
+    (
+        "Fails",
+        ["bad", "McpError", ["no code"]],
+        Failure(text="bad", kind="McpError", retryable=False, details=["no code"]),
+    ),
+    ("Fails", ["bad", "McpError"], Failure(text="bad", kind="McpError", retryable=False)),
+    ("Fails", ["bad", "Other", [-32602]], Failure(text="bad", kind="Other", retryable=False, details=[-32602])),
     ("TimesOut", [], Failure(text="the workflow timed out: it did not end within 1 s", kind="TimedOut")),
 ]
 

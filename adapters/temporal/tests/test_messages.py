@@ -13,7 +13,7 @@ import pytest
 from mcp_workflows_temporal import TemporalOptions
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, plan, workflow_id
-from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
+from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 
 BASKET = {"workflow": "Basket", "after_end": "refuse"}
@@ -82,7 +82,7 @@ async def test_an_update_that_is_rejected_or_fails_says_why(working: Scene, bask
         await working.adapter.start(message({"update": "add"}, "nonsense", target=basket))
     failed = await sent(working, message({"update": "add"}, "gone", target=basket))
     assert failed.failure is not None
-    assert (failed.failure.text, failed.failure.kind) == ("it is sold out", "SoldOut")
+    assert failed.failure == Failure(text="it is sold out", kind="SoldOut", details=[{"left": 0}])
     with pytest.raises(EngineRefused, match="unheard"):
         await working.adapter.start(message({"update": "unheard"}, target=basket))
 

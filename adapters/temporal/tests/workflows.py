@@ -202,7 +202,9 @@ class Parent:
 @workflow.defn
 class SlowStep:
     @workflow.run
-    async def run(self) -> None:
+    async def run(self, child: bool = False) -> None:
+        if child:
+            await workflow.execute_child_workflow(Waits.run, run_timeout=timedelta(seconds=1))
         await workflow.execute_activity(never_ends, start_to_close_timeout=timedelta(seconds=1), retry_policy=ONCE)
 
 
@@ -260,7 +262,7 @@ class Basket:
         if item == "slow":
             await workflow.execute_activity(charge, "ok", start_to_close_timeout=timedelta(seconds=30))
         if item == "gone":
-            raise ApplicationError("it is sold out", type="SoldOut")
+            raise ApplicationError("it is sold out", {"left": 0}, type="SoldOut")
         self.items.append(item)
         return len(self.items)
 
