@@ -11,6 +11,7 @@ import anyio
 import mcp_types as types
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.server.request_state import RequestStateBoundary
 from mcp.server.subscriptions import SubscriptionBus, ToolsListChanged
@@ -84,8 +85,14 @@ def attach(
     `notify`: the channels that approvals of tools may name, see `docs/approvals.md`.
 
     Raises:
-        ConfigError: two tools have one name, an engine or a channel is missing, or the store is unknown.
+        ConfigError: the server is not one of the SDK, two tools have one name, an engine or a channel is missing, or
+            the store is unknown.
     """
+    if not isinstance(server, (MCPServer, Server)):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ConfigError(
+            f"attach takes an MCPServer or Server of the MCP SDK, and this is a {type(server).__name__}: attach to an "
+            "MCPServer, and mount that in yours, see: docs/library.md#in-a-fastmcp-server"
+        )
     limit_lines()
     opened = open_store(store) if isinstance(store, str) else store
     workflows = Workflows(

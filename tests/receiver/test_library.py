@@ -122,6 +122,12 @@ def test_an_engine_that_is_no_adapter_is_refused_when_attaching(wrong: Any) -> N
         attach(Server("own"), tools=memory_tools(), engines={"memory": wrong})
 
 
+def test_a_server_that_is_not_one_of_the_sdk_is_refused_when_attaching() -> None:
+    other: Any = object()
+    with pytest.raises(ConfigError, match="MCPServer or Server of the MCP SDK, and this is a object: attach to an MC"):
+        attach(other, tools=memory_tools(), engines=engines())
+
+
 async def test_requests_before_it_is_entered_say_what_is_missing() -> None:
     server: Server[Any] = Server("own")
     attach(server, tools=memory_tools(), engines=engines(), store="sqlite:///:memory:")

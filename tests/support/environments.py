@@ -19,6 +19,8 @@ NODE = ROOT / "node_modules" / "node" / "bin" / "node"
 INSPECTOR = ROOT / "tests" / "clients" / "programs" / "inspector" / "package.json"
 
 FASTMCP: Final = ("fastmcp==4.1.0", "fastmcp-tasks==4.1.0")
+_OURS: Final = (".", "adapters/temporal-worker", "adapters/temporal")
+FASTMCP_ATTACHED: Final = ("fastmcp==4.2.3", *(word for each in _OURS for word in ("--editable", str(ROOT / each))))
 MCP_1X: Final = ("mcp==1.30.0",)
 BUILDBOT: Final = ("buildbot[bundle]==4.3.0", "buildbot-worker==4.3.0", "setuptools<81")
 TOIL: Final = ("toil[server,cwl]==9.6.0", "boto3", "boto3-stubs", "mypy-boto3-iam")

@@ -26,6 +26,7 @@ from tests.support import commands
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.dev_server import DevServer, temporal_binary
+from tests.support.environments import FASTMCP_ATTACHED, python_of
 from tests.support.first_start import Installation, first_start, follow
 from tests.support.local_engines import BIN
 from tests.support.served import Peer, peer
@@ -64,6 +65,68 @@ async def test_what_is_mounted_is_called() -> None:
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://own") as http:
             answer = await http.post("/engines/orders/input", json={})
     assert (answer.status_code, answer.json()) == (404, {"error": "there is nothing here"})
+"""
+
+
+FASTMCP_CLIENT = """
+import asyncio
+import os
+import sys
+
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+from fastmcp.server.auth import StaticTokenVerifier
+from fastmcp.utilities.tests import run_server_async
+from shop import attach, server, workflows
+
+from mcp_workflows.errors import ConfigError
+
+ORDER = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
+
+
+async def calls(t, mode):
+    seen, asked = [], []
+
+    async def see(progress, total, message):
+        seen.append(message)
+
+    async def answer(message, *_):
+        asked.append(message)
+        return {"order": "A1"}
+
+    t.ask("Which order?", ORDER)
+    t.succeed({"refunded": 5})
+    async with Client(server, mode=mode, progress_handler=see, elicitation_handler=answer) as client:
+        assert {"opening_hours", "refund_order", "task_wait"} <= {tool.name for tool in await client.list_tools()}
+        assert (await client.call_tool("opening_hours")).data == "9 to 5"
+        result = await client.call_tool_mcp("refund_order", {})
+        assert result.structured_content == {"refunded": 5}, result
+        assert asked == ["Which order?"], asked
+        assert "answer delivered" in seen, seen
+
+
+async def main():
+    try:
+        attach(server, tools=[], engines={})
+    except ConfigError as error:
+        assert "this is a FastMCP: attach to an MCPServer" in str(error), error
+    for mode in ("auto", "legacy"):
+        async with workflows.testing() as t, workflows:
+            await calls(t, mode)
+    server.auth = StaticTokenVerifier({name: {"client_id": "host", "sub": name, "scopes": []} for name in ("ann", "bob")})
+    async with workflows.testing() as t, workflows, run_server_async(server) as url:
+        t.succeed({"refunded": 5})
+        async with Client(url, auth="ann") as client:
+            await client.call_tool("refund_order")
+            assert len((await client.call_tool("my_tasks")).data["tasks"]) == 1
+        async with Client(url, auth="bob") as client:
+            assert (await client.call_tool("my_tasks")).data["tasks"] == []
+    async with Client(StdioTransport(sys.executable, ["shop.py"], env=dict(os.environ))) as client:
+        assert (await client.call_tool("my_tasks")).data["tasks"] == []
+
+
+asyncio.run(main())
+print("all of it works")
 """
 
 
@@ -154,7 +217,7 @@ def test_the_readmes_library_example_attaches(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_library_page_works_as_written(tmp_path: Path) -> None:
-    server, tests, app = blocks(LIBRARY, "python")
+    server, _, tests, app = blocks(LIBRARY, "python")
     (tmp_path / "server.py").write_text(server)
     (tmp_path / "test_server.py").write_text(tests + CALLED)
     (tmp_path / "app.py").write_text(app)
@@ -162,6 +225,15 @@ def test_the_library_page_works_as_written(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = commands.run(command, cwd=tmp_path, env=environment)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_library_pages_fastmcp_server_works_as_written(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(blocks(LIBRARY, "python")[1])
+    (tmp_path / "test.py").write_text(FASTMCP_CLIENT)
+    python = python_of("fastmcp-attached", FASTMCP_ATTACHED)
+    done = commands.run([str(python), "test.py"], cwd=tmp_path)
+    assert "all of it works" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_page_on_events_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
