@@ -254,7 +254,8 @@ class Discovered:
     description: str | None = None
     input: Mapping[str, JSON] | None = None  # JSON Schema of an object; None: the engine knows none
     code: str | None = None  # `module:attribute`, for `Schemas`: the schemas stay those of the code
-    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the options that a tool for it needs
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # other settings that a tool for it needs
+    place: str | None = None  # the file and the line of its code
     last_seen: datetime | None = None
     executions: int = 0  # of those read
 

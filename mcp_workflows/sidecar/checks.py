@@ -53,6 +53,7 @@ from mcp_workflows.units import utc_now
 
 _SHOWN = 300  # characters of a changed description
 _TIMEOUT = 60.0  # seconds for each check: npx and uvx install a program before they start it
+_NO_TOOL = "correct it; if it is to be no tool, begin its name with _ or say tool(..., expose=False)"
 _PAGES = 3  # times the time limit of one call, because reading all pages takes several calls
 
 
@@ -590,6 +591,9 @@ class Discoveries:
 
     def rows(self, config: Config) -> Iterator[Row]:
         """Yield a row for each marked workflow, and one for each engine that has none or gave no answer."""
+        for problem in config.not_offered:
+            finding = Finding(ok=False, text=f"not offered: {problem}", hint=_NO_TOOL)
+            yield Row(kind=ItemKind.EXPOSED, name=", ".join(config.engines), finding=finding)
         my_tasks, tool_defaults = config.server.my_tasks, config.tool_defaults
         for each in compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, tool_defaults=tool_defaults):
             details = {"engine": each.engine, "workflow": each.exposed.workflow}

@@ -113,7 +113,8 @@ async def main():
     for mode in ("auto", "legacy"):
         async with workflows.testing() as t, workflows:
             await calls(t, mode)
-    server.auth = StaticTokenVerifier({name: {"client_id": "host", "sub": name, "scopes": []} for name in ("ann", "bob")})
+    people = {name: {"client_id": "host", "sub": name, "scopes": []} for name in ("ann", "bob")}
+    server.auth = StaticTokenVerifier(people)
     async with workflows.testing() as t, workflows, run_server_async(server) as url:
         t.succeed({"refunded": 5})
         async with Client(url, auth="ann") as client:

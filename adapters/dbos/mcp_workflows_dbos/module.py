@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from dbos import DBOS
 
+from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.forms import read_form
 from mcp_workflows.errors import ConfigError
 from mcp_workflows_dbos.workflow import ask
@@ -36,6 +37,8 @@ _PLAIN: Final = (
 _STEP: Final = "<temp>."  # the prefix of workflows that DBOS makes of steps which are called outside of one
 _ORIGINAL: Final = "__orig_func"  # DBOS's attribute for the function under its decorator
 _WRAPPED: Final = "mcp_workflows_fails_on_exit"  # our attribute of functions that `fail_on_exit` has wrapped
+_TOOL: Final = "mcp_workflows_tool"  # our attribute with the settings of `tool`
+_DERIVED: Final = frozenset({"engine", "workflow", "input"})  # settings of a tool that the function itself gives
 
 
 _EXITS: Final[Mapping[type[BaseException], str]] = {
@@ -59,9 +62,37 @@ class WorkflowFunction:
     function: Callable[..., Any]  # Any: the user's parameters and result
 
     @property
+    def settings(self) -> Mapping[str, JSON]:
+        """The settings that `tool` has given it."""
+        return getattr(self.function, _TOOL, {})
+
+    @property
     def is_private(self) -> bool:
-        """True if its name says that it is for this module alone: no tool is made of it unasked."""
-        return self.attribute.startswith("_")
+        """True if its name or `expose=False` says that it is for this module alone: no tool is made of it unasked."""
+        return self.attribute.startswith("_") or not self.settings.get("expose", True)
+
+    @property
+    def place(self) -> str:
+        """The file and the line of the function."""
+        code = inspect.unwrap(self.function).__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def tool(workflow: Callable[..., Any], /, *, expose: bool = True, **settings: JSON) -> None:  # Any: the user's
+    """Set what the tool of a workflow has beside name, schemas and docstring: `tool(order, title="Order", wait="30s")`.
+
+    `settings` are the keys of a tool in workflows.yaml. `expose=False`: the function is no tool. This is a call and no
+    decorator, because DBOS makes the version of the code from the source of workflows with their decorators: a new
+    title would stop the executions that are under way.
+
+    Raises:
+        ValueError: the function has no `@DBOS.workflow()`, or a setting comes from the function itself.
+    """
+    if _workflow_name(workflow) is None:
+        raise ValueError(f"tool({getattr(workflow, '__name__', workflow)}, ...) needs a function with @DBOS.workflow()")
+    if derived := sorted(_DERIVED & settings.keys()):
+        raise ValueError(f"tool({workflow.__name__}, ...) cannot set {', '.join(derived)}: the function gives it")
+    setattr(workflow, _TOOL, {**settings, "expose": expose})
 
 
 def load_module(name: str) -> ModuleType:

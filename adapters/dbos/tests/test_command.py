@@ -106,7 +106,7 @@ async def test_after_a_mistake_dev_waits_for_the_next_save_and_the_port_is_free_
     save(file, CODE[0].replace("async def order", "async def task_wait"))
     with developing(file) as (url, _):
         await until_logged(file, "starts again when a Python file here is saved")
-        assert "app.py: tools.task_wait: this is the name of a task tool" in log_of(file)
+        assert f"{file}:11: tools.task_wait: this is the name of a task tool" in log_of(file)
         save(file, CODE[0])
         await until_offered(url, "order")
         save(file, "import nobody_wrote_this\n")
@@ -115,6 +115,76 @@ async def test_after_a_mistake_dev_waits_for_the_next_save_and_the_port_is_free_
         assert "order" not in await until_offered(url, "reorder")
     assert await tools(url) == {}
     assert "Traceback" not in log_of(file)
+
+
+TOOLS = """
+import socket
+
+from mcp_workflows_dbos import tool
+
+tool(
+    order,
+    title="Order a cake",
+    description="Order one.",
+    wait="2s",
+    annotations={"destructiveHint": True},
+)
+
+
+@DBOS.workflow()
+async def bare(sock: socket.socket) -> None: ...
+
+
+@DBOS.workflow()
+async def mistyped() -> None: ...
+
+
+tool(mistyped, titel="Typo")
+
+
+@DBOS.workflow()
+async def task_wait() -> None: ...
+
+
+@DBOS.workflow()
+async def _private() -> None: ...
+
+
+@DBOS.workflow()
+async def nightly() -> None: ...
+
+
+tool(nightly, expose=False)
+"""
+NO_TOOLS = {
+    "async def bare": "bare: no JSON Schema for the type hint of sock",
+    "async def mistyped": "tools.mistyped.titel: ",
+    "async def task_wait": "tools.task_wait: this is the name of a task tool",
+}
+
+
+async def test_functions_that_cannot_be_tools_are_reported_with_their_lines_and_the_others_served(file: Path) -> None:
+    save(file, text := CODE[0] + TOOLS)
+    lines = text.splitlines()
+    line_of = {code: next(n for n, line in enumerate(lines) if line.startswith(code)) for code in NO_TOOLS}
+    told = [f"not offered: {file}:{line_of[code]}: {why}" for code, why in NO_TOOLS.items()]  # the decorator's line
+    with developing(file) as (url, _):
+        found = await until_offered(url, "order")
+        log = log_of(file)
+    assert {name for name in found if not name.startswith("task_")} <= {"order", "my_tasks"}
+    order = found["order"]
+    assert (order.title, order.description) == ("Order a cake", "Order one.")
+    assert order.annotations.destructive_hint is True
+    assert [line for line in told if line not in log] == []
+    checked = commands.run(command(file, "check"), cwd=file.parent)
+    assert checked.returncode == 1
+    assert [line for line in told if line not in checked.stdout] == []
+    assert f"{len(told)} problems" in checked.stdout + checked.stderr
+    made = commands.run(command(file, "init"), cwd=file.parent)
+    assert made.returncode == 0, made.stderr
+    config = (file.parent / "workflows.yaml").read_text()
+    assert 'wait: "2s"' in config
+    assert [line for line in told if f"# {line}" not in config] == []
 
 
 async def until_logged(file: Path, said: str) -> None:

@@ -25,7 +25,7 @@ from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable
 
 PATIENCE = 60.0  # seconds
 RETRIES = 3
-HEAD = "from dbos import DBOS; from mcp_workflows_dbos import McpError\n"
+HEAD = "from dbos import DBOS; from mcp_workflows_dbos import McpError, tool\n"
 WORKFLOWS = """
 import asyncio, dataclasses, sys, time
 @DBOS.workflow(name=__name__ + ".blocks")
@@ -151,6 +151,13 @@ def other(tmp_path: Path) -> Path:
         ),
         ("DBOS(config={'name': 'mine'})\n", None, "it makes a DBOS object: leave that out"),
         ("", None, "no function in it has @DBOS.workflow()"),
+        ("def plain() -> None: ...\ntool(plain, wait='1s')\n", 3, "tool(plain, ...) needs a function with @DBOS"),
+        (
+            "@DBOS.workflow()\ndef w() -> None: ...\ntool(w, engine='x', input={})\n",
+            4,
+            "tool(w, ...) cannot set engine, input: the function gives it",
+        ),
+        ("@DBOS.workflow()\ndef silent() -> None: ...\ntool(silent, expose=False)\n", None, "and a public name"),
         (METHOD, 5, "Shop.sell is no tool: only functions at the top of a module are"),
     ],
 )

@@ -99,7 +99,8 @@ def init(
     if path.exists() and not force:
         raise ConfigError(f"{path}: exists already; name another with -c CONFIG, or overwrite it with --force")
     if file is not None:
-        text: Sequence[str] = draft_python(file).splitlines()
+        drafted, problems = draft_python(file)
+        text: Sequence[str] = [*drafted.splitlines(), *(f"# not offered: {problem}" for problem in problems)]
         change = "add rules, limits, gates and other engines"
     else:
         text = _first_configuration(path, engine, settings or [], workflows or [])

@@ -125,7 +125,9 @@ def refuse_shared_single_user(http: Address | None, config: Config) -> None:
 
 
 def warn_of_hidden_tools(http: Address | None, config: Config) -> None:
-    """Warn of tools that no client sees, because they need identified callers and nobody is identified."""
+    """Warn of tools that no client sees: they cannot be tools, or need identified callers and nobody is identified."""
+    for problem in config.not_offered:
+        logger.warning("not offered: %s", problem)
     watching = [tool.name for tool in config.tools if tool.kind is Kind.WATCH]
     if http and watching and not config.server.single_user and config.server.auth is None:
         logger.warning(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -12,7 +14,7 @@ import anyio
 
 from mcp_workflows.adapter import JSON, load_adapter
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.kit.tooling import Discovered, Drafts
+from mcp_workflows.kit.tooling import Discovered, DraftedEngine, Drafts
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 
@@ -134,31 +136,52 @@ def _substituted(value: JSON) -> str:
     return json.dumps(value, ensure_ascii=not str(value).isprintable())
 
 
-def draft_python(path: Path) -> str:
-    """Return the configuration of a Python file: one engine, and a tool for each of its workflows.
+def draft_python(path: Path) -> tuple[str, Sequence[str]]:
+    """Return the configuration of a Python file, with a tool for each workflow, and why others are no tools.
 
     Raises:
         ConfigError: the adapter is not installed, or the file cannot be used; the message has the file and the line.
     """
-    tooling = load_adapter(_ADAPTER).tooling
-    if not isinstance(tooling, Drafts):
-        raise ConfigError(f"the adapter {_ADAPTER!r} that is installed cannot read Python files")
-    drafted = anyio.run(tooling.draft, str(path), None)
-    lines = [
-        *draft_engine(_ADAPTER, drafted.settings, name=drafted.name),
-        *draft(drafted.name, drafted.workflows, configured={}, taken=(), chosen=drafted.workflows),
-    ]
-    return "\n".join(lines) + "\n"
+    drafted = _read(path)
+    text, _, problems = _usable(path, drafted, os.environ)
+    return text, problems
 
 
 def load_python(path: Path, environ: Mapping[str, str]) -> Config:
-    """Load the configuration of a Python file.
+    """Load the configuration of a Python file; a workflow that cannot be a tool is in `not_offered`.
 
     Raises:
-        ConfigError: see `draft_python` and `load_config`.
+        ConfigError: see `draft_python`.
     """
-    text = draft_python(path)
-    try:
-        return load_config(path, environ, text=text)
-    except ConfigError as error:  # drop its line numbers: they are those of the draft, which is never written
-        raise ConfigError(re.sub(rf"^({re.escape(str(path))}):\d+:", r"\1:", str(error), flags=re.MULTILINE)) from None
+    _, config, problems = _usable(path, _read(path), environ)
+    return replace(config, not_offered=problems)
+
+
+def _read(path: Path) -> DraftedEngine:
+    tooling = load_adapter(_ADAPTER).tooling
+    if not isinstance(tooling, Drafts):
+        raise ConfigError(f"the adapter {_ADAPTER!r} that is installed cannot read Python files")
+    return anyio.run(tooling.draft, str(path), None)
+
+
+def _usable(path: Path, drafted: DraftedEngine, environ: Mapping[str, str]) -> tuple[str, Config, Sequence[str]]:
+    """Return the configuration with the workflows that can be tools, as text too, and the problems of the others."""
+
+    def written(workflows: Sequence[Discovered]) -> tuple[str, Config]:
+        head = draft_engine(_ADAPTER, drafted.settings, name=drafted.name)
+        lines = [*head, *draft(drafted.name, workflows, configured={}, taken=(), chosen=workflows)]
+        text = "\n".join(lines) + "\n"
+        return text, load_config(path, environ, text=text)
+
+    usable: list[Discovered] = []
+    problems = list(drafted.advice)
+    for each in drafted.workflows:
+        try:
+            written([each])
+        except ConfigError as error:  # its line numbers are those of the draft, which is never written
+            problems += re.sub(rf"^{re.escape(str(path))}:\d+:", f"{each.place}:", str(error), flags=re.M).splitlines()
+        else:
+            usable.append(each)
+    if not usable:
+        raise ConfigError("\n".join(problems))
+    return *written(usable), problems

@@ -375,6 +375,7 @@ class Config:
     notify: Channels = field(default_factory=dict[str, NotificationChannel])
     tool_defaults: ToolDefaults = no_defaults
     place: Callable[[Where], str | None] = _no_place  # of a setting: `workflows.yaml:12`; None: in no file
+    not_offered: Sequence[str] = ()  # why workflows of a Python file are no tools: `app.py:12: ...`
 
 
 def with_absolute_path(settings: AuditSettings, folder: Path) -> AuditSettings:

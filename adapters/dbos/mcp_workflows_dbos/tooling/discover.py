@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from mcp_workflows.kit.tooling import Discovered
 from mcp_workflows_dbos.executor import Executor
 from mcp_workflows_dbos.tables import ExecutedWorkflow
-from mcp_workflows_dbos.tooling.schema import describe_workflow
+from mcp_workflows_dbos.tooling.schema import describe_workflows
 
 
 def discover(executor: Executor | None, executed: Sequence[ExecutedWorkflow]) -> Sequence[Discovered]:
     """Return the workflows that have run, in their order, and then those of the module that never have."""
-    known = (
-        {}
-        if executor is None
-        else {
-            name: describe_workflow(executor.application.module, each)
-            for name, each in executor.workflows.items()
-            if not each.is_private
-        }
-    )
+    known: Mapping[str, Discovered] = {}
+    if executor is not None:
+        public = [each for each in executor.workflows.values() if not each.is_private]
+        known, _ = describe_workflows(executor.application.module, public)
     ran = {
         each.name: replace(
             known.get(each.name, Discovered(workflow=each.name)),

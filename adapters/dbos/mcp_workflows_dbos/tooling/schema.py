@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -30,31 +30,31 @@ def read_schema(reference: str) -> WorkflowSchema:
     found = next((each for each in known.values() if each.attribute == attribute), None)
     if found is None:
         raise ConfigError(f"{reference}: {module_name} has no such function with @DBOS.workflow()")
-    return schema_of(found.function, reference)
+    return schema_of(found)
 
 
-def schema_of(function: Callable[..., Any], reference: str) -> WorkflowSchema:
-    """Return the schemas of a workflow; errors name it by `reference`.
+def schema_of(workflow: WorkflowFunction) -> WorkflowSchema:
+    """Return the schemas of a workflow.
 
     Raises:
-        ConfigError: its type hints have no JSON Schema.
+        ConfigError: its type hints have no JSON Schema; the message has the file and the line.
     """
-    plain = inspect.unwrap(function)
+    plain, where = inspect.unwrap(workflow.function), f"{workflow.place}: {workflow.attribute}"
     hints: dict[str, Any] = {}  # Any: type hints
     try:
         hints = get_type_hints(plain, include_extras=True)
-        parameters = _parameters(plain, reference)
+        parameters = _parameters(plain, where)
         output = _output_schema(hints["return"]) if hints.get("return") else None
         return WorkflowSchema(input=_input_schema(parameters, hints), output=output, args="{{args}}")
     except PydanticUserError as error:
         if error.code == "typed-dict-version":
             remedy = "before Python 3.12, import TypedDict from typing_extensions (typing_extensions.TypedDict)"
-            raise ConfigError(f"{_where(plain)}: {remedy}") from None
+            raise ConfigError(f"{where}: {remedy}") from None
         names = ", ".join(name for name, hint in hints.items() if not _has_schema(hint))
         types = "use str, int, float, bool, list, dict, a dataclass or a pydantic model"
-        raise ConfigError(f"{_where(plain)}: no JSON Schema for the type hint of {names}; {types}") from None
+        raise ConfigError(f"{where}: no JSON Schema for the type hint of {names}; {types}") from None
     except (NameError, TypeError, PydanticSerializationError) as error:
-        raise ConfigError(f"{_where(plain)}: its type hints cannot be read: {error}") from None
+        raise ConfigError(f"{where}: its type hints cannot be read: {error}") from None
 
 
 def _has_schema(hint: Any) -> bool:  # Any: a type hint
@@ -65,16 +65,11 @@ def _has_schema(hint: Any) -> bool:  # Any: a type hint
     return True
 
 
-def _where(function: Callable[..., Any]) -> str:
-    code = function.__code__
-    return f"{code.co_filename}:{code.co_firstlineno}: {function.__name__}"
-
-
-def _parameters(function: Callable[..., Any], reference: str) -> Mapping[str, inspect.Parameter]:
+def _parameters(function: Callable[..., Any], where: str) -> Mapping[str, inspect.Parameter]:
     found = inspect.signature(function).parameters
     for parameter in found.values():
         if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            raise ConfigError(f"{reference}: arguments are given by name, so {parameter} cannot be given")
+            raise ConfigError(f"{where}: arguments are given by name, so {parameter} cannot be given")
     return found
 
 
@@ -103,22 +98,34 @@ def _output_schema(hint: Any) -> Schema | None:  # Any: a type hint
     return schema if schema.get("type") == "object" else None
 
 
-def describe_workflow(module: str, found: WorkflowFunction) -> Discovered:
-    """Return a workflow of the module, with what a tool for it needs."""
-    reference = f"{module}:{found.attribute}"
-    return Discovered(
-        workflow=found.name,
-        description=inspect.getdoc(found.function) or f"Runs the workflow {found.name}.",
-        input=schema_of(found.function, reference).input,
-        code=reference,
-    )
+def describe_workflows(
+    module: str, workflows: Iterable[WorkflowFunction]
+) -> tuple[Mapping[str, Discovered], Sequence[str]]:
+    """Return the workflows that can be tools, by name, with what their tools need, and why each other one cannot."""
+    found: dict[str, Discovered] = {}
+    problems: list[str] = []
+    for each in workflows:
+        settings = {key: value for key, value in each.settings.items() if key != "expose"}
+        doc = inspect.getdoc(each.function) or f"Runs the workflow {each.name}."
+        try:
+            found[each.name] = Discovered(
+                workflow=each.name,
+                description=settings.pop("description", doc),
+                input=schema_of(each).input,
+                code=f"{module}:{each.attribute}",
+                options=settings,
+                place=each.place,
+            )
+        except ConfigError as error:
+            problems.append(str(error))
+    return found, problems
 
 
 def draft_file(file: Path, start: str | None) -> DraftedEngine:
     """Return the engine and the tools of a Python file; `start` names the only workflow to offer.
 
     Raises:
-        ConfigError: the file cannot be imported, is not the module of its name, or has no workflows.
+        ConfigError: the file cannot be imported, is not the module of its name, or no workflow of it can be a tool.
     """
     file = file.resolve()
     if not file.is_file():
@@ -131,11 +138,10 @@ def draft_file(file: Path, start: str | None) -> DraftedEngine:
     if Path(module.__file__ or "").resolve() != file:
         raise ConfigError(f"{file.name}: Python finds {module.__file__} under this name: rename the file")
     known = workflows_in(module).values()
-    workflows = [each for each in known if start == each.name or (start is None and not each.is_private)]
-    if not workflows:
-        hidden = hidden_workflows_in(module)
-        raise ConfigError(
-            hidden[0] if hidden else f"{file.name}: no function in it has @DBOS.workflow() and a public name"
-        )
-    found = [describe_workflow(file.stem, each) for each in workflows]
-    return DraftedEngine(name=file.stem, settings={"module": file.stem}, workflows=found)
+    offered = [each for each in known if start == each.name or (start is None and not each.is_private)]
+    found, problems = describe_workflows(file.stem, offered)
+    if not found:
+        none = f"{file.name}: no function in it has @DBOS.workflow() and a public name"
+        raise ConfigError("\n".join(problems or [*hidden_workflows_in(module)[:1], none][:1]))
+    settings = {"module": file.stem}
+    return DraftedEngine(name=file.stem, settings=settings, workflows=[*found.values()], advice=problems)
