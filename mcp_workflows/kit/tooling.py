@@ -91,10 +91,13 @@ class Schemas(Protocol):
         ...
 
     @staticmethod
-    def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
-        """Return the settings in `gates` whose values the workflow's code does not take: `approve.send.args`.
+    def misfits(
+        reference: str, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
+    ) -> Mapping[str, str]:
+        """Return the settings of a tool that the workflow's code contradicts, with the reason.
 
-        `gates` are by name, as they are written: nothing is filled in, and they may not be right.
+        The settings are paths: `workflow`, `questions.approve.send.args`. `options` and `gates` are as in
+        `Verifies.verify`, and they may not be right.
 
         Raises:
             ConfigError: see `schema`.

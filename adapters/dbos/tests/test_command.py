@@ -250,6 +250,15 @@ def test_init_writes_the_configuration_that_the_file_has_without_one(file: Path)
     assert (again.returncode, "exists already" in again.stderr) == (1, True)
 
 
+def test_a_workflow_that_the_function_contradicts_is_refused(file: Path) -> None:
+    commands.run(command(file, "init"), cwd=file.parent)
+    config = file.parent / "workflows.yaml"
+    config.write_text(config.read_text().replace("workflow: order", "workflow: odrer"))
+    checked = commands.run([sys.executable, "-m", "mcp_workflows", "check"], cwd=file.parent)
+    assert checked.returncode == 1
+    assert "tools.order.workflow: app:order is the workflow 'order', and not 'odrer'" in checked.stderr
+
+
 @pytest.mark.parametrize("block", YAML)
 def test_a_block_of_the_page_is_a_configuration(file: Path, block: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "input: app:order" in block:  # another module `app` may be loaded in this process

@@ -24,6 +24,7 @@ from temporalio.api.enums.v1 import (
 )
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.update.v1 import Input, Meta, Outcome, Request, UpdateRef, WaitPolicy
@@ -287,6 +288,21 @@ class Frontend:
             namespace=self.client.namespace, execution=execution, maximum_page_size=size, next_page_token=token
         )
         return await self._service.get_workflow_execution_history_reverse(request, **self._limits)
+
+    async def read_input(self, execution: WorkflowExecution) -> Sequence[Payload]:
+        """Return the input of a run, as it is in its first event."""
+        request = GetWorkflowExecutionHistoryRequest(
+            namespace=self.client.namespace, execution=execution, maximum_page_size=1
+        )
+        found = await self._service.get_workflow_execution_history(request, **self._limits)
+        started = (event.workflow_execution_started_event_attributes for event in found.history.events)
+        return [payload for each in started for payload in each.input.payloads]
+
+    async def search_attributes(self) -> frozenset[str]:
+        """Return the names of the search attributes that the namespace has."""
+        request = ListSearchAttributesRequest(namespace=self.client.namespace)
+        found = await self.client.operator_service.list_search_attributes(request, **self._limits)
+        return frozenset({*found.custom_attributes, *found.system_attributes})
 
     async def query(
         self,

@@ -20,6 +20,7 @@ from temporalio.worker import Worker
 
 from adapters.temporal.tests.handlers import Anything, Gated, Mailed, send_approval_mail, write_log
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
+from adapters.temporal.tests.test_codec import coded
 from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Discovered
@@ -155,6 +156,26 @@ async def test_a_dynamic_handler_cannot_be_told_from_the_one_that_is_named(own: 
         found = await verified(own, kind, gates={}, cancel={"signal": "stop"})
     text = "could not be verified (signal stop): a dynamic handler takes every signal"
     assert found == {True: [text], False: []}
+
+
+async def test_a_search_attribute_that_is_not_registered_is_a_problem(own: Scene) -> None:
+    kind = f"Anything-{uuid.uuid4().hex}"
+    written = {"CustomerId": "{{args.customer}}", "TemporalChangeVersion": ["1"]}
+    [wrong] = (await verified(own, kind, gates={}, search_attributes=written))[False]
+    assert wrong == "search_attributes.CustomerId: it is not registered in namespace default"
+
+
+async def test_inputs_that_others_have_encoded_are_a_problem_without_a_codec(
+    own: Scene, empty_server: DevServer
+) -> None:
+    kind = f"Anything-{uuid.uuid4().hex}"
+    encoding = await coded(empty_server)
+    await encoding.start_workflow(kind, {"order": 1}, id=f"wf-{kind}", task_queue=own.queue)
+    await until_seen(own, kind)
+    [wrong] = (await verified(own, kind, gates={}))[False]
+    assert wrong.startswith(f"the input of its execution wf-{kind} is encoded (binary/upside), and this engine has no")
+    async with TemporalAdapter.from_client(encoding) as adapter:
+        assert (await verified(own.on(adapter), kind, gates={}))[False] == []
 
 
 # --- activities that gates wait for

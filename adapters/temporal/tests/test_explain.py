@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DefaultFailureConverterWithEncodedAttributes
 from temporalio.service import RPCError, RPCStatusCode
 
+from adapters.temporal.tests.handlers import Anything
 from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter, workflow_id
 from adapters.temporal.tests.test_codec import Upside
 from adapters.temporal.tests.troubled import troubled_worker
@@ -150,9 +152,68 @@ async def test_a_workflow_whose_code_fails_says_with_what(troubled: Scene) -> No
     why = await troubled.adapter.tooling.explain(ref)
     assert why.facts["its last error"].startswith("KeyError: 'order_id' (WORKFLOW_WORKER_UNHANDLED_FAILURE, worker")
     assert "attempt 2, started" in why.facts["workflow task"]
+    assert why.reason == "mistake in the workflow's code, which is tried again: KeyError: 'order_id'"
     assert "mend the workflow's code" in (why.advice or "")
     message = await cancel_and_see(troubled, ref)
     assert message.startswith("cancellation requested: the workflow's code fails")
+
+
+async def failing(scene: Scene, workflow: str, *arguments: object) -> Explanation:
+    ref = await scene.start(workflow, *arguments)
+    await scene.until(ref, lambda seen: attempt(seen.message))
+    return await scene.adapter.tooling.explain(ref)
+
+
+async def test_a_workflow_that_no_worker_has_is_a_mistake_in_the_configuration(troubled: Scene) -> None:
+    why = await failing(troubled, "Shipmnt")
+    assert why.reason.startswith(
+        f"mistake in the configuration: the worker on task queue {troubled.queue} has no workflow 'Shipmnt'; "
+        "did you mean 'Shipment'? (it has: Again, Broken, "
+    )
+    assert (why.advice or "").startswith("correct `workflow` or `task_queue` of the tool, or add the workflow to")
+    assert "temporal workflow terminate --workflow-id mcp-" in (why.advice or "")
+
+
+@pytest.mark.parametrize(
+    ("workflow", "arguments", "said"),
+    [
+        ("Elsewhere", [], "Elsewhere.run() missing 1 required positional argument: 'queue'"),
+        ("Again", ["many"], "Failed decoding arguments"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_a_mistake_in_the_configuration(
+    troubled: Scene, workflow: str, arguments: list[object], said: str
+) -> None:
+    why = await failing(troubled, workflow, *arguments)
+    assert why.reason.startswith(f"mistake in the configuration: the arguments do not fit workflow {workflow}: ")
+    if said != "Failed decoding arguments":  # then the reason is the cause's
+        assert why.reason.endswith(said)
+    assert (why.advice or "").startswith("correct `input` or `args` of the tool")
+
+
+async def test_arguments_that_ended_a_workflow_are_a_mistake_in_the_configuration(troubled: Scene) -> None:
+    ref = await troubled.start("Undecoded")
+    await troubled.ended(ref)
+    why = await troubled.adapter.tooling.explain(ref)
+    said = "mistake in the configuration: the arguments do not fit the workflow; it has ended: failed, unable to decode"
+    assert why.reason.startswith(said)
+    assert (why.advice or "").startswith("correct `input` or `args` of the tool")
+
+
+async def test_a_task_queue_that_only_another_execution_has_workers_on_is_a_mistake_in_the_configuration(
+    troubled: Scene, dev_server: DevServer
+) -> None:
+    kind = f"Anything{uuid.uuid4().hex}"
+    async with Scene.new(troubled.client).worker([Anything], []) as worker:
+        await troubled.client.start_workflow(kind, id=kind, task_queue=worker.task_queue)
+        with anyio.fail_after(PATIENCE):
+            while not [row async for row in troubled.client.list_workflows(f"WorkflowType = '{kind}'")]:
+                await anyio.sleep(0.05)
+        async with open_adapter(dev_server, nobody := f"nobody-{uuid.uuid4().hex}") as adapter:
+            why = await adapter.tooling.explain(await troubled.on(adapter).start(kind))
+    polled = f"workers of {kind} poll task queue {worker.task_queue}"
+    assert why.reason == f"mistake in the configuration: nobody polls task queue {nobody}; {polled}"
+    assert (why.advice or "").startswith(f"correct `task_queue` of the tool: {worker.task_queue}, or start a worker")
 
 
 async def test_a_paused_workflow_says_by_whom_and_why(troubled: Scene) -> None:

@@ -82,6 +82,29 @@ def test_arguments_that_the_handler_takes_are_fine(tmp_path: Path, send: str) ->
     load_config(write(tmp_path, send), {})
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "where", "said"),
+    [
+        ("workflow: ShipByVote", "workflow: ShipByVotes", "workflow", "is the workflow type 'ShipByVote', and not"),
+        (
+            "query: state",
+            "query: staate",
+            "questions.approve.when.query",
+            "has no query 'staate'; did you mean 'state'?",
+        ),
+        ("signal: approve", "signal: aprove", "questions.approve.send.signal", "no signal 'aprove'; did you mean 'app"),
+        ("    input:", "    cancel: {signal: aprove}\n    input:", "cancel.signal", "has no signal 'aprove'; did you"),
+    ],
+)
+def test_a_name_that_the_code_contradicts_is_refused(tmp_path: Path, old: str, new: str, where: str, said: str) -> None:
+    config = write(tmp_path, "{signal: approve, args: ['{{answer.ok}}', '{{answer.ok}}']}")
+    config.write_text(config.read_text().replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        load_config(config, {})
+    assert f"tools.ship.{where}: {WORKFLOW} " in str(caught.value)
+    assert said in str(caught.value)
+
+
 def test_code_that_cannot_be_imported_is_complained_of_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path, "{signal: approve, args: ['{{answer.ok}}']}", "nowhere.workflows:Order"), {})
@@ -184,7 +207,9 @@ async def test_why_does_not_blame_a_gate_for_what_somebody_else_did(selling: Sce
     ref, key = await waiting(selling, "ShipByVote", when=AWAITING, send={"signal": "approve", "args": [1, 2]})
     if len(arguments) == 2:  # the gate sends what is right, and the workflow's own code is wrong
         await selling.adapter.answer(ref, {key: yes(*arguments)})
+        said = "mistake in the workflow's code, which is tried again: TypeError: notify_approver() missing 1 required"
     else:  # somebody else sends what is wrong
         await tell(selling, ref, "approve", *arguments)
+        said = "the workflow's code fails"
     why = await broken(selling, ref)
-    assert why.reason.startswith("the workflow's code fails")
+    assert why.reason.startswith(said)

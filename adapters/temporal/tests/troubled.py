@@ -100,6 +100,16 @@ class Broken:
 
 
 @workflow.defn
+class Undecoded:
+    """Fails as the SDK for Go does if it cannot read the arguments."""
+
+    @workflow.run
+    async def run(self) -> None:
+        said = "unable to decode the workflow function input payload with error: payload item 0: unable to decode"
+        raise ApplicationError(said, type="wrapError")
+
+
+@workflow.defn
 class Again(GoesOn):
     """So many runs in one chain, then waits for `go`."""
 
@@ -112,7 +122,7 @@ class Again(GoesOn):
         return "done"
 
 
-WORKFLOWS: Sequence[type[Any]] = (Order, Shipment, Elsewhere, Sleeper, Waiter, Guardian, Broken, Again)
+WORKFLOWS: Sequence[type[Any]] = (Order, Shipment, Elsewhere, Sleeper, Waiter, Guardian, Broken, Undecoded, Again)
 
 
 def troubled_worker(client: Client, queue: str) -> Worker:

@@ -355,7 +355,14 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
         fields["tasks"] = TaskSupport.FORBIDDEN.value  # and no default that needs tasks
         fields = {key: value for key, value in fields.items() if key in own or not missing_need(key, fields)}
     fields = _with_schemas(report, folder, fields, kind, where)
-    _check_gates(report, fields.get("questions"), written.get("input"), kind, (*where, "questions"))
+    gates = _check_gates(report, fields.get("questions"), kind, (*where, "questions"))
+    code, tooling = written.get("input"), kind and kind.tooling
+    is_code = isinstance(code, str) and REFERENCE.fullmatch(code) and not is_schema_file(code)
+    if is_code and isinstance(tooling, Schemas):
+        named = {**options, "actions": fields.get("actions")}
+        with suppress(ConfigError):  # an import error is reported for `input`
+            for place, wrong in tooling.misfits(str(code), str(fields.get("workflow", "")), named, gates).items():
+                report.add((*where, *place.split(".")), wrong)
     for action, settings in mapping_in(fields.get("actions")).items():
         _check_action(report, mapping_in(settings), kind, (*where, "actions", action))
     if (written_kind := fields.get("kind", Kind.START)) not in list(Kind):
@@ -371,26 +378,21 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
 
 
 def _check_gates(
-    report: Report, questions: object, reference: object, kind: type[Adapter] | None, where: Where
-) -> None:
-    """Report what the adapter finds wrong with gates: their settings, and handlers of the workflow that do not fit."""
+    report: Report, questions: object, kind: type[Adapter] | None, where: Where
+) -> Mapping[str, Mapping[str, Any]]:
+    """Report what the adapter finds wrong with the settings of gates; return these by name, as they are written."""
     gates = {
         name: found for name, each in mapping_in(questions).items() if GATE_WORDS & (found := mapping_in(each)).keys()
     }
     if kind is None or not gates:
-        return
+        return {}
     model = kind.GateSettings
     if model is None:
         report.add(where, "the adapter of this engine knows no gates: leave out the questions with `when`")
-        return
+        return {}
     for name, gate in gates.items():
         report.validate(model, {key: value for key, value in gate.items() if key in GATE_WORDS}, (*where, name))
-    tooling = kind.tooling
-    is_code = isinstance(reference, str) and REFERENCE.fullmatch(reference) and not is_schema_file(reference)
-    if is_code and isinstance(tooling, Schemas):
-        with suppress(ConfigError):  # an import error is reported for `input`
-            for place, wrong in tooling.misfits(cast("str", reference), gates).items():
-                report.add((*where, *place.split(".")), wrong)
+    return gates
 
 
 def _check_action(report: Report, action: Mapping[str, Any], kind: type[Adapter] | None, where: Where) -> None:

@@ -18,7 +18,7 @@ from mcp_workflows_dbos.tables import Tables
 from mcp_workflows_dbos.tooling.check import check_engine, check_workflow
 from mcp_workflows_dbos.tooling.discover import discover as discover_workflows
 from mcp_workflows_dbos.tooling.explain import explain as explain_execution
-from mcp_workflows_dbos.tooling.schema import draft_file, read_schema
+from mcp_workflows_dbos.tooling.schema import draft_file, find_workflow, schema_of
 
 _NO_DATABASE: Final = "set database, or launch the application once"
 
@@ -94,12 +94,19 @@ class DbosTooling:
     @staticmethod
     def schema(reference: str) -> WorkflowSchema:
         """Read the type hints of a workflow; see `Schemas.schema`."""
-        return read_schema(reference)
+        return schema_of(find_workflow(reference))
 
     @staticmethod
-    def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
-        """Return nothing: DBOS has no gates; see `Schemas.misfits`."""
-        return {}
+    def misfits(
+        reference: str, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
+    ) -> Mapping[str, str]:
+        """Return `workflow` if the function has another name in DBOS; see `Schemas.misfits`."""
+        name = find_workflow(reference).name
+        return (
+            {}
+            if workflow in ("", name)
+            else {"workflow": f"{reference} is the workflow {name!r}, and not {workflow!r}"}
+        )
 
     @staticmethod
     async def draft(address: str, start: str | None) -> DraftedEngine:

@@ -19,18 +19,18 @@ from mcp_workflows_dbos.module import WorkflowFunction, hidden_workflows_in, loa
 Schema = dict[str, Any]  # Any: a JSON Schema
 
 
-def read_schema(reference: str) -> WorkflowSchema:
-    """Return the schemas of `module:function`.
+def find_workflow(reference: str) -> WorkflowFunction:
+    """Return the workflow `module:function`.
 
     Raises:
-        ConfigError: the module cannot be imported, the function is no workflow, or its type hints have no JSON Schema.
+        ConfigError: the module cannot be imported, or the function is no workflow.
     """
     module_name, _, attribute = reference.partition(":")
     known = workflows_in(load_module(module_name))
     found = next((each for each in known.values() if each.attribute == attribute), None)
     if found is None:
         raise ConfigError(f"{reference}: {module_name} has no such function with @DBOS.workflow()")
-    return schema_of(found)
+    return found
 
 
 def schema_of(workflow: WorkflowFunction) -> WorkflowSchema:

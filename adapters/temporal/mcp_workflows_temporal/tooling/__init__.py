@@ -15,9 +15,18 @@ from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.tooling import Discovered, Explanation, Replayed, WorkflowSchema
 from mcp_workflows_temporal.client import Frontend, Handle
 from mcp_workflows_temporal.gates import Gates
+from mcp_workflows_temporal.payloads import as_mapping
 from mcp_workflows_temporal.settings import MESSAGES, TemporalOptions, TemporalSettings, is_template
 from mcp_workflows_temporal.start import positional, preview, read_start, refuse_unwritable
-from mcp_workflows_temporal.tooling.check import check_engine, check_queue, read_references, verify, verify_arguments
+from mcp_workflows_temporal.tooling.check import (
+    check_engine,
+    check_queue,
+    read_references,
+    verify,
+    verify_arguments,
+    verify_codec,
+    verify_search_attributes,
+)
 from mcp_workflows_temporal.tooling.discover import discover as discover_workflows
 from mcp_workflows_temporal.tooling.explain import explain as explain_execution
 from mcp_workflows_temporal.tooling.fixtures import NOTICE, Verbs
@@ -76,12 +85,12 @@ class TemporalTooling:
         """Check that the workflow has the signals, updates and queries that the tool names; see `Verifies.verify`."""
         frontend = self._opened()
         queue = self._settings.task_queue if options.get("task_queue") is None else options["task_queue"]
-        missing = options.get("start_if_missing")
-        if missing is None and any(options.get(kind) for kind in MESSAGES):
+        if not (workflow := _started(workflow, options)):
             return ()  # nobody knows the workflow
-        workflow = missing["workflow"] if missing else workflow
         named = await verify(frontend, workflow, queue, read_references(options, gates))
-        return [*named, *await verify_arguments(frontend, workflow, queue, gates)]
+        arguments = await verify_arguments(frontend, workflow, queue, gates)
+        attributes = await verify_search_attributes(frontend, as_mapping(options.get("search_attributes")))
+        return [*named, *arguments, *attributes, *await verify_codec(frontend, workflow, queue)]
 
     # --- workflows and executions
 
@@ -134,13 +143,15 @@ class TemporalTooling:
         return read_schema(reference)
 
     @staticmethod
-    def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
-        """Return the gates whose arguments the handlers of `module:WorkflowClass` do not take.
+    def misfits(
+        reference: str, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
+    ) -> Mapping[str, str]:
+        """Return the names and arguments that `module:WorkflowClass` contradicts.
 
         Raises:
             ConfigError: see `Schemas.misfits`.
         """
-        return find_mismatches(reference, gates)
+        return find_mismatches(reference, _started(workflow, options), read_references(options, gates), gates)
 
     @staticmethod
     def embeds() -> Mapping[str, str]:
@@ -160,3 +171,11 @@ class TemporalTooling:
     def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
         """Run a worker for workflows of known behaviour; see `HasFixtures.fixtures`."""
         return run_fixtures(self._opened(), self._connected, self._verbs)
+
+
+def _started(workflow: str, options: Mapping[str, JSON]) -> str:
+    """Return the workflow that a tool starts; empty for a message that starts none."""
+    missing = as_mapping(options.get("start_if_missing"))
+    if missing or any(options.get(kind) for kind in MESSAGES):
+        return str(missing.get("workflow", ""))
+    return workflow

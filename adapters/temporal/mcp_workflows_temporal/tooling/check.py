@@ -9,23 +9,25 @@ Source: the query `__temporal_workflow_metadata`, which the SDKs answer for ever
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
 import anyio
+from mcp_workflows_temporal_worker.contract import MEMO_KEY
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
+from temporalio.converter import DefaultPayloadConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import JSON, Finding, closest, rough_duration
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows_temporal.client import Frontend, idle_time, live_pollers, quoted
 from mcp_workflows_temporal.codec import RemoteCodec
-from mcp_workflows_temporal.diagnosis import counted
+from mcp_workflows_temporal.diagnosis import command, counted
 from mcp_workflows_temporal.errors import REFUSED
 from mcp_workflows_temporal.gate_rules import Message
 from mcp_workflows_temporal.payloads import UndecodableError, as_mapping, decode
@@ -54,6 +56,7 @@ LISTED = 20
 TYPES = 200  # executions whose types are suggested instead of an unknown one
 SHARE, OTHERS_SHARE = 0.5, 0.2  # of the total time, for one answer
 OPEN = "{{"
+_ENCODINGS = {each.encoding for each in DefaultPayloadConverter.default_encoding_payload_converters}  # without a codec
 
 
 async def check_engine(frontend: Frontend) -> Finding:
@@ -212,7 +215,7 @@ async def _compare(
     return findings
 
 
-def _did_you_mean(name: str, known: Sequence[str] | set[str]) -> str:
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
     meant = closest(name, sorted(known))
     return f"; did you mean {meant!r}?" if meant else ""
 
@@ -362,3 +365,40 @@ async def _counts(
         if all(len(found) >= ENOUGH for found in counts.values()):
             break
     return counts
+
+
+async def verify_search_attributes(frontend: Frontend, written: Mapping[str, JSON]) -> Sequence[Finding]:
+    """Report search attributes of a tool that the namespace does not have; `written` are by name."""
+    if not written:
+        return []
+    try:
+        async with frontend.call():
+            registered = await frontend.search_attributes()
+    except EngineError as error:
+        names = ", ".join(written)
+        return [Finding(ok=None, text=f"search_attributes: could not be verified ({names}): {error}")]
+    place, findings = frontend.place, list[Finding]()
+    for name in written.keys() - registered:
+        create = command(place, "operator", "search-attribute", "create", "--name", name, "--type")
+        text = f"search_attributes.{name}: it is not registered in namespace {place.namespace}"
+        hint = f"correct search_attributes.{name}, or register it: {create} TYPE"
+        findings.append(Finding(ok=False, text=f"{text}{_did_you_mean(name, registered)}", hint=hint))
+    return findings
+
+
+async def verify_codec(frontend: Frontend, workflow: str, queue: str | None) -> Sequence[Finding]:
+    """Report that inputs of recent executions, which others have started, are encoded and no codec is configured."""
+    if not frontend.has_shipped_converter:
+        return []
+    with suppress(EngineError):  # the other checks report it
+        async with frontend.call():
+            rows = await _latest(frontend, workflow, queue)
+            for row in [row for row in rows if MEMO_KEY not in row.memo.fields][:ASKED]:
+                for payload in await frontend.read_input(row.execution):
+                    encoding = payload.metadata.get("encoding", b"none").decode("ascii", "replace")
+                    if encoding not in _ENCODINGS:
+                        text = f"the input of its execution {row.execution.workflow_id} is encoded ({encoding})"
+                        text = f"{text}, and this engine has no codec: results and messages could not be read"
+                        hint = "set `codec` or `data_converter` of the engine as the workers have it"
+                        return [Finding(ok=False, text=text, hint=hint)]
+    return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
@@ -24,7 +25,7 @@ from temporalio.service import RPCError
 from mcp_workflows.adapter import Execution, Gate, asked, rough_duration
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.tooling import ExplainedGate, Explanation, GateState, open_gates
-from mcp_workflows_temporal.client import ACTIVITIES, WORKFLOWS, Frontend, Handle, Run, idle_time, live_pollers
+from mcp_workflows_temporal.client import ACTIVITIES, WORKFLOWS, Frontend, Handle, Run, idle_time, live_pollers, quoted
 from mcp_workflows_temporal.diagnosis import (
     FAILING_FROM,
     Problem,
@@ -81,6 +82,15 @@ _WRONG_COUNT = re.compile(
     r"(?P<handler>[\w.<>]+)\(\) (missing \d+ required positional arguments?: .+"
     r"|takes (from \d+ to )?\d+ positional arguments? but \d+ (was|were) given)"
 )
+_NO_TYPE = re.compile(  # of the SDKs for Python, Go and TypeScript
+    r"Workflow class .+ is not registered on this worker, available workflows: (?P<python>.*)"
+    r"|unable to find workflow type: .+\. Supported types: \[(?P<go>.*)\]"
+    r"|Failed to initialize workflow of type '.+': no such function"
+)
+_BAD_INPUT = re.compile(r"^Failed decoding arguments$|unable to decode the workflow function input")  # Python, Go
+_IN_FILE = "mistake in the configuration"
+_IN_CODE = "mistake in the workflow's code"
+_CORRECT_ARGUMENTS = "correct `input` or `args` of the tool: mcp-workflows call --dry-run shows what it sends"
 _FRAME = re.compile(r'^\s*File "([^"]+)"', re.MULTILINE)
 _STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 
@@ -117,7 +127,9 @@ async def explain(
     if execution.terminal:
         text = execution.failure.text if execution.failure else execution.message
         detail = "" if text in (None, "", execution.status) else f", {text}"
-        return Explanation(reason=f"it has ended: {execution.status}{detail}")
+        advice = _CORRECT_ARGUMENTS if execution.failure and _BAD_INPUT.search(execution.failure.text) else None
+        mistake = f"{_IN_FILE}: the arguments do not fit the workflow; " if advice else ""
+        return Explanation(reason=f"{mistake}it has ended: {execution.status}{detail}", advice=advice)
     found = await frontend.describe_chain(handle)
     tail = await read_tail(frontend, found.workflow_execution_info.execution, pages=PAGES if gates else 1)
     subject = Subject(
@@ -126,6 +138,7 @@ async def explain(
         found=found,
         tail=tail,
         problem=await argument_problem(frontend, gates, found, tail)
+        or await find_mistake(frontend, found, tail)
         or await find_problem(frontend, found)
         or await _unanswered_query(frontend, found, read_gates),
     )
@@ -380,6 +393,76 @@ def _answer_in(subject: Subject, rule: Rule, summary: HistorySummary) -> str | N
     return None if latest is None else f"{latest.kind} {latest.name} came ({subject.event(summary.answers[latest])})"
 
 
+# --- a mistake in the configuration, or in the workflow's code
+
+
+async def find_mistake(frontend: Frontend, found: Described, tail: Tail) -> Problem | None:
+    """Return the problem if no worker has the workflow, its arguments do not fit it, or its code fails."""
+    info, completed = found.workflow_execution_info, tail.newest(TASK_COMPLETED)
+    failed = tail.newest(TASK_FAILED, TASK_TIMED_OUT, TASK_COMPLETED)
+    if info.status == _PAUSED or not found.pending_workflow_task.state:
+        return None
+    has_begun = completed is not None or not tail.whole
+    other = None if has_begun else await _other_queue(frontend, found)
+    correct = (
+        f"correct `task_queue` of the tool: {other}" if other else "correct `workflow` or `task_queue` of the tool"
+    )
+    workflow_id, queue = info.execution.workflow_id, info.task_queue
+    terminate = command(frontend.place, "workflow", "terminate", "--workflow-id", workflow_id)
+    again = f"then start it again, as an execution keeps what it was started with: {terminate}"
+    is_deserted = await frontend.task_queues.is_deserted(queue, WORKFLOWS)
+    if is_deserted and other:
+        text = f"{_IN_FILE}: nobody polls task queue {queue}; workers of {info.type.name} poll task queue {other}"
+        return Problem(text=text, advice=f"{correct}, or start a worker on task queue {queue}; {again}")
+    is_failing = not is_deserted and found.pending_workflow_task.attempt >= FAILING_FROM
+    if not is_failing or failed is None or failed.WhichOneof("attributes") != TASK_FAILED:
+        return None
+    failure = await _decoded(frontend, found, failed)
+    if no_type := None if has_begun else _NO_TYPE.match(failure.message):
+        has = [each for each in (no_type["python"] or no_type["go"] or "").split(", ") if each]
+        near = nearest(info.type.name, has)
+        meant = f"; did you mean {near!r}?" if near else ""
+        there = f" (it has: {format_names(has)})" if has else ""
+        text = f"{_IN_FILE}: the worker on task queue {queue} has no workflow {info.type.name!r}{meant}{there}"
+        return Problem(text=text, advice=f"{correct}, or add the workflow to the worker; {again}")
+    if not has_begun and (_BAD_INPUT.search(failure.message) or _wrong_count(failure)):
+        cause = failure.cause.message if failure.HasField("cause") else failure.message
+        text = f"{_IN_FILE}: the arguments do not fit workflow {info.type.name}: {one_line(cause)}"
+        return Problem(text=text, advice=f"{_CORRECT_ARGUMENTS}; {again}")
+    if _wrong_count(failure):
+        return None  # a message with other arguments, and not of a gate: somebody else has sent it
+    kind = failure.application_failure_info.type
+    text = f"{_IN_CODE}, which is tried again: {f'{kind}: ' if kind else ''}{one_line(failure.message)}"
+    return Problem(text=text, advice="mend the workflow's code and deploy it: the execution goes on where it stands")
+
+
+async def _other_queue(frontend: Frontend, found: Described) -> str | None:
+    """Return the task queue of another execution of this workflow, if workers poll that one."""
+    info = found.workflow_execution_info
+    query = f"WorkflowType = {quoted(info.type.name)} AND TaskQueue != {quoted(info.task_queue)}"
+    with suppress(RPCError):  # Temporal does not tell
+        rows = [row async for row in frontend.list_executions(query, page=MANY, pages=1)]
+        for queue in dict.fromkeys(row.task_queue for row in rows):
+            if live_pollers(await frontend.describe_task_queue(queue)):
+                return queue
+    return None
+
+
+async def _decoded(frontend: Frontend, found: Described, failed: HistoryEvent) -> FailureMessage:
+    failure = FailureMessage()
+    failure.CopyFrom(failed.workflow_task_failed_event_attributes.failure)
+    await decode_failure(frontend.converter(found.workflow_execution_info.execution.workflow_id), failure)  # in place
+    return failure
+
+
+def _wrong_count(failure: FailureMessage) -> re.Match[str] | None:
+    """Return the match of an error by the SDK, and not by the workflow's own code, about the number of arguments."""
+    frames = _FRAME.findall(failure.stack_trace)
+    is_by_the_sdk = bool(frames) and "temporalio" in re.split(r"[/\\]", frames[-1])
+    is_type_error = failure.application_failure_info.type == TypeError.__name__
+    return _WRONG_COUNT.fullmatch(failure.message) if is_by_the_sdk and is_type_error else None
+
+
 # --- a workflow task that fails because of the arguments of a gate
 
 
@@ -391,13 +474,9 @@ async def argument_problem(
     is_failing = found.pending_workflow_task.attempt >= FAILING_FROM
     if not is_failing or failed is None or completed is None or failed.event_id < completed.event_id:
         return None
-    failure = FailureMessage()
-    failure.CopyFrom(failed.workflow_task_failed_event_attributes.failure)
     workflow_id = found.workflow_execution_info.execution.workflow_id
-    await decode_failure(frontend.converter(workflow_id), failure)  # in place
-    match, frames = _WRONG_COUNT.fullmatch(failure.message), _FRAME.findall(failure.stack_trace)
-    is_by_the_sdk = bool(frames) and "temporalio" in re.split(r"[/\\]", frames[-1])  # not by the workflow's own code
-    if failure.application_failure_info.type != TypeError.__name__ or match is None or not is_by_the_sdk:
+    failure = await _decoded(frontend, found, failed)
+    if (match := _wrong_count(failure)) is None:
         return None
     blamed = _blamed(gates, found, tail, completed.event_id, match["handler"].rpartition(".")[2])
     if blamed is None:

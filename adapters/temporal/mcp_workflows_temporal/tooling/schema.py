@@ -19,10 +19,10 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.kit.tooling import ArgumentSchema, WorkflowSchema
 from mcp_workflows_temporal.diagnosis import counted
-from mcp_workflows_temporal.gate_rules import MessageKind
 from mcp_workflows_temporal.payloads import as_mapping
 from mcp_workflows_temporal.settings import load_attribute
-from mcp_workflows_temporal.tooling.histories import Sent, read_sent
+from mcp_workflows_temporal.tooling.check import Reference
+from mcp_workflows_temporal.tooling.histories import Sent, is_typo, nearest, read_sent
 
 Schema = dict[str, Any]  # a JSON Schema
 _ANSWER_FIELD = re.compile(r"\{\{\s*answer\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
@@ -114,19 +114,35 @@ def _expression(parameter: inspect.Parameter) -> str:
     return f"not_null({name}, `{literal}`)"
 
 
-def find_mismatches(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
-    """Return the arguments that the handlers of `module:WorkflowClass` do not take, by setting.
+_PLURALS: Final[Mapping[str, str]] = {"signal": "signals", "update": "updates", "query": "queries"}
+"""The SDK's attributes with the handlers of a workflow, by kind."""
+
+
+def find_mismatches(
+    reference: str, workflow: str, named: Sequence[Reference], gates: Mapping[str, Mapping[str, JSON]]
+) -> Mapping[str, str]:
+    """Return what `module:WorkflowClass` contradicts, by setting: its type, handlers, and arguments these do not take.
+
+    A workflow may register handlers as it runs, so a missing one counts only if it has another with almost its name.
 
     Raises:
         ConfigError: the workflow cannot be imported.
     """
     definition = getattr(load_attribute(reference, "WorkflowClass"), "__temporal_workflow_definition", None)
     found: dict[str, str] = {}
+    name: str | None = getattr(definition, "name", None)  # None: it takes every type
+    if name is not None and workflow and name != workflow:
+        found["workflow"] = f"{reference} is the workflow type {name!r}, and not {workflow!r}"
+    for each in named:
+        kind = _PLURALS.get(each.kind)
+        known: Mapping[str | None, object] = getattr(definition, kind, {}) if kind else {}
+        near = None if each.name in known or None in known else nearest(each.name, filter(None, known))
+        if near and is_typo(each.name, near):
+            found[each.where] = f"{reference} has no {each.kind} {each.name!r}; did you mean {near!r}?"
     for sent in read_sent(gates):
-        handlers = {MessageKind.SIGNAL: "signals", MessageKind.UPDATE: "updates"}[sent.message.kind]
-        handler = getattr(definition, handlers, {}).get(sent.message.name)
+        handler = getattr(definition, _PLURALS[sent.message.kind], {}).get(sent.message.name)
         if handler is not None and (mismatch := _mismatch(sent, gates[sent.gate], handler)):
-            found[f"{sent.gate}.{sent.part}.args"] = mismatch
+            found[sent.where] = mismatch
     return found
 
 
