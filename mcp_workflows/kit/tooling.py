@@ -7,12 +7,14 @@ need no engine, and can be called on the class of the tools. See docs/decisions/
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol, Self, runtime_checkable
+from typing import Final, Protocol, Self, cast, runtime_checkable
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
@@ -261,6 +263,46 @@ class Discovered:
     place: str | None = None  # the file and the line of its code
     last_seen: datetime | None = None
     executions: int = 0  # of those read
+    usual: timedelta | None = None  # the median duration of those that succeeded
+    is_child: bool = False  # only other workflows start it
+
+
+_TYPES: Final[Mapping[type, str]] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+_FIELD = re.compile(r"(?!.*\d{4})[A-Za-z_]\w{0,39}", re.ASCII)  # other keys may be data: ids, addresses, dates
+_MOST_FIELDS: Final = 50
+
+
+def infer_schema(samples: Sequence[JSON], *, depth: int = 1) -> Mapping[str, JSON]:
+    """Return a JSON Schema of the types of some values. Nothing of the values is in it.
+
+    For `depth` levels, objects get a property for each field; those that no sample lacks or has as null are required.
+    If some keys of an object do not look like names, or are in few samples only, the keys are data, and none is in the
+    schema.
+    """
+    types = list(dict.fromkeys(_TYPES[type(sample)] for sample in samples))
+    if "number" in types and "integer" in types:
+        types.remove("integer")
+    found: dict[str, JSON] = {} if types in ([], ["null"]) else {"type": types[0] if len(types) == 1 else [*types]}
+    if items := [item for sample in samples if isinstance(sample, list) for item in cast("Sequence[JSON]", sample)]:
+        found["items"] = infer_schema(items, depth=0)
+    records = [cast("Mapping[str, JSON]", sample) for sample in samples if isinstance(sample, dict)]
+    counts = Counter(key for record in records for key in record)
+    is_named = len(counts) <= _MOST_FIELDS and all(_FIELD.fullmatch(key) for key in counts)
+    if depth and records and is_named and all(2 * count >= len(records) for count in counts.values()):
+        found["properties"] = {
+            key: infer_schema([record[key] for record in records if key in record], depth=depth - 1) for key in counts
+        }
+        if required := [key for key in counts if all(record.get(key) is not None for record in records)]:
+            found["required"] = required
+    return found
 
 
 @runtime_checkable
@@ -268,7 +310,7 @@ class Discovers(Protocol):
     """Optional: can list the workflows there are."""
 
     async def discover(self) -> Sequence[Discovered]:
-        """Return the workflows seen lately, the most frequent first.
+        """Return the workflows seen lately: the most frequent first, those that only other workflows start last.
 
         Raises:
             EngineRefused, EngineUnavailable: it cannot be told.

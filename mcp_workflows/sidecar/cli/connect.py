@@ -1,4 +1,4 @@
-"""The command `mcp-workflows connect`: a snippet for the configuration of a host.
+"""The command `mcp-workflows connect`: a snippet for the configuration of a host, printed or written.
 
 Sources: code.claude.com/docs/en/mcp, code.visualstudio.com/docs/copilot/reference/mcp-configuration,
 cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, geminicli.com/docs/tools/mcp-server,
@@ -19,21 +19,33 @@ import shlex
 import shutil
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import unified_diff
 from enum import StrEnum
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 from mcp_workflows.access.authn.settings import AuthSettings
+from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import PATH
-from mcp_workflows.sidecar.cli.app import app
+from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.chatgpt import connect_chatgpt
-from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, DEFAULT_HOST, DEFAULT_PORT, ConfigOption, load
+from mcp_workflows.sidecar.cli.options import (
+    DEFAULT_CONFIG,
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    ConfigOption,
+    Yes,
+    confirm,
+    load,
+)
 from mcp_workflows.sidecar.config.models import ServerSettings
 from mcp_workflows.sidecar.config.yaml import variables_in
 
@@ -101,8 +113,14 @@ def connect(
     stdio: Annotated[
         bool, typer.Option("--stdio", help="The host shall start it itself, though CONFIG says where it is served.")
     ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write it to the host's file, after showing the change; keeps a backup.")
+    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Print what to put into a host's configuration; says on standard error where that is, and how to log in."""
+    if write and host not in _FILES:
+        raise typer.BadParameter(f"{host} has no file to write to; leave it out", param_hint="--write")
     if stdio and url:
         raise typer.BadParameter("the host starts the server itself, so there is no --url", param_hint="--stdio")
     server = _server_in(config, needed=url is None or config != DEFAULT_CONFIG)
@@ -130,9 +148,12 @@ def connect(
             for variable, default in variables_in(config).items()
         ]
         target = Target(name=name, command=[executable, "serve", str(config.resolve())], variables=variables)
-    typer.echo(f"{_PLACES[host]}:", err=True)
-    typer.echo(_SNIPPETS[host](target) if host in _SNIPPETS else _json(_FORMATS[host], target))
-    if host is Host.CLAUDE:
+    if write:
+        _write(host, target, yes=yes)
+    else:
+        typer.echo(f"{_PLACES[host]}:", err=True)
+        typer.echo(_SNIPPETS[host](target) if host in _SNIPPETS else _dumped(_entries(_FORMATS[host], target)))
+    if host is Host.CLAUDE and not write:
         typer.echo(f"or run:\n{_claude_command(target)}", err=True)
     if server.auth:
         typer.echo(f"to log in: {login}", err=True)
@@ -225,7 +246,7 @@ _FORMATS: Final[Mapping[Host, _Format]] = {
 }
 
 
-def _json(host: _Format, target: Target) -> str:
+def _entries(host: _Format, target: Target) -> dict[str, Any]:
     """Return the snippet; it never contains a token, only the place to read it from."""
     whole: dict[str, Any] = {}
     entry: dict[str, Any] = {} if host.types is None else {"type": host.types[0 if target.url else 1]}
@@ -245,7 +266,11 @@ def _json(host: _Format, target: Target) -> str:
         entry["headers"] = {"Authorization": f"Bearer ${{input:{target.token.name}}}"}
     elif target.token:
         entry["headers"] = {"Authorization": f"Bearer {host.reference(target.token)}"}
-    return json.dumps({**whole, host.section: {target.name: entry}}, indent=2, ensure_ascii=False)
+    return {**whole, host.section: {target.name: entry}}
+
+
+def _dumped(value: Any, indent: str = "  ") -> str:  # Any: JSON
+    return json.dumps(value, indent=indent, ensure_ascii=False)
 
 
 # --- hosts with something else
@@ -318,3 +343,188 @@ _OPENED_BY: Final[Mapping[Host, str]] = {
     Host.OPENCODE: "`opencode mcp auth {name}`",
     Host.INSPECTOR: "the Inspector",
 }
+
+
+# --- the files of hosts
+
+_FILES: Final[Mapping[Host, Sequence[str]]] = {  # the first that exists, or else the first
+    Host.CLAUDE: (".mcp.json",),
+    Host.VSCODE: (".vscode/mcp.json",),
+    Host.CURSOR: (".cursor/mcp.json",),
+    Host.CODEX: ("~/.codex/config.toml",),
+    Host.GEMINI: (".gemini/settings.json",),
+    Host.OPENCODE: ("opencode.json", "opencode.jsonc"),
+}
+_OURS: Final = frozenset(  # the keys of an entry that another way to reach the server may not keep
+    {"type", "command", "args", "url", "httpUrl", "headers", "env_vars", "bearer_token_env_var"}
+)
+_STRING: Final = r'"(?:[^"\\\n]|\\.)*"'  # a JSON string, in which nothing is a comment or a comma
+_COMMENTS = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMAS = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
+_SPACE = re.compile(r"\s*")
+
+
+def _write(host: Host, target: Target, *, yes: bool) -> None:
+    """Write the entry to the host's file, after showing the change and asking; keep all else in it, and a backup.
+
+    Raises:
+        ConfigError: the file cannot be read, understood or written; it is as it was.
+        OperatorError: nobody can be asked.
+    """
+    codex = os.environ.get("CODEX_HOME", "~/.codex")
+    places = [Path(place.replace("~/.codex", codex)).expanduser() for place in _FILES[host]]
+    shown = next((place for place in places if place.exists()), places[0])
+    path = shown.resolve()  # a link stays one
+    try:
+        before = path.read_bytes() if path.exists() else b""
+        text = before.decode()
+        crlf = "\r\n" in text
+        text = text.replace("\r\n", "\n")
+        after = _with_toml(text, target) if host is Host.CODEX else _with_json(text, _FORMATS[host], target)
+    except OSError as error:
+        raise ConfigError(f"{shown}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{shown}: nothing was changed, as the file cannot be understood: {error}\n"
+            f"correct it, or add by hand what `{DISTRIBUTION} connect {host}` prints"
+        ) from None
+    old, new = text.splitlines(), after.splitlines()
+    if old == new:
+        say(f"{shown}: {target.name} is there already, nothing to change")
+        return
+    for line in unified_diff(old, new, str(shown), str(shown), n=0, lineterm=""):  # other lines may have secrets
+        say(mask(line))
+    confirm(f"Write {shown}?", yes=yes)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    backup = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes((after.replace("\n", "\r\n") if crlf else after).encode())
+        if path.exists():
+            numbered = (path.with_name(f"{path.name}.bak{number or ''}") for number in count())
+            backup = next(place for place in numbered if not place.exists())
+            shutil.copy2(path, backup)
+            shutil.copymode(path, beside)
+            if backup.read_bytes() != before:
+                raise ConfigError(f"{shown}: somebody else has just changed it; call this again")
+        beside.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{shown}: cannot be written: {error.strerror}") from None
+    finally:
+        beside.unlink(missing_ok=True)
+    kept = f"; as it was: {backup}" if backup else ""
+    say(f"{shown}: written{kept}\nnext: restart {host}")
+
+
+def _with_json(text: str, host: _Format, target: Target) -> str:
+    """Return the text of a JSON file, comments and all, with the entry in it.
+
+    Raises:
+        ValueError: it is not JSON, or has something else where the entry belongs.
+    """
+    text = text if text.strip() else "{}\n"
+    whole: Any = json.loads(_plain(text))  # Any: JSON
+    entries = _entries(host, target)
+    entry: dict[str, Any] = entries[host.section][target.name]
+    section: Any = whole.get(host.section, {}) if isinstance(whole, dict) else None  # Any: JSON
+    old: Any = section.get(target.name, {}) if isinstance(section, dict) else None  # Any: JSON
+    inputs: Any = whole.get("inputs", []) if isinstance(whole, dict) else None  # Any: JSON
+    if not (isinstance(old, dict) and isinstance(inputs, list)):
+        raise ValueError(f"{host.section} and {target.name} in it must be objects, inputs a list")
+    if target.command and isinstance(old.get(host.variables), dict):
+        entry[host.variables] = {**old[host.variables], **entry.get(host.variables, {})}
+    entry = {**{key: value for key, value in old.items() if key not in _OURS}, **entry}
+    wanted = {**whole, host.section: {**section, target.name: entry}}
+    text = _put(text, [host.section, target.name], entry) if entry != old else text
+    for each in entries.get("inputs", ()):
+        if isinstance(inputs, list) and not any(
+            isinstance(have, dict) and have.get("id") == each["id"] for have in inputs
+        ):
+            wanted["inputs"] = [*inputs, each]
+            text = _put(text, ["inputs", len(inputs)], each) if inputs else _put(text, ["inputs"], [each])
+    if json.loads(_plain(text)) != wanted:
+        raise ValueError("a key may be there twice")
+    return text
+
+
+def _plain(text: str) -> str:
+    """Return JSON without comments and commas before a closing bracket; all other characters keep their place."""
+
+    def blank(found: re.Match[str]) -> str:
+        return found[0] if found[0].startswith('"') else re.sub(r"[^\n]", " ", found[0])
+
+    return _LAST_COMMAS.sub(blank, _COMMENTS.sub(blank, text))
+
+
+def _put(text: str, path: Sequence[str | int], value: Any) -> str:  # Any: JSON
+    """Return the text of a JSON object with this value at a path; all else is as it was."""
+    plain = _plain(text)
+    at, stop = _after_space(plain, 0), len(plain)
+    indent = re.search(r'\n([ \t]+)"', text)
+    unit = indent[1] if indent else "  "
+    for depth, key in enumerate(path, 1):
+        places, end = _members(plain, at)
+        if key in places:
+            at, stop = places[key]
+            continue
+        for outer in reversed(path[depth:]):
+            value = {outer: value}
+        shown = _dumped(value, unit).replace("\n", "\n" + unit * depth)
+        shown = shown if isinstance(key, int) else f"{_dumped(key)}: {shown}"
+        last = max((stop for _, stop in places.values()), default=end)
+        has_comma = not places or "," in _COMMENTS.sub(lambda found: " " * len(found[0]), text[last:end])
+        kept = f"{text[:last]}{'' if has_comma else ','}{text[last:end]}".rstrip()
+        return f"{kept}\n{unit * depth}{shown}\n{unit * (depth - 1)}{text[end:]}"
+    return text[:at] + _dumped(value, unit).replace("\n", "\n" + unit * len(path)) + text[stop:]
+
+
+def _members(plain: str, at: int) -> tuple[Mapping[str | int, tuple[int, int]], int]:
+    """Return the places of all values in the object or list that begins at `at`, by key, and that of its end."""
+    read = json.JSONDecoder().raw_decode
+    found: dict[str | int, tuple[int, int]] = {}
+    is_object = plain[at] == "{"
+    at = _after_space(plain, at + 1)
+    while plain[at] not in "}]":
+        key: Any = len(found)  # Any: JSON, a text or a number here
+        if is_object:
+            key, at = read(plain, at)
+            at = _after_space(plain, _after_space(plain, at) + 1)
+        _, stop = read(plain, at)
+        found[key] = at, stop
+        at = _after_space(plain, stop)
+        at = _after_space(plain, at + 1) if plain[at] == "," else at
+    return found, at
+
+
+def _after_space(plain: str, at: int) -> int:
+    found = _SPACE.match(plain, at)
+    return found.end() if found else at
+
+
+def _with_toml(text: str, target: Target) -> str:
+    """Return the text of Codex's file, comments and all, with the entry in it.
+
+    Raises:
+        ValueError: it is not TOML, or has the entry in another form than a table of its own.
+    """
+    whole = tomllib.loads(text)
+    servers: Any = whole.get("mcp_servers", {})  # Any: TOML
+    lines = _codex(target).splitlines()
+    entry: Mapping[str, Any] = tomllib.loads("\n".join(lines))["mcp_servers"][target.name]
+    old: Any = servers.get(target.name, {})  # Any: TOML
+    kept = {key: value for key, value in old.items() if key not in _OURS}
+    if old == {**kept, **entry}:
+        return text
+    header = re.search(rf'^\[ *mcp_servers *\. *"?{re.escape(target.name)}"? *\][^\n]*(\n|$)', text, re.MULTILINE)
+    if header is None:
+        text = f"{text.rstrip()}\n\n".lstrip() + "\n".join(lines) + "\n"
+    else:
+        begin = header.end()
+        rest = re.search(r"^\[", text[begin:], re.MULTILINE)
+        stop = begin + rest.start() if rest else len(text)
+        ours = rf"^({'|'.join(sorted(_OURS))}) *=[^\n]*(\n|$)"
+        mine = "".join(f"{line}\n" for line in lines[1:] if not line.startswith("#"))
+        text = text[:begin] + mine + re.sub(ours, "", text[begin:stop], flags=re.MULTILINE) + text[stop:]
+    if tomllib.loads(text) != {**whole, "mcp_servers": {**servers, target.name: {**kept, **entry}}}:
+        raise ValueError(f"mcp_servers.{target.name} is no table of its own, with a key on each line")
+    return text

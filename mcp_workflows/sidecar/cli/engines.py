@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.checks import counted
 from mcp_workflows.sidecar.cli.app import COMMANDS, app, say
-from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, Yes, load_shared, log
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, Yes, confirm, load_shared, log
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.operator import OPERATOR
 from mcp_workflows.sidecar.telemetry.exporters import exporters_of
@@ -141,10 +140,7 @@ async def _rebind(config: Config, old: str, new: str, *, yes: bool) -> int:
             raise OperatorError(f"NEW must be the identity of an engine, and not OLD; the configuration has: {there}")
         live = sum([await store.count_all(TaskFilter(engine=key)) for key in keys])
         say(f"{counted(live)}: {old} -> {new}")
-        if not (yes or sys.stdin.isatty()):
-            raise OperatorError("nothing was changed, as nobody can be asked here: add --yes")
-        if not yes:
-            typer.confirm("Is it the same engine?", abort=True, err=True)
+        confirm("Is it the same engine?", yes=yes)
         done = 0
         for key in keys:
             while page := await store.list_all(TaskFilter(engine=key, live_only=False), limit=_PAGE):

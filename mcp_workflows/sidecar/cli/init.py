@@ -6,10 +6,10 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import anyio
 import typer
@@ -18,7 +18,7 @@ from mcp_workflows.adapter import JSON, Adapter, installed_adapters, load_adapte
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable, WorkflowsError
-from mcp_workflows.kit.tooling import Discovered, Discovers, Drafts, Proposes
+from mcp_workflows.kit.tooling import Discovered, Discovers, Drafts, HasPresets, Proposes
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.options import (
     DEFAULT_CONFIG,
@@ -34,7 +34,7 @@ from mcp_workflows.sidecar.cli.options import (
     log,
     names_in,
 )
-from mcp_workflows.sidecar.config.draft import draft, draft_engine, draft_python, tool_name
+from mcp_workflows.sidecar.config.draft import draft, draft_engine, draft_python, summary, tool_name
 from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import no_engine
@@ -43,6 +43,7 @@ from mcp_workflows.sidecar.engine_checks import described, one_workflow
 from mcp_workflows.tools.json_schema import did_you_mean
 
 MOST_LISTED: Final = 20  # workflows that are listed to choose from
+_SAMPLE: Final = "MyWorkflow"  # where no workflow has run yet
 _MCP: Final = "mcp"  # the adapter for MCP servers
 
 
@@ -54,7 +55,7 @@ def init(
         str | None,
         typer.Option(
             metavar="ADAPTER",
-            help="The engine, by the name of its adapter: temporal.",
+            help="The engine, by the name of its adapter or preset: temporal, airflow.",
             autocompletion=adapter_names,
         ),
     ] = None,
@@ -65,6 +66,9 @@ def init(
         list[str] | None,
         typer.Option("--workflow", metavar="WORKFLOW", help="A workflow that becomes a tool; can be repeated."),
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing: the usual settings, and the first workflow found.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if there is one.")] = False,
     add: Annotated[
         str | None,
@@ -96,6 +100,9 @@ def init(
     if file is not None:
         path = path.with_name(DEFAULT_CONFIG.name)
         path = DEFAULT_CONFIG if path.resolve() == DEFAULT_CONFIG.resolve() else path
+    asks = sys.stdin.isatty() and sys.stderr.isatty() and not yes
+    if path.exists() and asks and not force:
+        force = typer.confirm(f"{path} exists already. Overwrite it?", abort=True, err=True)
     if path.exists() and not force:
         raise ConfigError(f"{path}: exists already; name another with -c CONFIG, or overwrite it with --force")
     if file is not None:
@@ -103,54 +110,90 @@ def init(
         text: Sequence[str] = [*drafted.splitlines(), *(f"# not offered: {problem}" for problem in problems)]
         change = "add rules, limits, gates and other engines"
     else:
-        text = _first_configuration(path, engine, settings or [], workflows or [])
-        change = "complete the lines with TODO: what each tool does, and what goes in"
+        text = _first_configuration(path, engine, settings or [], workflows or [], asks=asks, yes=yes)
+        change = "complete the lines with TODO: what each tool does"
     with _beside(path, text) as written:
-        load(written)
+        first = next(iter(load(written).tools))
     _write(path, text, force=force)
-    typer.echo(f"{path}: written\nnext:\n  {change}\n  {command_line('check', config=path)}")
+    given = [f"{name}=..." for name in cast("Sequence[str]", first.input.get("required", ()))]
+    commands = [("check",), ("call", first.name, *given), ("connect", "claude", "--write")]
+    next_steps = [change, *(command_line(*words, config=path) for words in commands)]
+    say("\n  ".join([f"{path}: written\nnext:", *next_steps]))
 
 
 # --- a first configuration
 
 
 def _first_configuration(
-    path: Path, engine: str | None, settings: Sequence[str], workflows: Sequence[str]
+    path: Path, engine: str | None, settings: Sequence[str], workflows: Sequence[str], *, asks: bool, yes: bool
 ) -> Sequence[str]:
-    """Return the lines of a configuration with one engine, by the options or by answers at the terminal."""
-    asks = sys.stdin.isatty() and sys.stderr.isatty() and not (engine and workflows)
+    """Return the lines of a configuration with one engine, by the options or by answers at the terminal.
+
+    Settings that may all be left out are tried before anybody is asked for them.
+
+    Raises:
+        EngineUnavailable: the engine cannot list its workflows now, and none is named.
+    """
+    asks = asks and not (engine and workflows)
     installed = installed_adapters()
+    can = [name for name in installed if isinstance(load_adapter(name).tooling, Discovers)]
+    if engine is None and len(can) == 1:
+        engine = can[0]
     if engine is None and not asks:
         raise typer.BadParameter(f"which engine? one of: {', '.join(installed)}", param_hint="--engine")
     if engine is None:
-        can = [name for name in installed if isinstance(load_adapter(name).tooling, Discovers)]
         engine = str(typer.prompt(f"Engine ({', '.join(installed)})", default=[*can, *installed][0], err=True))
-    head = list(draft_engine(engine, _settings(load_adapter(engine), settings, asks=asks)))
-    with _beside(path, head) as written:
-        [loaded] = load_engines(written, os.environ)[0].values()
-    say(f"asking engine {loaded.name} which workflows there are ...", err=True)
-    found: Sequence[Discovered] = ()
-    try:
-        found = anyio.run(discover, loaded)
-    except WorkflowsError as error:
-        say(f"note: {error}", err=True)
-    chosen = _chosen(found, workflows, asks=asks)
+    given = dict(map(_setting, settings))
+    adapter = next((name for name in installed if engine in _presets(name)), engine)
+    given |= {"preset": engine} if adapter != engine else {}
+    kind = load_adapter(adapter)
+    found, trouble = list[Discovered](), None
+    for asks_now in (False, True)[not _can_be_left_out(kind, given) :] if asks else (False,):
+        head = list(draft_engine(adapter, _settings(kind, given, asks=asks_now), name=engine))
+        with _beside(path, head) as written:
+            [loaded] = load_engines(written, os.environ)[0].values()
+        say(f"asking engine {loaded.name} which workflows there are ...", err=True)
+        try:
+            found, trouble = list(anyio.run(discover, loaded)), None
+            break
+        except WorkflowsError as error:
+            if isinstance(error, EngineUnavailable) and not (asks or workflows):
+                what = "nothing was written; correct that, or name a workflow that you know: --workflow"
+                raise EngineUnavailable(f"{error}\n{what}") from None
+            trouble = error
+            say(f"note: {error}", err=True)
+            if isinstance(error, ConfigError):
+                break
+    if trouble is None and not found:
+        say(f"note: engine {engine}: no workflow has run there yet", err=True)
+    sample = None if found or trouble is not None else _SAMPLE
+    chosen = _chosen(found, workflows, sample, asks=asks, yes=yes)
     seen = [*(each for each in chosen if each not in found), *found]
     return [*head, *draft(engine, seen, configured={}, taken=(), chosen=chosen)]
 
 
-def _settings(kind: type[Adapter], words: Sequence[str], *, asks: bool) -> Mapping[str, JSON]:
+def _presets(adapter: str) -> Collection[str]:
+    tooling = load_adapter(adapter).tooling
+    return tooling.presets() if isinstance(tooling, HasPresets) else ()
+
+
+def _first_settings(kind: type[Adapter], given: Mapping[str, JSON]) -> Mapping[str, str]:
+    """Return the settings to ask for, with their proposals; those of another preset are no proposals for this one."""
+    if not isinstance(kind.tooling, Proposes):
+        return {name: "" for name, field in kind.Settings.model_fields.items() if field.is_required()}
+    proposals = kind.tooling.first_settings
+    return dict.fromkeys(proposals, "") if "preset" in given else proposals
+
+
+def _settings(kind: type[Adapter], given: Mapping[str, JSON], *, asks: bool) -> Mapping[str, JSON]:
     """Return the settings to write: the given ones, and those that a first configuration needs."""
-    given = dict(map(_setting, words))
     fields = kind.Settings.model_fields
-    required = {name: "" for name, field in fields.items() if field.is_required()}
     values: dict[str, JSON] = {}
-    asked = kind.tooling.first_settings if isinstance(kind.tooling, Proposes) else required
-    for name, proposed in asked.items():
+    for name, proposed in _first_settings(kind, given).items():
         if name in given:
-            values[name] = given.pop(name)
+            values[name] = given[name]
             continue
-        needed = name in required and not proposed
+        needed = fields[name].is_required() and not proposed and "preset" not in given
         if asks:
             about = " ".join([f"{name}:", fields[name].description or "", f"[{proposed or 'left out'}]" * (not needed)])
             proposed = typer.prompt(about, default=None if needed else proposed, show_default=False, err=True)
@@ -158,7 +201,13 @@ def _settings(kind: type[Adapter], words: Sequence[str], *, asks: bool) -> Mappi
             raise typer.BadParameter(f"the engine needs it: --set {name}=...", param_hint="--set")
         if proposed:
             values[name] = proposed
-    return values | given
+    return {**values, **given}
+
+
+def _can_be_left_out(kind: type[Adapter], given: Mapping[str, JSON]) -> bool:
+    """Return whether the engine's own tools may know all settings that are asked for and not given."""
+    fields = kind.Settings.model_fields
+    return not any(fields[name].is_required() for name in _first_settings(kind, given) if name not in given)
 
 
 def _setting(word: str) -> tuple[str, JSON]:
@@ -173,14 +222,20 @@ def _setting(word: str) -> tuple[str, JSON]:
     return name, value
 
 
-def _chosen(found: Sequence[Discovered], names: Sequence[str], *, asks: bool) -> Sequence[Discovered]:
+def _chosen(
+    found: Sequence[Discovered], names: Sequence[str], sample: str | None, *, asks: bool, yes: bool
+) -> Sequence[Discovered]:
     """Return the workflows that become tools, at least one: a configuration without tools offers nothing."""
     listed = found[:MOST_LISTED]
+    first = listed[0].workflow if listed else sample
     if not names and asks:
         for number, each in enumerate(listed, 1):
-            say(f"  {number}. {each.workflow}", err=True)
+            takes = ", ".join(mapping_in((each.input or {}).get("properties")))
+            say(f"  {number}. {each.workflow}{f'({takes})' if takes else ''}: {summary(each)}", err=True)
         what = "Workflows to offer as tools, by number or name, with commas" if listed else "A workflow, by its name"
-        names = str(typer.prompt(what, default="1" if listed else None, err=True)).split(",")
+        names = str(typer.prompt(what, default="1" if listed else sample, err=True)).split(",")
+    elif not names and first is not None and (yes or not listed):
+        names = [first]
     names = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not names:
         seen = f" (there are: {', '.join(each.workflow for each in listed)})" if listed else ""

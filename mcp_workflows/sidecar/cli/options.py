@@ -60,6 +60,18 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask at the terminal before something is changed, unless `yes`; end the command if the answer is no.
+
+    Raises:
+        OperatorError: nobody can be asked.
+    """
+    if not (yes or sys.stdin.isatty()):
+        raise OperatorError("nothing was changed, as nobody can be asked here: add --yes")
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
+
+
 def read_address(text: str) -> Address:
     """Read `127.0.0.1:8931`, `[::1]:8931`, `:8931` or `8931`; the default host is loopback.
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, cast
 
@@ -17,12 +18,20 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.kit.tooling import Discovered, DraftedEngine, Drafts
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.units import write_duration
 
 MAX_NAME = 64
 _ADAPTER: Final = "dbos"  # the only adapter whose workflows are functions in a Python file
 _PLAIN = re.compile(r"[A-Za-z][\w-]*")
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _INPUT = "{type: object, properties: {order_id: {type: string}}, required: [order_id]}"
+_SECOND = timedelta(seconds=1)
+_UNITS = (  # the least value for each unit
+    (7200 * _SECOND, 3600 * _SECOND),
+    (120 * _SECOND, 60 * _SECOND),
+    (_SECOND, _SECOND),
+    (timedelta.min, timedelta(milliseconds=1)),
+)
 _YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
@@ -93,7 +102,7 @@ def draft(
             if found.input is None:
                 yield f"    # input: {_INPUT}  # TODO: what goes in, as JSON Schema"
         else:
-            yield f"  # {_scalar(name)}:  # {_seen(found)}"
+            yield f"  # {_scalar(name)}:  # {summary(found)}"
             yield from (f"  #   {line}" for line in _entry(engine, found))
 
 
@@ -110,11 +119,20 @@ def _entry(engine: str, found: Discovered) -> Iterator[str]:
         yield f"input: {_scalar(found.input)}"
 
 
-def _seen(found: Discovered) -> str:
+def summary(found: Discovered) -> str:
+    """Return how often a workflow was seen, how long it usually takes, and whether others start it."""
     if not found.executions:
         return "no execution seen"
-    last = f", last started {found.last_seen:%Y-%m-%d %H:%M} UTC" if found.last_seen else ""
-    return f"{_count(found.executions, 'execution')}{last}"
+    usual = [f"usually {_rounded(found.usual)}"] if found.usual is not None else []
+    last = [f"last started {found.last_seen:%Y-%m-%d %H:%M} UTC"] if found.last_seen else []
+    child = ["started by other workflows"] if found.is_child else []
+    return ", ".join([_count(found.executions, "execution"), *usual, *last, *child])
+
+
+def _rounded(value: timedelta) -> str:
+    """Return a duration in whole units that fit it: 40ms, 52s, 90s, 3m, 2h."""
+    unit = next(unit for least, unit in _UNITS if value >= least)
+    return write_duration(unit * round(value / unit))
 
 
 def _count(number: int, what: str) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import ClassVar
 
 from pydantic import BaseModel
 from temporalio.client import Client
+from temporalio.envconfig import ClientConfigProfile
 
 from mcp_workflows.adapter import JSON, Finding, Fixtures, Gate, Nothing, Ref, Start
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.tooling import Discovered, Explanation, Replayed, WorkflowSchema
 from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows_temporal.connection import LOCALHOST
 from mcp_workflows_temporal.gates import Gates
 from mcp_workflows_temporal.payloads import as_mapping
 from mcp_workflows_temporal.settings import MESSAGES, TemporalOptions, TemporalSettings, is_template
@@ -35,14 +37,25 @@ from mcp_workflows_temporal.tooling.replay import replay as replay_history
 from mcp_workflows_temporal.tooling.schema import embedded_files, find_mismatches, read_schema
 
 
+class _FirstSettings:
+    """Reads the defaults from Temporal's own configuration file: a host may start the server without that file."""
+
+    def __get__(self, instance: object, owner: type) -> Mapping[str, str]:
+        try:
+            profile = ClientConfigProfile.load(disable_env=True, profile=os.environ.get("TEMPORAL_PROFILE"))
+        except RuntimeError:  # the adapter says what is wrong with it
+            profile = ClientConfigProfile()
+        return {
+            "address": f"${{TEMPORAL_ADDRESS:-{profile.address or LOCALHOST}}}",
+            "namespace": f"${{TEMPORAL_NAMESPACE:-{profile.namespace or 'default'}}}",
+            "task_queue": "",
+        }
+
+
 class TemporalTooling:
     """The protocols of `mcp_workflows.kit.tooling` that Temporal can."""
 
-    first_settings: ClassVar[Mapping[str, str]] = {
-        "address": "${TEMPORAL_ADDRESS:-localhost:7233}",
-        "namespace": "${TEMPORAL_NAMESPACE:-default}",
-        "task_queue": "",
-    }
+    first_settings = _FirstSettings()
 
     def __init__(
         self,

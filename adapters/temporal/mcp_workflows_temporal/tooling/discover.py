@@ -2,43 +2,95 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from statistics import median
 
+import anyio
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import MOST_ENDED, EndedExecution, Ref
-from mcp_workflows.kit.tooling import Discovered
+from mcp_workflows.adapter import JSON, MOST_ENDED, EndedExecution, Ref, Status
+from mcp_workflows.errors import EngineError
+from mcp_workflows.kit.tooling import Discovered, infer_schema
 from mcp_workflows_temporal.client import STATUSES, Frontend, Handle, is_followed, quoted
 from mcp_workflows_temporal.errors import unless_ended
+from mcp_workflows_temporal.payloads import UndecodableError, decode
 
 PAGE = 1000  # executions
 PAGES = 5
+SAMPLED_TYPES = 20  # workflow types whose inputs are read, of this many executions each
+SAMPLES = 5
+SAMPLED_AT_ONCE = 8
 ENDED = ("Completed", "Failed", "Canceled", "Terminated", "TimedOut")  # as a list query writes it, too
 CLOCKS_DIFFER = timedelta(hours=1)
 
 
 async def discover(frontend: Frontend, own_queue: str | None) -> Sequence[Discovered]:
-    """Return the types of the latest executions, the most frequent first; a task queue only if not the engine's."""
-    counts: Counter[tuple[str, str]] = Counter()
-    seen: dict[tuple[str, str], datetime] = {}
+    """Return the types of the latest executions, with what their inputs have in common; see `Discovers.discover`.
+
+    A type has a task queue only if that is not the engine's.
+    """
+    seen = defaultdict[tuple[str, str], list[WorkflowExecutionInfo]](list)
     async for row in frontend.list_executions("", page=PAGE, pages=PAGES):
-        key = row.type.name, row.task_queue
-        started = row.start_time.ToDatetime(UTC)
-        counts[key] += 1
-        seen[key] = max(seen.get(key, started), started)
-    return [
-        Discovered(
-            workflow=workflow,
-            options={} if queue in {own_queue, ""} else {"task_queue": queue},
-            last_seen=seen[workflow, queue],
-            executions=count,
-        )
-        for (workflow, queue), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        seen[row.type.name, row.task_queue].append(row)
+    found = {key: _discovered(key, own_queue, rows) for key, rows in seen.items()}
+    order = sorted(found, key=lambda key: (found[key].is_child, -found[key].executions, key))
+    at_once = anyio.Semaphore(SAMPLED_AT_ONCE)
+
+    async def read(key: tuple[str, str]) -> None:
+        async with at_once:
+            found[key] = await _with_input(frontend, found[key], seen[key][:SAMPLES])
+
+    async with anyio.create_task_group() as tasks:
+        for key in order[:SAMPLED_TYPES]:
+            tasks.start_soon(read, key)
+    return [found[key] for key in order]
+
+
+def _discovered(key: tuple[str, str], own_queue: str | None, rows: Sequence[WorkflowExecutionInfo]) -> Discovered:
+    workflow, queue = key
+    lengths = [
+        (row.close_time.ToDatetime(UTC) - row.start_time.ToDatetime(UTC)).total_seconds()
+        for row in rows
+        if STATUSES.get(row.status) is Status.SUCCEEDED
     ]
+    return Discovered(
+        workflow=workflow,
+        options={} if queue in {own_queue, ""} else {"task_queue": queue},
+        last_seen=max(row.start_time.ToDatetime(UTC) for row in rows),
+        executions=len(rows),
+        usual=timedelta(seconds=median(lengths)) if lengths else None,
+        is_child=all(row.parent_execution.workflow_id for row in rows),
+    )
+
+
+async def _with_input(frontend: Frontend, found: Discovered, rows: Sequence[WorkflowExecutionInfo]) -> Discovered:
+    """Add the schema of these executions' inputs; leave it out if they cannot be read here."""
+    samples: list[Sequence[JSON]] = []
+    for row in rows:
+        converter = frontend.converter(row.execution.workflow_id)
+        try:
+            event = await frontend.first_event(row.execution)
+            given = event.workflow_execution_started_event_attributes.input.payloads
+            samples.append([await decode(converter, payload) for payload in given])
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # it may have been deleted since
+                return found
+        except (EngineError, UndecodableError):
+            return found
+    most = max(map(len, samples), default=0)
+    if not samples:
+        return found
+    if most == 1 and all(isinstance(value, dict) for sample in samples for value in sample):
+        return replace(found, input=infer_schema([sample[0] if sample else {} for sample in samples]))
+    # History has no names of positional arguments.
+    named = [{f"arg{number}": value for number, value in enumerate(sample, 1)} for sample in samples]
+    args: list[JSON] = [f"{{{{arg{number}}}}}" for number in range(1, most + 1)]
+    return replace(found, input=infer_schema(named, depth=2), options={**found.options, "args": args})
 
 
 async def adopt(frontend: Frontend, execution_id: str) -> Ref:
