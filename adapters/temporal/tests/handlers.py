@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import activity, workflow
@@ -73,3 +74,45 @@ class Mailed:
         await workflow.execute_local_activity(write_log, start_to_close_timeout=timedelta(seconds=10))
         await workflow.execute_activity(send_approval_mail, start_to_close_timeout=timedelta(seconds=10))
         await workflow.wait_condition(lambda: self.approved)
+
+
+@dataclass
+class Order:
+    """What the workflows of a shop that knows nothing of us take."""
+
+    order_id: str
+    quantity: int
+    note: str | None = None
+
+
+@workflow.defn
+class ShipParcel:
+    """Only `FulfilOrder` starts it."""
+
+    @workflow.run
+    async def run(self, order: Order) -> str:
+        return f"shipped {order.order_id}"
+
+
+@workflow.defn
+class FulfilOrder:
+    """Ships each piece by itself."""
+
+    @workflow.run
+    async def run(self, order: Order) -> dict[str, list[str]]:
+        run = workflow.info().workflow_id
+        numbers = range(order.quantity)
+        return {
+            "parcels": [
+                await workflow.execute_child_workflow(ShipParcel.run, order, id=f"{run}-{number}") for number in numbers
+            ]
+        }
+
+
+@workflow.defn
+class Quote:
+    """Takes its arguments by position."""
+
+    @workflow.run
+    async def run(self, sku: str, price: float, tags: list[str]) -> float:
+        return price + len(tags)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -18,7 +20,18 @@ from mcp_workflows_temporal.tooling.histories import is_typo, nearest
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from adapters.temporal.tests.handlers import Anything, Gated, Mailed, send_approval_mail, write_log
+from adapters.temporal.tests import own_converter
+from adapters.temporal.tests.handlers import (
+    Anything,
+    FulfilOrder,
+    Gated,
+    Mailed,
+    Order,
+    Quote,
+    ShipParcel,
+    send_approval_mail,
+    write_log,
+)
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
 from adapters.temporal.tests.test_codec import coded
 from mcp_workflows.adapter import Finding
@@ -359,6 +372,116 @@ async def test_at_a_terminal_the_workflows_of_an_engine_are_chosen_by_number(
     assert code == 0, asked
     [first] = re.findall(r"\b1\. (\w+)", asked)
     assert [tool.workflow for tool in load_config(config, {}).tools] == [first]
+
+
+SECRET = "hunter2-4711"
+
+
+async def new_namespace(server: DevServer) -> str:
+    """Make a namespace, and wait until it can be used."""
+    name = f"n-{uuid.uuid4().hex}"
+    made = await anyio.to_thread.run_sync(server.cli, "operator", "namespace", "create", "-n", name)
+    assert made.returncode == 0, made.stderr
+    async with open_adapter(server, namespace=name) as adapter:
+        with anyio.fail_after(PATIENCE):
+            while not (await adapter.tooling.check_engine()).ok:
+                await anyio.sleep(0.05)
+    return name
+
+
+@pytest.fixture
+async def shop(empty_server: DevServer) -> AsyncIterator[Scene]:
+    """A namespace with a worker, where orders were fulfilled lately."""
+    namespace = await new_namespace(empty_server)
+    scene = Scene.new(await Client.connect(empty_server.address, namespace=namespace))
+    worker = scene.worker([FulfilOrder, ShipParcel, Quote], [])
+    async with worker, open_adapter(empty_server, namespace=namespace) as adapter:
+        orders = [Order(SECRET, 2), Order(SECRET, 1, note=SECRET)]
+        for order in orders:
+            await scene.client.execute_workflow(FulfilOrder.run, order, id=f"wf-{uuid.uuid4()}", task_queue=scene.queue)
+        await scene.client.execute_workflow(
+            Quote.run, args=[SECRET, 1.5, [SECRET]], id=f"wf-{uuid.uuid4()}", task_queue=scene.queue
+        )
+        with anyio.fail_after(PATIENCE):
+            while len(await found_on(scene, adapter)) < 3 or any(
+                each.usual is None for each in await found_on(scene, adapter)
+            ):
+                await anyio.sleep(0.05)
+        yield scene.on(adapter)
+
+
+async def found_on(scene: Scene, adapter: TemporalAdapter) -> list[Discovered]:
+    return [each for each in await adapter.tooling.discover() if each.options.get("task_queue") == scene.queue]
+
+
+async def test_what_is_discovered_has_the_arguments_of_recent_inputs_and_children_come_last(shop: Scene) -> None:
+    order, quote, parcel = await found_on(shop, shop.adapter)
+    assert [each.workflow for each in (order, quote, parcel)] == ["FulfilOrder", "Quote", "ShipParcel"]
+    assert [(each.executions, each.is_child) for each in (order, quote, parcel)] == [(2, False), (1, False), (3, True)]
+    assert order.input == {
+        "type": "object",
+        "properties": {
+            "order_id": {"type": "string"},
+            "quantity": {"type": "integer"},
+            "note": {"type": ["string", "null"]},
+        },
+        "required": ["order_id", "quantity"],
+    }
+    assert "args" not in order.options
+    assert quote.options["args"] == ["{{arg1}}", "{{arg2}}", "{{arg3}}"]
+    assert quote.input is not None
+    assert quote.input["required"] == ["arg1", "arg2", "arg3"]
+    assert SECRET not in repr([order, quote, parcel])
+
+
+async def test_inputs_that_cannot_be_read_here_leave_the_arguments_open(shop: Scene, empty_server: DevServer) -> None:
+    kind = f"Sealed-{uuid.uuid4().hex}"
+    sealed = await Client.connect(
+        empty_server.address, namespace=shop.client.namespace, data_converter=own_converter.encrypting
+    )
+    await sealed.start_workflow(kind, SECRET, id=f"wf-{uuid.uuid4()}", task_queue=shop.queue)
+    await until_seen(shop, kind)
+    [found] = [each for each in await found_on(shop, shop.adapter) if each.workflow == kind]
+    assert (found.input, found.executions) == (None, 1)
+
+
+async def test_an_existing_workflow_answers_its_first_call_after_three_commands(
+    shop: Scene, empty_server: DevServer, tmp_path: Path
+) -> None:
+    own = {"TEMPORAL_ADDRESS": empty_server.address, "TEMPORAL_NAMESPACE": shop.client.namespace}
+    environment = {**os.environ, **own}
+
+    async def typed(line: str) -> str:
+        command = [COMMAND, *shlex.split(line)[1:]]
+        done = await anyio.to_thread.run_sync(lambda: commands.run(command, cwd=tmp_path, env=environment))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    said = await typed("mcp-workflows init --engine temporal --workflow FulfilOrder")
+    said += await typed("mcp-workflows connect claude --write --yes")
+    called = await typed("mcp-workflows call fulfil_order order_id=A1 quantity=1")
+    assert "shipped A1" in called
+    assert "mcp-workflows call fulfil_order order_id=... quantity=..." in said
+    written = (tmp_path / "workflows.yaml").read_text()
+    tool = re.findall(r"^ {4}\S.*", written.partition("  fulfil_order:\n")[2].partition("\n\n")[0], re.MULTILINE)
+    assert [line for line in tool if "TODO" in line] == [
+        '    description: "TODO: what it does, and when a model should call it."'
+    ]
+    await typed("mcp-workflows check")
+    assert SECRET not in said + written + (tmp_path / ".mcp.json").read_text()
+    [host] = json.loads((tmp_path / ".mcp.json").read_text())["mcpServers"].values()
+    assert host["args"] == ["serve", str(tmp_path / "workflows.yaml")]
+
+
+async def test_where_nothing_has_run_yet_there_is_a_sample(empty_server: DevServer, tmp_path: Path) -> None:
+    config = tmp_path / "workflows.yaml"
+    namespace = await new_namespace(empty_server)
+    words = ["--engine", "temporal", "--set", f"address={empty_server.address}", "--set", f"namespace={namespace}"]
+    done = await anyio.to_thread.run_sync(run, "init", *words, "-c", str(config))
+    assert done.returncode == 0, done.stderr
+    assert "no workflow has run there yet" in done.stderr
+    [tool] = load_config(config, {}).tools
+    assert tool.workflow == "MyWorkflow"
 
 
 async def test_check_says_what_the_gates_name_and_the_workflow_lacks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -24,7 +25,8 @@ MEMORY = ("--engine", "memory", "--workflow", "echo")
 def test_what_is_written_passes_check_at_once_and_the_next_command_is_said(terminal: Terminal) -> None:
     ended = terminal.run("init", *MEMORY, "--workflow", "sleep")
     assert (ended.code, ended.out.splitlines()[0]) == (0, "workflows.yaml: written")
-    assert ended.out.splitlines()[-1].strip() == "mcp-workflows check"
+    following = [line.strip() for line in ended.out.splitlines()[-3:]]
+    assert following == [f"mcp-workflows {each}" for each in ("check", "call echo", "connect claude --write")]
     assert terminal.run("check").code == 0
     loaded = load_config((terminal.folder / "workflows.yaml"), {})
     assert [(tool.name, tool.workflow) for tool in loaded.tools] == [("echo", "echo"), ("sleep", "sleep")]
@@ -70,13 +72,67 @@ def test_every_adapter_makes_a_first_configuration_while_its_engine_is_away(term
 
 @pytest.mark.usefixtures("processes")
 def test_at_a_terminal_it_asks_for_what_the_options_leave_open(terminal: Terminal) -> None:
-    ours, theirs = pty.openpty()
-    os.write(ours, b"memory\necho, sleep\n")
-    code = start([COMMAND, "init"], stdin=theirs, stderr=theirs).wait(60)
-    asked = os.read(ours, 65536).decode()
-    os.close(ours)
-    os.close(theirs)
+    code, asked = at_a_terminal(terminal.folder, "memory\necho, sleep\n")
     assert code == 0, asked
     assert "Engine (" in asked
     assert "A workflow, by its name" in asked
     assert [tool.name for tool in load_config((terminal.folder / "workflows.yaml"), {}).tools] == ["echo", "sleep"]
+
+
+def at_a_terminal(folder: Path, typed: str, *words: str) -> tuple[int, str]:
+    """`mcp-workflows init WORDS` with these lines typed: its code, and what it has asked."""
+    ours, theirs = pty.openpty()
+    os.write(ours, typed.encode())
+    code = start([COMMAND, "init", *words], cwd=folder, stdin=theirs, stderr=theirs).wait(60)
+    asked = os.read(ours, 65536).decode()
+    os.close(ours)
+    os.close(theirs)
+    return code, asked
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_a_file_is_overwritten_only_when_somebody_agrees(terminal: Terminal, answer: str) -> None:
+    file = terminal.folder / "workflows.yaml"
+    file.write_text("# mine\n")
+    assert "exists already" in terminal.run("init", *MEMORY, "--yes").err
+    assert file.read_text() == "# mine\n"
+    code, asked = at_a_terminal(terminal.folder, f"{answer}\n", *MEMORY)
+    assert "workflows.yaml exists already. Overwrite it?" in asked
+    assert (code == 0, file.read_text() != "# mine\n") == (answer == "y", answer == "y")
+
+
+@pytest.mark.usefixtures("processes")
+def test_settings_are_asked_for_only_if_no_engine_answers_with_the_usual_ones(terminal: Terminal) -> None:
+    pytest.importorskip("mcp_workflows_temporal")
+    away = f"127.0.0.1:{free_port()}"
+    terminal.monkeypatch.setenv("TEMPORAL_ADDRESS", away)
+    other = f"127.0.0.1:{free_port()}"
+    code, asked = at_a_terminal(terminal.folder, f"{other}\n\norders\nFulfilOrder\n", "--engine", "temporal")
+    assert code == 0, asked
+    assert asked.index(f"{away}: connection refused") < asked.index("address:") < asked.index(f"{other}: connection")
+    [engine] = load_config(terminal.folder / "workflows.yaml", {}).engines.values()
+    assert engine.settings.model_dump(include={"address", "task_queue"}) == {"address": other, "task_queue": "orders"}
+
+
+def test_an_engine_that_is_away_is_an_error_where_nobody_names_a_workflow(terminal: Terminal) -> None:
+    pytest.importorskip("mcp_workflows_temporal")
+    terminal.monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{free_port()}")
+    ended = terminal.run("init", "--engine", "temporal", "--yes")
+    assert (ended.code, ended.out, os.listdir(terminal.folder)) == (1, "", [])
+    assert "temporal server start-dev" in ended.err
+    assert "nothing was written" in ended.err
+
+
+def test_a_preset_is_an_engine_of_its_own(terminal: Terminal) -> None:
+    pytest.importorskip("mcp_workflows_http")
+    url = f"http://127.0.0.1:{free_port()}"
+    words = ("--set", f"url={url}", "--set", 'auth={"bearer": "${TOKEN}"}', "--workflow", "release")
+    terminal.monkeypatch.setenv("TOKEN", "t")
+    ended = terminal.run("init", "--engine", "airflow", *words)
+    assert ended.code == 0, ended.err
+    [engine] = load_config(terminal.folder / "workflows.yaml", {"TOKEN": "t"}).engines.values()
+    assert (engine.name, engine.adapter) == ("airflow", "http")
+    assert {"preset: airflow", 'auth: {"bearer": "${TOKEN}"}'} <= {
+        line.strip() for line in (terminal.folder / "workflows.yaml").read_text().splitlines()
+    }

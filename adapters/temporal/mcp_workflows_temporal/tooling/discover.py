@@ -90,7 +90,8 @@ async def _with_input(frontend: Frontend, found: Discovered, rows: Sequence[Work
     # History has no names of positional arguments.
     named = [{f"arg{number}": value for number, value in enumerate(sample, 1)} for sample in samples]
     args: list[JSON] = [f"{{{{arg{number}}}}}" for number in range(1, most + 1)]
-    return replace(found, input=infer_schema(named, depth=2), options={**found.options, "args": args})
+    more = {"args": args} if args else {}
+    return replace(found, input=infer_schema(named, depth=2), options={**found.options, **more})
 
 
 async def adopt(frontend: Frontend, execution_id: str) -> Ref:

@@ -1,0 +1,60 @@
+"""Schemas of inputs that were seen: the names and types, and nothing of a value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.kit.tooling import infer_schema
+
+
+@pytest.mark.parametrize(
+    ("samples", "schema"),
+    [
+        ([], {}),
+        ([None], {}),
+        ([1, 2.5], {"type": "number"}),
+        (["a", None], {"type": ["string", "null"]}),
+        ([[1], ["a", 2]], {"type": "array", "items": {"type": ["integer", "string"]}}),
+        ([True], {"type": "boolean"}),
+        ([{}], {"type": "object", "properties": {}}),
+        (
+            [{"id": "a", "note": None}, {"id": "b", "note": "x"}, {"id": "c"}],
+            {
+                "type": "object",
+                "properties": {"id": {"type": "string"}, "note": {"type": ["null", "string"]}},
+                "required": ["id"],
+            },
+        ),
+        (
+            [{"order": {"id": 1}}],
+            {"type": "object", "properties": {"order": {"type": "object"}}, "required": ["order"]},
+        ),
+    ],
+)
+def test_a_schema_has_what_the_samples_have_in_common(samples: Sequence[JSON], schema: Any) -> None:
+    assert infer_schema(samples) == schema
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [{"ada@example.com": 1}],
+        [{"cus_20261128": 1, "total": 2}],
+        [{"a1b2c3d4-0000-4000-8000-000000000000": 1}],
+        [{"ada": 1}, {"grace": 2}, {"edsger": 3}],
+        [{f"key_{number}": 1 for number in range(51)}],
+    ],
+)
+def test_keys_that_may_be_data_are_in_no_schema(samples: Sequence[JSON]) -> None:
+    assert infer_schema(samples) == {"type": "object"}
+
+
+def test_no_value_is_in_a_schema() -> None:
+    secret = "hunter-secret"
+    samples: Sequence[JSON] = [{"user": secret, "tags": [secret], "map": {secret: secret}, "deep": [{secret: 1}]}]
+    assert secret not in json.dumps(infer_schema(samples, depth=3))

@@ -1,0 +1,198 @@
+"""`mcp-workflows connect HOST --write`: the entry gets into the host's file, and all else stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_workflows.sidecar.cli.connect import _plain  # pyright: ignore[reportPrivateUsage]
+from tests.sidecar.cli.terminal import Terminal
+from tests.support.commands import COMMAND, start
+
+CONFIG = """\
+server: {name: shop}
+engines: {here: {adapter: memory}}
+tools: {say: {engine: here, workflow: echo}}
+"""
+SERVER = {"command": COMMAND}
+
+
+@pytest.fixture
+def home(terminal: Terminal) -> Path:
+    """The folder of a configuration, which is the home of hosts, too."""
+    (terminal.folder / "workflows.yaml").write_text(CONFIG)
+    terminal.monkeypatch.setenv("CODEX_HOME", str(terminal.folder / "codex"))
+    return terminal.folder
+
+
+FILES: Mapping[str, tuple[str, str]] = {
+    "claude": (".mcp.json", "mcpServers"),
+    "vscode": (".vscode/mcp.json", "servers"),
+    "cursor": (".cursor/mcp.json", "mcpServers"),
+    "codex": ("codex/config.toml", "mcp_servers"),
+    "gemini": (".gemini/settings.json", "mcpServers"),
+    "opencode": ("opencode.json", "mcp"),
+}
+
+
+def parsed(path: Path) -> Any:  # Any: JSON or TOML
+    text = path.read_text()
+    return tomllib.loads(text) if path.suffix == ".toml" else json.loads(_plain(text))
+
+
+@pytest.mark.parametrize("host", FILES)
+def test_a_new_file_has_what_is_printed_otherwise(terminal: Terminal, home: Path, host: str) -> None:
+    name, section = FILES[host]
+    printed = terminal.run("connect", host).out
+    ended = terminal.run("connect", host, "--write", "--yes")
+    assert ended.code == 0, ended.err
+    assert f"{name}: written" in ended.out
+    whole = tomllib.loads(printed) if host == "codex" else json.loads(printed)
+    assert parsed(home / name) == whole
+    assert whole[section]["shop"]
+    again = terminal.run("connect", host, "--write")
+    assert (again.code, "nothing to change" in again.out) == (0, True)
+    assert [each.name for each in (home / name).parent.glob("*.bak*")] == []
+
+
+KEPT: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "empty": ("claude", "", {}),
+    "compact": ("claude", '{"mcpServers":{"a":{"command":"x"}},"z":1}', {"z": 1}),
+    "comments": (
+        "vscode",
+        '{\n\t// mine\n\t"servers": {\n\t\t"a": {"url": "http://x"}, // last, {\n\t},\n\t/* z, */ "z": [1, 2,],\n}\n',
+        {"z": [1, 2]},
+    ),
+    "other settings": ("gemini", '{\n    "theme": "a,]}//",\n    "x": {}\n}\n', {"theme": "a,]}//", "x": {}}),
+    "own keys": ("claude", '{"mcpServers": {"shop": {"url": "http://a", "timeout": 5, "env": {"A": "b"}}}}', {}),
+    "windows": ("opencode", '{\r\n  "theme": "x"\r\n}\r\n', {"theme": "x"}),
+    "toml": ("codex", '# mine\nmodel = "x"  # here\n\n[mcp_servers.a]\ncommand = "b"\n', {"model": "x"}),
+    "toml of ours": (
+        "codex",
+        '[mcp_servers.shop]\nurl = "http://a"\nstartup_timeout_sec = 9 # slow\n[mcp_servers.shop.env]\nA = "b"\n',
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_all_else_in_the_file_stays_and_there_is_a_backup(terminal: Terminal, home: Path, what: str) -> None:
+    host, before, others = KEPT[what]
+    name, section = FILES[host]
+    path = home / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(before.encode())
+    had = parsed(path) if before else {}
+    ended = terminal.run("connect", host, "--write", "--yes")
+    assert ended.code == 0, ended.err
+    after = path.read_bytes().decode()
+    found = parsed(path)
+    assert {key: value for key, value in found.items() if key != section} == others
+    servers = found[section]
+    assert {each: servers[each] for each in servers if each != "shop"} == {
+        each: value for each, value in had.get(section, {}).items() if each != "shop"
+    }
+    assert COMMAND in str(servers["shop"])
+    assert "http://a" not in str(servers["shop"])
+    comments = re.findall(r"(?://|#) .*|/\*.*?\*/", before)
+    assert [comment for comment in comments if comment.strip() not in after] == []
+    assert after.count("\r\n") == (after.count("\n") if "\r\n" in before else 0)
+    assert path.with_name(f"{path.name}.bak").read_bytes() == before.encode()
+    if what == "own keys":
+        assert (servers["shop"]["timeout"], servers["shop"]["env"]) == (5, {"A": "b"})
+    if what == "toml of ours":
+        assert (servers["shop"]["startup_timeout_sec"], servers["shop"]["env"]) == (9, {"A": "b"})
+
+
+@pytest.mark.parametrize(
+    ("host", "text", "said"),
+    [
+        ("claude", '{"mcpServers": {"a": }', "Expecting value: line 1"),
+        ("claude", '{"mcpServers": []}', "must be objects"),
+        ("claude", "[]", "must be objects"),
+        ("claude", '{"mcpServers": {"shop": 1}}', "must be objects"),
+        ("claude", '{"a": "\\ud800", "mcpServers": {}, "mcpServers": {"b": {}}', "line 1"),
+        ("claude", "\xff", "codec"),
+        ("codex", "model = \n", "line 1"),
+        ("codex", 'mcp_servers = {a = {command = "b"}}\n', "mcp_servers"),
+        ("codex", '[mcp_servers]\nshop = {command = "b"}\n', "shop"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_left_alone(
+    terminal: Terminal, home: Path, host: str, text: str, said: str
+) -> None:
+    path = home / FILES[host][0]
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text.encode("latin-1"))
+    ended = terminal.run("connect", host, "--write", "--yes")
+    assert (ended.code, path.read_bytes()) == (1, text.encode("latin-1"))
+    assert f"{path.name}: nothing was changed" in ended.err
+    assert said in ended.err
+    assert list(path.parent.glob("*.bak*")) == []
+
+
+def test_a_second_backup_leaves_the_first_one(terminal: Terminal, home: Path) -> None:
+    path = home / ".mcp.json"
+    path.write_text("{}")
+    path.chmod(0o600)
+    terminal.run("connect", "claude", "--write", "--yes")
+    terminal.run("connect", "claude", "--write", "--yes", "--name", "other")
+    assert (home / ".mcp.json.bak").read_text() == "{}"
+    assert list(json.loads((home / ".mcp.json.bak1").read_text())["mcpServers"]) == ["shop"]
+    assert list(json.loads(path.read_text())["mcpServers"]) == ["shop", "other"]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_stays_one_and_secrets_beside_the_entry_are_not_shown(terminal: Terminal, home: Path) -> None:
+    there = home / "dotfiles.json"
+    there.write_text('{\n  "mcpServers": {\n    "a": {\n      "env": {"K": "hunter2"}\n    }\n  }\n}\n')
+    (home / ".mcp.json").symlink_to(there)
+    ended = terminal.run("connect", "claude", "--write", "--yes")
+    assert (home / ".mcp.json").is_symlink()
+    assert "shop" in there.read_text()
+    assert '+    "shop": {' in ended.out
+    assert "hunter2" not in ended.out
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_at_a_terminal_somebody_is_asked_first(terminal: Terminal, home: Path, answer: str) -> None:
+    ended = terminal.run("connect", "claude", "--write")
+    assert (ended.code, "add --yes" in ended.err, (home / ".mcp.json").exists()) == (1, True, False)
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+    code = start([COMMAND, "connect", "claude", "--write"], cwd=home, stdin=theirs, stderr=theirs).wait(60)
+    assert "Write .mcp.json?" in os.read(ours, 65536).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert (code == 0, (home / ".mcp.json").exists()) == (answer == "y", answer == "y")
+
+
+@pytest.mark.parametrize("host", ["inspector", "chatgpt"])
+def test_a_host_without_a_file_says_so(terminal: Terminal, home: Path, host: str) -> None:
+    ended = terminal.run("connect", host, "--write", "--url", "https://x.example/mcp")
+    assert (ended.code, ended.out) == (2, "")
+    assert "has no file to write to" in ended.err
+
+
+TOKENS = CONFIG.replace("{name: shop}", '{name: shop, auth: {tokens: [{name: me, sha256: "' + "0" * 64 + '"}]}}')
+
+
+def test_vs_codes_input_for_the_token_is_added_once(terminal: Terminal, home: Path) -> None:
+    (home / "workflows.yaml").write_text(TOKENS)
+    path = home / ".vscode/mcp.json"
+    path.parent.mkdir()
+    path.write_text('{"inputs": [\n  {"id": "mine"} // here\n]}')
+    url = ("--url", "https://x.example/mcp")
+    for name in ("shop", "shop-2", "shop"):
+        terminal.run("connect", "vscode", "--write", "--yes", *url, "--name", name)
+    assert [each["id"] for each in parsed(path)["inputs"]] == ["mine", "SHOP_TOKEN", "SHOP_2_TOKEN"]
+    assert '{"id": "mine"}, // here' in path.read_text()
