@@ -241,7 +241,8 @@ async def test_all_state_machines_are_listed_the_most_frequent_first_and_only_th
     arns = [stepfunctions.machine(definition(), type=kind) for kind in ("EXPRESS", "STANDARD", "STANDARD")]
     express, once, often = (arn.rpartition(":")[2] for arn in arns)
     for machine in (arns[1], arns[2], arns[2]):
-        last = stepfunctions.client().start_execution(stateMachineArn=machine)["executionArn"]
+        given = json.dumps({"order_id": "hunter2"})
+        last = stepfunctions.client().start_execution(stateMachineArn=machine, input=given)["executionArn"]
     async with open_client(settings(stepfunctions)) as calls:
         seen = [each for each in await discover(calls) if each.workflow in (express, once, often)]
         monkeypatch.setattr(discovery, "COUNTED", 1)
@@ -250,5 +251,11 @@ async def test_all_state_machines_are_listed_the_most_frequent_first_and_only_th
     assert [each.executions for each in seen] == [2, 1, 0]
     assert [dict(each.options) for each in seen] == [{}, {}, {"express": True, "tasks": "forbidden"}]
     assert seen[0].last_seen == stepfunctions.client().describe_execution(executionArn=last)["startDate"]
-    assert seen[2].last_seen is None
+    assert seen[0].input == {
+        "type": "object",
+        "properties": {"order_id": {"type": "string"}},
+        "required": ["order_id"],
+    }
+    assert (seen[2].last_seen, seen[2].input) == (None, None)
+    assert "hunter2" not in repr(seen)
     assert counted == [2, 0, 0]

@@ -12,15 +12,16 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from statistics import median
 from typing import Any, Final, cast
 
 import anyio
 
-from mcp_workflows.adapter import JSON, MOST_ENDED, TERMINAL, EndedExecution, Ref
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows.kit.tooling import Discovered, Exposed
+from mcp_workflows.adapter import JSON, MOST_ENDED, TERMINAL, EndedExecution, Ref, Status
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows.kit.tooling import Discovered, Exposed, infer_schema
 from mcp_workflows_stepfunctions.arns import ExecutionArn, Machine, Place, is_machine_arn, parse_machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
 from mcp_workflows_stepfunctions.describe import STATUSES
@@ -46,28 +47,39 @@ async def discover(client: Client) -> Sequence[Discovered]:
     rows = await client.pages("list_state_machines", "stateMachines", limit=MOST, maxResults=PAGE)
     standard = [row for row in rows if row["type"] != EXPRESS]  # Express executions cannot be listed
     standard.sort(key=lambda row: row["creationDate"], reverse=True)
-    starts = {str(row["stateMachineArn"]): await _starts(client, row) for row in standard[:COUNTED]}
-    found = [_discovered(row, starts.get(str(row["stateMachineArn"]), ())) for row in rows]
+    counted = {str(row["stateMachineArn"]): await _counted(client, row) for row in standard[:COUNTED]}
+    found = [counted.get(str(row["stateMachineArn"])) or _discovered(row, ()) for row in rows]
     return sorted(found, key=lambda each: (-each.executions, each.workflow))
 
 
-async def _starts(client: Client, row: Mapping[str, Any]) -> Sequence[datetime]:
-    """Return the start times of its latest executions; none if they cannot be listed, or not now."""
+async def _counted(client: Client, row: Mapping[str, Any]) -> Discovered:
+    """Count its latest executions, and read the names and types in the input of the last; as far as allowed now."""
+    found = _discovered(row, ())
     try:
-        found = await client.call(
-            "list_executions", known=_UNCOUNTABLE, stateMachineArn=row["stateMachineArn"], maxResults=LATEST
-        )
-    except (ExpectedCodeError, EngineUnavailable):
-        return ()
-    return [execution["startDate"] for execution in found["executions"]]
+        arn = row["stateMachineArn"]
+        listed = await client.call("list_executions", known=_UNCOUNTABLE, stateMachineArn=arn, maxResults=LATEST)
+        found = _discovered(row, listed["executions"])
+        for latest in listed["executions"][:1]:
+            read = await client.call("describe_execution", executionArn=latest["executionArn"])
+            sample = _object(read.get("input"))
+            return replace(found, input=infer_schema([sample])) if sample else found
+    except (ExpectedCodeError, EngineError):
+        return found
+    return found
 
 
-def _discovered(row: Mapping[str, Any], starts: Sequence[datetime]) -> Discovered:
+def _discovered(row: Mapping[str, Any], executions: Sequence[Mapping[str, Any]]) -> Discovered:
+    lengths = [
+        (each["stopDate"] - each["startDate"]).total_seconds()
+        for each in executions
+        if STATUSES.get(each["status"]) is Status.SUCCEEDED
+    ]
     return Discovered(
         workflow=str(row["name"]),
         options={"express": True, "tasks": "forbidden"} if row["type"] == EXPRESS else {},
-        last_seen=max(starts, default=None),
-        executions=len(starts),
+        last_seen=max((each["startDate"] for each in executions), default=None),
+        executions=len(executions),
+        usual=timedelta(seconds=median(lengths)) if lengths else None,
     )
 
 
