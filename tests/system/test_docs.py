@@ -304,15 +304,28 @@ class DevServerAsWritten(DevServer):
 @pytest.mark.slow
 async def test_the_quickstart_works_as_written(tmp_path: Path) -> None:
     (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[0])
-    (tmp_path / "workflows.yaml").write_text(blocks(QUICKSTART, "yaml")[0])
     commands = lines(QUICKSTART)
     serve = next(line for line in commands if " serve " in line)
     assert "python greeting.py" in commands
     with DevServerAsWritten(tmp_path) as temporal, ExitStack() as running_now:
         reader = Reader(tmp_path, temporal.address, serve, running_now)
-        worker, sidecar = reader.starts_worker(), reader.starts_sidecar()
+        worker = reader.starts_worker()
+        started = temporal.cli(*shlex.split(next(line for line in commands if "workflow start" in line))[1:])
+        assert started.returncode == 0, started.stderr
+        init = f"{next(line for line in commands if line.endswith(' init'))} --yes --engine temporal --force"
+        deadline = time.monotonic() + TIMEOUT  # a list of executions lags behind them
+        while "no workflow has run there yet" in _do(init, tmp_path, temporal.address).stderr:
+            assert time.monotonic() < deadline
+        assert (tmp_path / "workflows.yaml").read_text() == blocks(QUICKSTART, "yaml")[0]
+        connect, call = (next(line for line in commands if f" {word} " in line) for word in ("connect", "call"))
+        assert _do(f"{connect} --yes", tmp_path, temporal.address).returncode == 0
+        [host] = json.loads((tmp_path / ".mcp.json").read_text())["mcpServers"].values()
+        assert host["args"] == ["serve", str(tmp_path / "workflows.yaml")]
+        assert "Good day, Ada." in _do(call, tmp_path, temporal.address).stdout
+
+        sidecar = reader.starts_sidecar()
         async with peer(sidecar.url) as client:
-            asked_before = await asked(client, "greet", {"name": "Ada"})
+            asked_before = await asked(client, "greeting", {"name": "Ada"})
             assert asked_before[2] == "How shall I greet Ada?"
 
         sidecar.process.kill()
@@ -332,8 +345,6 @@ async def test_the_quickstart_works_as_written(tmp_path: Path) -> None:
             assert ended["result"]["structuredContent"] == {"text": "Good day, Ada."}
         check = next(line for line in commands if " check " in line)
         assert _do(check, tmp_path, temporal.address).returncode == 0
-        call = next(line for line in commands if " call " in line)
-        assert "Good day, Ada." in _do(call, tmp_path, temporal.address).stdout
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +384,8 @@ def test_the_snippet_for_a_host_is_printed_as_told(document: Path, tmp_path: Pat
     told = re.findall(r"mcp-workflows connect [^`\n]+", document.read_text())
     assert told
     for line in told:
-        done = _do(line.replace(" prints", ""), tmp_path, "localhost:7233")
+        answer = " --yes" * ("--write" in line)
+        done = _do(line.replace(" prints", "") + answer, tmp_path, "localhost:7233")
         assert (done.returncode, "mcp" in done.stdout) == (0, True), done.stderr
 
 

@@ -158,7 +158,7 @@ def _first_configuration(
             break
         except WorkflowsError as error:
             if isinstance(error, EngineUnavailable) and not (asks or workflows):
-                what = "nothing was written; correct that, or name a workflow that you know: --workflow"
+                what = "nothing was written; correct a setting (--set NAME=VALUE), or name a workflow that you know (--workflow)"
                 raise EngineUnavailable(f"{error}\n{what}") from None
             trouble = error
             say(f"note: {error}", err=True)
