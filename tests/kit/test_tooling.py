@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.kit.tooling import infer_schema
 
+COMMON: Sequence[tuple[Sequence[JSON], Mapping[str, JSON]]] = [
+    ([], {}),
+    ([None], {}),
+    ([1, 2.5], {"type": "number"}),
+    (["a", None], {"type": ["string", "null"]}),
+    ([[1], ["a", 2]], {"type": "array", "items": {"type": ["integer", "string"]}}),
+    ([True], {"type": "boolean"}),
+    ([{}], {"type": "object", "properties": {}}),
+    (
+        [{"id": "a", "note": None}, {"id": "b", "note": "x"}, {"id": "c"}],
+        {
+            "type": "object",
+            "properties": {"id": {"type": "string"}, "note": {"type": ["null", "string"]}},
+            "required": ["id"],
+        },
+    ),
+    (
+        [{"order": {"id": 1}}],
+        {"type": "object", "properties": {"order": {"type": "object"}}, "required": ["order"]},
+    ),
+]
 
-@pytest.mark.parametrize(
-    ("samples", "schema"),
-    [
-        ([], {}),
-        ([None], {}),
-        ([1, 2.5], {"type": "number"}),
-        (["a", None], {"type": ["string", "null"]}),
-        ([[1], ["a", 2]], {"type": "array", "items": {"type": ["integer", "string"]}}),
-        ([True], {"type": "boolean"}),
-        ([{}], {"type": "object", "properties": {}}),
-        (
-            [{"id": "a", "note": None}, {"id": "b", "note": "x"}, {"id": "c"}],
-            {
-                "type": "object",
-                "properties": {"id": {"type": "string"}, "note": {"type": ["null", "string"]}},
-                "required": ["id"],
-            },
-        ),
-        (
-            [{"order": {"id": 1}}],
-            {"type": "object", "properties": {"order": {"type": "object"}}, "required": ["order"]},
-        ),
-    ],
-)
-def test_a_schema_has_what_the_samples_have_in_common(samples: Sequence[JSON], schema: Any) -> None:
+
+@pytest.mark.parametrize(("samples", "schema"), COMMON)
+def test_a_schema_has_what_the_samples_have_in_common(samples: Sequence[JSON], schema: Mapping[str, JSON]) -> None:
     assert infer_schema(samples) == schema
 
 

@@ -26,7 +26,7 @@ from difflib import unified_diff
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
 
@@ -423,28 +423,32 @@ def _with_json(text: str, host: _Format, target: Target) -> str:
         ValueError: it is not JSON, or has something else where the entry belongs.
     """
     text = text if text.strip() else "{}\n"
-    whole: Any = json.loads(_plain(text))  # Any: JSON
+    whole = _object(json.loads(_plain(text)), "the file")
     entries = _entries(host, target)
     entry: dict[str, Any] = entries[host.section][target.name]
-    section: Any = whole.get(host.section, {}) if isinstance(whole, dict) else None  # Any: JSON
-    old: Any = section.get(target.name, {}) if isinstance(section, dict) else None  # Any: JSON
-    inputs: Any = whole.get("inputs", []) if isinstance(whole, dict) else None  # Any: JSON
-    if not (isinstance(old, dict) and isinstance(inputs, list)):
-        raise ValueError(f"{host.section} and {target.name} in it must be objects, inputs a list")
-    if target.command and isinstance(old.get(host.variables), dict):
-        entry[host.variables] = {**old[host.variables], **entry.get(host.variables, {})}
+    section = _object(whole.get(host.section, {}), host.section)
+    old = _object(section.get(target.name, {}), target.name)
+    inputs = cast("list[Any]", whole.get("inputs", []))  # Any: JSON
+    if type(inputs) is not list:
+        raise ValueError("inputs must be a list")
+    if target.command and host.variables in old:
+        entry[host.variables] = {**_object(old[host.variables], host.variables), **entry.get(host.variables, {})}
     entry = {**{key: value for key, value in old.items() if key not in _OURS}, **entry}
     wanted = {**whole, host.section: {**section, target.name: entry}}
     text = _put(text, [host.section, target.name], entry) if entry != old else text
     for each in entries.get("inputs", ()):
-        if isinstance(inputs, list) and not any(
-            isinstance(have, dict) and have.get("id") == each["id"] for have in inputs
-        ):
+        if all(_object(have, "an input").get("id") != each["id"] for have in inputs):
             wanted["inputs"] = [*inputs, each]
             text = _put(text, ["inputs", len(inputs)], each) if inputs else _put(text, ["inputs"], [each])
     if json.loads(_plain(text)) != wanted:
         raise ValueError("a key may be there twice")
     return text
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:  # Any: JSON or TOML
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} must be an object")
+    return cast("dict[str, Any]", value)
 
 
 def _plain(text: str) -> str:
@@ -508,10 +512,10 @@ def _with_toml(text: str, target: Target) -> str:
         ValueError: it is not TOML, or has the entry in another form than a table of its own.
     """
     whole = tomllib.loads(text)
-    servers: Any = whole.get("mcp_servers", {})  # Any: TOML
+    servers = _object(whole.get("mcp_servers", {}), "mcp_servers")
     lines = _codex(target).splitlines()
     entry: Mapping[str, Any] = tomllib.loads("\n".join(lines))["mcp_servers"][target.name]
-    old: Any = servers.get(target.name, {})  # Any: TOML
+    old = _object(servers.get(target.name, {}), target.name)
     kept = {key: value for key, value in old.items() if key not in _OURS}
     if old == {**kept, **entry}:
         return text

@@ -147,7 +147,7 @@ def _first_configuration(
     adapter = next((name for name in installed if engine in _presets(name)), engine)
     given |= {"preset": engine} if adapter != engine else {}
     kind = load_adapter(adapter)
-    found, trouble = list[Discovered](), None
+    head, found, trouble = list[str](), list[Discovered](), None
     for asks_now in (False, True)[not _can_be_left_out(kind, given) :] if asks else (False,):
         head = list(draft_engine(adapter, _settings(kind, given, asks=asks_now), name=engine))
         with _beside(path, head) as written:
@@ -158,7 +158,9 @@ def _first_configuration(
             break
         except WorkflowsError as error:
             if isinstance(error, EngineUnavailable) and not (asks or workflows):
-                what = "nothing was written; correct a setting (--set NAME=VALUE), or name a workflow that you know (--workflow)"
+                what = (
+                    "nothing was written; correct it (--set NAME=VALUE), or name a workflow that you know (--workflow)"
+                )
                 raise EngineUnavailable(f"{error}\n{what}") from None
             trouble = error
             say(f"note: {error}", err=True)

@@ -22,7 +22,6 @@ server: {name: shop}
 engines: {here: {adapter: memory}}
 tools: {say: {engine: here, workflow: echo}}
 """
-SERVER = {"command": COMMAND}
 
 
 @pytest.fixture
@@ -90,7 +89,7 @@ def test_all_else_in_the_file_stays_and_there_is_a_backup(terminal: Terminal, ho
     path = home / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(before.encode())
-    had = parsed(path) if before else {}
+    had: dict[str, Any] = parsed(path) if before else {}
     ended = terminal.run("connect", host, "--write", "--yes")
     assert ended.code == 0, ended.err
     after = path.read_bytes().decode()
@@ -116,12 +115,13 @@ def test_all_else_in_the_file_stays_and_there_is_a_backup(terminal: Terminal, ho
     ("host", "text", "said"),
     [
         ("claude", '{"mcpServers": {"a": }', "Expecting value: line 1"),
-        ("claude", '{"mcpServers": []}', "must be objects"),
-        ("claude", "[]", "must be objects"),
-        ("claude", '{"mcpServers": {"shop": 1}}', "must be objects"),
+        ("claude", '{"mcpServers": []}', "must be an object"),
+        ("claude", "[]", "must be an object"),
+        ("claude", '{"mcpServers": {"shop": 1}}', "must be an object"),
         ("claude", '{"a": "\\ud800", "mcpServers": {}, "mcpServers": {"b": {}}', "line 1"),
         ("claude", "\xff", "codec"),
         ("codex", "model = \n", "line 1"),
+        ("codex", "mcp_servers = 3\n", "must be an object"),
         ("codex", 'mcp_servers = {a = {command = "b"}}\n', "mcp_servers"),
         ("codex", '[mcp_servers]\nshop = {command = "b"}\n', "shop"),
     ],
@@ -196,3 +196,13 @@ def test_vs_codes_input_for_the_token_is_added_once(terminal: Terminal, home: Pa
         terminal.run("connect", "vscode", "--write", "--yes", *url, "--name", name)
     assert [each["id"] for each in parsed(path)["inputs"]] == ["mine", "SHOP_TOKEN", "SHOP_2_TOKEN"]
     assert '{"id": "mine"}, // here' in path.read_text()
+
+
+@pytest.mark.parametrize("inputs", ["null", '{"id": 1}', "[1]", '"x"'])
+def test_inputs_of_another_form_are_left_alone(terminal: Terminal, home: Path, inputs: str) -> None:
+    (home / "workflows.yaml").write_text(TOKENS)
+    path = home / ".vscode/mcp.json"
+    path.parent.mkdir()
+    path.write_text(f'{{"inputs": {inputs}}}')
+    ended = terminal.run("connect", "vscode", "--write", "--yes", "--url", "https://x.example/mcp")
+    assert (ended.code, path.read_text()) == (1, f'{{"inputs": {inputs}}}')
