@@ -339,7 +339,7 @@ class Adapter(AbstractAsyncContextManager["Adapter"]):
 
     def promise(self, options: Mapping[str, JSON]) -> StartGuarantee:
         """Return what the engine promises about a start with these options; messages may have their own promise."""
-        return self.starts
+        return StartGuarantee.ONCE if self.fleeting(options) else self.starts
 
     @staticmethod
     def fleeting(options: Mapping[str, JSON]) -> bool:

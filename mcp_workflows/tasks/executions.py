@@ -86,7 +86,7 @@ from mcp_workflows.telemetry import annotate_span
 from mcp_workflows.tools.dialogue import Action, AnswerWay, checked_response, invalid_response
 from mcp_workflows.tools.json_schema import is_object
 from mcp_workflows.tools.prepare import Idempotency
-from mcp_workflows.tools.tool import AnyTool, is_action
+from mcp_workflows.tools.tool import AnyTool
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire.commands import people_answer
 
@@ -1004,10 +1004,10 @@ NO_MORE: Final = Caps(created_of_owner=0)  # no new task; a task with the same i
 
 
 def caps_of(limits: Limits, tool: AnyTool, now: datetime) -> Caps:
-    """Return the caps for one more task of this tool; who has as many as it may have can still act on them."""
+    """Return the caps for one more task of this tool; a caller with as many as it may have can still send messages."""
     own = tool.limits
     return Caps(
-        live_of_owner=None if is_action(tool.name) else limits.tasks_per_principal,
+        live_of_owner=None if tool.message else limits.tasks_per_principal,
         live_of_tool=own.tasks,
         live_of_owner_and_tool=own.tasks_per_principal,
         created_of_owner=limits.creates_per_minute,

@@ -82,8 +82,6 @@ def promised(adapter: Adapter | None, row: Task) -> StartGuarantee:
     """Return the start guarantee of this row; an adapter that says FINDABLE and cannot search counts as ONCE."""
     if adapter is None:
         return StartGuarantee.KEYED  # nothing is started while its engine is not configured
-    if adapter.fleeting(row.options):
-        return StartGuarantee.ONCE
     promise = adapter.promise(row.options)
     return StartGuarantee.ONCE if promise is StartGuarantee.FINDABLE and not isinstance(adapter, Finds) else promise
 
