@@ -98,9 +98,15 @@ def failure_facts(failure: Failure) -> dict[str, JSON]:
 
 
 def error_in(result: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    """Return the error in the structured content of a `failure_result`."""
-    structured = cast("Mapping[str, JSON]", result.get("structuredContent") or {})
-    return (json.loads(structured[UNCHECKED]) if UNCHECKED in structured else structured).get("error")
+    """Return the error in the structured content of a `failure_result`; None: it is something else."""
+    found: JSON = result.get("structuredContent")
+    if isinstance(found, dict) and isinstance(text := cast("JSON", found).get(UNCHECKED), str):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return None
+    error: JSON = cast("JSON", found).get("error") if isinstance(found, dict) else None
+    return cast("Mapping[str, JSON]", error) if isinstance(error, dict) else None
 
 
 def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import typer
 from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.access import LOCAL, Principal, is_loopback
-from mcp_workflows.adapter import JSON, Start
+from mcp_workflows.adapter import Start
 from mcp_workflows.client import TaskState
 from mcp_workflows.client.connection import ClientKind, Connection, connect
 from mcp_workflows.client.http import known_http
@@ -47,9 +47,10 @@ from mcp_workflows.sidecar.cli.prompts import Answers, PendingQuestion, question
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.operator import find_task
 from mcp_workflows.sidecar.telemetry.exporters import exporters_of
+from mcp_workflows.tasks.results import error_in
 from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
 from mcp_workflows.tools.prepare import fill_templates
-from mcp_workflows.tools.tool import EXECUTION_ID, UNCHECKED, AnyTool, Kind
+from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
 RECONNECT_SECONDS = 60.0  # the longest absence of a server while its task is followed
@@ -431,9 +432,10 @@ class Outcome:
                 lines.append(f"{block.uri} ({block.name})")
             else:
                 lines.append(f"({block.type}: use --json)")
-        if structured is not None:
-            text = cast("JSON", structured).get(UNCHECKED) if isinstance(structured, dict) else None
-            lines.append(text or json.dumps(structured, ensure_ascii=False))
+        if isinstance(structured, dict):
+            found = error_in({"structuredContent": structured}) or {}
+            facts = {name: each for name, each in found.items() if name != "message"}  # that is in the text
+            lines += [f"{name}: {each if isinstance(each, str) else json.dumps(each)}" for name, each in facts.items()]
         return "\n".join(lines)
 
     def _as_json(self, task_id: str | None) -> Mapping[str, Any]:  # Any: JSON
