@@ -146,10 +146,11 @@ def _listed(tool: AnyTool, viewer: Viewer, *, cards: bool) -> Mapping[str, Any]:
     """
     page = {} if tool.effective_card is Card.OFF else {"resourceUri": page_uri()}
     promised = not tool.hands_over or (viewer.takes_tasks and not viewer.in_core)
+    does = _DOES[tool.kind] if tool.message is None else "Sends a message to an execution: {workflow}."
     found: dict[str, Any] = {
         "name": tool.name,
         "title": tool.title,
-        "description": tool.description or tool.title or _DOES[tool.kind].format(workflow=tool.workflow),
+        "description": tool.description or tool.title or does.format(workflow=tool.workflow),
         "inputSchema": tool.input,
         "outputSchema": tool.promised_output if promised else None,
         "annotations": tool.annotations and tool.annotations.model_dump(exclude_none=True),

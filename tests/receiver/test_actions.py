@@ -268,6 +268,15 @@ def test_an_id_of_the_caller_alone_needs_no_rule() -> None:
             attach(Server("test", version="1"), tools=[odd], engines=engines, store="sqlite:///:memory:")
 
 
+async def test_a_tool_that_sends_a_message_says_so(tmp_path: Path) -> None:
+    bound = mail(options={"event": "poke", "execution": "{{principal.id}}"})
+    async with server_of(tmp_path, bound) as (server, _, _), line(server, MODERN) as client:
+        [shown, *_] = (await client.send("tools/list"))["result"]["tools"]
+        assert shown["description"] == "Sends a message to an execution: event poke."
+        refused = (await client.call("poke", {"user": "anna"}))["result"]
+        assert refused["content"][0]["text"] == "Engine memory refused event poke: there is no such execution"
+
+
 async def test_a_caller_speaks_to_its_own_execution_and_support_to_any(tmp_path: Path) -> None:
     act = [{"arguments": {"user": "principal.subject"}}, {"scopes": ["support"], "any_owner": True}]
     async with acting(tmp_path, mail(allow={"call": {}, "see": {}, "act": act})) as (served, engine, records):
