@@ -515,6 +515,8 @@ class Delivery:
     async def _save(self, *, at_once: bool = False) -> None:
         """Write the states that have changed and were not written a moment ago."""
         for target in list(self._targets.values()):
+            if target.channel is not None and target.channel not in self._events.channels:
+                continue  # it was removed just now: its state must not come back
             now = anyio.current_time()
             pause = SAVE_QUIET_EVERY if not target.is_dirty else 0.0 if at_once else SAVE_EVERY
             if now - target.saved >= pause:

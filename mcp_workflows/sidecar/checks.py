@@ -403,7 +403,8 @@ async def _verified(tool: AnyTool, tooling: Verifies, checked: Finding, place: P
     """
     gates = {name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()}
     more: list[Finding] = []
-    options = {**tool.options, "actions": {name: each.settings for name, each in tool.actions.items()}}
+    actions = {"actions": {name: each.settings for name, each in tool.actions.items()}} if tool.actions else {}
+    options = {**tool.options, **actions}
     for each in await tooling.verify(tool.workflow, options, gates):
         at = place(("tools", tool.name, *each.text.partition(": ")[0].split(".")))
         more.append(replace(each, text=f"{at}: {each.text}") if at else each)

@@ -552,7 +552,7 @@ async def test_while_all_windows_are_full_new_subscriptions_and_refreshes_are_no
         for number in range(len(delivery.PAUSES)):
             await failed(replica, number + 1)
             replica.clock.advance(hours=3)
-        await until(lambda: "suspended" in replica.outcomes())
+        await until(lambda: "suspended" in replica.outcomes() and not replica.is_sending)
         ended.update(await replica.ended(5))
         receiver.status = 200
         await replica.subscribe(receiver, ttl=timedelta(days=20))

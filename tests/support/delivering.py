@@ -114,6 +114,11 @@ class Replica:
         return {position: each for target in every for position, each in target.state.pending.items()}
 
     @property
+    def is_sending(self) -> bool:
+        """True while an attempt is in flight; one that fails later waits for the clock of the test."""
+        return any(target.sending for target in self.delivery._targets.values())  # pyright: ignore[reportPrivateUsage]
+
+    @property
     def is_delivering(self) -> bool:
         """True if this replica delivers."""
         return bool(self.delivery._targets)  # pyright: ignore[reportPrivateUsage]
