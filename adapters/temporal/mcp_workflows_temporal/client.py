@@ -291,12 +291,8 @@ class Frontend:
 
     async def read_input(self, execution: WorkflowExecution) -> Sequence[Payload]:
         """Return the input of a run, as it is in its first event."""
-        request = GetWorkflowExecutionHistoryRequest(
-            namespace=self.client.namespace, execution=execution, maximum_page_size=1
-        )
-        found = await self._service.get_workflow_execution_history(request, **self._limits)
-        started = (event.workflow_execution_started_event_attributes for event in found.history.events)
-        return [payload for each in started for payload in each.input.payloads]
+        event = await self.first_event(execution)
+        return event.workflow_execution_started_event_attributes.input.payloads
 
     async def search_attributes(self) -> frozenset[str]:
         """Return the names of the search attributes that the namespace has."""

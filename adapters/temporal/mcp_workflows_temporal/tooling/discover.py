@@ -74,8 +74,7 @@ async def _with_input(frontend: Frontend, found: Discovered, rows: Sequence[Work
     for row in rows:
         converter = frontend.converter(row.execution.workflow_id)
         try:
-            event = await frontend.first_event(row.execution)
-            given = event.workflow_execution_started_event_attributes.input.payloads
+            given = await frontend.read_input(row.execution)
             samples.append([await decode(converter, payload) for payload in given])
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:  # it may have been deleted since
