@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from mcp_workflows.adapter.display_text import cleaned_details, closest
 from mcp_workflows.adapter.forms import flat_form
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError
 
 ENTRY_POINT_GROUP = "mcp_workflows.adapters"
@@ -89,6 +90,12 @@ class Message:
     name: str  # in the engine's words: `signal checkout`
     address: str | None = None  # the template of that id; None: it has none
     reads: bool = False  # it changes nothing
+
+    @property
+    def addressed_by(self) -> frozenset[str]:
+        """The arguments that decide to which execution it goes; `*` stands for any."""
+        template = Template(self.address or "")
+        return template.arguments if template.is_plain else template.arguments | {"*"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

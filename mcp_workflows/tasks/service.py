@@ -262,7 +262,8 @@ class Authorization:
     async def _may(self, wish: AccessRequest) -> bool:
         tool = self._tools.get(wish.tool)
         allow = None if tool is None else tool.allow
-        names_execution = wish.verb is Verb.CALL and wish.arguments is not None and tool and tool.addressed_by
+        message = tool.message if tool is not None and wish.verb is Verb.CALL else None
+        names_execution = message is not None and message.addressed_by and wish.arguments is not None
         if names_execution and not permits_message(allow, wish.principal, wish.arguments or {}):
             return False
         return permits(allow, wish.verb, wish.principal, wish.owner) and await self._agrees(wish)

@@ -36,7 +36,7 @@ def _wrong_message(tool: AnyTool, message: Message) -> Iterator[tuple[str, str]]
     for place, settings in {"questions": tool.gates, "actions": tool.actions}.items():
         if settings:
             yield place, "a tool that sends a message starts no workflow: leave them out"
-    named = tool.model_copy(update={"message": message}).addressed_by
+    named = message.addressed_by
     rules = tool.allow.act if tool.allow else []
     if named and not any(rule.any_owner or rule.arguments.keys() >= named for rule in rules):
         plain = named - {"*"}

@@ -421,12 +421,6 @@ class _Offered(BaseModel):
         check_template(options)
         return options
 
-    @cached_property
-    def addressed_by(self) -> frozenset[str]:
-        """The arguments that decide to which execution its message goes; `*` stands for any."""
-        template = Template((self.message and self.message.address) or "")
-        return template.arguments if template.is_plain else template.arguments | {"*"}
-
     @property
     def grace(self) -> float | None:
         """Seconds that an execution may take to end after a cancellation; None: as long as it likes."""
