@@ -148,7 +148,8 @@ def _first_configuration(
     given |= {"preset": engine} if adapter != engine else {}
     kind = load_adapter(adapter)
     head, found, trouble = list[str](), list[Discovered](), None
-    for asks_now in (False, True)[not _can_be_left_out(kind, given) :] if asks else (False,):
+    rounds = (False, True) if asks and _can_be_left_out(kind, given) else (asks,)
+    for asks_now in rounds:
         head = list(draft_engine(adapter, _settings(kind, given, asks=asks_now), name=engine))
         with _beside(path, head) as written:
             [loaded] = load_engines(written, os.environ)[0].values()
