@@ -9,7 +9,7 @@ from enum import StrEnum
 from hashlib import sha256
 from itertools import combinations
 from math import ceil, floor
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -41,6 +41,7 @@ from mcp_workflows.tools.json_schema import (
 )
 from mcp_workflows.units import Duration
 
+T = TypeVar("T")
 ELICIT: Final = "elicitation/create"
 REASON: Final = "reason"  # the field of an approval
 START_NAME: Final = "approval"  # the name of the question whether to start, for people
@@ -62,8 +63,8 @@ _FAR: Final = 2.0**53  # bounds further away than this are none; infinity is the
 _LONGEST_TEXT: Final = 200  # characters; there is no example of a text that must be longer
 
 
-def check_template(value: Any) -> None:  # any JSON value
-    """Check the placeholders of a template.
+def check_template(value: T) -> T:
+    """Return a template, a JSON value, as it is, if its placeholders are right.
 
     Raises:
         ValueError: they are wrong (pydantic wants this error).
@@ -72,6 +73,11 @@ def check_template(value: Any) -> None:  # any JSON value
         Template(value)
     except ConfigError as error:
         raise ValueError(str(error)) from None
+    return value
+
+
+Templated = Annotated[Any, AfterValidator(check_template)]
+"""Any JSON value with {{placeholders}}."""
 
 
 def check_visible(text: str) -> str:
@@ -91,8 +97,7 @@ def check_message(text: str) -> str:
     Raises:
         ValueError: nothing of it can be seen, or its placeholders are wrong.
     """
-    check_template(check_visible(text))
-    return text
+    return check_template(check_visible(text))
 
 
 _ANSWER_IN: Final = "Where people answer; with `page` only our page takes it: see `docs/approvals.md`."
@@ -352,13 +357,13 @@ class GateQuestion(_Asked):
     The adapter of the engine checks `when`, `send` and `decline`, which are in the engine's own words.
     """
 
-    when: Any = Field(
+    when: Templated = Field(
         description="When the execution waits for a person, in the engine's words; `send` says how it goes on."
-    )  # any JSON value
-    send: Any = Field(  # any JSON value
+    )
+    send: Templated = Field(
         description="How the answer reaches the workflow; {{answer.NAME}} and {{principal.subject}} may be in it."
     )
-    decline: Any = Field(  # any JSON value
+    decline: Templated = Field(
         default=None, description="How a refusal does. Without it the question cannot be declined."
     )
     answer_in: ChatOrPage = "chat"
@@ -377,12 +382,6 @@ class GateQuestion(_Asked):
         """Return the form, with a field for the reason if somebody approves."""
         form = super().form(name)
         return form if self.approval is None else self.approval.with_reason(form)
-
-    @field_validator("when", "send", "decline")
-    @classmethod
-    def _is_template(cls, value: Any) -> Any:  # any JSON value
-        check_template(value)
-        return value
 
     def problems(self, name: str) -> Iterator[tuple[str, str]]:
         """Yield the fields of an answer that are not there, or not sent on: the part at fault, and the text."""

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -43,6 +44,7 @@ from mcp_workflows.tools.questions import (
     GateQuestion,
     Question,
     StartApproval,
+    Templated,
     Visible,
     check_template,
 )
@@ -116,6 +118,7 @@ DedupeSetting = Annotated[
 """`dedupe` as a configuration may write it."""
 
 
+ObjectSchema = Annotated[Schema, AfterValidator(check_schema)]
 ActionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 AUTO = "auto"
 
@@ -163,22 +166,11 @@ class TaskAction(BaseModel):
 
     title: Visible | None = Field(default=None, description="The name people see.")
     description: str | None = Field(default=None, description="What the model reads to decide when to use it.")
-    input: Schema = Field(
+    input: ObjectSchema = Field(
         default_factory=lambda: {"type": "object", "additionalProperties": False},
         description="JSON Schema of the action's `content` (an object). Default: it has none.",
     )
-    args: Any = Field(default=None, description="How the content reaches the workflow: see `args` of a tool.")
-
-    @field_validator("input")
-    @classmethod
-    def _is_object_schema(cls, schema: Schema) -> Schema:
-        return check_schema(schema)
-
-    @field_validator("args")
-    @classmethod
-    def _is_template(cls, value: Any) -> Any:  # any JSON value
-        check_template(value)
-        return value
+    args: Templated = Field(default=None, description="How the content reaches the workflow: see `args` of a tool.")
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -297,7 +289,7 @@ class _Offered(BaseModel):
     )
     title: Visible | None = Field(default=None, description="The name people see.")
     description: str | None = Field(default=None, description="What the model reads to decide when to call it.")
-    output: Schema | None = Field(default=None, description="JSON Schema of the result (an object).")
+    output: ObjectSchema | None = Field(default=None, description="JSON Schema of the result (an object).")
     annotations: Annotations | None = Field(
         default=None,
         description="Hints for hosts, the `ToolAnnotations` of MCP: `readOnlyHint`, "
@@ -370,11 +362,11 @@ class _Offered(BaseModel):
     max_result: int = Field(
         default=MAX_RESULT_BYTES, gt=0, description="Bytes of JSON above which a result becomes a resource link."
     )
-    options: dict[str, Any] = Field(
+    options: Annotated[dict[str, Any], AfterValidator(check_template)] = Field(
         default_factory=dict,
         description="Settings of this tool for its engine's adapter (task queue, ...); may hold {{placeholders}}.",
     )
-    input: Schema = Field(
+    input: ObjectSchema = Field(
         default_factory=lambda: {"type": "object"}, description="JSON Schema of the arguments (an object)."
     )
 
@@ -404,22 +396,11 @@ class _Offered(BaseModel):
             raise ValueError(f"questions: {', '.join(confirmations)}: only one yes or no can be asked before the start")
         return self
 
-    @field_validator("input", "output")
-    @classmethod
-    def _is_object_schema(cls, schema: Schema | None) -> Schema | None:
-        return None if schema is None else check_schema(schema)
-
     @field_validator("output")
     @classmethod
     def _has_no_formats(cls, schema: Schema | None) -> Schema | None:
         formatless: Schema | None = without_formats(schema)
         return formatless
-
-    @field_validator("options")
-    @classmethod
-    def _options_are_templates(cls, options: dict[str, Any]) -> dict[str, Any]:
-        check_template(options)
-        return options
 
     @property
     def grace(self) -> float | None:
@@ -606,7 +587,7 @@ class Tool(_Offered):
         description="What a call does: `start` an execution, or `watch` a running one of this workflow, by its id in "
         "the engine. Watching needs a caller who is identified.",
     )
-    args: Any = Field(  # any JSON value with {{placeholders}}
+    args: Templated = Field(
         default=None,
         description="How arguments reach the workflow: a template, a list for positional arguments. "
         "Default: the whole object as the one argument; none if it is empty and `input` declares none.",
@@ -641,8 +622,7 @@ class Tool(_Offered):
             raise ValueError(f"{wrong[0]!r} is no name of a label: up to 32 of a-z, 0-9, _ and -, a-z first")
         if taken := sorted(texts.keys() & RESERVED_LABELS):
             raise ValueError(f"executions have the labels {', '.join(taken)} anyway: choose another name")
-        check_template(texts)
-        return texts
+        return check_template(texts)
 
     @cached_property
     def approvals(self) -> Mapping[str, Approval]:
@@ -658,12 +638,6 @@ class Tool(_Offered):
     def continues_calls(self) -> bool:
         """True if a repeated call without a key continues one that got no reply: see docs/decisions/0032."""
         return self.dedupe is None and not self.cancel_on_disconnect
-
-    @field_validator("args")
-    @classmethod
-    def _is_template(cls, value: Any) -> Any:  # any JSON value
-        check_template(value)
-        return value
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with the tool as a whole, its actions included."""
