@@ -39,9 +39,10 @@ async def describe(frontend: Frontend, ref: Ref, gates: Gates) -> Execution:
     memo = await read_memo(frontend, info, MEMO_INPUT, MEMO_STATUS)
     status = as_mapping(memo.get(MEMO_STATUS))
     state, message = STATUSES.get(info.status, Status.RUNNING), as_text(status.get("message"))
+    own = read_progress(status)
     seen = partial(
         Execution,
-        progress=read_progress(status),
+        progress=own,
         cancel_requested=found.workflow_extended_info.cancel_requested,
         execution_id=handle.workflow_id,
         url=frontend.place.page(handle.workflow_id, info.execution.run_id),
@@ -54,13 +55,13 @@ async def describe(frontend: Frontend, ref: Ref, gates: Gates) -> Execution:
     requests = {**await own_questions(frontend, found, {} if paused else memo), **waiting.requests}
     progress, told = (None, None) if paused else await gates.read_progress(frontend, ref, found)
     text = await status_message(frontend, found, message or told)
-    execution = seen(
+    return seen(
         status=Status.INPUT_REQUIRED if requests else state,
         message="; ".join(filter(None, (text, waiting.message))) or None,
         requests=requests,
+        progress=progress or own,
         steps=tuple([*map(_activity, found.pending_activities), *map(_child, found.pending_children)][:MAX_STEPS]),
     )
-    return replace(execution, progress=progress) if progress else execution
 
 
 def _activity(each: PendingActivityInfo) -> ExecutionStep:
