@@ -21,8 +21,9 @@ from mcp_workflows_temporal.settings import Place
 _CLI_DEFAULTS = frozenset({"127.0.0.1:7233", "localhost:7233"})  # the default of Temporal's command line
 NEVER_BEGUN_AFTER = timedelta(seconds=1)
 NO_WORKER_AFTER = timedelta(seconds=10)  # workers take a task within milliseconds; after losing one, in 5 s
-LONGEST_TEXT = 200  # characters of a failure
+LONGEST_TEXT = 200  # characters of a failure, or of Temporal's own words
 FAILING_FROM = 2  # the attempt
+MEND_CODE = "mend the workflow's code and deploy it: the execution goes on where it stands"
 
 _PAUSED = State.WORKFLOW_EXECUTION_STATUS_PAUSED
 _SCHEDULED = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
@@ -109,9 +110,7 @@ async def find_problem(frontend: Frontend, found: Described) -> Problem | None:
         text = (
             f"the workflow's code fails or times out and is tried again (attempt {task.attempt}): see the worker's log"
         )
-        return Problem(
-            text=text, advice="mend the workflow's code and deploy it: the execution goes on where it stands"
-        )
+        return Problem(text=text, advice=MEND_CODE)
     problems = [
         problem for each in found.pending_activities if (problem := await _activity_problem(frontend, found, each))
     ]

@@ -22,7 +22,7 @@ from mcp_workflows.adapter.display_text import cleaned, without_zero_fractions
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows_temporal.client import REMEMBERED, Frontend, Handle, Latest, Run, is_open
-from mcp_workflows_temporal.diagnosis import FAILING_FROM
+from mcp_workflows_temporal.diagnosis import FAILING_FROM, one_line
 from mcp_workflows_temporal.errors import unless_ended
 from mcp_workflows_temporal.gate_rules import (
     CLOSED,
@@ -46,7 +46,6 @@ PAGE = 100  # events
 PAGES_PER_POLL = 100  # some 4 ms each; the next poll continues where this one stopped
 QUERY_EVERY = 5.0  # seconds, while nothing happens in the history
 QUERIES_AT_ONCE = 5  # of one execution
-LONGEST_TEXT = 200  # characters of Temporal's own words
 
 NO_WORKER = frozenset(
     {
@@ -377,8 +376,7 @@ async def ask(run: Run, name: str, args: Sequence[JSON]) -> QueryResult:
         if error.status in NO_WORKER:
             return replace(unknown, problem=f"no worker answers the query {name}", needs_worker=True)
         if error.status is RPCStatusCode.INVALID_ARGUMENT:
-            problem = f"the query {name} failed: {error.message.partition(chr(10))[0][:LONGEST_TEXT]}"
-            return replace(unknown, problem=problem)
+            return replace(unknown, problem=f"the query {name} failed: {one_line(error.message)}")
         raise
     return replace(unknown, value=value)
 

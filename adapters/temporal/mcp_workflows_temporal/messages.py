@@ -21,6 +21,7 @@ from mcp_workflows.adapter import JSON, Execution, Failure, Start, Status, read_
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows_temporal.client import ACCEPTED, WORKFLOWS, Frontend, Handle, is_open
+from mcp_workflows_temporal.diagnosis import LONGEST_TEXT, one_line
 from mcp_workflows_temporal.gates import NO_WORKER, NOT_IN_TIME
 from mcp_workflows_temporal.payloads import UndecodableError, decode, read_failure
 from mcp_workflows_temporal.settings import MessageNames, TemporalAction, TemporalOptions
@@ -28,7 +29,6 @@ from mcp_workflows_temporal.start import OWNER, positional, read_start, start_wo
 
 REQUEST_IDS = UUID("0f4b7d44-3c0e-5a5e-9a57-0c5a1d9b7a51")  # the UUID namespace of our request ids
 EVENTS_READ = 256  # the last events of a run that has ended, among which a signal is looked for
-LONGEST_TEXT = 200  # characters of Temporal's own words
 
 
 class MessageHandle(BaseModel):
@@ -192,7 +192,7 @@ async def _ask(frontend: Frontend, handle: MessageHandle, name: str, found: Exec
             why = f"nobody polls task queue {queue}" if gone else f"no worker on task queue {queue} answers in time"
             text = f"{why}, and only a worker can answer the query {name}: try again later"
         elif error.status is RPCStatusCode.INVALID_ARGUMENT:
-            text = f"the query {name} failed: {cleaned(error.message.partition(chr(10))[0], LONGEST_TEXT)}"
+            text = f"the query {name} failed: {one_line(cleaned(error.message))}"
         else:
             raise
         return replace(found, status=Status.FAILED, failure=Failure(text=text, kind="QueryFailed"))

@@ -28,6 +28,7 @@ from mcp_workflows.kit.tooling import ExplainedGate, Explanation, GateState, ope
 from mcp_workflows_temporal.client import ACTIVITIES, WORKFLOWS, Frontend, Handle, Run, idle_time, live_pollers, quoted
 from mcp_workflows_temporal.diagnosis import (
     FAILING_FROM,
+    MEND_CODE,
     Problem,
     ago,
     and_more,
@@ -433,7 +434,7 @@ async def find_mistake(frontend: Frontend, found: Described, tail: Tail) -> Prob
         return None  # a message with other arguments, and not of a gate: somebody else has sent it
     kind = failure.application_failure_info.type
     text = f"{_IN_CODE}, which is tried again: {f'{kind}: ' if kind else ''}{one_line(failure.message)}"
-    return Problem(text=text, advice="mend the workflow's code and deploy it: the execution goes on where it stands")
+    return Problem(text=text, advice=MEND_CODE)
 
 
 async def _other_queue(frontend: Frontend, found: Described) -> str | None:
