@@ -33,12 +33,12 @@ from mcp_workflows_temporal.gates import Gates
 from mcp_workflows_temporal.messages import MessageHandle, read_outcome, send
 from mcp_workflows_temporal.questions import answer_questions
 from mcp_workflows_temporal.settings import (
-    MESSAGES,
     START_OPTIONS,
     Place,
     TemporalAction,
     TemporalOptions,
     TemporalSettings,
+    message_in,
 )
 from mcp_workflows_temporal.start import read_start, start_execution
 from mcp_workflows_temporal.tooling import TemporalTooling
@@ -220,10 +220,10 @@ class TemporalAdapter(Adapter):
     @staticmethod
     def message(options: Mapping[str, JSON]) -> Message | None:
         """Return the signal, update or query; see `Adapter.message`."""
-        kind = next((kind for kind in MESSAGES if options.get(kind)), None)
-        if kind is None:
+        if (found := message_in(options)) is None:
             return None
-        return Message(name=f"{kind} {options[kind]}", address=options.get("workflow_id"), reads=kind == "query")
+        kind, name = found
+        return Message(name=f"{kind} {name}", address=options.get("workflow_id"), reads=kind == "query")
 
     @staticmethod
     def fleeting(options: Mapping[str, JSON]) -> bool:

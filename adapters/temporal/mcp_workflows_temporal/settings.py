@@ -398,6 +398,11 @@ class QueriedProgress(BaseModel):
 MESSAGES = ("signal", "update", "query")
 
 
+def message_in(options: Mapping[str, JSON]) -> tuple[str, str] | None:
+    """Return the kind and the name of the message that a tool with these options sends; None: it sends none."""
+    return next(((kind, options[kind]) for kind in MESSAGES if options.get(kind)), None)
+
+
 class MessageNames(BaseModel):
     """The message to an execution: one of `signal`, `update` and `query`."""
 

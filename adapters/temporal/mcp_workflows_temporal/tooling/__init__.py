@@ -18,7 +18,7 @@ from mcp_workflows_temporal.client import Frontend, Handle
 from mcp_workflows_temporal.connection import LOCALHOST
 from mcp_workflows_temporal.gates import Gates
 from mcp_workflows_temporal.payloads import as_mapping
-from mcp_workflows_temporal.settings import MESSAGES, TemporalOptions, TemporalSettings, is_template
+from mcp_workflows_temporal.settings import TemporalOptions, TemporalSettings, is_template, message_in
 from mcp_workflows_temporal.start import positional, preview, read_start, refuse_unwritable
 from mcp_workflows_temporal.tooling.check import (
     check_engine,
@@ -116,7 +116,7 @@ class TemporalTooling:
     async def explain(self, ref: Ref) -> Explanation:
         """Explain the state: attempts, last errors, pollers; a few requests. See `Explains.explain`."""
         frontend, execution = self._opened(), await self._verbs.describe(ref)
-        if any(ref.options.get(kind) for kind in MESSAGES):
+        if message_in(ref.options) is not None:
             said = execution.failure.text if execution.failure else execution.message
             return Explanation(
                 reason=said or execution.status.value, facts={"workflow id": str(execution.execution_id)}
@@ -128,8 +128,8 @@ class TemporalTooling:
     def preview(self, start: Start) -> Mapping[str, JSON]:
         """Return the StartWorkflowExecution that `start` would send, or its message; see `Previews.preview`."""
         options = TemporalOptions.final(start.options)
-        if options.names:
-            [(kind, name)] = options.names.items()
+        if (message := message_in(start.options)) is not None:
+            kind, name = message
             return {kind: name, "workflowId": options.workflow_id, "input": list(positional(start.arguments))}
         frontend, request = self._opened(), read_start(start, self._settings.task_queue)
         refuse_unwritable(frontend.converter(request.id), request.arguments, self._settings.max_input_bytes)
@@ -189,6 +189,6 @@ class TemporalTooling:
 def _started(workflow: str, options: Mapping[str, JSON]) -> str:
     """Return the workflow that a tool starts; empty for a message that starts none."""
     missing = as_mapping(options.get("start_if_missing"))
-    if missing or any(options.get(kind) for kind in MESSAGES):
+    if missing or message_in(options) is not None:
         return str(missing.get("workflow", ""))
     return workflow
