@@ -6,7 +6,7 @@ default: only what a rule allows is allowed, for the owner of a task, too.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self, TypeAlias, cast
@@ -27,6 +27,7 @@ class Verb(StrEnum):
 
 
 Scalar: TypeAlias = str | int | float | bool
+_CLAIMS: Final = "principal.claims."
 CallerValue: TypeAlias = Annotated[str, Field(pattern=r"^principal\.(subject|client|claims\..+)$")]
 """A value of the caller, as templates write it."""
 
@@ -109,10 +110,14 @@ class Rule(BaseModel):
             and all(_claims(principal, name, value) for name, value in self.claims.items())
         )
 
+    def binds(self, named: Set[str]) -> bool:
+        """True if the rule says whose execution these arguments may name: the caller's by all of them, or anybody's."""
+        return self.any_owner or self.arguments.keys() >= named
+
     def fits_arguments(self, principal: Principal, arguments: Mapping[str, Any]) -> bool:  # Any: JSON
-        """True if the principal may speak to the execution that these arguments name: it is its own, or anybody's."""
+        """True if the principal fits, and each argument that the rule binds is the principal's own value."""
         own = all(_is_callers(principal, path, arguments.get(name)) for name, path in self.arguments.items())
-        return self.fits(principal) and own and (bool(self.arguments) or self.any_owner)
+        return self.fits(principal) and own
 
     def fits_owner(self, principal: Principal, owner: str) -> bool:
         """True if the rule is about tasks of this owner."""
@@ -199,7 +204,9 @@ class Allow(BaseModel):
     @property
     def claims(self) -> frozenset[str]:
         """The names of claims, or their paths, that the rules use."""
-        return frozenset(name for verb in Verb for rule in self.rules(verb) for name in rule.claims)
+        rules = [rule for verb in Verb for rule in self.rules(verb)]
+        bound = {path.removeprefix(_CLAIMS) for rule in rules for path in rule.arguments.values() if _CLAIMS in path}
+        return frozenset(name for rule in rules for name in rule.claims) | bound
 
     def rules(self, verb: Verb) -> Sequence[Rule]:
         """Return the rules of one verb: one that fits is enough."""
@@ -220,9 +227,15 @@ def permits(allow: Allow | None, verb: Verb, principal: Principal, owner: str | 
     return any(owner is None or rule.fits_owner(principal, owner) for rule in fitting)
 
 
-def permits_message(allow: Allow | None, principal: Principal, arguments: Mapping[str, Any]) -> bool:  # Any: JSON
-    """True if a rule of `act` lets the principal speak to the execution that these arguments name."""
-    return allow is not None and any(rule.fits_arguments(principal, arguments) for rule in allow.act)
+def permits_message(
+    allow: Allow | None,
+    principal: Principal,
+    arguments: Mapping[str, Any],  # Any: JSON
+    named: Set[str],
+) -> bool:
+    """True if a rule of `act` lets the principal speak to the execution that the arguments `named` decide."""
+    rules = [] if allow is None else allow.act
+    return any(rule.binds(named) and rule.fits_arguments(principal, arguments) for rule in rules)
 
 
 def reaches_others(allow: Allow | None, principal: Principal) -> bool:

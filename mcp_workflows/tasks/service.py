@@ -263,8 +263,8 @@ class Authorization:
         tool = self._tools.get(wish.tool)
         allow = None if tool is None else tool.allow
         message = tool.message if tool is not None and wish.verb is Verb.CALL else None
-        names_execution = message is not None and message.addressed_by and wish.arguments is not None
-        if names_execution and not permits_message(allow, wish.principal, wish.arguments or {}):
+        named = message.addressed_by if message is not None and wish.arguments is not None else frozenset[str]()
+        if named and not permits_message(allow, wish.principal, wish.arguments or {}, named):
             return False
         return permits(allow, wish.verb, wish.principal, wish.owner) and await self._agrees(wish)
 

@@ -38,7 +38,8 @@ def _wrong_message(tool: AnyTool, message: Message) -> Iterator[tuple[str, str]]
             yield place, "a tool that sends a message starts no workflow: leave them out"
     named = message.addressed_by
     rules = tool.allow.act if tool.allow else []
-    if named and not any(rule.any_owner or rule.arguments.keys() >= named for rule in rules):
+    partial = any(rule.arguments and not rule.binds(named) for rule in rules)
+    if named and (partial or not any(rule.binds(named) for rule in rules)):
         plain = named - {"*"}
         names, bound = ", ".join(sorted(plain)) or "the arguments", min(plain, default="NAME")
         text = (

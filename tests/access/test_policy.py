@@ -16,6 +16,7 @@ from mcp_workflows.access import (
     Verb,
     owner_id,
     permits,
+    permits_message,
     person_of,
     reaches_others,
 )
@@ -116,6 +117,19 @@ def test_tasks_of_others_are_the_business_of_those_alone_whom_a_rule_lets_reach_
     assert not reaches_others(allow, ALICE)
     assert reaches_others(allow, somebody("bob", "ok"))
     assert not reaches_others(None, somebody("bob", "ok"))
+
+
+def test_a_rule_that_binds_another_argument_opens_no_execution() -> None:
+    act = [{"arguments": {"user": "principal.subject"}}, {"arguments": {"item": "principal.client"}}]
+    allow = Allow.model_validate({"call": {}, "see": {}, "act": act})
+    named = frozenset({"user"})
+    assert permits_message(allow, somebody("alice"), {"user": "alice"}, named)
+    assert not permits_message(allow, somebody("alice"), {"user": "bob", "item": "web"}, named)
+
+
+def test_the_claims_that_arguments_are_bound_to_are_claims_of_the_rules() -> None:
+    act = {"arguments": {"user": "principal.claims.email", "team": "principal.client"}, "claims": {"role": "x"}}
+    assert Allow.model_validate({"act": act}).claims == {"email", "role"}
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [

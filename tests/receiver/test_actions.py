@@ -250,6 +250,11 @@ def mail(**more: Any) -> Tool:
         {"call": {}, "see": {}, "act": {}},
         {"call": {}, "see": {}, "act": {"scopes": ["ops"]}},
         {"call": {}, "see": {}, "act": {"arguments": {"other": "principal.subject"}}},
+        {
+            "call": {},
+            "see": {},
+            "act": [{"arguments": {"user": "principal.subject"}}, {"arguments": {"other": "principal.client"}}],
+        },
     ],
 )
 def test_an_id_that_a_model_writes_needs_a_rule_that_binds_it(allow: Mapping[str, Any] | None) -> None:
