@@ -81,8 +81,8 @@ class Rule(BaseModel):
     arguments: dict[str, CallerValue] = Field(
         default_factory=dict,
         min_length=1,
-        description="With `act`, of a tool that speaks to executions by their id: arguments that must be a value of "
-        "the caller. `{user: principal.subject}`.",
+        description="With `act`, of a tool that speaks to executions by their id: each named argument must equal this "
+        "value of the caller. `{user: principal.subject}`.",
     )
 
     @field_validator("claims", mode="before")

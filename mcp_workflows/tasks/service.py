@@ -402,7 +402,7 @@ class TaskService:
         try:
             started = await self._start(tool, call, dialogue, principal, served)
         except MappingError as error:
-            return Finished(result=tool_error(f"Wrong arguments for {tool.name}: {error}; nothing was started"))
+            return Finished(result=tool_error(f"Wrong arguments for {tool.name}: {error}; {nothing_done(tool)}"))
         except LimitReached as reached:  # no protocol error: hosts do not show those to the model
             self._meters.refused(principal, tool.name, reached)
             return Finished(result=limit_result(reached))
@@ -410,7 +410,7 @@ class TaskService:
             refused = "refused to start" if tool.message is None else "refused"
             return Finished(result=tool_error(f"Engine {tool.engine} {refused} {tool.workflow}: {error}"))
         except EngineUnavailable as error:
-            text = f"Engine {tool.engine} cannot be reached, nothing was started; try again later: {error}"
+            text = f"Engine {tool.engine} cannot be reached, {nothing_done(tool)}; try again later: {error}"
             return Finished(result=tool_error(text))
         if not isinstance(started, Task):
             return started
@@ -460,11 +460,11 @@ class TaskService:
                 return Finished(result=tool_error(ready.reason))
             return self._ask(tool, ready.requests, ready.reason, ready.dialogue, call, principal)
         if not await self.authorization.offers(tool.name, principal, ready.arguments):
-            return Finished(result=tool_error(f"Not allowed: {tool.name} with these arguments; nothing was started"))
+            return Finished(result=tool_error(f"Not allowed: {tool.name} with these arguments; {nothing_done(tool)}"))
         if sought := ready.confirmation:
             verdict = sought.taken(call.responses, ready.dialogue)
             if isinstance(verdict, Declined):
-                text = f"{tool.name} was not confirmed ({verdict.action}); nothing was started"
+                text = f"{tool.name} was not confirmed ({verdict.action}); {nothing_done(tool)}"
                 return Finished(result=tool_error(text))
             if not verdict:
                 requests = {sought.name: sought.request}
@@ -479,7 +479,7 @@ class TaskService:
             new = hold(new, held, ready.approval)
         refusal = self._meters.check_start(principal)
         reads = tool.message is not None and tool.message.reads
-        if call.target is None and not reads:  # a pause stops starts; a message may be what makes an execution stop
+        if call.target is None and not reads:  # a pause stops no action, which may be what stops an execution
             refusal = refusal or await self._executions.pauses.refusal(tool.engine, tool.name, principal.id)
         served.about(new)
         caps = NO_MORE if refusal else caps_of(self._limits, tool, new.created)
@@ -1064,6 +1064,11 @@ class TaskService:
         """Record an event on a task in the audit log."""
         if self._audit is not silent:
             self._audit(record_of(event, principal, task, outcome=outcome, reason=reason, arguments=arguments))
+
+
+def nothing_done(tool: AnyTool) -> str:
+    """Return the words for a call that has changed nothing at its engine."""
+    return "nothing was started" if tool.message is None else "nothing was sent"
 
 
 def _not_found() -> RequestError:

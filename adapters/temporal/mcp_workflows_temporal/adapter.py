@@ -128,7 +128,9 @@ class TemporalAdapter(Adapter):
         frontend, queue = self._frontend, self._settings.task_queue
         if self.message(start.options) is not None:
             async with frontend.call():
-                return (await send(frontend, start, queue)).model_dump_json(exclude_defaults=True)
+                return (await send(frontend, start, queue, self._settings.max_input_bytes)).model_dump_json(
+                    exclude_defaults=True
+                )
         request = read_start(start, queue)
         async with frontend.call():
             return str(await start_execution(frontend, request, self._settings.max_input_bytes))

@@ -28,6 +28,7 @@ from mcp_workflows_temporal.settings import MessageNames, TemporalAction, Tempor
 from mcp_workflows_temporal.start import OWNER, positional, read_start, start_workflow
 
 REQUEST_IDS = UUID("0f4b7d44-3c0e-5a5e-9a57-0c5a1d9b7a51")  # the UUID namespace of our request ids
+STARTS = 2  # of an execution that is missing, for one message: it may end before the message arrives
 EVENTS_READ = 256  # the last events of a run that has ended, among which a signal is looked for
 
 
@@ -53,7 +54,7 @@ class MessageHandle(BaseModel):
             raise ExecutionNotFound("this is not the handle of a message to a Temporal execution") from None
 
 
-async def send(frontend: Frontend, start: Start, task_queue: str | None) -> MessageHandle:
+async def send(frontend: Frontend, start: Start, task_queue: str | None, max_input: int) -> MessageHandle:
     """Send a signal or an update once under this key; a query is only noted.
 
     A message that an earlier attempt delivered is not sent again, even if the execution has ended since.
@@ -72,7 +73,7 @@ async def send(frontend: Frontend, start: Start, task_queue: str | None) -> Mess
     if options.query is not None:
         return MessageHandle(workflow_id=workflow_id, query_args=list(args))
     deliver = _signal if options.signal is not None else _update
-    while True:
+    for _ in range(STARTS + 1):
         try:
             if own is None or is_open(await frontend.describe_chain(own)):
                 return await deliver(frontend, start, options, workflow_id, args)
@@ -91,10 +92,12 @@ async def send(frontend: Frontend, start: Start, task_queue: str | None) -> Mess
         if missing.after_end == "refuse":
             policy = WorkflowIDReusePolicy.REJECT_DUPLICATE
         try:
-            await start_workflow(frontend, read_start(order, task_queue), policy, WorkflowIDConflictPolicy.USE_EXISTING)
+            request = read_start(order, task_queue)
+            await start_workflow(frontend, request, policy, WorkflowIDConflictPolicy.USE_EXISTING, max_input)
         except WorkflowAlreadyStartedError:
             text = f"execution {workflow_id} has ended, and `after_end: refuse` starts no other one"
             raise EngineRefused(text, final=True) from None
+    raise EngineRefused(f"execution {workflow_id} ends as soon as it is started, and takes no message", final=True)
 
 
 async def read_outcome(frontend: Frontend, handle: MessageHandle, options: Mapping[str, JSON]) -> Execution:
