@@ -359,12 +359,18 @@ async def seconds(call: Callable[[int], Awaitable[object]], times: int = 30, at_
     return time.perf_counter() - began
 
 
+async def shares(call: Callable[[int], Awaitable[object]]) -> None:
+    """Calls at once share flushes, and take less time than one by one. A loaded machine may hide that once."""
+    ratios: list[float] = []
+    while not ratios or (ratios[-1] >= 0.6 and len(ratios) < 5):
+        ratios.append(await seconds(call) / await seconds(call, at_once=1))
+    assert ratios[-1] < 0.6, f"they flush one by one: {ratios}"
+
+
 async def test_creates_under_one_cap_do_not_wait_for_each_others_flush(slow_disk: Postgres) -> None:
     caps = Caps(live_of_tool=10_000)
     async with open_store(slow_disk.url(new_schema())) as store:
-        one_by_one = await seconds(lambda _: store.create(make_task()), at_once=1)
-        together = await seconds(lambda _: store.create(make_task(), caps))
-    assert together < one_by_one * 0.6, "a lock that is held over the flush has them flush one by one"
+        await shares(lambda _: store.create(make_task(), caps))  # no lock of a cap is held over the flush
 
 
 async def test_a_change_that_need_not_be_durable_waits_for_no_flush(slow_disk: Postgres) -> None:
@@ -390,11 +396,9 @@ async def test_one_flush_serves_all_who_wait_for_one(slow_disk: Postgres) -> Non
             await store.create(make_task(), durable=False)
             await store.sync()
 
-        alone = await seconds(create, at_once=1)
-        together = await seconds(create)
+        await shares(create)
         await store.create(make_task(), durable=False)
         assert not await store.sync(briefly=True)
-    assert together < alone * 0.6
 
 
 async def test_changes_do_not_wait_for_each_other_while_replicas_send_messages(slow_disk: Postgres) -> None:
@@ -413,9 +417,7 @@ async def test_changes_do_not_wait_for_each_other_while_replicas_send_messages(s
 
         async with anyio.create_task_group() as group:
             group.start_soon(send)
-            one_by_one = await seconds(change, at_once=1)
-            together = await seconds(change)
-            assert together < one_by_one * 0.6, "a NOTIFY in the transaction of a change has them flush one by one"
+            await shares(change)  # a NOTIFY in the transaction of a change has them flush one by one
             group.cancel_scope.cancel()
 
 
