@@ -224,8 +224,10 @@ def test_everything_can_be_done_with_the_keyboard_alone(opened: Open) -> None:
                 return
         raise AssertionError(f"no way to {name} with the keyboard")
 
+    stage.polls()
     tab_to("Yes")
     keyboard.press("Space")
+    stage.until("document.activeElement.checked")
     tab_to("Post")
     keyboard.press("Space")
     tab_to("Boxes")
