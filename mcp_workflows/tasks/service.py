@@ -70,7 +70,7 @@ from mcp_workflows.tools.dialogue import Action, AnswerWay, Declined, Dialogue, 
 from mcp_workflows.tools.hosts import LONGEST_WAIT, call_wait
 from mcp_workflows.tools.json_schema import check_size, did_you_mean
 from mcp_workflows.tools.prepare import NotReady, Prepared, key_of, prepare, with_key
-from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind, TaskSupport, action_name, is_action
+from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind, TaskSupport, action_name
 from mcp_workflows.wire.commands import (
     ActionView,
     Call,
@@ -239,10 +239,11 @@ class Authorization:
 
     async def could_decide(self, task: Task, decision: Decision | None, principal: Principal) -> bool:
         """Return True if the principal decided, or may decide on such approvals; None: on any of the tool's."""
-        tool = self._tools.get(task.tool)
-        gates = tool.approvals if decision is None and tool else () if decision is None else (decision.gate,)
         if decision is not None and decision.by == principal.id:
             return True
+        tool = self._tools.get(task.tool)
+        every = tool.approvals if tool else ()
+        gates = every if decision is None else (decision.gate,)
         return any([await self.may_decide(task, gate, principal, escalated=True) for gate in gates])
 
     def kept(self, principal: Principal) -> Principal:
@@ -804,7 +805,7 @@ class TaskService:
             raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
         page, following = await self._executions.page(principal.id, cursor, PAGE)
         views = await self._views(
-            page, principal, lambda task, rights: rights.reads(task) and not (task.ended and is_action(task.tool))
+            page, principal, lambda task, rights: rights.reads(task) and not (task.ended and task.target is not None)
         )
         return Listed(tasks=views, next_cursor=following)
 

@@ -32,6 +32,7 @@ from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import DiscoveryMode, build
 from mcp_workflows.sidecar.cli.app import WrongUsage, app, harmless
 from mcp_workflows.sidecar.cli.arguments import Schema, describe, named, read_arguments, read_pair
+from mcp_workflows.sidecar.cli.format import in_words
 from mcp_workflows.sidecar.cli.options import (
     DEFAULT_CONFIG,
     AsJson,
@@ -432,10 +433,11 @@ class Outcome:
                 lines.append(f"{block.uri} ({block.name})")
             else:
                 lines.append(f"({block.type}: use --json)")
-        if isinstance(structured, dict):
-            found = error_in({"structuredContent": structured}) or {}
-            facts = {name: each for name, each in found.items() if name != "message"}  # that is in the text
-            lines += [f"{name}: {each if isinstance(each, str) else json.dumps(each)}" for name, each in facts.items()]
+        if structured is not None:
+            error = error_in({"structuredContent": structured})
+            facts = {name: each for name, each in (error or {}).items() if name != "message"}  # that is in the text
+            lines += [f"{name}: {text}" for name, text in in_words(facts).items()]
+            lines += [json.dumps(structured, ensure_ascii=False)] if error is None else []  # another server's own form
         return "\n".join(lines)
 
     def _as_json(self, task_id: str | None) -> Mapping[str, Any]:  # Any: JSON

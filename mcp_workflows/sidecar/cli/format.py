@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mcp_workflows.adapter import ExecutionStep, Status, asked
+from mcp_workflows.adapter import JSON, ExecutionStep, Status, asked
 from mcp_workflows.adapter.display_text import number_text, without_zero_fractions
 from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.task import Task
@@ -122,7 +122,12 @@ def render_task(observed: ObservedTask) -> str:
 def facts_of_failure(task: Task) -> dict[str, str]:
     """Return what is known of the failure of a task beside its text; empty if it has not failed."""
     facts = failure_facts(task.seen.failure) if task.seen.failure else {}
-    return {f"error {name}": each if isinstance(each, str) else json.dumps(each) for name, each in facts.items()}
+    return {f"error {name}": text for name, text in in_words(facts).items()}
+
+
+def in_words(facts: Mapping[str, JSON]) -> dict[str, str]:
+    """Return facts by name, each as it is if it is a text, or else as JSON."""
+    return {name: each if isinstance(each, str) else json.dumps(each) for name, each in facts.items()}
 
 
 def _step(step: ExecutionStep) -> str:
