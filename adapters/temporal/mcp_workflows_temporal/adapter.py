@@ -31,7 +31,7 @@ from mcp_workflows_temporal.errors import unless_ended
 from mcp_workflows_temporal.gate_rules import GateSettings, is_gate_key
 from mcp_workflows_temporal.gates import Gates
 from mcp_workflows_temporal.messages import MessageHandle, read_outcome, send
-from mcp_workflows_temporal.questions import answer_questions
+from mcp_workflows_temporal.questions import ProgressQueries, answer_questions
 from mcp_workflows_temporal.settings import (
     START_OPTIONS,
     Place,
@@ -70,6 +70,7 @@ class TemporalAdapter(Adapter):
         self._connection: Connection | None = None
         self._opened: Frontend | None = None
         self._gates = Gates()
+        self._queried = ProgressQueries()
         self._waits: set[anyio.CancelScope] = set()
         self._has_waited = False
         self.tooling = TemporalTooling(settings, lambda: self._frontend, self._gates, self, self._connected)
@@ -144,7 +145,7 @@ class TemporalAdapter(Adapter):
         async with frontend.call():
             if self.message(ref.options) is not None:
                 return await read_outcome(frontend, MessageHandle.parse(ref.handle), ref.options)
-            return await describe(frontend, ref, self._gates)
+            return await describe(frontend, ref, self._gates, self._queried)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Deliver answers as updates, which the workflow validates; as signals if no worker is up.

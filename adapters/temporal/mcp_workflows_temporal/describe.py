@@ -16,19 +16,19 @@ from temporalio.converter import DataConverter
 
 from mcp_workflows.adapter import MAX_STEPS, TERMINAL, Execution, ExecutionStep, Failure, Ref, Status
 from mcp_workflows.errors import ExecutionNotFound
-from mcp_workflows_temporal.client import STATUSES, Frontend, Handle, quoted
+from mcp_workflows_temporal.client import STATUSES, Frontend, Handle, Run, quoted
 from mcp_workflows_temporal.diagnosis import status_message
 from mcp_workflows_temporal.gate_rules import GateRequests
 from mcp_workflows_temporal.gates import Gates
 from mcp_workflows_temporal.payloads import UndecodableError, as_mapping, as_text, decode, read_failure, read_memo
-from mcp_workflows_temporal.questions import own_questions, read_progress, read_questions
+from mcp_workflows_temporal.questions import ProgressQueries, own_questions, read_progress, read_questions
 
 BATCH = 200  # ids in one query: larger queries save little, and one call must not take long
 _UNQUOTABLE = frozenset('"\\')  # ids with these, or unprintable ones, are not found by a query (server 1.32)
 _PAUSED, _RUNNING = State.WORKFLOW_EXECUTION_STATUS_PAUSED, State.WORKFLOW_EXECUTION_STATUS_RUNNING
 
 
-async def describe(frontend: Frontend, ref: Ref, gates: Gates) -> Execution:
+async def describe(frontend: Frontend, ref: Ref, gates: Gates, queried: ProgressQueries) -> Execution:
     """Return an execution after one call, or two once it has ended; more only for gates and a queried progress.
 
     An ended one needs only one call if a long poll has just brought its close event.
@@ -53,7 +53,7 @@ async def describe(frontend: Frontend, ref: Ref, gates: Gates) -> Execution:
     paused = info.status == _PAUSED  # its questions wait with it
     waiting = GateRequests() if paused else await gates.read(frontend, ref, found)
     requests = {**await own_questions(frontend, found, {} if paused else memo), **waiting.requests}
-    progress, told = (None, None) if paused else await gates.read_progress(frontend, ref, found)
+    progress, told = (None, None) if paused else await queried.read(Run.of(frontend, found), ref.options)
     text = await status_message(frontend, found, message or told)
     return seen(
         status=Status.INPUT_REQUIRED if requests else state,

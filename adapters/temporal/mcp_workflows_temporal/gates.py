@@ -17,10 +17,9 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import JSON, Progress, Ref
+from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.adapter.display_text import cleaned, without_zero_fractions
-from mcp_workflows.adapter.templates import Template
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_temporal.client import REMEMBERED, Frontend, Handle, Latest, Run, is_open
 from mcp_workflows_temporal.diagnosis import FAILING_FROM, one_line
 from mcp_workflows_temporal.errors import unless_ended
@@ -39,8 +38,7 @@ from mcp_workflows_temporal.gate_rules import (
     read_sending,
     summarize,
 )
-from mcp_workflows_temporal.payloads import UndecodableError, as_mapping, decode, read_failure
-from mcp_workflows_temporal.settings import QueriedProgress
+from mcp_workflows_temporal.payloads import UndecodableError, decode, read_failure
 
 PAGE = 100  # events
 PAGES_PER_POLL = 100  # some 4 ms each; the next poll continues where this one stopped
@@ -76,11 +74,6 @@ class Gates:
     def __init__(self) -> None:
         self._histories = HistoryReader()
         self._queries = GateQueries()
-        self._progress = ProgressQueries()
-
-    async def read_progress(self, frontend: Frontend, ref: Ref, found: Described) -> tuple[Progress | None, str | None]:
-        """Return the progress and the message that the tool's `progress` asks for; see `ProgressQueries.read`."""
-        return await self._progress.read(Run.of(frontend, found), ref.options)
 
     async def read(self, frontend: Frontend, ref: Ref, found: Described) -> GateRequests:
         """Return the questions of an open execution's gates; send no request if nothing can have changed."""
@@ -267,50 +260,6 @@ class QueryResult:
     value: JSON = None  # if it is known
     problem: str | None = None  # the reason why nothing is known
     needs_worker: bool = False  # no worker answered
-
-
-class ProgressQueries:
-    """The queries by which the progress of executions is known, and their latest results."""
-
-    def __init__(self) -> None:
-        self._results = Latest[tuple[str, str], tuple[Run, QueryResult]](REMEMBERED)  # by the first run and the setting
-
-    async def read(self, run: Run, options: Mapping[str, JSON]) -> tuple[Progress | None, str | None]:
-        """Return the progress and the message that a tool's `progress` asks for.
-
-        A workflow's state changes only with its history, so the query is sent again once that has grown. While no
-        worker answers, or one run follows another, the latest result counts.
-        """
-        if not options.get("progress"):
-            return None, None
-        wanted = QueriedProgress.model_validate(options["progress"])
-        key = (run.first_run_id, wanted.model_dump_json())
-        known = self._results.get(key)
-        is_old = known is not None and known[1].needs_worker and anyio.current_time() - known[1].at >= QUERY_EVERY
-        if known is None or is_old or (known[0].ids, known[0].length) != (run.ids, run.length):
-            result = await ask(run, wanted.query, wanted.args)
-            if known is not None and (result.needs_worker or (result.value is None and not result.problem)):
-                result = replace(known[1], at=result.at, needs_worker=True)
-            self._results[key] = known = run, result
-        return _progress_in(known[1], wanted)
-
-
-def _progress_in(result: QueryResult, wanted: QueriedProgress) -> tuple[Progress | None, str | None]:
-    """Return the progress in the result of a query, and the message, or the reason why there is none."""
-    if result.value is None:
-        problem = None if result.needs_worker else result.problem
-        return None, problem and f"its progress is not known: {problem}"
-    scope: Mapping[str, JSON] = {"args": as_mapping(result.value), "output": result.value}
-    try:
-        value, total = (Template(each).render(scope) for each in (wanted.value, wanted.total))
-        message = Template(wanted.message).text(scope) if wanted.message else None
-    except MappingError as error:
-        return None, f"its progress is not known: {error}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        wrong = f"its progress is not known: {wanted.value} is no number in what {wanted.query} gives"
-        return None, message or wrong
-    is_number = isinstance(total, int | float) and not isinstance(total, bool)
-    return Progress(value=value, total=total if is_number else None), message
 
 
 class GateQueries:

@@ -1,4 +1,4 @@
-"""The questions, message and progress that the workflow-side library writes to the memo, and the answers to questions.
+"""What a workflow says of itself: questions, message and progress in its memo, and progress by one of its queries.
 
 Anybody may write a memo: a value of another shape counts as absent.
 """
@@ -6,8 +6,10 @@ Anybody may write a memo: a value of another shape counts as absent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
+import anyio
 from mcp_workflows_temporal_worker.contract import (
     ANSWER_SIGNAL,
     ANSWER_UPDATE,
@@ -19,10 +21,13 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse 
 from temporalio.service import RPCError
 
 from mcp_workflows.adapter import JSON, InputRequest, Progress
-from mcp_workflows.errors import EngineRefused
-from mcp_workflows_temporal.client import Frontend, Handle, is_open
+from mcp_workflows.adapter.templates import Template
+from mcp_workflows.errors import EngineRefused, MappingError
+from mcp_workflows_temporal.client import REMEMBERED, Frontend, Handle, Latest, Run, is_open
 from mcp_workflows_temporal.errors import unless_ended
+from mcp_workflows_temporal.gates import QUERY_EVERY, QueryResult, ask
 from mcp_workflows_temporal.payloads import as_mapping, read_memo
+from mcp_workflows_temporal.settings import QueriedProgress
 
 
 def read_progress(status: Mapping[str, JSON]) -> Progress | None:
@@ -96,3 +101,50 @@ async def _update(frontend: Frontend, handle: Handle, key: str, response: JSON) 
     if kind == BAD_ANSWER:
         raise EngineRefused(f"the workflow does not accept this answer: {done.outcome.failure.message}")
     return not done.outcome.HasField("failure") or kind == UNKNOWN_QUESTION
+
+
+# --- progress that the workflow does not write
+
+
+class ProgressQueries:
+    """The queries by which the progress of executions is known, and their latest results."""
+
+    def __init__(self) -> None:
+        self._results = Latest[tuple[str, str], tuple[Run, QueryResult]](REMEMBERED)  # by the first run and the setting
+
+    async def read(self, run: Run, options: Mapping[str, JSON]) -> tuple[Progress | None, str | None]:
+        """Return the progress and the message that a tool's `progress` asks for.
+
+        A workflow's state changes only with its history, so the query is sent again once that has grown. While no
+        worker answers, or one run follows another, the latest result counts.
+        """
+        if not options.get("progress"):
+            return None, None
+        wanted = QueriedProgress.model_validate(options["progress"])
+        key = (run.first_run_id, wanted.model_dump_json())
+        known = self._results.get(key)
+        is_old = known is not None and known[1].needs_worker and anyio.current_time() - known[1].at >= QUERY_EVERY
+        if known is None or is_old or (known[0].ids, known[0].length) != (run.ids, run.length):
+            result = await ask(run, wanted.query, wanted.args)
+            if known is not None and (result.needs_worker or (result.value is None and not result.problem)):
+                result = replace(known[1], at=result.at, needs_worker=True)
+            self._results[key] = known = run, result
+        return _progress_in(known[1], wanted)
+
+
+def _progress_in(result: QueryResult, wanted: QueriedProgress) -> tuple[Progress | None, str | None]:
+    """Return the progress in the result of a query, and the message, or the reason why there is none."""
+    if result.value is None:
+        problem = None if result.needs_worker else result.problem
+        return None, problem and f"its progress is not known: {problem}"
+    scope: Mapping[str, JSON] = {"args": as_mapping(result.value), "output": result.value}
+    try:
+        value, total = (Template(each).render(scope) for each in (wanted.value, wanted.total))
+        message = Template(wanted.message).text(scope) if wanted.message else None
+    except MappingError as error:
+        return None, f"its progress is not known: {error}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        wrong = f"its progress is not known: {wanted.value} is no number in what {wanted.query} gives"
+        return None, message or wrong
+    is_number = isinstance(total, int | float) and not isinstance(total, bool)
+    return Progress(value=value, total=total if is_number else None), message
