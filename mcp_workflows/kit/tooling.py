@@ -47,9 +47,8 @@ class Verifies(Protocol):
         """Return all that is missing or could not be found out (unknown, no problem); never raise an EngineError.
 
         `gates` are `when`, `send` and `decline` by name, as they are written: nothing is filled in. `options` also has
-        the messages of the tool's `actions`, by name. A text about one
-        setting begins with its path in the tool and a colon (`gates.approve.when.after: ...`): `check` puts the file
-        and the line before it.
+        the messages of the tool's `actions`, by name. A text about one setting begins with its path in the tool and a
+        colon (`gates.approve.when.after: ...`): `check` puts the file and the line before it.
         """
         ...
 

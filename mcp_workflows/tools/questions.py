@@ -107,7 +107,7 @@ ChatOrPage = Annotated[Literal["chat", "page"], Field(description=_ANSWER_IN)]
 Visible = Annotated[str, AfterValidator(check_visible)]
 """A text that a person reads."""
 
-Message = Annotated[str, AfterValidator(check_message)]
+Prompt = Annotated[str, AfterValidator(check_message)]
 """A text with placeholders that a person reads."""
 
 
@@ -116,7 +116,7 @@ class _Asked(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    message: Message = Field(
+    message: Prompt = Field(
         description="What the person reads; may hold {{placeholders}} over the arguments, which stand between « and ».",
     )
     schema_: Schema | None = Field(
@@ -304,7 +304,7 @@ class StartApproval(Approval):
     before_start: Literal[True] = Field(
         description="`true`: nothing is started before the approval. Midway, put the block on a question with `when`."
     )
-    message: Message = Field(
+    message: Prompt = Field(
         description="What the approver reads; may hold {{placeholders}} over the arguments, which are all shown, too."
     )
     answer_in: ChatOrPage = "chat"

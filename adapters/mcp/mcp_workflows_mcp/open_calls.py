@@ -29,7 +29,7 @@ from mcp_workflows.adapter.redaction import KNOWN, mask_known
 from mcp_workflows.errors import AdapterBroke, EngineError, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.kit.expressions import as_object
 from mcp_workflows_mcp.errors import UNEXPECTED
-from mcp_workflows_mcp.reply import text_of
+from mcp_workflows_mcp.reply import failure_of
 
 logger = logging.getLogger(__name__)
 
@@ -385,7 +385,7 @@ def _ended(outcome: Outcome) -> Execution | str:
     if "result" in outcome:
         result = outcome["result"]
         if result.get("isError"):
-            return Execution(status=Status.FAILED, failure=Failure(text=text_of(result)))
+            return Execution(status=Status.FAILED, failure=failure_of(result))
         return Execution(status=Status.SUCCEEDED, output=result)
     if "failed" in outcome:
         kind = UNKNOWN if outcome.get("unknown") else None

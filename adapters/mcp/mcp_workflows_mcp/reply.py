@@ -14,7 +14,7 @@ from typing import Final, Self
 import mcp_types as types
 import regex
 
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, Failure
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import EngineUnavailable
@@ -132,13 +132,12 @@ def _parsed(value: JSON) -> JSON:
         return value
 
 
-def text_of(result: JSON) -> str:
-    """Return the text of the result of a tool."""
+def failure_of(result: Mapping[str, JSON]) -> Failure:
+    """Return the failure that the result of a tool with `isError` describes."""
     contents = (as_object(item) or {} for item in as_list(result.get("content")) or ())
-    return (
-        "\n".join(str(item.get("text", "")) for item in contents if item.get("type") == "text")
-        or "its tool answered with an error without a text"
-    )
+    text = "\n".join(str(item.get("text", "")) for item in contents if item.get("type") == "text")
+    text = text or "its tool answered with an error without a text"
+    return Failure(text=text, details=as_object(result.get("structuredContent")))
 
 
 def checked_pattern(pattern: str) -> str:

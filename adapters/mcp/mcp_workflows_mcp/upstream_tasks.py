@@ -19,7 +19,7 @@ from mcp_workflows.kit.expressions import as_object
 from mcp_workflows_mcp.client import Connection, Upstream
 from mcp_workflows_mcp.errors import is_reply
 from mcp_workflows_mcp.open_calls import MOST_QUESTIONS, Elicitations
-from mcp_workflows_mcp.reply import text_of
+from mcp_workflows_mcp.reply import failure_of
 
 _UNSAID: Final = "it failed; the server does not say why"
 _RELATED: Final = "io.modelcontextprotocol/related-task"
@@ -114,7 +114,7 @@ class UpstreamTasks:
             if not output:
                 raise ResultUnavailable("the server says nothing of it")
             if output.get("isError"):
-                status, failure, output = Status.FAILED, Failure(text=text_of(output)), None
+                status, failure, output = Status.FAILED, failure_of(output), None
         elif status is Status.FAILED:
             failure = self._failure(state)
         return Execution(status=status, message=state.status_message, requests=requests, output=output, failure=failure)

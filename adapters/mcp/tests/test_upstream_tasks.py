@@ -13,7 +13,7 @@ from adapters.mcp.tests.programs import asks, has_ended, seen_when, started
 from adapters.mcp.tests.scripted_server import MODERN, TASKS, Error, ScriptedServer, text, tool
 from adapters.mcp.tests.test_real_servers import adapter_of
 from adapters.mcp.tests.upstreams import everything_upstream, fastmcp_upstream
-from mcp_workflows.adapter import Status
+from mcp_workflows.adapter import Failure, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.testing import MemoryNotes
 
@@ -73,6 +73,16 @@ async def test_the_outcome_of_a_task_is_its_result_whatever_its_status_is() -> N
                 seen = await adapter.describe(ref)
                 assert seen.status is status
                 assert told in json.dumps([seen.output, seen.failure and seen.failure.text])
+
+
+async def test_the_structured_content_of_an_error_is_the_details_of_the_failure() -> None:
+    server = legacy()
+    async with server.served() as url, adapter_of({"url": url, "starts": "keyed"}) as adapter:
+        ref = await started(adapter, "it")
+        refused = {**text("no luck", is_error=True), "structuredContent": {"code": "OUT_OF_STOCK", "sku": 7}}
+        server.replies |= {"tasks/get": state_of("completed"), "tasks/result": refused}
+        failure = (await adapter.describe(ref)).failure
+        assert failure == Failure(text="no luck", details={"code": "OUT_OF_STOCK", "sku": 7})
 
 
 async def test_a_task_of_another_session_in_place_of_ours_is_not_believed() -> None:

@@ -1,4 +1,4 @@
-"""What a workflow says of itself: questions, message and progress in its memo, and progress by one of its queries.
+"""Questions, message and progress that a workflow keeps in its memo, and progress from one of its queries.
 
 Anybody may write a memo: a value of another shape counts as absent.
 """

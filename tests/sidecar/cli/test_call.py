@@ -420,6 +420,19 @@ def test_a_result_steers_no_terminal_not_even_through_a_pipe(
     assert "".join(capsys.readouterr()) == "a [2J ]0;b \nc\n"
 
 
+def test_an_error_is_printed_with_its_structure(capsys: pytest.CaptureFixture[str]) -> None:
+    text = [types.TextContent(type="text", text="no luck")]
+    ours = {"error": {"message": "no luck", "type": "OutOfStock", "details": [{"sku": 7}], "retryable": False}}
+    for structured, printed in (
+        (ours, ["type: OutOfStock", 'details: [{"sku": 7}]', "retryable: false"]),
+        ({"unchecked_result": json.dumps(ours)}, ["type: OutOfStock", 'details: [{"sku": 7}]', "retryable: false"]),
+        ({"code": 7}, ['{"code": 7}']),
+    ):
+        result = types.CallToolResult(content=text, structured_content=structured, is_error=True)
+        assert Outcome(result=result).tell(None, as_json=False) == 1
+        assert capsys.readouterr().err.splitlines() == ["no luck", *printed]
+
+
 FORM: Mapping[str, Any] = {
     "type": "object",
     "properties": {"ok": {"type": "boolean"}, "note": {"type": "string", "default": "-"}},
