@@ -129,11 +129,11 @@ class Rule(BaseModel):
 
 
 def _is_callers(principal: Principal, path: str, value: object) -> bool:
-    """True if an argument is the value of the caller at this path, which must be there."""
+    """True if an argument is the caller's value at this path: a text or a whole number, compared with its type."""
     _, _, name = path.partition(".")
     claim = name.removeprefix("claims.")
     found = claim_value(principal.claims, claim) if claim != name else getattr(principal, name)
-    return found is not None and type(found) is type(value) and found == value
+    return type(found) in {str, int} and found != "" and type(found) is type(value) and found == value
 
 
 def _entries(value: object) -> Mapping[str, object]:

@@ -136,6 +136,12 @@ class Template:
         data = _data(scope)
         return sorted(missing | {each for each in claims if _is_gap(each, data)})
 
+    def empty(self, scope: Mapping[str, Any]) -> Sequence[str]:
+        """Return the placeholders whose text is empty, for whatever reason."""
+        data = _data(scope)
+        found = {each.strip() for text in _strings(self.source) for each in _PLACEHOLDER.findall(text)}
+        return sorted(each for each in found if _as_text(_expression(each).find(data)) == "")
+
     @cached_property
     def _named_in_texts(self) -> tuple[frozenset[str], frozenset[str]]:
         """The arguments, and the expressions for claims, in texts that are more than one placeholder."""

@@ -147,7 +147,7 @@ def task_of(tool: AnyTool, owner: Principal, *, now: datetime, ttl: timedelta, *
         grace=tool.grace,
         cancel_on_expiry=tool.cancels_on_expiry,
         may_answer=tool.may_answer,
-        may_cancel=tool.may_cancel,
+        may_cancel=tool.may_cancel and tool.message is None,  # a message may be delivered already
         **fields,
     )
 

@@ -18,7 +18,7 @@ from mcp_workflows.adapter.display_text import MAX_TEXT, cleaned, cleaned_result
 from mcp_workflows.errors import LimitReached, RequestError
 from mcp_workflows.task import Task
 from mcp_workflows.tools.json_schema import Checker, size_of, violations
-from mcp_workflows.tools.tool import UNCHECKED
+from mcp_workflows.tools.tool import UNCHECKED, is_action
 from mcp_workflows.wire.commands import (
     CallOutcome,
     Created,
@@ -304,9 +304,10 @@ def unanswerable_text(task: Task) -> str:
 
 def abandoned_text(task: Task, why: str, *, continues: bool) -> str:
     """Return the text for a client that has no id of the task; `continues`: the same call again continues it."""
-    follow_up = f"do not call {task.tool} again, that would start it twice"
+    again, what = ("take the action", "content") if is_action(task.tool) else (f"call {task.tool}", "arguments")
+    follow_up = f"do not {again} again, that would {'send' if is_action(task.tool) else 'start'} it twice"
     if continues:
-        follow_up = f"call {task.tool} again with the same arguments within ten minutes, and you continue it"
+        follow_up = f"{again} again with the same {what} within ten minutes, and you continue it"
     return f"{why}, so its result cannot be waited for. {_workflow(task)} goes on by itself: {follow_up}."
 
 

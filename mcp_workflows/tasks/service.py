@@ -98,6 +98,7 @@ MOST_PAGES: Final = 20
 AUTHORIZER_TIMEOUT: Final = 5.0  # seconds for an authorizer to say yes
 CARD_WAIT = timedelta(seconds=2)  # a plain call waits no longer for what a card shows: it is empty until the reply
 NO_ANSWER_LIMIT = 30.0  # seconds a plain call waits for an engine that gives no answer
+READ_LIMIT: Final = timedelta(seconds=10)  # the same of a call that only reads: one request to the engine has that long
 ABANDONING = 5.0  # seconds to cancel what a client has left
 NOT_FOUND: Final = "Task not found"
 EXPIRED: Final = "Task expired: its time to live is over"
@@ -359,14 +360,21 @@ class TaskService:
             known = sorted(starter.actions) if starter else []
             text = f"{task.tool} has no action {quoted(name)}{did_you_mean(name, known)}"
             raise RequestError(INVALID_PARAMS, f"{text} (actions: {', '.join(known) or 'none'}); nothing was sent")
-        if task.ended or task.handle is None or self._executions.is_foreign(task):
+        is_over = task.ended or task.cancelled is not None
+        if is_over or task.handle is None or self._executions.is_foreign(task):
             why = "has not started yet" if task.handle is None else f"is on another engine than {task.engine} is now"
-            raise RequestError(INVALID_PARAMS, f"The task {'has ended' if task.ended else why}; nothing was sent")
+            raise RequestError(INVALID_PARAMS, f"The task {'has ended' if is_over else why}; nothing was sent")
         message = replace(call, tool=tool.name, arguments=content, target=task.handle)
-        outcome = await self.call(message, principal, report)
-        is_sent = not isinstance(outcome, Finished) or not outcome.result.get("isError")
-        self._record(Event.ACT, principal, task, outcome="ok" if is_sent else "failed", reason=name, arguments=content)
-        return outcome
+        ended = "left"  # the client may leave while the engine takes the message
+        try:
+            outcome = await self.call(message, principal, report)
+            ended = "failed" if isinstance(outcome, Finished) and outcome.result.get("isError") else "ok"
+            return outcome
+        except RequestError:
+            ended = "failed"
+            raise
+        finally:
+            self._record(Event.ACT, principal, task, outcome=ended, reason=name, arguments=content)
 
     async def call_round(self, call: Call, principal: Principal, report: Report, served: OpenCall) -> CallOutcome:
         """Serve one round of a call that has several before its reply; see `call`."""
@@ -445,7 +453,8 @@ class TaskService:
                     served.about(task)
                     self._record(Event.CREATE, principal, task, outcome="continued", arguments=call.arguments)
                     return task
-            key = key_of(call.idempotency_key, call.host_key, call.arguments, principal)
+            of_call = call.arguments if call.target is None else [call.arguments, call.target]
+            key = key_of(call.idempotency_key, call.host_key, of_call, principal)
             dialogue = replace(dialogue, key=key)
         ready = prepare(
             tool,
@@ -479,8 +488,9 @@ class TaskService:
             held = Held(ttl=ttl, requester=requester, tool=tool_digest(tool))
             new = hold(new, held, ready.approval)
         refusal = self._meters.check_start(principal)
-        reads = tool.message is not None and tool.message.reads
-        if call.target is None and not reads:  # a pause stops no action, which may be what stops an execution
+        if call.target is None and not (
+            tool.message and tool.message.reads
+        ):  # a pause stops no action, which may be what stops an execution
             refusal = refusal or await self._executions.pauses.refusal(tool.engine, tool.name, principal.id)
         served.about(new)
         caps = NO_MORE if refusal else caps_of(self._limits, tool, new.created)
@@ -567,9 +577,9 @@ class TaskService:
                     task = await self._visible_now(task, principal)
                     text = f"engine {task.engine} gives no answer: {error}"
                     return Unfinished(task=replace(await self._rendered_to(task, tool, principal), message=text))
-                return self._goes_on(task, f"Engine {task.engine} gives no answer ({error})", served)
+                return self._goes_on(tool, task, f"Engine {task.engine} gives no answer ({error})", served)
             except ServerStopping:
-                return self._goes_on(task, "The server is stopping", served)
+                return self._goes_on(tool, task, "The server is stopping", served)
             task = await self._visible_now(task, principal)
         except ResultHidden:
             text = f"{tool.name} was started and goes on by itself. What comes of it is for others to see: do not"
@@ -583,10 +593,12 @@ class TaskService:
             return Questions(requests=requests, state=write_dialogue(Dialogue(task_id=task.id)), started=True)
         if tool.hands_over:
             return Unfinished(task=await self._rendered_to(task, tool, principal))
-        return self._goes_on(task, unanswerable_text(task), served)
+        return self._goes_on(tool, task, unanswerable_text(task), served)
 
-    def _goes_on(self, task: Task, why: str, served: OpenCall) -> Finished:
+    def _goes_on(self, tool: AnyTool, task: Task, why: str, served: OpenCall) -> Finished:
         """Return the error of a call that has no result, to a client that has no id to come back with."""
+        if tool.message and tool.message.reads:
+            return Finished(result=tool_error(f"Engine {task.engine} gives no answer. Nothing has changed: try again"))
         served.lose()
         return Finished(result=tool_error(abandoned_text(task, why, continues=bool(served.match))))
 
@@ -792,7 +804,8 @@ class TaskService:
         if task.ended:
             return task
         if not task.may_cancel:
-            raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be cancelled here")
+            why = "only watches, or its message may be delivered already"
+            raise RequestError(INVALID_PARAMS, f"nothing can be cancelled here: tool {task.tool} {why}")
         return (await self._executions.cancel(task, is_final=is_final)).task
 
     async def tasks(self, cursor: str | None, principal: Principal) -> Listed:
@@ -803,11 +816,19 @@ class TaskService:
         """
         if not principal.identified:
             raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
-        page, following = await self._executions.page(principal.id, cursor, PAGE)
-        views = await self._views(
-            page, principal, lambda task, rights: rights.reads(task) and not (task.ended and task.target is not None)
-        )
-        return Listed(tasks=views, next_cursor=following)
+
+        messages = {tool.name for tool in self._tools.values() if tool.message is not None}
+
+        def is_listed(task: Task, rights: Rights) -> bool:
+            return rights.reads(task) and not (task.ended and task.tool in messages)
+
+        views: Sequence[TaskView] = ()
+        for _ in range(MOST_PAGES):
+            page, cursor = await self._executions.page(principal.id, cursor, PAGE)
+            views = await self._views(page, principal, is_listed)
+            if views or cursor is None:
+                break
+        return Listed(tasks=views, next_cursor=cursor)
 
     async def questions(self, cursor: str | None, principal: Principal) -> Listed:
         """Return questions of others' tasks that this principal may answer, newest first; a page may be empty.
@@ -1084,7 +1105,7 @@ def _expired() -> RequestError:
 def time_left(tool: AnyTool, call: Call) -> timedelta | None:
     """Return how long the call may go on waiting, counted from the arrival of its request; None is no limit."""
     if not tool.hands_over:
-        return None
+        return READ_LIMIT if tool.message and tool.message.reads else None
     longest = tool.wait or (LONGEST_WAIT if call.asked else call_wait(call.host))
     waited = timedelta() if call.began is None else timedelta(seconds=anyio.current_time() - call.began)
     return max((min(longest, CARD_WAIT) if call.shows_card else longest) - waited, timedelta())

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from mcp_workflows.access import PRINCIPAL_FIELDS, Allow, Principal, Rule
+from mcp_workflows.access import ANONYMOUS, LOCAL, PRINCIPAL_FIELDS, Allow, Principal, Rule
 from mcp_workflows.access.limit_settings import ToolLimits
 from mcp_workflows.adapter import JSON, Gate, Message
 from mcp_workflows.adapter.templates import Template
@@ -561,6 +561,8 @@ class _Offered(BaseModel):
         """
         if self._options_template.is_constant:
             return self.options
+        if self.message is not None and self.message.address is not None:
+            _check_address(Template(self.message.address), scope)
         if gaps := self._options_template.gaps(scope):
             raise MappingError(f"{', '.join(gaps)} must be given here: a setting of this tool is made of it")
         filled: Mapping[str, Any] = self._options_template.settings(scope)
@@ -573,6 +575,20 @@ class _Offered(BaseModel):
             MappingError: a template does not work on these values.
         """
         return {name: gate.freeze(name, scope) for name, gate in self.gates.items()}
+
+
+def _check_address(address: Template, scope: Mapping[str, Any]) -> None:
+    """Check that an id names one execution for one caller: callers without a subject must not share one.
+
+    Raises:
+        MappingError: a part of the id would be empty, or the caller is anonymous and the id is made of the caller.
+    """
+    caller = scope["principal"]["id"]
+    if caller == ANONYMOUS.id and address.mentions("principal"):
+        raise MappingError("the execution is that of the caller, and you are anonymous")
+    empty = [each for each in address.empty(scope) if caller != LOCAL.id or not each.startswith("principal.")]
+    if empty:
+        raise MappingError(f"{', '.join(empty)} must be given here: the id of the execution is made of it")
 
 
 class Tool(_Offered):

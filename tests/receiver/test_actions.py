@@ -12,14 +12,18 @@ import pytest
 from mcp.server.lowlevel import Server
 
 from mcp_workflows import Tool, Workflows, attach
+from mcp_workflows.access import ANONYMOUS, Principal, Rule
 from mcp_workflows.access.audit import Record
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.access.principal import LOCAL
+from mcp_workflows.adapter import Start
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.errors import ConfigError
+from mcp_workflows.errors import ConfigError, MappingError, RequestError
 from mcp_workflows.tasks.pauses import Pauses
+from mcp_workflows.tasks.service import PAGE
+from mcp_workflows.tools.compatibility import adapt_tool
 from mcp_workflows.units import utc_now
-from mcp_workflows.wire.commands import Call
+from mcp_workflows.wire.commands import Call, Created
 from tests.support.in_memory import MODERN, Line, line
 from tests.support.served import Site, peer, site
 from tests.support.waiting import TIMEOUT
@@ -58,6 +62,16 @@ def sent(engine: MemoryAdapter) -> list[tuple[str, Any]]:
     """The messages that the engine got, each with its content."""
     starts = [each.start for each in engine._engine.executions.values()]  # pyright: ignore[reportPrivateUsage]
     return [(start.options["event"], start.arguments) for start in starts if start.target]
+
+
+def pause(task_id: str, **more: Any) -> Call:
+    """A call that takes an action."""
+    arguments = {"taskId": task_id, "action": "pause"}
+    return Call(tool="task_action", arguments=arguments, takes_tasks=False, takes_questions=False, **more)
+
+
+async def unwatched(_: object) -> None:
+    """Report progress to nobody."""
 
 
 async def started(client: Line) -> str:
@@ -157,6 +171,71 @@ async def test_one_idempotency_key_is_one_message_for_one_task(tmp_path: Path) -
             await service.act(call(second), LOCAL, report)
 
 
+async def test_a_hosts_number_of_a_call_is_for_one_task(tmp_path: Path) -> None:
+    async with server_of(tmp_path) as (server, workflows, engine), line(server, MODERN) as client:
+        first, second = await started(client), await started(client)
+        for task_id in (first, second, second):
+            await workflows.service.act(pause(task_id, host_key=("host/turn", "7")), LOCAL, unwatched)
+        assert sent(engine) == [("pause", []), ("pause", [])]
+
+
+async def test_a_message_is_audited_though_its_caller_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records, taken, go_on, start = list[Record](), anyio.Event(), anyio.Event(), MemoryAdapter.start
+
+    async def slow(self: MemoryAdapter, given: Start) -> str:
+        handle = await start(self, given)
+        taken.set()
+        await go_on.wait()
+        return handle
+
+    async with server_of(tmp_path, audit=records.append) as (server, workflows, engine), line(server, MODERN) as client:
+        task_id = await started(client)
+        monkeypatch.setattr(MemoryAdapter, "start", slow)
+        with anyio.fail_after(TIMEOUT):
+            async with anyio.create_task_group() as group:
+                group.start_soon(workflows.service.act, pause(task_id), LOCAL, unwatched)
+                await taken.wait()
+                group.cancel_scope.cancel()
+                go_on.set()
+        assert sent(engine) == [("pause", [])]
+    assert [(each.outcome, each.reason) for each in records if each.event == "act"] == [("left", "pause")]
+
+
+async def test_messages_that_have_ended_hide_no_task(tmp_path: Path) -> None:
+    async with server_of(tmp_path) as (server, _, _), line(server, MODERN) as client:
+        task_id = await started(client)
+        for number in range(PAGE + 1):
+            await client.tool("task_action", {"taskId": task_id, "action": "focus", "content": {"on": str(number)}})
+        listed = await client.tool("my_tasks")
+        assert [each["taskId"] for each in listed["structuredContent"]["tasks"]] == [task_id]
+
+
+async def test_a_message_cannot_be_taken_back(tmp_path: Path) -> None:
+    poke = mail(allow={"call": {}, "see": {}, "cancel": {}, "act": {"any_owner": True}})
+    async with server_of(tmp_path, tool(), poke) as (server, workflows, engine), line(server, MODERN) as client:
+        await started(client)
+        [handle] = engine._engine.executions  # pyright: ignore[reportPrivateUsage]
+        engine.faults.lost_start_replies = 1_000
+        call = Call(
+            tool="poke", arguments={"user": handle.removeprefix("memory-")}, takes_tasks=True, takes_questions=False
+        )
+        created = await workflows.service.call(call, LOCAL, unwatched)
+        assert isinstance(created, Created)
+        with pytest.raises(RequestError, match="its message may be delivered already"):
+            await workflows.service.cancel(created.task.task_id, LOCAL)
+
+
+async def test_a_task_that_was_cancelled_for_ever_takes_no_action(tmp_path: Path) -> None:
+    capabilities: Mapping[str, Any] = {"tasks": {}}
+    stubborn = tool(workflow="stubborn")
+    async with server_of(tmp_path, stubborn) as (server, _, engine), line(server, OLD, capabilities) as client:
+        task_id = (await client.call("build", {}, task={"ttl": 60_000}))["result"]["task"]["taskId"]
+        assert (await client.send("tasks/cancel", {"taskId": task_id}))["result"]["status"] == "cancelled"
+        reply = (await client.call("task_action", {"taskId": task_id, "action": "pause"}))["result"]
+        assert "has ended; nothing was sent" in reply["content"][0]["text"]
+        assert sent(engine) == []
+
+
 async def test_a_lost_reply_sends_a_message_once(tmp_path: Path) -> None:
     async with server_of(tmp_path) as (server, _, engine), line(server, MODERN) as client:
         task_id = await started(client)
@@ -238,6 +317,45 @@ def mail(**more: Any) -> Tool:
     schema = {"type": "object", "properties": {"user": {"type": "string"}}, "required": ["user"]}
     options = {"event": "poke", "execution": "memory-{{user}}"}
     return Tool.model_validate({"name": "poke", "engine": "memory", "options": options, "input": schema, **more})
+
+
+TENANT = Principal(id="tenant", issuer="https://one", client="tenant")
+ANNA = Principal(id="anna", issuer="https://one", client="host", subject="anna")
+
+
+@pytest.mark.parametrize(
+    ("address", "who", "found"),
+    [
+        ("cart-{{principal.subject}}", ANNA, "cart-anna"),
+        ("cart-{{principal.subject}}", LOCAL, "cart-"),
+        ("cart-{{principal.subject}}", TENANT, None),
+        ("{{principal.subject}}", TENANT, None),
+        ("cart-{{principal.claims.team}}", ANNA, None),
+        ("cart-{{principal.subject}}", ANONYMOUS, None),
+        ("cart-{{principal.id}}", ANONYMOUS, None),
+        ("cart-{{user.name}}", ANNA, None),
+    ],
+)
+def test_callers_never_share_the_execution_that_an_id_of_theirs_would_name(
+    address: str, who: Principal, found: str | None
+) -> None:
+    made = adapt_tool(mail(options={"event": "poke", "execution": address}), MemoryAdapter)
+    scope: Mapping[str, Any] = {"args": {"user": {}}, **who.scope, "task": {"id": "t"}}
+    if found is not None:
+        assert made.frozen_options(scope)["execution"] == found
+        return
+    with pytest.raises(MappingError, match=r"must be given here|you are anonymous"):
+        made.frozen_options(scope)
+
+
+@pytest.mark.parametrize(
+    ("claim", "argument", "fits"),
+    [("a", "a", True), (1, 1, True), (1, True, False), (1, 1.0, False), ("", "", False), ([1], [1], False)],
+)
+def test_a_rule_binds_texts_and_whole_numbers(claim: Any, argument: Any, fits: bool) -> None:
+    rule = Rule(arguments={"user": "principal.claims.id"})
+    caller = Principal(id="anna", subject="anna", claims={"id": claim})
+    assert rule.fits_arguments(caller, {"user": argument}) is fits
 
 
 @pytest.mark.parametrize(

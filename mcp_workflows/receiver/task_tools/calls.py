@@ -30,7 +30,7 @@ from mcp_workflows.tasks.results import (
 )
 from mcp_workflows.tasks.service import EXPIRED, TaskService
 from mcp_workflows.tools.questions import REASON, can_decline, example_of, find_key, short_key
-from mcp_workflows.tools.tool import Card
+from mcp_workflows.tools.tool import Card, is_action
 from mcp_workflows.wire.commands import (
     ActionView,
     Call,
@@ -286,8 +286,12 @@ def render_list(page: Listed, lost: Sequence[str] = ()) -> dict[str, Any]:
     follow_up = f"call {Name.STATUS} with a taskId for more of one (a client with tasks: tasks/get)"
     if page.next_cursor:
         follow_up += f", or {Name.LIST} with {_call(cursor=page.next_cursor)} for older ones"
-    head = f"{_counted(len(rows), 'task')}, newest first. Next: {follow_up}." if rows else "There are no tasks."
-    found = _page_result([head, *lines, *lost], rows, follow_up if rows else "nothing", page.next_cursor)
+    head = f"{_counted(len(rows), 'task')}, newest first. Next: {follow_up}."
+    if not rows:
+        head = f"No tasks among the newest. Next: {follow_up}." if page.next_cursor else "There are no tasks."
+    found = _page_result(
+        [head, *lines, *lost], rows, follow_up if rows or page.next_cursor else "nothing", page.next_cursor
+    )
     if lost:
         found["structuredContent"]["lostSubscriptions"] = list(lost)
     return found
@@ -354,7 +358,8 @@ _CARD_SENTENCES: Final[Mapping[Card, str]] = {
 
 
 def _working(task: TaskView, card: Card) -> tuple[str, str]:
-    follow_up = f"call {Name.WAIT} with {_call(taskId=task.task_id)} for its result; do not call {task.tool} again"
+    again = "take the action" if is_action(task.tool) else f"call {task.tool}"
+    follow_up = f"call {Name.WAIT} with {_call(taskId=task.task_id)} for its result; do not {again} again"
     doing = f"{_named(task)} is working{_because(_doing(task))}"
     return f"{doing}. It goes on by itself.{_CARD_SENTENCES[card]} Next: {follow_up}.", follow_up
 

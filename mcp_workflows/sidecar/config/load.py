@@ -21,6 +21,7 @@ from mcp_workflows.access import Allow, Authorizer
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import GATE_WORDS, Adapter, installed_adapters, load_adapter, takes_grace
 from mcp_workflows.adapter.redaction import KNOWN
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.events.notifications import CHANNEL_NAME, NotificationChannel, no_channel
 from mcp_workflows.kit.definition import EngineQuestion
@@ -172,6 +173,10 @@ def _check_issuers(report: Report, tool: AnyTool, *, claims_differ: bool) -> Non
     """Report the rules whose subjects or claims several issuers could mean differently."""
     subjects = "principals need an `issuer` here: with several, a subject alone names somebody at each of them"
     claims = "claims need an `issuer` here: with several, each can say of its people what it likes"
+    address = Template((tool.message and tool.message.address) or "").begun_with("principal")
+    if address and not address & {"id", "issuer"}:
+        text = "several issuers may know one subject: make the id of `principal.id`, or of `principal.issuer` as well"
+        report.add(("tools", tool.name), text)
     for text, of in ((subjects, "loose"), (claims, "claiming")):
         if of == "claiming" and not claims_differ:
             continue
