@@ -62,7 +62,7 @@ class TestAirflow(AdapterContract):
             "fails": Role(workflow="decline"),
             "failure": "the card was declined",
             "endless": Role(workflow="forever"),
-            "asks": Role(workflow="ask"),
+            "asks": Role(workflow="ask", options={"options": {"result": "approve"}}),
             "asks_two": Role(workflow="ask-two"),
             "content": {"option": "Approve"},
             "refused": Role(workflow="nobody-wrote-this"),
