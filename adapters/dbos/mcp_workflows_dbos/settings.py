@@ -10,6 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from mcp_workflows.adapter import JSON
+from mcp_workflows_dbos.workflow import ANSWER
 
 _MODEL = ConfigDict(extra="forbid", frozen=True)
 _DIALECTS = frozenset({"sqlite", "postgresql"})
@@ -97,6 +98,15 @@ class DbosAction(BaseModel):
     event: str | None = Field(
         default=None, min_length=1, description="Read this event of the workflow (`DBOS.set_event`)."
     )
+
+    @field_validator("send", "event")
+    @classmethod
+    def _is_written_out(cls, name: str | None) -> str | None:
+        if name and "{{" in name:
+            raise ValueError("write the name itself: with a placeholder, arguments would choose the message")
+        if name and name.startswith(ANSWER):
+            raise ValueError(f"topics that begin with {ANSWER} are those of answers to questions")
+        return name
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

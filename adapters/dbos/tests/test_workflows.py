@@ -18,6 +18,7 @@ from mcp_workflows_dbos import DbosAdapter
 from mcp_workflows_dbos.describe import execution_of
 from mcp_workflows_dbos.settings import DbosAction
 from mcp_workflows_dbos.tables import Row
+from mcp_workflows_dbos.workflow import ANSWER
 from pydantic import ValidationError
 
 from adapters.dbos.tests.test_contract import FLOWS, in_process, message, read_event, received
@@ -185,6 +186,17 @@ async def test_an_ended_workflow_takes_no_message_but_one_that_was_sent_before(t
 def test_an_action_is_one_message(settings: Mapping[str, str]) -> None:
     with pytest.raises(ValidationError, match="write one of send and event"):
         DbosAction.model_validate(settings)
+
+
+@pytest.mark.parametrize("settings", [{"send": "{{topic}}"}, {"event": "mcp.{{key}}"}])
+def test_arguments_cannot_choose_the_message_of_an_action(settings: Mapping[str, str]) -> None:
+    with pytest.raises(ValidationError, match="write the name itself"):
+        DbosAction.model_validate(settings)
+
+
+def test_an_action_cannot_answer_a_question() -> None:
+    with pytest.raises(ValidationError, match=f"topics that begin with {ANSWER}"):
+        DbosAction.model_validate({"send": f"{ANSWER}1"})
 
 
 @pytest.mark.anyio

@@ -418,6 +418,13 @@ class MessageNames(BaseModel):
         default=None, description="A query of the workflow, which changes nothing. It needs a live worker."
     )
 
+    @field_validator(*MESSAGES)
+    @classmethod
+    def _is_written_out(cls, name: str | None) -> str | None:
+        if is_template(name):
+            raise ValueError("write the name itself: with a placeholder, arguments would choose the message")
+        return name
+
     @property
     def names(self) -> Mapping[str, str]:
         """The message by its kind, at most one."""

@@ -11,6 +11,8 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalOptions
+from mcp_workflows_temporal.settings import MESSAGES, TemporalAction
+from pydantic import ValidationError
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, plan, workflow_id
 from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
@@ -166,11 +168,18 @@ async def test_a_message_to_a_task_never_reaches_another_chain_with_its_id(worki
         ({"signal": "a"}, "workflow_id is missing: signal needs the id"),
         ({"query": "a", "workflow_id": "x", "start_if_missing": BASKET}, "only with signal or update"),
         ({"start_if_missing": BASKET}, "only with signal or update"),
+        *(({kind: "a-{{name}}", "workflow_id": "x"}, f"{kind}: .*write the name itself") for kind in MESSAGES),
     ],
 )
 def test_options_of_messages_that_make_no_sense_are_refused(options: Mapping[str, Any], wrong: str) -> None:
     with pytest.raises(EngineRefused, match=wrong):
         TemporalOptions.written(options)
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_the_name_of_an_action_has_no_placeholders(kind: str) -> None:
+    with pytest.raises(ValidationError, match="write the name itself"):
+        TemporalAction.model_validate({kind: "{{name}}"})
 
 
 # --- progress
