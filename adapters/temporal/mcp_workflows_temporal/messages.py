@@ -73,7 +73,7 @@ async def send(frontend: Frontend, start: Start, task_queue: str | None, max_inp
     if options.query is not None:
         return MessageHandle(workflow_id=workflow_id, query_args=list(args))
     deliver = _signal if options.signal is not None else _update
-    for _ in range(STARTS + 1):
+    for tries in range(STARTS + 1):
         try:
             if own is None or is_open(await frontend.describe_chain(own)):
                 return await deliver(frontend, start, options, workflow_id, args)
@@ -87,6 +87,8 @@ async def send(frontend: Frontend, start: Start, task_queue: str | None, max_inp
             return sent
         if missing is None:
             raise EngineRefused(f"no execution {workflow_id} is running", final=True)
+        if tries == STARTS:
+            break
         order = replace(start, workflow=missing.workflow, arguments=missing.args)
         policy = WorkflowIDReusePolicy.ALLOW_DUPLICATE
         if missing.after_end == "refuse":
@@ -97,7 +99,7 @@ async def send(frontend: Frontend, start: Start, task_queue: str | None, max_inp
         except WorkflowAlreadyStartedError:
             text = f"execution {workflow_id} has ended, and `after_end: refuse` starts no other one"
             raise EngineRefused(text, final=True) from None
-    raise EngineRefused(f"execution {workflow_id} ends as soon as it is started, and takes no message", final=True)
+    raise EngineRefused(f"execution {workflow_id} was started, and ended before the message came", final=True)
 
 
 async def read_outcome(frontend: Frontend, handle: MessageHandle, options: Mapping[str, JSON]) -> Execution:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
-from mcp_workflows_temporal import TemporalOptions
+from mcp_workflows_temporal import TemporalAdapter, TemporalOptions, TemporalSettings
 from mcp_workflows_temporal.settings import MESSAGES, TemporalAction
 from pydantic import ValidationError
 
-from adapters.temporal.tests.scene import PATIENCE, Scene, plan, workflow_id
+from adapters.temporal.tests.scene import PATIENCE, Scene, connect, plan, workflow_id
 from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from tests.support.dev_server import DevServer
 
 BASKET = {"workflow": "Basket", "after_end": "refuse"}
 
@@ -52,6 +54,38 @@ async def opened(scene: Scene, ref: Ref) -> Ref:
 async def basket(working: Scene) -> Ref:
     """A workflow that takes messages."""
     return await opened(working, await working.start("Basket"))
+
+
+Call = Callable[[], Awaitable[Any]]
+Around = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """An adapter, the names of its calls to Temporal, and by name what is done around a call."""
+
+    adapter: TemporalAdapter
+    calls: list[str] = field(default_factory=list[str])
+    around: dict[str, Around] = field(default_factory=dict[str, Around])
+
+
+@pytest.fixture
+async def watched(working: Scene, dev_server: DevServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
+    """Another replica, whose calls are watched."""
+    client = await connect(dev_server)
+    adapter = TemporalAdapter.from_client(client, TemporalSettings(task_queue=working.queue))
+    found = Watched(adapter=adapter)
+    send = client.service_client._rpc_call  # pyright: ignore[reportPrivateUsage]  # the SDK has no public hook
+
+    async def watch(rpc: str, req: Any, resp_type: Any, **more: Any) -> Any:  # Any: the SDK's own types
+        found.calls.append(rpc)
+        call = partial(send, rpc, req, resp_type, **more)
+        around = found.around.get(rpc)
+        return await (around(call) if around else call())
+
+    monkeypatch.setattr(client.service_client, "_rpc_call", watch)
+    async with adapter:
+        yield found
 
 
 async def test_a_signal_an_update_and_a_query_reach_an_execution_that_knows_nothing_of_us(
@@ -146,6 +180,22 @@ async def test_an_execution_of_the_business_is_started_if_it_is_missing(working:
     assert sorted((await sent(working, message(asking))).output["items"]) == ["bread", "first"]
 
 
+async def test_an_execution_that_ends_before_each_message_is_started_twice(working: Scene, watched: Watched) -> None:
+    address = f"echo-{uuid.uuid4().hex}"
+
+    async def wait_for_the_end(call: Call) -> Any:
+        if "start_workflow_execution" in watched.calls:
+            await working.client.get_workflow_handle(address).result()
+        return await call()
+
+    watched.around["signal_workflow_execution"] = wait_for_the_end
+    missing = {"workflow": "Echo", "after_end": "start"}
+    order = message({"signal": "put", "workflow_id": address, "start_if_missing": missing}, "tea")
+    with pytest.raises(EngineRefused, match=f"{address} was started, and ended before the message came"):
+        await watched.adapter.start(order)
+    assert watched.calls.count("start_workflow_execution") == 2
+
+
 async def test_an_execution_of_a_task_is_spoken_to_by_its_task_alone(working: Scene, basket: Ref) -> None:
     with pytest.raises(EngineRefused, match="workflow ids that begin with mcp-"):
         await working.adapter.start(message({"signal": "put", "workflow_id": workflow_id(basket)}, "tea"))
@@ -185,14 +235,14 @@ def test_the_name_of_an_action_has_no_placeholders(kind: str) -> None:
 # --- progress
 
 
-def watched(ref: Ref, **more: Any) -> Ref:
+def with_progress(ref: Ref, **more: Any) -> Ref:
     progress = {"query": "state", "value": "{{done}}", "total": "{{total}}", "message": "{{done}} packed", **more}
     return replace(ref, options={"progress": progress})
 
 
 async def test_a_query_tells_the_progress_also_while_its_worker_is_away(scene: Scene) -> None:
     async with scene.worker():
-        ref = watched(await opened(scene, await scene.start("Basket")))
+        ref = with_progress(await opened(scene, await scene.start("Basket")))
         await sent(scene, message({"signal": "put"}, "tea", target=ref))
         seen = await scene.until(ref, lambda seen: seen.progress == Progress(value=1, total=4))
         assert seen.message == "1 packed"
@@ -203,7 +253,7 @@ async def test_a_query_tells_the_progress_also_while_its_worker_is_away(scene: S
 
 async def test_a_progress_that_cannot_be_read_says_why(working: Scene, basket: Ref) -> None:
     for more, said in (({"query": "unheard"}, "unheard"), ({"value": "{{items}}", "message": None}, "is no number")):
-        seen = await working.adapter.describe(watched(basket, **more))
+        seen = await working.adapter.describe(with_progress(basket, **more))
         assert seen.progress is None
         assert seen.message is not None
         assert seen.message.startswith("its progress is not known: ")
