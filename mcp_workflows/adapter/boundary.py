@@ -76,6 +76,7 @@ class Start:
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the tool's own settings for this engine
     context: Mapping[str, str] = field(default_factory=dict[str, str])  # the person behind the call, the trace parent
     target: str | None = None  # of an action: the handle of the execution that it is about, see `ActionSettings`
+    attempt: int | None = None  # 1: no earlier attempt can have started it; None: not known
 
     @property
     def digest(self) -> str:

@@ -75,6 +75,7 @@ def order_of(task: Task) -> Start:
         options=task.options,
         context=task.context,
         target=task.target,
+        attempt=task.attempts or None,
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mcp_workflows.adapter import Start
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import StoreUnavailable
@@ -58,6 +59,22 @@ def new_task(idempotency_key: str | None = None) -> Task:
         expires=now + timedelta(days=1),
         idempotency_key=idempotency_key,
     )
+
+
+async def test_an_engine_learns_whether_an_earlier_attempt_can_have_started_it(tmp_path: Path) -> None:
+    attempts: list[int | None] = []
+
+    class Noting(MemoryAdapter):
+        async def start(self, start: Start) -> str:
+            attempts.append(start.attempt)
+            return await super().start(start)
+
+    engine = Noting(MemorySettings(name=str(tmp_path)))
+    engine.faults.lost_start_replies = 1
+    async with SQLiteStore(f"sqlite:///{tmp_path}/tasks.db") as store, Engines({"memory": engine}) as engines:
+        tasks = TaskCreation(store, engines, utc_now)
+        await tasks.ensure_started(await tasks.create(new_task()))
+    assert attempts == [1, 2]
 
 
 async def test_nobody_is_told_of_a_task_before_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

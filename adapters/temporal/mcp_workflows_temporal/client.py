@@ -27,7 +27,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
-from temporalio.api.update.v1 import Input, Meta, Outcome, Request, UpdateRef, WaitPolicy
+from temporalio.api.update.v1 import Input, Meta, Request, UpdateRef, WaitPolicy
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
@@ -47,6 +47,7 @@ from temporalio.api.workflowservice.v1 import (
     UpdateWorkflowExecutionResponse,
 )
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
+from temporalio.api.workflowservice.v1 import PollWorkflowExecutionUpdateResponse as PolledUpdate
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, WorkflowSerializationContext
@@ -350,8 +351,8 @@ class Frontend:
         )
         return await self._service.update_workflow_execution(request, timeout=self.timeout * UPDATE_SHARE)
 
-    async def poll_update(self, workflow_id: str, run_id: str, key: str) -> Outcome | None:
-        """Return the outcome of an update that was accepted; None: it goes on.
+    async def poll_update(self, workflow_id: str, run_id: str, key: str) -> PolledUpdate:
+        """Return an update that was accepted, with its outcome if it has ended.
 
         Raises:
             RPCError: among others if the run has accepted no such update.
@@ -362,8 +363,7 @@ class Frontend:
             update_ref=UpdateRef(workflow_execution=execution, update_id=f"mcp:{key}"),
             identity=self.client.identity,
         )
-        found = await self._service.poll_workflow_execution_update(request, **self._limits)
-        return found.outcome if found.HasField("outcome") else None
+        return await self._service.poll_workflow_execution_update(request, **self._limits)
 
     async def signal(
         self,
@@ -372,6 +372,7 @@ class Frontend:
         args: Sequence[JSON],
         request_id: str | None = None,
         identity: str = "",
+        retry: bool = True,
     ) -> None:
         """Append a signal to the history, where it waits for a worker; Temporal drops a second one with its id."""
         request = SignalWorkflowExecutionRequest(
@@ -382,7 +383,7 @@ class Frontend:
             identity=identity or self.client.identity,
             request_id=request_id or str(uuid4()),
         )
-        await self._service.signal_workflow_execution(request, **self._limits)
+        await self._service.signal_workflow_execution(request, retry=retry, timeout=self.timeout)
 
     async def request_cancel(self, handle: Handle) -> None:
         """Request the cancellation of the whole chain: pinned to a run it would be lost after continue-as-new."""

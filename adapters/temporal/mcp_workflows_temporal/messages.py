@@ -7,20 +7,26 @@ when its outcome is read, so nothing is started.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, timedelta
+from functools import partial
+from typing import TypeVar
 from uuid import UUID, uuid5
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.converter import DataConverter
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import JSON, Execution, Failure, Start, Status, read_options
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows_temporal.client import ACCEPTED, WORKFLOWS, Frontend, Handle, is_open
+from mcp_workflows_temporal.client import ACCEPTED, WORKFLOWS, Frontend, Handle, is_open, quoted
 from mcp_workflows_temporal.diagnosis import LONGEST_TEXT, one_line
 from mcp_workflows_temporal.gates import NO_WORKER, NOT_IN_TIME
 from mcp_workflows_temporal.payloads import UndecodableError, decode, read_failure
@@ -28,8 +34,13 @@ from mcp_workflows_temporal.settings import MessageNames, TemporalAction, Tempor
 from mcp_workflows_temporal.start import OWNER, positional, read_start, start_workflow
 
 REQUEST_IDS = UUID("0f4b7d44-3c0e-5a5e-9a57-0c5a1d9b7a51")  # the UUID namespace of our request ids
+REUSE = {"refuse": WorkflowIDReusePolicy.REJECT_DUPLICATE, "start": WorkflowIDReusePolicy.ALLOW_DUPLICATE}
 STARTS = 2  # of an execution that is missing, for one message: it may end before the message arrives
 EVENTS_READ = 256  # the last events of a run that has ended, among which a signal is looked for
+RUNS_LISTED = 100  # a call; so many runs of one id
+CLOCKS_DIFFER = timedelta(minutes=1)  # ours and Temporal's, at most
+
+Found = TypeVar("Found")
 
 
 class MessageHandle(BaseModel):
@@ -63,7 +74,7 @@ async def send(frontend: Frontend, start: Start, task_queue: str | None, max_inp
         EngineRefused: there is no such open execution, or it rejects the update.
         EngineUnavailable: nobody knows whether it was delivered; an update needs a live worker.
     """
-    args, own = positional(start.arguments), None if start.target is None else Handle.parse(start.target)
+    own = None if start.target is None else Handle.parse(start.target)
     if own is not None:
         options: MessageNames = read_options(TemporalAction, start.options)
         workflow_id, missing = own.workflow_id, None
@@ -71,35 +82,39 @@ async def send(frontend: Frontend, start: Start, task_queue: str | None, max_inp
         options = written = TemporalOptions.final(start.options)
         workflow_id, missing = written.workflow_id or "", written.start_if_missing
     if options.query is not None:
-        return MessageHandle(workflow_id=workflow_id, query_args=list(args))
-    deliver = _signal if options.signal is not None else _update
+        return MessageHandle(workflow_id=workflow_id, query_args=list(positional(start.arguments)))
+    [(kind, name)] = options.names.items()
+    deliver = partial(DELIVERIES[kind], frontend, start, name)
+    if own is None and start.attempt == 1:
+        with suppress(RPCError):  # what went wrong shows below
+            return await deliver(WorkflowExecution(workflow_id=workflow_id))
+        start = replace(start, attempt=None)
     for tries in range(STARTS + 1):
         try:
-            if own is None or is_open(await frontend.describe_chain(own)):
-                return await deliver(frontend, start, options, workflow_id, args)
+            found = await _if_found(frontend.describe(workflow_id) if own is None else frontend.describe_chain(own))
         except ExecutionNotFound as error:
             raise EngineRefused(str(error), final=True) from None
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-        sent = await _sent_before(frontend, start, options, workflow_id)
-        if sent is not None:
+        if found and (sent := await _sent_before(frontend, start, kind, found)):
             return sent
-        if missing is None:
+        if found and is_open(found):
+            run = found.workflow_execution_info.execution
+        elif missing is None:
             raise EngineRefused(f"no execution {workflow_id} is running", final=True)
-        if tries == STARTS:
-            break
-        order = replace(start, workflow=missing.workflow, arguments=missing.args)
-        policy = WorkflowIDReusePolicy.ALLOW_DUPLICATE
-        if missing.after_end == "refuse":
-            policy = WorkflowIDReusePolicy.REJECT_DUPLICATE
-        try:
-            request = read_start(order, task_queue)
-            await start_workflow(frontend, request, policy, WorkflowIDConflictPolicy.USE_EXISTING, max_input)
-        except WorkflowAlreadyStartedError:
-            text = f"execution {workflow_id} has ended, and `after_end: refuse` starts no other one"
-            raise EngineRefused(text, final=True) from None
-    raise EngineRefused(f"execution {workflow_id} was started, and ended before the message came", final=True)
+        elif tries == STARTS:
+            raise EngineRefused(f"execution {workflow_id} was started, and ended before the message came", final=True)
+        else:
+            order = replace(start, workflow=missing.workflow, arguments=missing.args)
+            policies = REUSE[missing.after_end], WorkflowIDConflictPolicy.USE_EXISTING
+            try:
+                started = await start_workflow(frontend, read_start(order, task_queue), *policies, max_input)
+            except WorkflowAlreadyStartedError:
+                text = f"execution {workflow_id} has ended, and `after_end: refuse` starts no other one"
+                raise EngineRefused(text, final=True) from None
+            run = WorkflowExecution(workflow_id=workflow_id, run_id=started.first_run_id)
+        if sent := await _if_found(deliver(run)):  # otherwise that run has just ended
+            return sent
+        start = replace(start, attempt=None)
+    raise EngineUnavailable(f"execution {workflow_id} goes on in a new run each time before the message arrives")
 
 
 async def read_outcome(frontend: Frontend, handle: MessageHandle, options: Mapping[str, JSON]) -> Execution:
@@ -109,40 +124,35 @@ async def read_outcome(frontend: Frontend, handle: MessageHandle, options: Mappi
         return await _ask(frontend, handle, query, found)
     if handle.update is None:
         return replace(found, output={"sent": options.get("signal"), "to": handle.workflow_id})
-    outcome = await frontend.poll_update(handle.workflow_id, *handle.update)
-    if outcome is None:
+    polled = await frontend.poll_update(handle.workflow_id, *handle.update)
+    if not polled.HasField("outcome"):
         text = f"the workflow has accepted {options.get('update')}, and works on it"
         return replace(found, status=Status.RUNNING, message=text)
     converter = frontend.converter(handle.workflow_id)
-    if outcome.HasField("failure"):
-        failure = await read_failure(converter, outcome.failure)
+    if polled.outcome.HasField("failure"):
+        failure = await read_failure(converter, polled.outcome.failure)
         return replace(found, status=Status.FAILED, failure=failure)
-    return await _with_output(frontend, handle, found, outcome.success.payloads)
+    return await _with_output(converter, found, polled.outcome.success.payloads)
 
 
-async def _signal(
-    frontend: Frontend, start: Start, options: MessageNames, workflow_id: str, args: Sequence[JSON]
-) -> MessageHandle:
-    request_id = _request_id(start, workflow_id)
+async def _signal(frontend: Frontend, start: Start, name: str, run: WorkflowExecution) -> MessageHandle:
+    """Send a signal, and repeat it only to the same run: the next one would take it for another signal."""
+    request_id, args = _request_id(start, run.workflow_id), positional(start.arguments)
     identity = f"{_identity(start)} ({request_id})"
-    await frontend.signal(_current(workflow_id), options.signal or "", args, request_id, identity)
-    return MessageHandle(workflow_id=workflow_id)
+    await frontend.signal(run, name, args, request_id, identity, retry=bool(run.run_id))
+    return MessageHandle(workflow_id=run.workflow_id)
 
 
-async def _update(
-    frontend: Frontend, start: Start, options: MessageNames, workflow_id: str, args: Sequence[JSON]
-) -> MessageHandle:
+async def _update(frontend: Frontend, start: Start, name: str, run: WorkflowExecution) -> MessageHandle:
     """Send an update, and wait until a worker has accepted it.
 
     Raises:
         EngineRefused: the workflow rejects it, or has no such update.
         EngineUnavailable: no worker has accepted it in time; Temporal forgets it then.
     """
-    name = options.update or ""
+    workflow_id, args = run.workflow_id, positional(start.arguments)
     try:
-        done = await frontend.update(
-            _current(workflow_id), name, args, start.key, identity=_identity(start), stage=ACCEPTED
-        )
+        done = await frontend.update(run, name, args, start.key, identity=_identity(start), stage=ACCEPTED)
     except RPCError as error:
         if error.status not in NOT_IN_TIME:
             raise
@@ -153,41 +163,53 @@ async def _update(
         ) from None
     run_id = done.update_ref.workflow_execution.run_id
     handle = MessageHandle(workflow_id=workflow_id, update=(run_id, start.key))
-    if done.outcome.HasField("failure"):
-        try:
-            await frontend.poll_update(workflow_id, run_id, start.key)
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            rejection = await read_failure(frontend.converter(workflow_id), done.outcome.failure)
-            raise EngineRefused(rejection.text, final=True) from None  # Temporal keeps no update that was rejected
+    if done.outcome.HasField("failure") and not await _if_found(frontend.poll_update(workflow_id, run_id, start.key)):
+        rejection = await read_failure(frontend.converter(workflow_id), done.outcome.failure)
+        raise EngineRefused(rejection.text, final=True)  # Temporal keeps no update that was rejected
     return handle
 
 
-async def _sent_before(
-    frontend: Frontend, start: Start, options: MessageNames, workflow_id: str
-) -> MessageHandle | None:
-    """Return the handle of a message that an earlier attempt delivered to a run which has ended since."""
+DELIVERIES = {"signal": _signal, "update": _update}
+
+
+async def _sent_before(frontend: Frontend, start: Start, kind: str, found: Described) -> MessageHandle | None:
+    """Return the handle of a message that an earlier attempt delivered to a run which has ended since.
+
+    That is the described run, or one before it that the message can have reached.
+    """
+    info, since = found.workflow_execution_info, start.created - CLOCKS_DIFFER
+    workflow_id = info.execution.workflow_id
+    runs = [] if is_open(found) else [info.execution]
+    if start.attempt != 1 and info.start_time.ToDatetime(UTC) > since:
+        at_that_time = f"(ExecutionStatus = 'Running' OR CloseTime > '{since.isoformat()}')"  # the list lags behind
+        rows = frontend.list_executions(f"WorkflowId = {quoted(workflow_id)} AND {at_that_time}", page=RUNS_LISTED)
+        runs += [row.execution async for row in rows if row.execution != info.execution]
+    for run in runs:
+        if kind == "update":
+            if await _if_found(frontend.poll_update(workflow_id, run.run_id, start.key)):
+                return MessageHandle(workflow_id=workflow_id, update=(run.run_id, start.key))
+        elif page := await _if_found(frontend.history_page(run, EVENTS_READ)):
+            signals = (event.workflow_execution_signaled_event_attributes for event in page.history.events)
+            if any(each.identity.endswith(f"({_request_id(start, workflow_id)})") for each in signals):
+                return MessageHandle(workflow_id=workflow_id)
+    return None
+
+
+async def _if_found(call: Awaitable[Found]) -> Found | None:
+    """Return the reply to a call; None if Temporal knows no such execution or update, or the execution has ended."""
     try:
-        run = (await frontend.describe(workflow_id)).workflow_execution_info.execution
-        if options.update is not None:
-            await frontend.poll_update(workflow_id, run.run_id, start.key)
-            return MessageHandle(workflow_id=workflow_id, update=(run.run_id, start.key))
-        page = await frontend.history_page(run, EVENTS_READ)
+        return await call
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
         return None
-    sign = f"({_request_id(start, workflow_id)})"
-    signals = (event.workflow_execution_signaled_event_attributes for event in page.history.events)
-    is_there = any(each.identity.endswith(sign) for each in signals)
-    return MessageHandle(workflow_id=workflow_id) if is_there else None
 
 
 async def _ask(frontend: Frontend, handle: MessageHandle, name: str, found: Execution) -> Execution:
     """Send a query, and return the execution with its result, or with the reason why there is none."""
+    run = WorkflowExecution(workflow_id=handle.workflow_id)
     try:
-        payload = await frontend.query(_current(handle.workflow_id), name, handle.query_args, only_open=False)
+        payload = await frontend.query(run, name, handle.query_args, only_open=False)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             text = f"there is no execution {handle.workflow_id}"
@@ -201,22 +223,15 @@ async def _ask(frontend: Frontend, handle: MessageHandle, name: str, found: Exec
         else:
             raise
         return replace(found, status=Status.FAILED, failure=Failure(text=text, kind="QueryFailed"))
-    return await _with_output(frontend, handle, found, [payload] if payload else [])
+    return await _with_output(frontend.converter(handle.workflow_id), found, [payload] if payload else [])
 
 
-async def _with_output(
-    frontend: Frontend, handle: MessageHandle, found: Execution, payloads: Sequence[Payload]
-) -> Execution:
+async def _with_output(converter: DataConverter, found: Execution, payloads: Sequence[Payload]) -> Execution:
     try:
-        converter = frontend.converter(handle.workflow_id)
         return replace(found, output=await decode(converter, payloads[0]) if payloads else None)
     except UndecodableError as error:
         failure = Failure(text=f"it has a result that cannot be read here ({error})", kind="UndecodableResult")
         return replace(found, status=Status.FAILED, failure=failure)
-
-
-def _current(workflow_id: str) -> WorkflowExecution:
-    return WorkflowExecution(workflow_id=workflow_id)
 
 
 def _request_id(start: Start, workflow_id: str) -> str:

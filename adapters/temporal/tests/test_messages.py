@@ -14,6 +14,7 @@ import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalOptions, TemporalSettings
 from mcp_workflows_temporal.settings import MESSAGES, TemporalAction
 from pydantic import ValidationError
+from temporalio.service import RPCError, RPCStatusCode
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, plan, workflow_id
 from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
@@ -21,6 +22,7 @@ from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from tests.support.dev_server import DevServer
 
 BASKET = {"workflow": "Basket", "after_end": "refuse"}
+KINDS = pytest.mark.parametrize("kind", [{"signal": "put"}, {"update": "add"}])
 
 
 def message(options: Mapping[str, Any], *args: Any, target: Ref | None = None, key: str | None = None) -> Start:
@@ -58,6 +60,16 @@ async def basket(working: Scene) -> Ref:
 
 Call = Callable[[], Awaitable[Any]]
 Around = Callable[[Call], Awaitable[Any]]
+
+
+async def renew(scene: Scene, address: str) -> None:
+    """The execution goes on in a new run."""
+    handle = scene.client.get_workflow_handle(address)
+    before = (await handle.describe()).run_id
+    await handle.signal("renew")
+    with anyio.fail_after(PATIENCE):
+        while (await handle.describe()).run_id == before:
+            await anyio.sleep(0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +110,7 @@ async def test_a_signal_an_update_and_a_query_reach_an_execution_that_knows_noth
     assert (await ask(working, basket))["items"] == ["tea", "milk"]
 
 
-@pytest.mark.parametrize("kind", [{"signal": "put"}, {"update": "add"}])
+@KINDS
 async def test_one_key_is_one_message_even_after_the_execution_has_ended(
     working: Scene, basket: Ref, kind: Mapping[str, str]
 ) -> None:
@@ -111,6 +123,66 @@ async def test_one_key_is_one_message_even_after_the_execution_has_ended(
     assert json.loads(await working.adapter.start(order))["workflow_id"] == workflow_id(basket)
     with pytest.raises(EngineRefused, match="is running"):
         await working.adapter.start(message(kind, "late", target=basket))
+
+
+@KINDS
+async def test_one_key_is_one_message_in_all_runs_of_an_execution(
+    working: Scene, basket: Ref, kind: Mapping[str, str]
+) -> None:
+    order = message(kind, "tea", target=basket)
+    await working.adapter.start(order)
+    await renew(working, workflow_id(basket))
+    await working.adapter.start(order)
+    await working.adapter.start(message(kind, "milk", target=basket))
+    assert (await ask(working, basket))["items"] == ["milk"]
+
+
+@KINDS
+async def test_one_key_is_one_message_although_another_execution_has_the_id_by_now(
+    working: Scene, kind: Mapping[str, str]
+) -> None:
+    address = f"cart-{uuid.uuid4().hex}"
+    options = {**kind, "workflow_id": address, "start_if_missing": {**BASKET, "after_end": "start"}}
+    order = message(options, "tea")
+    await working.adapter.start(order)
+    await sent(working, message({"signal": "close", "workflow_id": address}))
+    assert await working.client.get_workflow_handle(address).result() == ["tea"]
+    await working.adapter.start(message(options, "milk"))
+    await working.adapter.start(order)
+    assert (await sent(working, message({"query": "state", "workflow_id": address}))).output["items"] == ["milk"]
+
+
+async def test_a_signal_whose_reply_was_lost_is_not_repeated_to_the_next_run(working: Scene, watched: Watched) -> None:
+    address = f"cart-{uuid.uuid4().hex}"
+    await working.client.start_workflow("Basket", id=address, task_queue=working.queue)
+
+    async def lose_the_reply(call: Call) -> None:
+        del watched.around["signal_workflow_execution"]
+        await call()
+        await renew(working, address)
+        raise RPCError("the connection is lost", RPCStatusCode.UNAVAILABLE, b"")
+
+    watched.around["signal_workflow_execution"] = lose_the_reply
+    order = replace(message({"signal": "put", "workflow_id": address}, "tea"), attempt=1)
+    await watched.adapter.start(order)
+    assert watched.calls[0] == "signal_workflow_execution"
+    assert (await sent(working, message({"query": "state", "workflow_id": address}))).output["items"] == []
+
+
+async def test_the_first_attempt_to_send_a_message_needs_no_search(
+    working: Scene, basket: Ref, watched: Watched
+) -> None:
+    address = f"cart-{uuid.uuid4().hex}"
+    await working.client.start_workflow("Basket", id=address, task_queue=working.queue)
+    await renew(working, workflow_id(basket))
+    for kind, call in (({"signal": "put"}, "signal"), ({"update": "add"}, "update")):
+        for order, calls in (
+            (message({**kind, "workflow_id": address}, "tea"), []),
+            (message(kind, "tea", target=basket), ["describe_workflow_execution"]),
+        ):
+            watched.calls.clear()
+            await watched.adapter.start(replace(order, attempt=1))
+            assert watched.calls == [*calls, f"{call}_workflow_execution"]
 
 
 async def test_an_update_that_is_rejected_or_fails_says_why(working: Scene, basket: Ref) -> None:
@@ -201,14 +273,17 @@ async def test_an_execution_of_a_task_is_spoken_to_by_its_task_alone(working: Sc
         await working.adapter.start(message({"signal": "put", "workflow_id": workflow_id(basket)}, "tea"))
 
 
-async def test_a_message_to_a_task_never_reaches_another_chain_with_its_id(working: Scene) -> None:
+@KINDS
+async def test_a_message_to_a_task_never_reaches_another_chain_with_its_id(
+    working: Scene, kind: Mapping[str, str]
+) -> None:
     address = f"cart-{uuid.uuid4().hex}"
     start = replace(plan("Basket"), options={"workflow_id": address})
     handle = await working.adapter.start(start)
     stale = Ref(workflow="Basket", handle=f"{address}/{uuid.uuid4()}")
     assert handle != stale.handle
     with pytest.raises(EngineRefused, match="belongs to another execution"):
-        await working.adapter.start(message({"signal": "put"}, "tea", target=stale))
+        await working.adapter.start(message(kind, "tea", target=stale))
 
 
 @pytest.mark.parametrize(

@@ -250,11 +250,14 @@ class Basket:
     def __init__(self) -> None:
         self.items: list[str] = []
         self.is_open = True
+        self.is_renewed = False
 
     @workflow.run
     async def run(self, first: str | None = None) -> list[str]:
         self.items += [first] if first else []
         await workflow.wait_condition(lambda: not self.is_open and workflow.all_handlers_finished())
+        if self.is_renewed:
+            workflow.continue_as_new()
         return self.items
 
     @workflow.update
@@ -278,6 +281,11 @@ class Basket:
     @workflow.signal
     def close(self) -> None:
         self.is_open = False
+
+    @workflow.signal
+    def renew(self) -> None:
+        """Go on in a new run, with no items."""
+        self.is_open, self.is_renewed = False, True
 
     @workflow.query
     def state(self) -> dict[str, Any]:

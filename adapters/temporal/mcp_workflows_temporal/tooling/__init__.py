@@ -118,9 +118,8 @@ class TemporalTooling:
         frontend, execution = self._opened(), await self._verbs.describe(ref)
         if message_in(ref.options) is not None:
             said = execution.failure.text if execution.failure else execution.message
-            return Explanation(
-                reason=said or execution.status.value, facts={"workflow id": str(execution.execution_id)}
-            )
+            facts = {"workflow id": str(execution.execution_id)}
+            return Explanation(reason=said or execution.status.value, facts=facts)
         async with frontend.call():
             read_gates = partial(self._gates.read, frontend, ref)
             return await explain_execution(frontend, Handle.parse(ref.handle), execution, ref.gates, read_gates)
