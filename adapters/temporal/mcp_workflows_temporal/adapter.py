@@ -44,9 +44,7 @@ from mcp_workflows_temporal.start import read_start, start_execution
 from mcp_workflows_temporal.tooling import TemporalTooling
 from mcp_workflows_temporal.tooling.discover import adopt, list_ended
 
-REQUEST_IDS = UUID(
-    "6f8f5f0e-6f0b-5d0c-9a53-0f7c2f3f6f52"
-)  # the UUID namespace of the request ids of cancelling signals
+REQUEST_IDS = UUID("6f8f5f0e-6f0b-5d0c-9a53-0f7c2f3f6f52")  # the namespace of request ids of cancelling signals
 SETTLE = 0.1  # seconds for the SDK's core to release ended calls: see `__aexit__`
 
 
@@ -127,11 +125,14 @@ class TemporalAdapter(Adapter):
     async def start(self, start: Start) -> str:
         """Start under the workflow id of the tool, or `mcp-{key}`; see `Adapter.start`."""
         frontend, queue = self._frontend, self._settings.task_queue
-        if self.message(start.options) is not None:
-            async with frontend.call():
-                return (await send(frontend, start, queue, self._settings.max_input_bytes)).model_dump_json(
-                    exclude_defaults=True
-                )
+        if (message := self.message(start.options)) is not None:
+            try:
+                async with frontend.call():
+                    sent = await send(frontend, start, queue, self._settings.max_input_bytes)
+            except EngineUnavailable as error:
+                error.sent = error.sent and not message.reads
+                raise
+            return sent.model_dump_json(exclude_defaults=True)
         request = read_start(start, queue)
         async with frontend.call():
             return str(await start_execution(frontend, request, self._settings.max_input_bytes))

@@ -49,6 +49,7 @@ class MessageHandle(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     workflow_id: str
+    run_id: str = ""  # of a query to a task; empty: the current run
     update: tuple[str, str] | None = None  # the run that has it, and its key
     query_args: list[JSON] = Field(default_factory=list[JSON])
 
@@ -81,11 +82,9 @@ async def send(frontend: Frontend, start: Start, task_queue: str | None, max_inp
     else:
         options = written = TemporalOptions.final(start.options)
         workflow_id, missing = written.workflow_id or "", written.start_if_missing
-    if options.query is not None:
-        return MessageHandle(workflow_id=workflow_id, query_args=list(positional(start.arguments)))
     [(kind, name)] = options.names.items()
     deliver = partial(DELIVERIES[kind], frontend, start, name)
-    if own is None and start.attempt == 1:
+    if own is None and (start.attempt == 1 or kind == "query"):
         with suppress(RPCError):  # what went wrong shows below
             return await deliver(WorkflowExecution(workflow_id=workflow_id))
         start = replace(start, attempt=None)
@@ -135,6 +134,12 @@ async def read_outcome(frontend: Frontend, handle: MessageHandle, options: Mappi
     return await _with_output(converter, found, polled.outcome.success.payloads)
 
 
+async def _query(frontend: Frontend, start: Start, name: str, run: WorkflowExecution) -> MessageHandle:
+    """Note a query; `_ask` sends it."""
+    args = list(positional(start.arguments))
+    return MessageHandle(workflow_id=run.workflow_id, run_id=run.run_id, query_args=args)
+
+
 async def _signal(frontend: Frontend, start: Start, name: str, run: WorkflowExecution) -> MessageHandle:
     """Send a signal, and repeat it only to the same run: the next one would take it for another signal."""
     request_id, args = _request_id(start, run.workflow_id), positional(start.arguments)
@@ -169,7 +174,7 @@ async def _update(frontend: Frontend, start: Start, name: str, run: WorkflowExec
     return handle
 
 
-DELIVERIES = {"signal": _signal, "update": _update}
+DELIVERIES = {"query": _query, "signal": _signal, "update": _update}
 
 
 async def _sent_before(frontend: Frontend, start: Start, kind: str, found: Described) -> MessageHandle | None:
@@ -207,14 +212,14 @@ async def _if_found(call: Awaitable[Found]) -> Found | None:
 
 async def _ask(frontend: Frontend, handle: MessageHandle, name: str, found: Execution) -> Execution:
     """Send a query, and return the execution with its result, or with the reason why there is none."""
-    run = WorkflowExecution(workflow_id=handle.workflow_id)
+    run = WorkflowExecution(workflow_id=handle.workflow_id, run_id=handle.run_id)
     try:
         payload = await frontend.query(run, name, handle.query_args, only_open=False)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             text = f"there is no execution {handle.workflow_id}"
         elif error.status in NO_WORKER:
-            queue = (await frontend.describe(handle.workflow_id)).workflow_execution_info.task_queue
+            queue = (await frontend.describe(handle.workflow_id, handle.run_id)).workflow_execution_info.task_queue
             gone = await frontend.task_queues.is_deserted(queue, WORKFLOWS)
             why = f"nobody polls task queue {queue}" if gone else f"no worker on task queue {queue} answers in time"
             text = f"{why}, and only a worker can answer the query {name}: try again later"

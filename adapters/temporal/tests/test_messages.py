@@ -273,7 +273,7 @@ async def test_an_execution_of_a_task_is_spoken_to_by_its_task_alone(working: Sc
         await working.adapter.start(message({"signal": "put", "workflow_id": workflow_id(basket)}, "tea"))
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [{"signal": "put"}, {"update": "add"}, {"query": "state"}])
 async def test_a_message_to_a_task_never_reaches_another_chain_with_its_id(
     working: Scene, kind: Mapping[str, str]
 ) -> None:
@@ -284,6 +284,36 @@ async def test_a_message_to_a_task_never_reaches_another_chain_with_its_id(
     assert handle != stale.handle
     with pytest.raises(EngineRefused, match="belongs to another execution"):
         await working.adapter.start(message(kind, "tea", target=stale))
+
+
+async def test_a_query_of_a_task_is_answered_by_its_run_alone(working: Scene) -> None:
+    address = f"cart-{uuid.uuid4().hex}"
+    handle = await working.adapter.start(replace(plan("Basket", "alice's"), options={"workflow_id": address}))
+    order = message({"query": "state"}, target=Ref(workflow="Basket", handle=handle))
+    asked = Ref(workflow="query state", handle=await working.adapter.start(order), options=order.options)
+    await sent(working, message({"signal": "close"}, target=Ref(workflow="Basket", handle=handle)))
+    await working.client.get_workflow_handle(address).result()
+    await working.client.start_workflow("Basket", "bob's", id=address, task_queue=working.queue)
+    assert (await working.ended(asked)).output["items"] == ["alice's"]
+    with pytest.raises(EngineRefused, match="belongs to another execution"):
+        await working.adapter.start(order)
+
+
+async def test_a_query_that_cannot_be_taken_was_certainly_not_sent(basket: Ref, watched: Watched) -> None:
+    async def fail(call: Call) -> None:
+        raise RPCError("no connection", RPCStatusCode.UNAVAILABLE, b"")
+
+    watched.around["describe_workflow_execution"] = fail
+    with pytest.raises(EngineUnavailable) as caught:
+        await watched.adapter.start(message({"query": "state"}, target=basket))
+    assert not caught.value.sent
+
+
+async def test_an_ended_task_is_asked_nothing(working: Scene, basket: Ref) -> None:
+    await sent(working, message({"signal": "close"}, target=basket))
+    await working.ended(basket)
+    with pytest.raises(EngineRefused, match="is running"):
+        await working.adapter.start(message({"query": "state"}, target=basket))
 
 
 @pytest.mark.parametrize(
