@@ -586,8 +586,7 @@ def _check_address(address: Template, scope: Mapping[str, Any]) -> None:
     caller = scope["principal"]["id"]
     if caller == ANONYMOUS.id and address.mentions("principal"):
         raise MappingError("the execution is that of the caller, and you are anonymous")
-    empty = [each for each in address.empty(scope) if caller != LOCAL.id or not each.startswith("principal.")]
-    if empty:
+    if empty := [each for each in address.empty(scope) if caller != LOCAL.id or not each.startswith("principal.")]:
         raise MappingError(f"{', '.join(empty)} must be given here: the id of the execution is made of it")
 
 
