@@ -99,7 +99,6 @@ def with_places_in_preset(error: ValidationError, written: object, folder: Path)
     details: list[InitErrorDetails] = []
     for each in error.errors(include_url=False):
         place, what = each["loc"], _WORDS.get(each["type"], each["msg"].removeprefix("Value error, "))
-        what = _RENAMED.get(place, what)
         at = (*place, what.split()[0].rstrip(":"))  # a message about several settings begins with one of them
         steps = _followed(preset, at)
         detail: InitErrorDetails = {"type": each["type"], "loc": place, "input": each["input"]}
@@ -130,10 +129,6 @@ def _followed(value: Any, place: Sequence[str | int]) -> Sequence[tuple[Any, str
 
 
 _WORDS: Final = {"extra_forbidden": "unknown key", "missing": "is missing"}
-_RENAMED: Final[Mapping[tuple[int | str, ...], str]] = {
-    ("look",): "is now `describe`",
-    ("sweep",): "is now `batch_status`",
-}
 _WHOLE: Final = frozenset({"request", "handle", "output", "json", "same", "auth"})  # replaced as a whole
 
 

@@ -203,7 +203,7 @@ def test_mistakes_in_a_file_of_ones_own_are_told_beside_those_of_the_configurati
         ("describe: [a\nstart: b\n", "./mine.yaml:2: not YAML: while parsing a flow sequence, expected"),
         ("describe: {}\ndescribe: {a: s3cret}\n", "./mine.yaml:2: not YAML: a key is there twice"),
         ("- describe\n", "./mine.yaml is no mapping"),
-        (f"{READABLE}sweep: {{}}\n", "./mine.yaml:3: sweep: is now `batch_status`"),
+        (f"{READABLE}sweep: {{}}\n", "./mine.yaml:3: sweep: unknown key"),
         (f"{READABLE}starts: findable\n", "./mine.yaml:3: starts: findable needs find"),
         (f"{READABLE}".replace("codes: {200: running}", "gone: []"), "./mine.yaml:2: describe needs status"),
     ],

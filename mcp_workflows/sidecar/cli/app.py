@@ -43,40 +43,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """The module of each command and its line in the help, in the order of the help."""
 
-MOVED: Final[Mapping[str, str]] = {
-    "call --era": "call --client",
-    "config": "print config",
-    "docs": "",
-    "helper": "print helper LANGUAGE",
-    "iam": "print iam",
-    "import": "init --add ENGINE (of an MCP server: init --mcp URL)",
-    "preset": "print presets [NAME]",
-    "replay": "check --history FILE --tool 'TOOL KEY=VALUE'",
-    "schema": "print schema",
-    "tasks adopt": "tasks track",
-    "verify": "check --live ENGINE",
-}
-"""The present command for each former one; empty: there is none any more."""
-
 
 class WrongUsage(OperatorError):  # noqa: N818  # what is wrong is the usage
     """Wrong usage; the message says what to type instead."""
 
 
-class Commands(TyperGroup):
-    """A group of commands that names the successor of a former command."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # Any: Click's, or Typer's copies of them
-        command = " ".join([*ctx.command_path.split()[1:], args[0]])
-        options = (f"{command} {word.partition('=')[0]}" for word in args[1:] if word.startswith("--"))
-        former = next((each for each in (command, *options) if each in MOVED), None)
-        if former and not ctx.resilient_parsing:
-            now = f"it is now: {DISTRIBUTION} {MOVED[former]}" if MOVED[former] else "its pages are in docs/"
-            raise WrongUsage(f"there is no command {former!r} any more; {now}")
-        return super().resolve_command(ctx, args)
-
-
-class CommandLine(Commands):
+class CommandLine(TyperGroup):
     """All commands: each as an outline until it is called."""
 
     def get_params(self, ctx: Any) -> list[Any]:  # Any: Click's context and parameters, or Typer's copies of them

@@ -20,7 +20,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.kit.tooling import Explanation
 from mcp_workflows.sidecar import DISTRIBUTION
-from mcp_workflows.sidecar.cli.app import COMMANDS, Commands, WrongUsage, app, say
+from mcp_workflows.sidecar.cli.app import COMMANDS, WrongUsage, app, say
 from mcp_workflows.sidecar.cli.arguments import named, read_pair
 from mcp_workflows.sidecar.cli.format import (
     STATUSES,
@@ -60,7 +60,7 @@ ENGINE_TIMEOUT = 5.0  # seconds for one call to an engine, because a person wait
 _ANSWERED = {"accept": "answered", "decline": "declined", "cancel": "put aside"}
 ENDED = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
-tasks = typer.Typer(cls=Commands, help=COMMANDS["tasks"][1], no_args_is_help=True)
+tasks = typer.Typer(help=COMMANDS["tasks"][1], no_args_is_help=True)
 app.add_typer(tasks, name="tasks")
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id, or its beginning if no other begins so.")]

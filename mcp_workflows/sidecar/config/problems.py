@@ -45,39 +45,6 @@ GUARDS: Final[Mapping[Where, str]] = {
 }
 """Settings that protect nothing if they are left empty, each with what then happens."""
 
-_QUESTION: Final = "questions: {NAME: {message: ..., schema: ...}}"
-_OLD_OF_TOOLS: Final[Mapping[Where, str]] = {
-    ("ask",): f"is now `{_QUESTION}`",
-    ("confirm",): "is now a question without a schema: `questions: {confirm: {message: ...}}`",
-    ("gates",): "is now `questions: {NAME: {when: ..., message: ..., schema: ..., send: ..., decline: ...}}`",
-    ("fallback",): "is part of `tasks` now: `tools` is `tasks: optional`, `wait` is `tasks: wait`, and `refuse` is "
-    "`tasks: required`",
-    ("on_behalf_of",): "is now `labels`",
-    ("send",): "is now `args: [...]`, a list with the one input",
-}
-_TEAMS: Final = 'of tools that are included belong in `rules`, by pattern ("orders_*")'
-OLD_KEYS: Final[Mapping[Where, str]] = {
-    **{(*place, *setting): text for place in _SETTINGS for setting, text in _OLD_OF_TOOLS.items()},
-    ("include", _ANY, "defaults"): f"is gone: settings {_TEAMS}, or in `defaults`",
-    ("include", _ANY, "env"): f"is gone: an included file gets nothing from outside; settings with ${{NAME}} {_TEAMS}",
-    ("include", _ANY, "code"): "is gone: no code is run for an included file; it can name a file with a schema",
-    ("include", _ANY, "separator"): "is gone: it is `_`, as some hosts refuse names with a dot",
-    ("server", "strict_headers"): "is gone: such requests are taken, as their body says what is meant",
-    ("server", "max_open_waits"): "is gone: it is 200",
-    ("server", "session_idle"): "is gone: it is 30m; how many there are is bounded by `max_sessions`",
-    ("server", "max_looks_per_second"): "is now `max_polls_per_second`",
-    ("engines", _ANY, "look"): "is now `describe`",
-    ("engines", _ANY, "sweep"): "is now `batch_status`",
-    ("engines", _ANY, "asks", _ANY, "at"): "is now `answer_in`: write `chat` for `client`",
-    ("engines", _ANY, "asks", _ANY, "url"): "is now `answer_in: {engine: URL}`",
-    ("engines", _ANY, "looks_per_second"): "is now `polls_per_second`",
-    ("limits", "max_json_values"): "is gone: it is 60,000, in bodies over HTTP as well",
-    ("telemetry", "otlp"): "is now `telemetry: otlp`; the rest are OpenTelemetry's own variables of the environment, "
-    "such as OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER",
-}
-"""Keys that there were before the first release, each with what to write instead."""
-
-
 _MAX_SHOWN = 6  # characters of a substituted value in a row that a message may contain, plus one
 
 _DURATION = "a duration is a number and a unit: 500ms, 30s, 15m, 12h, 7d or 2w"
@@ -271,12 +238,10 @@ def _replace(text: str, value: str, written: str) -> str:
 
 
 def find_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
-    """Yield old keys, and guards that are written without a value, with a message about each.
+    """Yield guards that are written without a value, with a message about each.
 
     `data` is the content of workflows.yaml or of an included file.
     """
-    for pattern, text in OLD_KEYS.items():
-        yield from ((where, text) for where, _ in _matches(data, pattern, ()))
     for pattern, without in GUARDS.items():
         for where, value in _matches(data, pattern, ()):
             if value is None:
