@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import cached_property
+from sys import float_info
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -31,6 +32,7 @@ from mcp_workflows.adapter import (
     Limited,
     ListsEnded,
     Notes,
+    Progress,
     Ref,
     Remembers,
     Route,
@@ -58,6 +60,7 @@ FOREIGN: Final = (
     f"operator can run {REBIND}"
 )
 _EXECUTION = TypeAdapter(Execution)
+LARGEST: Final = float_info.max
 MAX_STEP_NAME = 200  # characters
 MAX_FAILURE = 65_536  # characters
 MAX_QUESTION = 65_536  # characters of its params, as JSON
@@ -466,18 +469,20 @@ class OpenEngine:
 def validated(execution: Execution) -> Execution:
     """Return the execution as it can be stored: JSON only, and texts for people without invisible characters.
 
-    If the output is no JSON, the task has failed for that reason. If the data or details of a failure cannot be stored,
-    they are left out: the execution has ended all the same.
+    If the output is no JSON, the task has failed for that reason. If the code, data or details of a failure cannot be
+    stored, they are left out: the execution has ended all the same. JSON has no number that is not finite, so a
+    progress or total like that counts as unknown.
 
     Raises:
         EngineUnavailable: the adapter returned no execution, so nothing is known, or its workflow asks under our key.
     """
     try:
-        found = _readable(_without_secrets(_EXECUTION.validate_json(_as_json(execution))))
+        kept = replace(execution, progress=_finite(execution.progress))
+        found = _readable(_without_secrets(_EXECUTION.validate_json(_as_json(kept))))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         failure = getattr(execution, "failure", None)
-        if isinstance(failure, Failure) and (failure.data is not None or failure.details is not None):
-            return validated(replace(execution, failure=replace(failure, data=None, details=None)))
+        if isinstance(failure, Failure) and (failure.code, failure.data, failure.details) != (None, None, None):
+            return validated(replace(execution, failure=replace(failure, code=None, data=None, details=None)))
         if getattr(execution, "status", None) is not Status.SUCCEEDED:
             raise EngineUnavailable(
                 f"its adapter failed: it told what cannot be kept ({type(error).__name__})"
@@ -579,8 +584,16 @@ def _shown(request: InputRequest) -> InputRequest | None:
     return replace(request, params=known)
 
 
+def _finite(progress: Progress | None) -> Progress | None:
+    """Return the progress without a total that is no finite float; None if its value is none."""
+    if progress is None or not abs(progress.value) <= LARGEST:  # also for NaN, and for an int of any size
+        return None
+    return progress if abs(progress.total or 0) <= LARGEST else replace(progress, total=None)
+
+
 def _as_json(execution: Execution) -> bytes:
     try:
         return _EXECUTION.dump_json(execution)
     except PydanticSerializationError:  # half a surrogate pair somewhere in it, which JSON allows and UTF-8 does not
-        return json.dumps(asdict(execution), ensure_ascii=False).encode("utf-8", "replace")
+        plain = json.loads(json.dumps(asdict(execution), default=datetime.isoformat), parse_constant=lambda _: None)
+        return json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace")

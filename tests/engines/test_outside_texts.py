@@ -6,6 +6,7 @@ import json
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, Final, get_type_hints
 
 import pytest
@@ -16,7 +17,9 @@ from mcp_workflows.engines.registry import Engines, validated
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows.kit.tooling import Discovered, Exposed
 from mcp_workflows.sidecar.engine_checks import described
+from mcp_workflows.store.rows import Rows
 from mcp_workflows.tasks.results import failure_result
+from mcp_workflows.testing import make_task
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +96,28 @@ def test_every_text_of_an_execution_is_in_the_list() -> None:
         for holder in (Execution, Failure)
     ]
     assert texts == [{"message", "execution_id", "url"}, {"text", "kind", "step"}]
+
+
+HALF: Final = "half of a pair: \ud800"
+
+
+@pytest.mark.parametrize("message", [None, HALF])
+@pytest.mark.parametrize("odd", [10**400, -(10**400), float("inf"), float("nan")], ids=str)
+def test_a_progress_that_is_not_finite_is_unknown_and_breaks_no_row(odd: float, message: str | None) -> None:
+    def kept(progress: Progress) -> Progress | None:
+        task = make_task(execution=validated(execution(message=message, progress=progress)))
+        return Rows().readable((task.id, task.owner, Rows().text(task))).execution.progress
+
+    assert kept(Progress(value=odd)) is None
+    assert kept(Progress(value=1, total=odd)) == Progress(value=1)
+
+
+def test_half_a_character_takes_no_other_value_along() -> None:
+    at = datetime(2026, 11, 28, tzinfo=UTC)
+    steps = (ExecutionStep(name=HALF, status=Status.RUNNING, at=at),)
+    assert [step.at for step in validated(execution(steps=steps)).steps] == [at]
+    done = execution(status=Status.SUCCEEDED, output={HALF: [float("nan"), float("inf"), 1]})
+    assert list(validated(done).output.values()) == [[None, None, 1]]
 
 
 @pytest.mark.parametrize("kind", [Exposed, Discovered])

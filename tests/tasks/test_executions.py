@@ -260,6 +260,8 @@ def _deep(levels: int) -> Any:
         (None, Status.RUNNING),
         (Execution(status=Status.RUNNING, message=5), Status.RUNNING),  # pyright: ignore[reportArgumentType]  # that is the defect
         (Execution(status=Status.RUNNING, progress=Progress(value=float("nan"))), Status.RUNNING),
+        (Execution(status=Status.RUNNING, progress=Progress(value=10**400)), Status.RUNNING),
+        (Execution(status=Status.FAILED, failure=Failure(text="no", code=10**5000)), Status.FAILED),
         (Execution(status=Status.SUCCEEDED, output=object()), Status.FAILED),
         (Execution(status=Status.SUCCEEDED, output=_deep(300)), Status.FAILED),
         (Execution(status=Status.FAILED, failure=Failure(text="no", data=_deep(300))), Status.FAILED),
@@ -272,6 +274,8 @@ def _deep(levels: int) -> Any:
         "nothing",
         "a wrong message",
         "no number",
+        "too large a number",
+        "too large a code",
         "no JSON",
         "too deep",
         "too deep beside a failure",
