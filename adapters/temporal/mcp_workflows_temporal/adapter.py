@@ -13,16 +13,7 @@ from pydantic import BaseModel
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import (
-    JSON,
-    Adapter,
-    EndedExecution,
-    Execution,
-    Message,
-    Ref,
-    Start,
-    StartGuarantee,
-)
+from mcp_workflows.adapter import JSON, Adapter, EndedExecution, Execution, Message, Ref, Start, StartGuarantee
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_temporal.client import Frontend, Handle, is_open
 from mcp_workflows_temporal.connection import Connection

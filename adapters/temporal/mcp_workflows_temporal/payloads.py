@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure as FailureMessage
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
-from temporalio.converter import DataConverter
+from temporalio.converter import DataConverter, DefaultFailureConverter, DefaultPayloadConverter
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -86,7 +86,24 @@ async def read_failure(converter: DataConverter, failure: FailureMessage) -> Fai
     """Return the reason of a failure in the words of its author; see `decode_failure`."""
     own = FailureMessage()
     own.CopyFrom(failure)
-    return failure_of(await decode_failure(converter, own))
+    error = await decode_failure(converter, own)
+    return failure_of(error if isinstance(error, FailureError) else plain_failure(failure))
+
+
+class _ReadablePayloads(DefaultPayloadConverter):
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        try:
+            return super().from_payloads(payloads, type_hints)
+        except Exception:  # noqa: BLE001  # converters document no errors
+            return []
+
+
+def plain_failure(failure: FailureMessage) -> BaseException:
+    """Return the exception in a failure without details that are encoded: all else of it is plain.
+
+    If its worker encodes messages, too, the text is what the SDK puts in their place: `Encoded failure`.
+    """
+    return DefaultFailureConverter().from_failure(failure, _ReadablePayloads())
 
 
 async def _outcome(awaited: Awaitable[T]) -> T | BaseException:
@@ -201,9 +218,7 @@ def _text(error: BaseException, step: str | None) -> str | None:
     if isinstance(error, TemporalTimeoutError):
         kind = error.type.name.lower().replace("_", " ") if error.type else "no answer in time"
         return f"{step or 'a step'} timed out ({kind})"
-    if isinstance(error, FailureError):
-        return error.message or _kind(error)
-    return f"its failure cannot be read here ({type(error).__name__})"
+    return (error.message if isinstance(error, FailureError) else str(error)) or _kind(error)
 
 
 def _kind(error: BaseException) -> str | None:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
 from mcp_workflows_temporal.client import STATUSES
+from mcp_workflows_temporal.payloads import read_failure
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
+from temporalio.api.failure.v1 import Failure as FailureMessage
+from temporalio.common import RawValue
+from temporalio.converter import DataConverter, DefaultFailureConverter
+from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
+from adapters.temporal.tests.codec_server import Encryption
 from adapters.temporal.tests.scene import PATIENCE, Scene, workflow_id
 from mcp_workflows.adapter import Failure, Ref, Status
 from mcp_workflows.errors import ExecutionNotFound
@@ -94,6 +103,51 @@ async def test_a_failure_is_told_in_the_words_of_whoever_raised_it(working: Scen
     for ref, (_, _, failure) in zip(refs, FAILURES, strict=True):
         seen = await working.ended(ref)
         assert (seen.status, seen.failure) == (Status.FAILED, failure)
+
+
+SEALED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"x"))
+DECLINED = ApplicationError("card declined", SEALED, type="CardDeclined", non_retryable=True)
+PLAIN = DefaultFailureConverter(), DataConverter.default
+CODEC = DefaultFailureConverter(), replace(DataConverter.default, payload_codec=Encryption(bytes(32)))
+HIDING = DefaultFailureConverter(encode_common_attributes=True), DataConverter.default
+
+
+def caused_by(error: BaseException) -> ApplicationError:
+    outer = ApplicationError("the order failed", type="OrderFailed")
+    outer.__cause__ = TemporalTimeoutError("late", type=None, last_heartbeat_details=[SEALED])
+    outer.__cause__.__cause__ = error
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "failure"),
+    [
+        (PLAIN, DECLINED, Failure(text="card declined", kind="CardDeclined", retryable=False)),
+        (CODEC, DECLINED, Failure(text="card declined", kind="CardDeclined", retryable=False)),
+        (HIDING, DECLINED, Failure(text="card declined", kind="CardDeclined", retryable=False)),
+        (
+            PLAIN,
+            caused_by(DECLINED),
+            Failure(text="the order failed: a step timed out (no answer in time)", kind="OrderFailed"),
+        ),
+    ],
+)
+async def test_details_that_cannot_be_read_here_hide_nothing_else_of_a_failure(
+    how: tuple[DefaultFailureConverter, DataConverter], error: BaseException, failure: Failure
+) -> None:
+    encoder, reader = how
+    message = FailureMessage()
+    encoder.to_failure(error, DataConverter.default.payload_converter, message)
+    before = message.SerializeToString()
+    assert (await read_failure(reader, message), message.SerializeToString()) == (failure, before)
+
+
+async def test_a_message_that_cannot_be_read_here_leaves_the_type_of_a_failure() -> None:
+    message = FailureMessage()
+    HIDING[0].to_failure(DECLINED, DataConverter.default.payload_converter, message)
+    message.encoded_attributes.CopyFrom(SEALED.payload)
+    found = await read_failure(CODEC[1], message)
+    assert found == Failure(text="Encoded failure", kind="CardDeclined", retryable=False)
 
 
 async def test_a_pending_activity_is_a_step(scene: Scene) -> None:

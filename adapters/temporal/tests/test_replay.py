@@ -27,7 +27,7 @@ from adapters.temporal.tests.test_gates import (
     waiting,
     yes,
 )
-from mcp_workflows.adapter import Progress, Ref, Status
+from mcp_workflows.adapter import JSON, Failure, Progress, Ref, Status
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.kit.tooling import Replayed
 from tests.sidecar.cli.terminal import Ended, Terminal
@@ -266,3 +266,16 @@ def test_the_command_says_what_is_wrong(shell: Shell, tmp_path: Path, words: Seq
 def test_arguments_that_do_not_fit_the_tool_are_wrong_usage(shell: Shell) -> None:
     done = shell.run("ship_order parcels=many")
     assert (done.code, done.out, "parcels" in done.err) == (2, "", True)
+
+
+def test_details_that_are_encrypted_hide_nothing_else_of_a_failure() -> None:
+    details = {"payloads": [{"metadata": {"encoding": "YmluYXJ5L2VuY3J5cHRlZA=="}, "data": "eA=="}]}
+    about = {"type": "CardDeclined", "nonRetryable": True, "details": details}
+    failed = {"failure": {"message": "card declined", "applicationFailureInfo": about}}
+    kind = "EVENT_TYPE_WORKFLOW_EXECUTION_"
+    events: Sequence[JSON] = [
+        {"eventId": "1", "eventType": f"{kind}STARTED", "workflowExecutionStartedEventAttributes": {}},
+        {"eventId": "2", "eventType": f"{kind}FAILED", "workflowExecutionFailedEventAttributes": failed},
+    ]
+    found = TemporalAdapter.tooling.replay({"events": events}, {})[-1].execution
+    assert found.failure == Failure(text="card declined", kind="CardDeclined", retryable=False)

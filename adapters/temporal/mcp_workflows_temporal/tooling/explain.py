@@ -148,12 +148,7 @@ async def explain(
     reason, advice = (subject.problem.text, subject.problem.advice) if subject.problem else _reason(subject)
     if found.workflow_extended_info.cancel_requested:
         reason = f"it was asked to cancel and goes on; {reason}"
-    return Explanation(
-        reason=reason,
-        facts=dict(facts),
-        advice=advice,
-        gates=await gate_states(subject, gates),
-    )
+    return Explanation(reason=reason, facts=dict(facts), advice=advice, gates=await gate_states(subject, gates))
 
 
 async def _unanswered_query(

@@ -16,7 +16,6 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
-from temporalio.converter import default as default_converter
 
 from mcp_workflows.adapter import JSON, Execution, Failure, Gate, InputRequest, Status
 from mcp_workflows.errors import ConfigError, EngineRefused
@@ -32,7 +31,7 @@ from mcp_workflows_temporal.gate_rules import (
     read_rules,
     summarize_event,
 )
-from mcp_workflows_temporal.payloads import as_mapping, as_text, failure_of
+from mcp_workflows_temporal.payloads import as_mapping, as_text, failure_of, plain_failure
 from mcp_workflows_temporal.questions import read_progress, read_questions
 
 EXPORT = "export one with: temporal workflow show --workflow-id ID --output json > history.json"
@@ -132,9 +131,7 @@ def _end(state: State, event: HistoryEvent, end: str) -> Execution | None:
                 return replace(done, message=f"its result is encrypted ({error})")
         case "execution_failed":
             failure = event.workflow_execution_failed_event_attributes.failure
-            converter = default_converter()
-            cause = converter.failure_converter.from_failure(failure, converter.payload_converter)
-            return Execution(status=Status.FAILED, failure=failure_of(cause))
+            return Execution(status=Status.FAILED, failure=failure_of(plain_failure(failure)))
         case "execution_timed_out":
             return Execution(status=Status.FAILED, failure=Failure(text="the workflow timed out", kind="TimedOut"))
         case "execution_canceled":
