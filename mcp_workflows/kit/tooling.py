@@ -7,13 +7,14 @@ need no engine, and can be called on the class of the tools. See docs/decisions/
 
 from __future__ import annotations
 
+import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import chain
 from typing import Final, Protocol, Self, cast, runtime_checkable
 
 from pydantic import BaseModel
@@ -257,6 +258,7 @@ class Discovered:
     title: str | None = None
     description: str | None = None
     input: Mapping[str, JSON] | None = None  # JSON Schema of an object; None: the engine knows none
+    is_sampled: bool = False  # `input` is of executions: what it takes for names may be data
     code: str | None = None  # `module:attribute`, for `Schemas`: the schemas stay those of the code
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # other settings that a tool for it needs
     place: str | None = None  # the file and the line of its code
@@ -279,12 +281,13 @@ _FIELD = re.compile(r"(?!.*\d{4})[A-Za-z_]\w{0,39}", re.ASCII)  # other keys may
 _MOST_FIELDS: Final = 50
 
 
-def infer_schema(samples: Sequence[JSON], *, depth: int = 1) -> Mapping[str, JSON]:
+def infer_schema(samples: Sequence[JSON], *, depth: int = 1, least: int = 1) -> Mapping[str, JSON]:
     """Return a JSON Schema of the types of some values. Nothing of the values is in it.
 
-    For `depth` levels, objects get a property for each field; those that no sample lacks or has as null are required.
-    If some keys of an object do not look like names, or are in few samples only, the keys are data, and none is in the
-    schema.
+    For `depth` levels, objects get a property for each key if the keys look like names of fields: at least `least`
+    different objects have each of them, and of several objects two and half of them. Within a property, it takes two.
+    Otherwise the keys are data, and none is in the schema. A property is required if of several objects none lacks it
+    or has it as null.
     """
     types = list(dict.fromkeys(_TYPES[type(sample)] for sample in samples))
     if "number" in types and "integer" in types:
@@ -292,16 +295,19 @@ def infer_schema(samples: Sequence[JSON], *, depth: int = 1) -> Mapping[str, JSO
     found: dict[str, JSON] = {} if types in ([], ["null"]) else {"type": types[0] if len(types) == 1 else [*types]}
     if items := [item for sample in samples if isinstance(sample, list) for item in cast("Sequence[JSON]", sample)]:
         found["items"] = infer_schema(items, depth=0)
-    records = [cast("Mapping[str, JSON]", sample) for sample in samples if isinstance(sample, dict)]
-    counts = Counter(key for record in records for key in record)
-    is_named = len(counts) <= _MOST_FIELDS and all(_FIELD.fullmatch(key) for key in counts)
-    if depth and records and is_named and all(2 * count >= len(records) for count in counts.values()):
-        found["properties"] = {
-            key: infer_schema([record[key] for record in records if key in record], depth=depth - 1) for key in counts
-        }
-        if required := [key for key in counts if all(record.get(key) is not None for record in records)]:
-            found["required"] = required
-    return found
+    objects = [cast("Mapping[str, JSON]", sample) for sample in samples if isinstance(sample, dict)]
+    if not depth or not objects:
+        return found
+    records = list({json.dumps(each, sort_keys=True): each for each in objects}.values())
+    columns = {key: [each[key] for each in records if key in each] for record in records for key in record}
+    seldom = min(map(len, columns.values()), default=0)
+    are_names = seldom > 0 and len(columns) <= _MOST_FIELDS and all(map(_FIELD.fullmatch, columns))
+    if not are_names or seldom < max(least, min(2, len(records)), len(records) / 2):
+        found["additionalProperties"] = infer_schema(list(chain.from_iterable(columns.values())), depth=0)
+        return found
+    found["properties"] = {key: infer_schema(each, depth=depth - 1, least=2) for key, each in columns.items()}
+    required = [key for key, each in columns.items() if len(each) == len(records) and None not in each]
+    return {**found, "required": required} if required and len(records) > 1 else found
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ COMMON: Sequence[tuple[Sequence[JSON], Mapping[str, JSON]]] = [
     (["a", None], {"type": ["string", "null"]}),
     ([[1], ["a", 2]], {"type": "array", "items": {"type": ["integer", "string"]}}),
     ([True], {"type": "boolean"}),
-    ([{}], {"type": "object", "properties": {}}),
+    ([{}], {"type": "object", "additionalProperties": {}}),
     (
         [{"id": "a", "note": None}, {"id": "b", "note": "x"}, {"id": "c"}],
         {
@@ -28,7 +28,7 @@ COMMON: Sequence[tuple[Sequence[JSON], Mapping[str, JSON]]] = [
     ),
     (
         [{"order": {"id": 1}}],
-        {"type": "object", "properties": {"order": {"type": "object"}}, "required": ["order"]},
+        {"type": "object", "properties": {"order": {"type": "object"}}},
     ),
 ]
 
@@ -38,18 +38,38 @@ def test_a_schema_has_what_the_samples_have_in_common(samples: Sequence[JSON], s
     assert infer_schema(samples) == schema
 
 
+INTEGERS: JSON = {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
 @pytest.mark.parametrize(
     "samples",
     [
         [{"ada@example.com": 1}],
         [{"cus_20261128": 1, "total": 2}],
         [{"a1b2c3d4-0000-4000-8000-000000000000": 1}],
+        [{"ada": 1}, {"grace": 2}],
+        [{"ada": 1, "id": 2}, {"grace": 1, "id": 2}],
         [{"ada": 1}, {"grace": 2}, {"edsger": 3}],
         [{f"key_{number}": 1 for number in range(51)}],
     ],
 )
 def test_keys_that_may_be_data_are_in_no_schema(samples: Sequence[JSON]) -> None:
-    assert infer_schema(samples) == {"type": "object"}
+    assert infer_schema(samples) == INTEGERS
+
+
+def test_the_keys_of_an_object_in_another_are_names_if_two_that_differ_have_them() -> None:
+    def nested(*stocks: JSON) -> JSON:
+        return infer_schema([{"id": number, "stock": stock} for number, stock in enumerate(stocks)], depth=2)
+
+    assert nested({"ada": 1})["properties"]["stock"] == INTEGERS
+    assert nested({"ada": 1}, {"ada": 1})["properties"]["stock"] == INTEGERS
+    assert nested({"ada": 1}, {"ada": 2})["properties"]["stock"]["properties"] == {"ada": {"type": "integer"}}
+
+
+def test_one_execution_shows_no_argument_to_be_required() -> None:
+    assert "required" not in infer_schema([{"id": 1}])
+    assert "required" not in infer_schema([{"id": 1}, {"id": 1}])
+    assert infer_schema([{"id": 1}, {"id": 2}])["required"] == ["id"]
 
 
 def test_no_value_is_in_a_schema() -> None:

@@ -251,11 +251,8 @@ async def test_all_state_machines_are_listed_the_most_frequent_first_and_only_th
     assert [each.executions for each in seen] == [2, 1, 0]
     assert [dict(each.options) for each in seen] == [{}, {}, {"express": True, "tasks": "forbidden"}]
     assert seen[0].last_seen == stepfunctions.client().describe_execution(executionArn=last)["startDate"]
-    assert seen[0].input == {
-        "type": "object",
-        "properties": {"order_id": {"type": "string"}},
-        "required": ["order_id"],
-    }
+    assert seen[0].input == {"type": "object", "properties": {"order_id": {"type": "string"}}}
+    assert [each.is_sampled for each in seen] == [True, True, False]
     assert (seen[2].last_seen, seen[2].input) == (None, None)
     assert "hunter2" not in repr(seen)
     assert counted == [2, 0, 0]

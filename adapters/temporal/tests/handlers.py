@@ -116,3 +116,30 @@ class Quote:
     @workflow.run
     async def run(self, sku: str, price: float, tags: list[str]) -> float:
         return price + len(tags)
+
+
+@workflow.defn
+class Count:
+    """Takes a map, whose keys are data."""
+
+    @workflow.run
+    async def run(self, stock: dict[str, int]) -> int:
+        return sum(stock.values())
+
+
+@workflow.defn
+class Label:
+    """Takes an argument that may be null, and a map."""
+
+    @workflow.run
+    async def run(self, note: str | None, labels: dict[str, str] | None) -> str:
+        return f"{note}: {len(labels or {})}"
+
+
+@workflow.defn
+class Note:
+    """Takes one argument, which may be null."""
+
+    @workflow.run
+    async def run(self, note: str | None) -> str:
+        return f"noted {note}"

@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,12 @@ from temporalio.worker import Worker
 from adapters.temporal.tests import own_converter
 from adapters.temporal.tests.handlers import (
     Anything,
+    Count,
     FulfilOrder,
     Gated,
+    Label,
     Mailed,
+    Note,
     Order,
     Quote,
     ShipParcel,
@@ -34,7 +37,7 @@ from adapters.temporal.tests.handlers import (
 )
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
 from adapters.temporal.tests.test_codec import coded
-from mcp_workflows.adapter import Finding
+from mcp_workflows.adapter import JSON, Finding
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.tooling import Discovered
 from mcp_workflows.sidecar.config.load import load_config
@@ -428,7 +431,7 @@ async def test_what_is_discovered_has_the_arguments_of_recent_inputs_and_childre
         "required": ["order_id", "quantity"],
     }
     assert "args" not in order.options
-    assert quote.options["args"] == ["{{arg1}}", "{{arg2}}", "{{arg3}}"]
+    assert quote.options["args"] == "{{[arg1, arg2, arg3]}}"
     assert quote.input is not None
     assert quote.input["required"] == ["arg1", "arg2", "arg3"]
     assert SECRET not in repr([order, quote, parcel])
@@ -445,6 +448,52 @@ async def test_inputs_that_cannot_be_read_here_leave_the_arguments_open(shop: Sc
     assert (found.input, found.executions) == (None, 1)
 
 
+async def run_in(folder: Path, environment: Mapping[str, str], line: str) -> str:
+    command = [COMMAND, *shlex.split(line)[1:]]
+    done = await anyio.to_thread.run_sync(lambda: commands.run(command, cwd=folder, env=environment))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+MAPS: Sequence[tuple[type, Sequence[JSON], str, str]] = [
+    (Count, [{f"cus_{SECRET}": 1, "b": 2}], "count", "0"),
+    (Label, [None, {f"p_{SECRET.replace('-', '_')[:7]}": "x", "alice_secret": "y"}], "label arg2={}", "None: 0"),
+    (Note, [None], "note", "noted None"),
+]
+
+
+async def test_keys_that_are_data_are_not_written_and_the_recommended_call_works(
+    empty_server: DevServer, tmp_path: Path
+) -> None:
+    namespace = await new_namespace(empty_server)
+    own = {"TEMPORAL_ADDRESS": empty_server.address, "TEMPORAL_NAMESPACE": namespace}
+    environment = {**os.environ, **own}
+    scene = Scene.new(await Client.connect(empty_server.address, namespace=namespace))
+    async with scene.worker([Count, Label, Note, FulfilOrder, ShipParcel], []):
+        for kind, arguments, _, _ in MAPS:
+            await scene.client.execute_workflow(
+                kind.__name__, args=arguments, id=f"wf-{uuid.uuid4()}", task_queue=scene.queue
+            )
+            await until_seen(scene, kind.__name__)
+        await scene.client.execute_workflow(
+            FulfilOrder.run, Order("A1", 1), id=f"wf-{uuid.uuid4()}", task_queue=scene.queue
+        )
+        await until_seen(scene, "FulfilOrder")
+        said = await run_in(
+            tmp_path,
+            environment,
+            f"mcp-workflows init --engine temporal {' '.join(f'--workflow {kind.__name__}' for kind, *_ in MAPS)}",
+        )
+        for _, _, call, result in MAPS:
+            assert result in await run_in(tmp_path, environment, f"mcp-workflows call {call}")
+        more = await run_in(tmp_path, environment, "mcp-workflows init --add temporal --workflow FulfilOrder")
+    written = (tmp_path / "workflows.yaml").read_text()
+    assert [word for word in ("hunter2", "alice", "cus_") if word in said + written] == []
+    assert "the input of Count is made of recent executions" in said
+    assert "order_id" not in written
+    assert "order_id" in more
+
+
 async def test_an_existing_workflow_answers_its_first_call_after_three_commands(
     shop: Scene, empty_server: DevServer, tmp_path: Path
 ) -> None:
@@ -452,10 +501,7 @@ async def test_an_existing_workflow_answers_its_first_call_after_three_commands(
     environment = {**os.environ, **own}
 
     async def typed(line: str) -> str:
-        command = [COMMAND, *shlex.split(line)[1:]]
-        done = await anyio.to_thread.run_sync(lambda: commands.run(command, cwd=tmp_path, env=environment))
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        return await run_in(tmp_path, environment, line)
 
     said = await typed("mcp-workflows init --engine temporal --workflow FulfilOrder")
     said += await typed("mcp-workflows connect claude --write --yes")

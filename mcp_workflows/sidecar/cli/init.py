@@ -34,7 +34,7 @@ from mcp_workflows.sidecar.cli.options import (
     log,
     names_in,
 )
-from mcp_workflows.sidecar.config.draft import draft, draft_engine, draft_python, summary, tool_name
+from mcp_workflows.sidecar.config.draft import SAMPLED, draft, draft_engine, draft_python, one_line, summary, tool_name
 from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import no_engine
@@ -92,7 +92,8 @@ def init(
     log(LogLevel.WARNING)
     path = either(config, option)
     if add is not None or mcp is not None:
-        lines = _of_engine(path, str(add)) if mcp is None else _of_server(mcp, next(iter(workflows or ()), None))
+        named = workflows or []
+        lines = _of_engine(path, str(add), named) if mcp is None else _of_server(mcp, next(iter(named), None))
         for line in lines:
             say(line)
         return
@@ -171,6 +172,9 @@ def _first_configuration(
         say(f"note: engine {engine}: no workflow has run there yet", err=True)
     sample = None if found or trouble is not None else _SAMPLE
     chosen = _chosen(found, workflows, sample, asks=asks, yes=yes)
+    for each in chosen:
+        if each.is_sampled:
+            say(f"note: the input of {one_line(each.workflow)} is {SAMPLED}", err=True)
     seen = [*(each for each in chosen if each not in found), *found]
     return [*head, *draft(engine, seen, configured={}, taken=(), chosen=chosen)]
 
@@ -233,7 +237,7 @@ def _chosen(
     first = listed[0].workflow if listed else sample
     if not names and asks:
         for number, each in enumerate(listed, 1):
-            takes = ", ".join(mapping_in((each.input or {}).get("properties")))
+            takes = "" if each.is_sampled else ", ".join(mapping_in((each.input or {}).get("properties")))
             say(f"  {number}. {each.workflow}{f'({takes})' if takes else ''}: {summary(each)}", err=True)
         what = "Workflows to offer as tools, by number or name, with commas" if listed else "A workflow, by its name"
         names = str(typer.prompt(what, default="1" if listed else sample, err=True)).split(",")
@@ -279,8 +283,8 @@ def _write(path: Path, lines: Sequence[str], *, force: bool) -> None:
 # --- a draft of what to add
 
 
-def _of_engine(config: Path, name: str) -> Iterator[str]:
-    """Yield tools for the workflows of an engine that are not configured yet."""
+def _of_engine(config: Path, name: str, workflows: Collection[str]) -> Iterator[str]:
+    """Yield tools for the workflows of an engine that are not configured yet, with comment signs before the others."""
     engines, tools = load_engines(existing(config, is_yaml=True), os.environ)
     if name not in engines:
         raise ConfigError(f"{config}: {no_engine(name, engines)}")
@@ -294,7 +298,8 @@ def _of_engine(config: Path, name: str) -> Iterator[str]:
             for each in seen:
                 if one_workflow(engines[name].kind, str(entry.get("workflow")), each.workflow):
                     configured[each.workflow].append(tool)
-    yield from draft(name, seen, configured=configured, taken=tools)
+    chosen = [each for each in seen if each.workflow in workflows]
+    yield from draft(name, seen, configured=configured, taken=tools, chosen=chosen)
 
 
 def _of_server(address: str, start: str | None) -> Iterator[str]:

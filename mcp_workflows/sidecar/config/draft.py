@@ -21,6 +21,7 @@ from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.units import write_duration
 
 MAX_NAME = 64
+SAMPLED: Final = "made of recent executions, so a key in it may be data: look through them"
 _ADAPTER: Final = "dbos"  # the only adapter whose workflows are functions in a Python file
 _PLAIN = re.compile(r"[A-Za-z][\w-]*")
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
@@ -74,11 +75,12 @@ def draft(
     taken: Iterable[str],
     chosen: Sequence[Discovered] = (),
 ) -> Iterator[str]:
-    """Yield the lines of a `tools` section; tools that are not chosen are commented out.
+    """Yield the lines of a `tools` section; tools that are not chosen are commented out, without sampled inputs.
 
     `configured`: the names of existing tools, by workflow; `taken`: the names of all tools.
     """
     new = [found for found in seen if found.workflow not in configured]
+    new = [found if found in chosen or not found.is_sampled else _without_input(found) for found in new]
     rest = [found for found in new if found not in chosen]
     if rest or not chosen:
         text = (
@@ -87,9 +89,11 @@ def draft(
         yield f"# {text}"
         todo = "" if all(found.input for found in rest) else ", and say what goes in: the engine knows no types"
         yield f"# Put what you want under `tools`, without the #{todo}."
+        if any(found.is_sampled for found in rest):
+            yield f"# With --workflow NAME a tool has its input, too, {SAMPLED}."
     for found in seen:
         if found.workflow in configured:
-            yield f"# {_one_line(found.workflow)} is there already: {', '.join(configured[found.workflow])}"
+            yield f"# {one_line(found.workflow)} is there already: {', '.join(configured[found.workflow])}"
     yield "tools:"
     names = set(taken)
     for found in new:
@@ -116,7 +120,12 @@ def _entry(engine: str, found: Discovered) -> Iterator[str]:
     if found.code is not None:
         yield f"input: {found.code}"
     elif found.input is not None:
+        yield from [f"# {SAMPLED}"] if found.is_sampled else ()
         yield f"input: {_scalar(found.input)}"
+
+
+def _without_input(found: Discovered) -> Discovered:
+    return replace(found, input=None, options={name: value for name, value in found.options.items() if name != "args"})
 
 
 def summary(found: Discovered) -> str:
@@ -139,7 +148,8 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Return a name as it stands in a line: as JSON if it has line feeds or other control characters."""
     return text if text.isprintable() else json.dumps(text)
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import pty
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import BaseModel, Field
 
 from mcp_workflows.adapter import installed_adapters, load_adapter
-from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.kit.tooling import Proposes
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings, MemoryTooling
+from mcp_workflows.kit.tooling import Discovered, Proposes
 from mcp_workflows.sidecar.config.load import load_config
 from tests.sidecar.cli.terminal import Terminal
 from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, start
 from tests.support.strangers import installed
 
+ROOT = Path(__file__).parents[3]
 MEMORY = ("--engine", "memory", "--workflow", "echo")
 
 
@@ -77,6 +79,51 @@ def test_at_a_terminal_it_asks_for_what_the_options_leave_open(terminal: Termina
     assert "Engine (" in asked
     assert "A workflow, by its name" in asked
     assert [tool.name for tool in load_config((terminal.folder / "workflows.yaml"), {}).tools] == ["echo", "sleep"]
+
+
+class ListedTooling(MemoryTooling):
+    """Lists workflows whose inputs are made of executions, and one with a name that would steer a terminal."""
+
+    async def discover(self, named: Collection[str] = ()) -> Sequence[Discovered]:
+        """As in the description of the class."""
+        keys: Mapping[str, Any] = {"type": "object", "properties": {"alice_secret": {}}}
+        hostile = Discovered(workflow="a\x1b[2J\nb")
+        return [Discovered(workflow=name, input=keys, is_sampled=True) for name in ("echo", "sleep")] + [hostile]
+
+
+class Listed(MemoryAdapter):
+    """The memory engine with a list."""
+
+    tooling: Any = ListedTooling
+
+
+@pytest.fixture
+def listed(terminal: Terminal) -> Terminal:
+    """With `listed` as an adapter, in other processes, too."""
+    installed(terminal.folder / "packages", terminal.monkeypatch, {"listed": Listed})
+    terminal.monkeypatch.setenv("PYTHONPATH", f"{terminal.folder}/packages/site{os.pathsep}{ROOT}")
+    return terminal
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_list_to_choose_from_has_no_keys_of_executions(listed: Terminal) -> None:
+    code, asked = at_a_terminal(listed.folder, "2\n", "--engine", "listed")
+    assert code == 0, asked
+    assert "alice_secret" not in asked
+    written = (listed.folder / "workflows.yaml").read_text()
+    assert [tool.name for tool in load_config(listed.folder / "workflows.yaml", {}).tools] == ["sleep"]
+    assert written.count("alice_secret") == 1
+    assert written.index("# made of recent executions") < written.index("alice_secret")
+
+
+def test_the_workflows_that_are_named_are_no_comments_in_what_is_to_be_added(listed: Terminal) -> None:
+    (listed.folder / "workflows.yaml").write_text("engines: {here: {adapter: listed}}\ntools: {}\n")
+    lines = listed.run("init", "--add", "here", "--workflow", "sleep").out.splitlines()
+    assert "  sleep:" in lines
+    assert [line for line in lines if "alice_secret" in line] == [
+        line for line in lines if line.startswith("    input:")
+    ]
+    assert "  # echo:  # no execution seen" in lines
 
 
 def at_a_terminal(folder: Path, typed: str, *words: str) -> tuple[int, str]:

@@ -62,7 +62,7 @@ async def _counted(client: Client, row: Mapping[str, Any]) -> Discovered:
         for latest in listed["executions"][:1]:
             read = await client.call("describe_execution", executionArn=latest["executionArn"])
             sample = _object(read.get("input"))
-            return replace(found, input=infer_schema([sample])) if sample else found
+            return replace(found, input=infer_schema([sample]), is_sampled=True) if sample else found
     except (ExpectedCodeError, EngineError):
         return found
     return found

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from statistics import median
 
 import anyio
@@ -69,13 +70,16 @@ def _discovered(key: tuple[str, str], own_queue: str | None, rows: Sequence[Work
 
 
 async def _with_input(frontend: Frontend, found: Discovered, rows: Sequence[WorkflowExecutionInfo]) -> Discovered:
-    """Add the schema of these executions' inputs; leave it out if they cannot be read here."""
+    """Add the schema of these executions' inputs; leave it out if they cannot be read here.
+
+    History has no names of positional arguments.
+    """
     samples: list[Sequence[JSON]] = []
     for row in rows:
         converter = frontend.converter(row.execution.workflow_id)
         try:
-            given = await frontend.read_input(row.execution)
-            samples.append([await decode(converter, payload) for payload in given])
+            payloads = await frontend.read_input(row.execution)
+            samples.append([await decode(converter, payload) for payload in payloads])
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:  # it may have been deleted since
                 return found
@@ -85,12 +89,16 @@ async def _with_input(frontend: Frontend, found: Discovered, rows: Sequence[Work
     if not samples:
         return found
     if most == 1 and all(isinstance(value, dict) for sample in samples for value in sample):
-        return replace(found, input=infer_schema([sample[0] if sample else {} for sample in samples]))
-    # History has no names of positional arguments.
-    named = [{f"arg{number}": value for number, value in enumerate(sample, 1)} for sample in samples]
-    args: list[JSON] = [f"{{{{arg{number}}}}}" for number in range(1, most + 1)]
-    more = {"args": args} if args else {}
-    return replace(found, input=infer_schema(named, depth=2), options={**found.options, **more})
+        return replace(found, input=infer_schema([value for sample in samples for value in sample]), is_sampled=True)
+    given = {f"arg{number}": values for number, values in enumerate(zip_longest(*samples), 1)}
+    properties = {name: infer_schema(values, least=2) for name, values in given.items()}
+    required = {"required": names} if (names := [name for name in given if None not in given[name]]) else {}
+    args: JSON = [f"{{{{{name}}}}}" for name in given]
+    if most == min(map(len, samples)):  # null keeps its place in one expression
+        args = f"{{{{[{', '.join(given)}]}}}}"
+    options = {**found.options, "args": args} if given else found.options
+    schema = {"type": "object", "properties": properties, **required}
+    return replace(found, input=schema, options=options, is_sampled=bool(given))
 
 
 async def adopt(frontend: Frontend, execution_id: str) -> Ref:
