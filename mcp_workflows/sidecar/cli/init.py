@@ -234,25 +234,32 @@ def _chosen(
 ) -> Sequence[Discovered]:
     """Return the workflows that become tools, at least one: a configuration without tools offers nothing."""
     listed = found[:MOST_LISTED]
+    by_name = {each.workflow: each for each in reversed(found)}
+    by_number = {str(number): each for number, each in enumerate(listed, 1)} if asks else {}
+
+    def read(typed: str) -> Sequence[str]:
+        words = [word.strip() for word in typed.split(",")]
+        if wrong := [word for word in words if listed and word.isdecimal() and word not in {*by_number, *by_name}]:
+            raise typer.BadParameter(f"there is no number {wrong[0]}")
+        return words
+
     first = listed[0].workflow if listed else sample
     if not names and asks:
         for number, each in enumerate(listed, 1):
             takes = "" if each.is_sampled else ", ".join(mapping_in((each.input or {}).get("properties")))
-            say(f"  {number}. {each.workflow}{f'({takes})' if takes else ''}: {summary(each)}", err=True)
+            say(f"  {number}. {one_line(each.workflow)}{f'({takes})' if takes else ''}: {summary(each)}", err=True)
         what = "Workflows to offer as tools, by number or name, with commas" if listed else "A workflow, by its name"
-        names = str(typer.prompt(what, default="1" if listed else sample, err=True)).split(",")
+        names = typer.prompt(what, default="1" if listed else sample, err=True, value_proc=read)
     elif not names and first is not None and (yes or not listed):
         names = [first]
     names = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not names:
-        seen = f" (there are: {', '.join(each.workflow for each in listed)})" if listed else ""
+        seen = f" (there are: {', '.join(one_line(each.workflow) for each in listed)})" if listed else ""
         raise typer.BadParameter(f"which workflow shall be a tool?{seen}", param_hint="--workflow")
-    by_name = {each.workflow: each for each in reversed(found)}
-    by_number = {str(number): each for number, each in enumerate(listed, 1)} if asks else {}
     for name in names if found else ():
         if name not in by_name and name not in by_number:
             say(f"note: no workflow {name!r} has been seen there{did_you_mean(name, by_name)}", err=True)
-    return [by_name.get(name) or by_number.get(name) or Discovered(workflow=name) for name in names]
+    return [by_number.get(name) or by_name.get(name) or Discovered(workflow=name) for name in names]
 
 
 @contextmanager

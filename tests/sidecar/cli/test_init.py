@@ -106,14 +106,23 @@ def listed(terminal: Terminal) -> Terminal:
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_list_to_choose_from_has_no_keys_of_executions(listed: Terminal) -> None:
-    code, asked = at_a_terminal(listed.folder, "2\n", "--engine", "listed")
+def test_the_list_to_choose_from_has_no_keys_of_executions_and_asks_again_for_a_number_beyond_it(
+    listed: Terminal,
+) -> None:
+    code, asked = at_a_terminal(listed.folder, "1, 4\n2\n", "--engine", "listed")
     assert code == 0, asked
+    assert "there is no number 4" in asked
+    assert "a\\u001b[2J\\nb" in asked
     assert "alice_secret" not in asked
     written = (listed.folder / "workflows.yaml").read_text()
     assert [tool.name for tool in load_config(listed.folder / "workflows.yaml", {}).tools] == ["sleep"]
     assert written.count("alice_secret") == 1
     assert written.index("# made of recent executions") < written.index("alice_secret")
+
+
+def test_no_name_of_a_workflow_steers_the_terminal(listed: Terminal) -> None:
+    ended = listed.run("init", "--engine", "listed")
+    assert (ended.code, "\x1b" in ended.err, "which workflow shall be a tool?" in ended.err) == (2, False, True)
 
 
 def test_the_workflows_that_are_named_are_no_comments_in_what_is_to_be_added(listed: Terminal) -> None:
