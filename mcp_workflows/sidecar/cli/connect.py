@@ -20,9 +20,10 @@ import shutil
 import sys
 import sysconfig
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from difflib import unified_diff
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
@@ -31,7 +32,6 @@ from typing import Annotated, Any, Final, TypeAlias, cast
 import typer
 
 from mcp_workflows.access.authn.settings import AuthSettings
-from mcp_workflows.adapter.redaction import mask
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import PATH
@@ -152,7 +152,7 @@ def connect(
         _write(host, target, yes=yes)
     else:
         typer.echo(f"{_PLACES[host]}:", err=True)
-        typer.echo(_SNIPPETS[host](target) if host in _SNIPPETS else _dumped(_entries(_FORMATS[host], target)))
+        typer.echo(_snippet(host, target))
     if host is Host.CLAUDE and not write:
         typer.echo(f"or run:\n{_claude_command(target)}", err=True)
     if server.auth:
@@ -324,6 +324,13 @@ def _inspector(target: Target) -> str:
 
 
 _SNIPPETS: Final[Mapping[Host, Callable[[Target], str]]] = {Host.CODEX: _codex, Host.INSPECTOR: _inspector}
+
+
+def _snippet(host: Host, target: Target) -> str:
+    """Return the entry for a host; it never contains a token, only the place to read it from."""
+    return _SNIPPETS[host](target) if host in _SNIPPETS else _dumped(_entries(_FORMATS[host], target))
+
+
 _PLACES: Final[Mapping[Host, str]] = {
     Host.CLAUDE: ".mcp.json in the project's folder",
     Host.VSCODE: ".vscode/mcp.json in the workspace",
@@ -365,84 +372,101 @@ _SPACE = re.compile(r"\s*")
 
 
 def _write(host: Host, target: Target, *, yes: bool) -> None:
-    """Write the entry to the host's file, after showing the change and asking; keep all else in it, and a backup.
+    """Write the entry to the host's file, after showing it and asking; keep all else in it, and a backup.
 
     Raises:
         ConfigError: the file cannot be read, understood or written; it is as it was.
         OperatorError: nobody can be asked.
     """
-    codex = os.environ.get("CODEX_HOME", "~/.codex")
-    places = [Path(place.replace("~/.codex", codex)).expanduser() for place in _FILES[host]]
-    shown = next((place for place in places if place.exists()), places[0])
-    path = shown.resolve()  # a link stays one
+    codex = os.environ.get("CODEX_HOME") or "~/.codex"
+    shown = Path(_FILES[host][0])
+    before = b""
     try:
-        before = path.read_bytes() if path.exists() else b""
-        text = before.decode()
-        crlf = "\r\n" in text
-        text = text.replace("\r\n", "\n")
-        after = _with_toml(text, target) if host is Host.CODEX else _with_json(text, _FORMATS[host], target)
-    except OSError as error:
-        raise ConfigError(f"{shown}: cannot be read: {error.strerror}") from None
+        places = [Path(place.replace("~/.codex", codex)).expanduser() for place in _FILES[host]]
+        shown = next((place for place in places if place.exists()), places[0])
+        path = shown.resolve()  # a link stays one
+        with suppress(FileNotFoundError):
+            before = path.read_bytes()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, or no home
+        raise ConfigError(f"{shown}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    codec = "utf-8-sig" if before.startswith(BOM_UTF8) else "utf-8"
+    try:
+        text = before.decode(codec)
+        newline = "\r\n" if 0 < text.count("\n") == text.count("\r\n") else "\n"  # a mixed file stays one
+        after, gone = _with_entry(text.replace(newline, "\n"), host, target)
+        content = after.replace("\n", newline).encode(codec)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{shown}: nothing was changed, as the file cannot be understood: {error}\n"
-            f"correct it, or add by hand what `{DISTRIBUTION} connect {host}` prints"
-        ) from None
-    old, new = text.splitlines(), after.splitlines()
-    if old == new:
+        by_hand = f"correct it, or add by hand what `{DISTRIBUTION} connect {host}` prints"
+        raise ConfigError(f"{shown}: nothing was changed: {error}\n{by_hand}") from None
+    if content == before:
         say(f"{shown}: {target.name} is there already, nothing to change")
         return
-    for line in unified_diff(old, new, str(shown), str(shown), n=0, lineterm=""):  # other lines may have secrets
-        say(mask(line))
+    say(f"{shown}:\n{_snippet(host, target)}")  # and nothing that the file has: it may be a secret
+    if gone:
+        say(f"instead of what {target.name} has now: {', '.join(gone)}")
     confirm(f"Write {shown}?", yes=yes)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     backup = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes((after.replace("\n", "\r\n") if crlf else after).encode())
+        _create(beside, content, path)
+        if (path.read_bytes() if path.exists() else b"") != before:
+            raise ConfigError(f"{shown}: somebody else has just changed it; call this again")
         if path.exists():
-            numbered = (path.with_name(f"{path.name}.bak{number or ''}") for number in count())
-            backup = next(place for place in numbered if not place.exists())
-            shutil.copy2(path, backup)
-            shutil.copymode(path, beside)
-            if backup.read_bytes() != before:
-                raise ConfigError(f"{shown}: somebody else has just changed it; call this again")
+            names = (path.with_name(f"{path.name}.bak{number or ''}") for number in count())
+            backup = next(name for name in names if not name.exists())
+            _create(backup, before, path)
         beside.replace(path)
     except OSError as error:
         raise ConfigError(f"{shown}: cannot be written: {error.strerror}") from None
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
     kept = f"; as it was: {backup}" if backup else ""
     say(f"{shown}: written{kept}\nnext: restart {host}")
 
 
-def _with_json(text: str, host: _Format, target: Target) -> str:
-    """Return the text of a JSON file, comments and all, with the entry in it.
+def _create(path: Path, content: bytes, like: Path) -> None:
+    """Write a new file with the owner and mode of another one, if that exists; nobody else can read it before."""
+    path.touch(0o600 if like.exists() else 0o666, exist_ok=False)
+    path.write_bytes(content)
+    if like.exists():
+        with suppress(OSError):  # only root may do it
+            os.chown(path, like.stat().st_uid, like.stat().st_gid)
+        shutil.copymode(like, path)
+
+
+def _with_entry(text: str, host: Host, target: Target) -> tuple[str, Sequence[str]]:
+    """Return the text of a host's file, comments and all, with the entry in it, and the keys of its old one that go.
 
     Raises:
-        ValueError: it is not JSON, or has something else where the entry belongs.
+        ValueError: the text cannot be understood, or has a form that cannot be changed here.
     """
-    text = text if text.strip() else "{}\n"
-    whole = _object(json.loads(_plain(text)), "the file")
-    entries = _entries(host, target)
-    entry: dict[str, Any] = entries[host.section][target.name]
-    section = _object(whole.get(host.section, {}), host.section)
-    old = _object(section.get(target.name, {}), target.name)
-    inputs = cast("list[Any]", whole.get("inputs", []))  # Any: JSON
-    if type(inputs) is not list:
-        raise ValueError("inputs must be a list")
-    if target.command and host.variables in old:
-        entry[host.variables] = {**_object(old[host.variables], host.variables), **entry.get(host.variables, {})}
-    entry = {**{key: value for key, value in old.items() if key not in _OURS}, **entry}
-    wanted = {**whole, host.section: {**section, target.name: entry}}
-    text = _put(text, [host.section, target.name], entry) if entry != old else text
-    for each in entries.get("inputs", ()):
+    is_toml, snippet = host is Host.CODEX, _snippet(host, target)
+    parse: Callable[[str], Any] = tomllib.loads if is_toml else lambda text: json.loads(_plain(text))  # Any: JSON
+    section, variables = ("mcp_servers", "env") if is_toml else (_FORMATS[host].section, _FORMATS[host].variables)
+    text = text if is_toml or text.strip() else "{}\n"
+    whole, new = _object(parse(text), "the file"), parse(snippet)
+    servers = _object(whole.get(section, {}), section)
+    old = _object(servers.get(target.name, {}), target.name)
+    entry = {**{key: value for key, value in old.items() if key not in _OURS}, **new[section][target.name]}
+    if target.command and variables in old:
+        entry[variables] = {**_object(old[variables], variables), **entry.get(variables, {})}
+    wanted = {**whole, section: {**servers, target.name: entry}}
+    if entry != old:
+        table = snippet.splitlines()
+        text = _put_table(text, target.name, table) if is_toml else _put(text, [section, target.name], entry)
+    for each in new.get("inputs", ()):
+        inputs = cast("list[Any]", whole.get("inputs", []))  # Any: JSON
+        if type(inputs) is not list:
+            raise ValueError("inputs must be a list")
         if all(_object(have, "an input").get("id") != each["id"] for have in inputs):
             wanted["inputs"] = [*inputs, each]
-            text = _put(text, ["inputs", len(inputs)], each) if inputs else _put(text, ["inputs"], [each])
-    if json.loads(_plain(text)) != wanted:
-        raise ValueError("a key may be there twice")
-    return text
+            text = _put(text, ["inputs", len(inputs)], each) if "inputs" in whole else _put(text, ["inputs"], [each])
+    with suppress(ValueError):
+        if parse(text) == wanted:
+            return text, [key for key, value in old.items() if entry.get(key) != value]
+    raise ValueError(f"{section}.{target.name} has a form that cannot be changed here")
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:  # Any: JSON or TOML
@@ -505,30 +529,14 @@ def _after_space(plain: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _with_toml(text: str, target: Target) -> str:
-    """Return the text of Codex's file, comments and all, with the entry in it.
-
-    Raises:
-        ValueError: it is not TOML, or has the entry in another form than a table of its own.
-    """
-    whole = tomllib.loads(text)
-    servers = _object(whole.get("mcp_servers", {}), "mcp_servers")
-    lines = _codex(target).splitlines()
-    entry: Mapping[str, Any] = tomllib.loads("\n".join(lines))["mcp_servers"][target.name]
-    old = _object(servers.get(target.name, {}), target.name)
-    kept = {key: value for key, value in old.items() if key not in _OURS}
-    if old == {**kept, **entry}:
-        return text
-    header = re.search(rf'^\[ *mcp_servers *\. *"?{re.escape(target.name)}"? *\][^\n]*(\n|$)', text, re.MULTILINE)
+def _put_table(text: str, name: str, lines: Sequence[str]) -> str:
+    """Return the text of Codex's file with the lines of our table: in the place of our keys, or as a new table."""
+    header = re.search(rf'^\[ *mcp_servers *\. *"?{re.escape(name)}"? *\][^\n]*(\n|$)', text, re.MULTILINE)
     if header is None:
-        text = f"{text.rstrip()}\n\n".lstrip() + "\n".join(lines) + "\n"
-    else:
-        begin = header.end()
-        rest = re.search(r"^\[", text[begin:], re.MULTILINE)
-        stop = begin + rest.start() if rest else len(text)
-        ours = rf"^({'|'.join(sorted(_OURS))}) *=[^\n]*(\n|$)"
-        mine = "".join(f"{line}\n" for line in lines[1:] if not line.startswith("#"))
-        text = text[:begin] + mine + re.sub(ours, "", text[begin:stop], flags=re.MULTILINE) + text[stop:]
-    if tomllib.loads(text) != {**whole, "mcp_servers": {**servers, target.name: {**kept, **entry}}}:
-        raise ValueError(f"mcp_servers.{target.name} is no table of its own, with a key on each line")
-    return text
+        return f"{text.rstrip()}\n\n".lstrip() + "\n".join(lines) + "\n"
+    begin = header.end()
+    rest = re.search(r"^\[", text[begin:], re.MULTILINE)
+    stop = begin + rest.start() if rest else len(text)
+    ours = rf"^({'|'.join(sorted(_OURS))}) *=[^\n]*(\n|$)"
+    mine = "".join(f"{line}\n" for line in lines[1:] if not line.startswith("#"))
+    return text[:begin] + mine + re.sub(ours, "", text[begin:stop], flags=re.MULTILINE) + text[stop:]

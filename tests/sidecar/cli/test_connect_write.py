@@ -43,7 +43,7 @@ FILES: Mapping[str, tuple[str, str]] = {
 
 
 def parsed(path: Path) -> Any:  # Any: JSON or TOML
-    text = path.read_text()
+    text = path.read_text("utf-8-sig")
     return tomllib.loads(text) if path.suffix == ".toml" else json.loads(_plain(text))
 
 
@@ -72,6 +72,8 @@ KEPT: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ),
     "other settings": ("gemini", '{\n    "theme": "a,]}//",\n    "x": {}\n}\n', {"theme": "a,]}//", "x": {}}),
     "own keys": ("claude", '{"mcpServers": {"shop": {"url": "http://a", "timeout": 5, "env": {"A": "b"}}}}', {}),
+    "half windows": ("claude", '{\r\n  "theme": "x"\n}\n', {"theme": "x"}),
+    "byte order mark": ("claude", '\ufeff{"theme": "x"}', {"theme": "x"}),
     "windows": ("opencode", '{\r\n  "theme": "x"\r\n}\r\n', {"theme": "x"}),
     "toml": ("codex", '# mine\nmodel = "x"  # here\n\n[mcp_servers.a]\ncommand = "b"\n', {"model": "x"}),
     "toml of ours": (
@@ -103,7 +105,8 @@ def test_all_else_in_the_file_stays_and_there_is_a_backup(terminal: Terminal, ho
     assert "http://a" not in str(servers["shop"])
     comments = re.findall(r"(?://|#) .*|/\*.*?\*/", before)
     assert [comment for comment in comments if comment.strip() not in after] == []
-    assert after.count("\r\n") == (after.count("\n") if "\r\n" in before else 0)
+    all_lines = after.count("\n") if what == "windows" else before.count("\r\n")
+    assert (after.count("\r\n"), after.startswith("\ufeff")) == (all_lines, before.startswith("\ufeff"))
     assert path.with_name(f"{path.name}.bak").read_bytes() == before.encode()
     if what == "own keys":
         assert (servers["shop"]["timeout"], servers["shop"]["env"]) == (5, {"A": "b"})
@@ -120,10 +123,11 @@ def test_all_else_in_the_file_stays_and_there_is_a_backup(terminal: Terminal, ho
         ("claude", '{"mcpServers": {"shop": 1}}', "must be an object"),
         ("claude", '{"a": "\\ud800", "mcpServers": {}, "mcpServers": {"b": {}}', "line 1"),
         ("claude", "\xff", "codec"),
+        ("claude", '{"mcpServers": {"shop": {"env": {"A": "\\ud800"}}}}', "surrogates not allowed"),
         ("codex", "model = \n", "line 1"),
         ("codex", "mcp_servers = 3\n", "must be an object"),
-        ("codex", 'mcp_servers = {a = {command = "b"}}\n', "mcp_servers"),
-        ("codex", '[mcp_servers]\nshop = {command = "b"}\n', "shop"),
+        ("codex", 'mcp_servers = {a = {command = "b"}}\n', "mcp_servers.shop has a form that cannot be changed here"),
+        ("codex", '[mcp_servers]\nshop = {command = "b"}\n', "shop has a form that cannot be changed here"),
     ],
 )
 def test_a_file_that_cannot_be_understood_is_left_alone(
@@ -158,8 +162,74 @@ def test_a_link_stays_one_and_secrets_beside_the_entry_are_not_shown(terminal: T
     ended = terminal.run("connect", "claude", "--write", "--yes")
     assert (home / ".mcp.json").is_symlink()
     assert "shop" in there.read_text()
-    assert '+    "shop": {' in ended.out
+    assert '"shop": {' in ended.out
     assert "hunter2" not in ended.out
+
+
+def test_nothing_that_the_file_has_is_shown_but_the_keys_of_the_entry_that_go(terminal: Terminal, home: Path) -> None:
+    own = {"url": "https://x/hunter2", "headers": {"Authorization": "Bearer hunter2"}, "env": {"B": "hunter2"}}
+    whole = {"mcpServers": {"shop": own, "other": {"env": {"A": "hunter2"}}}}
+    (home / ".mcp.json").write_text(json.dumps(whole))
+    ended = terminal.run("connect", "claude", "--write", "--yes")
+    assert ended.code == 0, ended.err
+    assert "hunter2" not in ended.out + ended.err
+    assert "instead of what shop has now: url, headers\n" in ended.out
+    assert parsed(home / ".mcp.json")["mcpServers"]["shop"]["env"] == {"B": "hunter2"}
+
+
+def test_an_empty_variable_for_codex_counts_as_none(terminal: Terminal, home: Path) -> None:
+    terminal.monkeypatch.setenv("CODEX_HOME", "")
+    terminal.monkeypatch.setenv("HOME", str(home))
+    assert terminal.run("connect", "codex", "--write", "--yes").code == 0
+    assert (home / ".codex/config.toml").exists()
+
+
+@pytest.mark.parametrize("trouble", ["a file for a folder", "a loop of links", "no home"])
+def test_a_place_that_cannot_be_used_is_an_error_in_a_line(terminal: Terminal, home: Path, trouble: str) -> None:
+    host = "codex" if trouble == "no home" else "vscode"
+    if trouble == "a file for a folder":
+        (home / ".vscode").write_text("mine")
+    elif trouble == "a loop of links":
+        (home / ".vscode").mkdir()
+        (home / ".vscode/mcp.json").symlink_to("mcp.json")
+    else:
+        terminal.monkeypatch.setenv("CODEX_HOME", "~nobody-has-this-name/codex")
+    ended = terminal.run("connect", host, "--write", "--yes")
+    assert (ended.code, ended.out) == (1, "")
+    assert ": cannot be read: " in ended.err
+
+
+def test_what_is_written_is_never_open_to_more_people_than_the_file_was(terminal: Terminal, home: Path) -> None:
+    path = home / ".mcp.json"
+    path.write_text("{}")
+    path.chmod(0o640)
+    before = os.umask(0)
+    try:
+        terminal.run("connect", "claude", "--write", "--yes")
+        assert [each.stat().st_mode & 0o777 for each in home.glob(".mcp.json*")] == [0o640, 0o640]
+        terminal.monkeypatch.setattr("shutil.copymode", max)  # changes nothing: as until that is done
+        terminal.run("connect", "claude", "--write", "--yes", "--name", "other")
+        assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_file_that_changes_while_somebody_is_asked_is_left_alone(terminal: Terminal, home: Path) -> None:
+    path = home / ".mcp.json"
+    path.write_text("{}")
+    ours, theirs = pty.openpty()
+    process = start([COMMAND, "connect", "claude", "--write"], cwd=home, stdin=theirs, stderr=theirs)
+    asked = b""
+    while b"Write .mcp.json?" not in asked:
+        asked += os.read(ours, 65536)
+    path.write_text('{"theme": "x"}')
+    os.write(ours, b"y\n")
+    assert process.wait(60) == 1
+    os.close(ours)
+    os.close(theirs)
+    assert path.read_text() == '{"theme": "x"}'
+    assert [each.name for each in home.glob(".mcp.json*")] == [".mcp.json"]
 
 
 @pytest.mark.usefixtures("processes")
@@ -196,6 +266,16 @@ def test_vs_codes_input_for_the_token_is_added_once(terminal: Terminal, home: Pa
         terminal.run("connect", "vscode", "--write", "--yes", *url, "--name", name)
     assert [each["id"] for each in parsed(path)["inputs"]] == ["mine", "SHOP_TOKEN", "SHOP_2_TOKEN"]
     assert '{"id": "mine"}, // here' in path.read_text()
+
+
+def test_a_comment_in_an_empty_list_of_inputs_stays(terminal: Terminal, home: Path) -> None:
+    (home / "workflows.yaml").write_text(TOKENS)
+    path = home / ".vscode/mcp.json"
+    path.parent.mkdir()
+    path.write_text('{"inputs": [ // {"id": "off"}\n]}')
+    assert terminal.run("connect", "vscode", "--write", "--yes", "--url", "https://x.example/mcp").code == 0
+    assert [each["id"] for each in parsed(path)["inputs"]] == ["SHOP_TOKEN"]
+    assert '// {"id": "off"}' in path.read_text()
 
 
 @pytest.mark.parametrize("inputs", ["null", '{"id": 1}', "[1]", '"x"'])
