@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import json
 import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -86,12 +87,20 @@ def tool(workflow: Callable[..., Any], /, *, expose: bool = True, **settings: JS
     title would stop the executions that are under way.
 
     Raises:
-        ValueError: the function has no `@DBOS.workflow()`, or a setting comes from the function itself.
+        ValueError: the function has no `@DBOS.workflow()`, or a setting comes from the function itself or is no JSON.
     """
     if _workflow_name(workflow) is None:
         raise ValueError(f"tool({getattr(workflow, '__name__', workflow)}, ...) needs a function with @DBOS.workflow()")
     if derived := sorted(_DERIVED & settings.keys()):
         raise ValueError(f"tool({workflow.__name__}, ...) cannot set {', '.join(derived)}: the function gives it")
+    if not isinstance(cast("object", expose), bool):  # "false" would expose it
+        raise ValueError(f"tool({workflow.__name__}, ...) cannot set expose to {expose!r}: it is True or False")
+    for name, value in settings.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            example = "write it as in workflows.yaml: wait='30s'"
+            raise ValueError(f"tool({workflow.__name__}, ...) cannot set {name} to {value!r:.100}; {example}") from None
     setattr(workflow, _TOOL, {**settings, "expose": expose})
 
 

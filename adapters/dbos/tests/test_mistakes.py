@@ -157,6 +157,16 @@ def other(tmp_path: Path) -> Path:
             4,
             "tool(w, ...) cannot set engine, input: the function gives it",
         ),
+        (
+            "import datetime as d\n@DBOS.workflow()\ndef late(): ...\ntool(late, wait=d.timedelta(seconds=30))\n",
+            5,
+            "cannot set wait to datetime.timedelta(seconds=30); write it as in workflows.yaml: wait='30s'",
+        ),
+        (
+            "@DBOS.workflow()\ndef hidden() -> None: ...\ntool(hidden, expose='false')\n",
+            4,
+            "tool(hidden, ...) cannot set expose to 'false': it is True or False",
+        ),
         ("@DBOS.workflow()\ndef silent() -> None: ...\ntool(silent, expose=False)\n", None, "and a public name"),
         (METHOD, 5, "Shop.sell is no tool: only functions at the top of a module are"),
     ],
