@@ -74,6 +74,10 @@ class ArgumentSchema(GenerateJsonSchema):
         """Write the schema of a model; one that says what it does with other fields means that."""
         return self._closed(super().model_schema(schema), schema["cls"].model_config.get("extra"))
 
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> dict[str, JSON]:
+        """Write the schema of a typed dictionary; likewise."""
+        return self._closed(super().typed_dict_schema(schema), schema.get("config", {}).get("extra_fields_behavior"))
+
     def _closed(self, found: dict[str, JSON], extra: str | None) -> dict[str, JSON]:
         is_open = extra is not None or self.mode != "validation" or found.get("type") != "object"
         return found if is_open else {"additionalProperties": False, **found}

@@ -1,14 +1,18 @@
-"""Schemas of inputs that were seen: the names and types, and nothing of a value."""
+"""Schemas of inputs that were seen (the names and types, and nothing of a value), and of types in code."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from pydantic import ConfigDict, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.kit.tooling import infer_schema
+from mcp_workflows.kit.tooling import ArgumentSchema, infer_schema
 
 COMMON: Sequence[tuple[Sequence[JSON], Mapping[str, JSON]]] = [
     ([], {}),
@@ -76,3 +80,31 @@ def test_no_value_is_in_a_schema() -> None:
     secret = "hunter-secret"
     samples: Sequence[JSON] = [{"user": secret, "tags": [secret], "map": {secret: secret}, "deep": [{secret: 1}]}]
     assert secret not in json.dumps(infer_schema(samples, depth=3))
+
+
+class Order(TypedDict):
+    """What a workflow may take."""
+
+    order_id: str
+
+
+@with_config(ConfigDict(extra="allow"))
+class OpenOrder(TypedDict):
+    """The same, and any other field."""
+
+    order_id: str
+
+
+@dataclass
+class Parcel:
+    """With a record inside."""
+
+    order: Order
+
+
+@pytest.mark.parametrize(("kind", "closed"), [(Order, True), (OpenOrder, False), (Parcel, True)])
+def test_a_record_takes_no_field_that_its_class_would_drop(kind: type, closed: bool) -> None:
+    schema = TypeAdapter[Any](kind).json_schema(schema_generator=ArgumentSchema)
+    assert [schema, *schema.get("$defs", {}).values()] == [
+        each | {"additionalProperties": not closed} for each in (schema, *schema.get("$defs", {}).values())
+    ]
