@@ -41,7 +41,7 @@ from mcp_workflows.adapter import (
     Waits,
 )
 from mcp_workflows.adapter.boundary import MAX_STEPS
-from mcp_workflows.adapter.display_text import cleaned, cleaned_schema, safe_link
+from mcp_workflows.adapter.display_text import MAX_TEXT, cleaned, cleaned_schema, safe_link
 from mcp_workflows.adapter.redaction import mask, mask_details, mask_known, mask_output
 from mcp_workflows.engines.circuit_breaker import Circuit
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
@@ -283,7 +283,7 @@ class Engines:
         """
         async with self.calling(engine, api="list_ended") as adapter:
             found = await adapter.list_ended(workflow, since) if isinstance(adapter, ListsEnded) else ()
-            return [replace(each, execution_id=cleaned(each.execution_id)) for each in found]
+            return [replace(each, execution_id=_name(each.execution_id, MAX_TEXT)) for each in found]
 
     async def wait(self, task: Task) -> None:
         """Return when the execution may have ended; this can take as long as the execution does.
@@ -561,13 +561,18 @@ def _readable(execution: Execution) -> Execution:
         and replace(
             failure,
             text=cleaned(failure.text, MAX_FAILURE),
-            kind=failure.kind and cleaned(failure.kind, MAX_STEP_NAME),
-            step=failure.step and cleaned(failure.step, MAX_STEP_NAME),
+            kind=failure.kind and _name(failure.kind),
+            step=failure.step and _name(failure.step),
         ),
-        steps=tuple(replace(step, name=cleaned(step.name, MAX_STEP_NAME)) for step in execution.steps[-MAX_STEPS:]),
-        execution_id=execution.execution_id and cleaned(execution.execution_id),
+        steps=tuple(replace(step, name=_name(step.name)) for step in execution.steps[-MAX_STEPS:]),
+        execution_id=execution.execution_id and _name(execution.execution_id, MAX_TEXT),
         url=safe_link(execution.url),
     )
+
+
+def _name(text: str, limit: int = MAX_STEP_NAME) -> str:
+    """Return a name on one line, so that no part of it passes for another line."""
+    return cleaned(text, limit).replace("\n", " ")
 
 
 def _shown(request: InputRequest) -> InputRequest | None:

@@ -87,6 +87,8 @@ def test_no_place_of_an_execution_carries_a_hostile_text(place: str) -> None:
     params = [dict(request.params) for request in found.requests.values()]
     failure = found.failure and asdict(found.failure)
     assert not list(hostile([found.message, failure, found.execution_id, found.url, steps, params]))
+    names = [*steps, found.execution_id, *((found.failure.kind, found.failure.step) if found.failure else ())]
+    assert [name for name in names if name and "\n" in name] == []
 
 
 def test_every_text_of_an_execution_is_in_the_list() -> None:
