@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -318,8 +318,10 @@ def infer_schema(samples: Sequence[JSON], *, depth: int = 1, least: int = 1) -> 
 class Discovers(Protocol):
     """Optional: can list the workflows there are."""
 
-    async def discover(self) -> Sequence[Discovered]:
+    async def discover(self, named: Collection[str] = ()) -> Sequence[Discovered]:
         """Return the workflows seen lately: the most frequent first, those that only other workflows start last.
+
+        `named` are those whose inputs are wanted, however seldom they ran.
 
         Raises:
             EngineRefused, EngineUnavailable: it cannot be told.

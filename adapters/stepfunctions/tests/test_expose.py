@@ -247,6 +247,7 @@ async def test_all_state_machines_are_listed_the_most_frequent_first_and_only_th
         seen = [each for each in await discover(calls) if each.workflow in (express, once, often)]
         monkeypatch.setattr(discovery, "COUNTED", 1)
         counted = [each.executions for each in await discover(calls) if each.workflow in (express, once, often)]
+        named = {each.workflow: each.executions for each in await discover(calls, [once])}
     assert [each.workflow for each in seen] == [often, once, express]
     assert [each.executions for each in seen] == [2, 1, 0]
     assert [dict(each.options) for each in seen] == [{}, {}, {"express": True, "tasks": "forbidden"}]
@@ -256,3 +257,4 @@ async def test_all_state_machines_are_listed_the_most_frequent_first_and_only_th
     assert (seen[2].last_seen, seen[2].input) == (None, None)
     assert "hunter2" not in repr(seen)
     assert counted == [2, 0, 0]
+    assert (named[once], named[often]) == (1, 0)

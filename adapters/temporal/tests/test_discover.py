@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal.tooling import discover as discovery
 from mcp_workflows_temporal.tooling.histories import is_typo, nearest
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -435,6 +436,17 @@ async def test_what_is_discovered_has_the_arguments_of_recent_inputs_and_childre
     assert quote.input is not None
     assert quote.input["required"] == ["arg1", "arg2", "arg3"]
     assert SECRET not in repr([order, quote, parcel])
+
+
+async def test_the_input_of_a_workflow_that_is_named_is_read_however_seldom_it_ran(
+    shop: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "SAMPLED_TYPES", 1)
+
+    async def with_input(*named: str) -> list[str]:
+        return [each.workflow for each in await shop.adapter.tooling.discover(named) if each.input is not None]
+
+    assert (await with_input(), await with_input("Quote")) == (["FulfilOrder"], ["Quote"])
 
 
 async def test_inputs_that_cannot_be_read_here_leave_the_arguments_open(shop: Scene, empty_server: DevServer) -> None:

@@ -156,7 +156,7 @@ def _first_configuration(
             [loaded] = load_engines(written, os.environ)[0].values()
         say(f"asking engine {loaded.name} which workflows there are ...", err=True)
         try:
-            found, trouble = list(anyio.run(discover, loaded)), None
+            found, trouble = list(anyio.run(discover, loaded, workflows)), None
             break
         except WorkflowsError as error:
             if isinstance(error, EngineUnavailable) and not (asks or workflows):
@@ -295,7 +295,7 @@ def _of_engine(config: Path, name: str, workflows: Collection[str]) -> Iterator[
     engines, tools = load_engines(existing(config, is_yaml=True), os.environ)
     if name not in engines:
         raise ConfigError(f"{config}: {no_engine(name, engines)}")
-    seen = anyio.run(discover, engines[name])
+    seen = anyio.run(discover, engines[name], workflows)
     if not seen:
         raise ConfigError(f"engine {name}: no workflow has been seen there yet")
     configured = defaultdict[str, list[str]](list)
@@ -322,7 +322,7 @@ def _of_server(address: str, start: str | None) -> Iterator[str]:
     yield from draft_engine(_MCP, drafted.settings, name=tool_name(drafted.name, frozenset()))
 
 
-async def discover(engine: Engine) -> Sequence[Discovered]:
+async def discover(engine: Engine, named: Collection[str]) -> Sequence[Discovered]:
     """Return the workflows that were seen on the engine.
 
     Raises:
@@ -335,6 +335,6 @@ async def discover(engine: Engine) -> Sequence[Discovered]:
         raise ConfigError(f"engine {engine.name}: the adapter {engine.adapter!r} cannot list workflows")
     try:
         async with Engines({engine.name: adapter}) as engines, engines.calling(engine.name):
-            return [described(each) for each in await tooling.discover()]
+            return [described(each) for each in await tooling.discover(named)]
     except EngineError as error:
         raise EngineUnavailable(f"engine {engine.name}: {error}") from None

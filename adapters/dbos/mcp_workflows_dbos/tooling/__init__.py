@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, Protocol, TypeVar
 
@@ -67,7 +67,7 @@ class DbosTooling:
             return self._unusable(error)
         return check_workflow(workflow, self._executor(), executed, self._settings.queue_of(options), queues)
 
-    async def discover(self) -> Sequence[Discovered]:
+    async def discover(self, named: Collection[str] = ()) -> Sequence[Discovered]:
         """Return the workflows of the module, and those that have run; see `Discovers.discover`."""
         return discover_workflows(self._executor(), await self._read(lambda tables: tables.executed_workflows()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -70,7 +70,7 @@ class GoogleTooling:
 
     # --- workflows and executions
 
-    async def discover(self) -> Sequence[Discovered]:
+    async def discover(self, named: Collection[str] = ()) -> Sequence[Discovered]:
         """Return the deployed workflows; see `Discovers.discover`."""
         return await discover_workflows(self._opened.client)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -25,7 +25,9 @@ _MOST: Final = 200  # workflows
 _MOST_VALUES: Final = 100_000  # in a file
 
 
-async def discover(client: ApiClient, settings: HttpSettings, how: Workflows) -> Sequence[Discovered]:
+async def discover(
+    client: ApiClient, settings: HttpSettings, how: Workflows, named: Collection[str] = ()
+) -> Sequence[Discovered]:
     """Return the workflows in the order of the API.
 
     Raises:

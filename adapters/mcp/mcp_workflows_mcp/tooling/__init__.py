@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import ClassVar, Final
 
@@ -53,7 +53,7 @@ class McpTooling:
         name, arguments = render_call(self._settings.start, order_scope(start, self._settings))
         return {"tool": name, "arguments": arguments}
 
-    async def discover(self) -> Sequence[Discovered]:
+    async def discover(self, named: Collection[str] = ()) -> Sequence[Discovered]:
         """Return the tools that start something; see `Discovers.discover`."""
         return await discover_workflows(self._upstream, self._settings)
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from statistics import median
@@ -38,7 +38,7 @@ MOST_LISTED: Final = 20_000  # executions, in 20 calls
 _UNCOUNTABLE: Final = frozenset({DENIED, "StateMachineDoesNotExist", "StateMachineTypeNotSupported"})
 
 
-async def discover(client: Client) -> Sequence[Discovered]:
+async def discover(client: Client, named: Collection[str] = ()) -> Sequence[Discovered]:
     """Return all state machines of the engine's account and Region, the most frequent first, then by name.
 
     Raises:
@@ -46,7 +46,7 @@ async def discover(client: Client) -> Sequence[Discovered]:
     """
     rows = await client.pages("list_state_machines", "stateMachines", limit=MOST, maxResults=PAGE)
     standard = [row for row in rows if row["type"] != EXPRESS]  # Express executions cannot be listed
-    standard.sort(key=lambda row: row["creationDate"], reverse=True)
+    standard.sort(key=lambda row: (row["name"] in named, row["creationDate"]), reverse=True)
     counted = {str(row["stateMachineArn"]): await _counted(client, row) for row in standard[:COUNTED]}
     found = [counted.get(str(row["stateMachineArn"])) or _discovered(row, ()) for row in rows]
     return sorted(found, key=lambda each: (-each.executions, each.workflow))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -107,11 +107,11 @@ class TemporalTooling:
 
     # --- workflows and executions
 
-    async def discover(self) -> Sequence[Discovered]:
+    async def discover(self, named: Collection[str] = ()) -> Sequence[Discovered]:
         """Return the workflow types of the latest executions; see `Discovers.discover`."""
         frontend = self._opened()
         async with frontend.call():
-            return await discover_workflows(frontend, self._settings.task_queue)
+            return await discover_workflows(frontend, self._settings.task_queue, named)
 
     async def explain(self, ref: Ref) -> Explanation:
         """Explain the state: attempts, last errors, pollers; a few requests. See `Explains.explain`."""

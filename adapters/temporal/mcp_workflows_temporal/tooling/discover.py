@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
@@ -30,7 +30,7 @@ ENDED = ("Completed", "Failed", "Canceled", "Terminated", "TimedOut")  # as a li
 CLOCKS_DIFFER = timedelta(hours=1)
 
 
-async def discover(frontend: Frontend, own_queue: str | None) -> Sequence[Discovered]:
+async def discover(frontend: Frontend, own_queue: str | None, named: Collection[str]) -> Sequence[Discovered]:
     """Return the types of the latest executions, with what their inputs have in common; see `Discovers.discover`.
 
     A type has a task queue only if that is not the engine's.
@@ -47,7 +47,7 @@ async def discover(frontend: Frontend, own_queue: str | None) -> Sequence[Discov
             found[key] = await _with_input(frontend, found[key], seen[key][:SAMPLES])
 
     async with anyio.create_task_group() as tasks:
-        for key in order[:SAMPLED_TYPES]:
+        for key in sorted(order, key=lambda key: key[0] not in named)[:SAMPLED_TYPES]:
             tasks.start_soon(read, key)
     return [found[key] for key in order]
 
