@@ -60,7 +60,6 @@ FOREIGN: Final = (
     f"operator can run {REBIND}"
 )
 _EXECUTION = TypeAdapter(Execution)
-LARGEST: Final = float_info.max
 MAX_STEP_NAME = 200  # characters
 MAX_FAILURE = 65_536  # characters
 MAX_QUESTION = 65_536  # characters of its params, as JSON
@@ -478,7 +477,7 @@ def validated(execution: Execution) -> Execution:
     """
     try:
         kept = replace(execution, progress=_finite(execution.progress))
-        found = _readable(_without_secrets(_EXECUTION.validate_json(_as_json(kept))))
+        found = _readable(_EXECUTION.validate_json(_as_json(kept)))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         failure = getattr(execution, "failure", None)
         if isinstance(failure, Failure) and (failure.code, failure.data, failure.details) != (None, None, None):
@@ -523,32 +522,15 @@ def _broken(error: Exception) -> AdapterBroke:
     return AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log")
 
 
-def _without_secrets(execution: Execution) -> Execution:
-    """Return the execution with stars for credentials: see `redaction`. Questions keep their links to pages."""
-    message, failure = execution.message, execution.failure
-    return replace(
-        execution,
-        message=message and mask(message),
-        output=mask_output(execution.output),
-        failure=failure
-        and replace(
-            failure,
-            text=mask(failure.text),
-            kind=failure.kind and mask(failure.kind),
-            data=mask_output(failure.data),
-            details=mask_details(failure.details),
-            step=failure.step and mask(failure.step),
-        ),
-        requests={key: replace(each, params=mask_known(each.params)) for key, each in execution.requests.items()},
-        steps=tuple(replace(step, name=mask(step.name)) for step in execution.steps),
-    )
-
-
 def _readable(execution: Execution) -> Execution:
-    """Clean all that people are told and shown; the questions of gates are clean already."""
+    """Clean all that people are told and shown, with stars for credentials: see `redaction`.
+
+    Questions keep their links to pages; the texts of those of gates are clean already.
+    """
     failure, status = execution.failure, execution.status
-    message = None if execution.message is None else cleaned(execution.message)
-    shown = {key: request if request.gate else _shown(request) for key, request in execution.requests.items()}
+    message = None if execution.message is None else cleaned(mask(execution.message))
+    asked = {key: replace(each, params=mask_known(each.params)) for key, each in execution.requests.items()}
+    shown = {key: request if request.gate else _shown(request) for key, request in asked.items()}
     requests = {key: request for key, request in shown.items() if request is not None}
     if status is Status.INPUT_REQUIRED and shown and not requests:
         status, message = Status.RUNNING, _NOT_SHOWN
@@ -557,14 +539,17 @@ def _readable(execution: Execution) -> Execution:
         status=status,
         message=message,
         requests=requests,
+        output=mask_output(execution.output),
         failure=failure
         and replace(
             failure,
-            text=cleaned(failure.text, MAX_FAILURE),
-            kind=failure.kind and _name(failure.kind),
-            step=failure.step and _name(failure.step),
+            text=cleaned(mask(failure.text), MAX_FAILURE),
+            kind=failure.kind and _name(mask(failure.kind)),
+            data=mask_output(failure.data),
+            details=mask_details(failure.details),
+            step=failure.step and _name(mask(failure.step)),
         ),
-        steps=tuple(replace(step, name=_name(step.name)) for step in execution.steps[-MAX_STEPS:]),
+        steps=tuple(replace(step, name=_name(mask(step.name))) for step in execution.steps[-MAX_STEPS:]),
         execution_id=execution.execution_id and _name(execution.execution_id, MAX_TEXT),
         url=safe_link(execution.url),
     )
@@ -591,9 +576,9 @@ def _shown(request: InputRequest) -> InputRequest | None:
 
 def _finite(progress: Progress | None) -> Progress | None:
     """Return the progress without a total that is no finite float; None if its value is none."""
-    if progress is None or not abs(progress.value) <= LARGEST:  # also for NaN, and for an int of any size
+    if progress is None or not abs(progress.value) <= float_info.max:  # also for NaN, and for an int of any size
         return None
-    return progress if abs(progress.total or 0) <= LARGEST else replace(progress, total=None)
+    return progress if abs(progress.total or 0) <= float_info.max else replace(progress, total=None)
 
 
 def _as_json(execution: Execution) -> bytes:
