@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.access import LOCAL, Principal, is_loopback
 from mcp_workflows.adapter import Start
-from mcp_workflows.client import TaskState
+from mcp_workflows.client import TaskNotFound, TaskState
 from mcp_workflows.client.connection import ClientKind, Connection, connect
 from mcp_workflows.client.http import known_http
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
@@ -197,6 +197,7 @@ class _Call:
     url: str
     token: str | None = field(repr=False)
     token_file: str | None
+    has_answered: bool = False
 
     async def dry_run(self) -> None:
         """Print the request that would be sent."""
@@ -275,12 +276,19 @@ class _Call:
     async def _elicit(self, key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
         question = question_of(key, params.model_dump(by_alias=True, mode="json", exclude_none=True))
         assert question is not None, "the SDK has validated it"
+        self.has_answered = True
         return types.ElicitResult.model_validate((await self.answers.answer(question)).sent)
 
     async def _outcome_at(self, connection: Connection) -> Outcome:
         if self.resume:
             self.screen.task_id = self.resume
-            return Outcome(result=await connection.result(self.resume))
+            try:
+                return Outcome(result=await connection.result(self.resume))
+            except TaskNotFound:
+                if not self.has_answered:
+                    raise
+                text = types.TextContent(type="text", text="answered; the result is for those who may see the task")
+                return Outcome(result=types.CallToolResult(content=[text]))
         if self.client is ClientKind.TASKS and not connection.offers_tasks:
             spoken = connection.client.protocol_version
             self.screen.note(f"the server offers no tasks (it speaks {spoken}): waiting for the plain result")

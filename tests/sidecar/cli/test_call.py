@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio
 import mcp_types as types
 import pytest
 
+from mcp_workflows import Tool
 from mcp_workflows.access.authn.verifier import sha256_of
 from mcp_workflows.sidecar.cli.app import WrongUsage
 from mcp_workflows.sidecar.cli.arguments import read_arguments, read_pair
@@ -30,6 +32,7 @@ from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, run, start
 from tests.support.dev_server import DevServer
 from tests.support.local_engines import SAMPLES
+from tests.support.served import peer, site
 from tests.support.sidecars import sidecar
 
 CONFIG = """
@@ -403,6 +406,20 @@ def test_ctrl_c_leaves_the_workflow_running_and_resume_brings_its_result(orders:
     assert ended.json["result"]["structuredContent"]["status"] == "shipped"
 
 
+@pytest.mark.anyio
+async def test_an_approver_who_may_not_see_the_result_answers_all_the_same(here: Terminal, tmp_path: Path) -> None:
+    rules = {"call": {}, "see": {}, "answer": {"scopes": ["ops"], "not_owner": True}}
+    asks = Tool.model_validate({"name": "ask", "engine": "memory", "workflow": "ask", "allow": rules})
+    store = f"sqlite:///{tmp_path}/served.db"
+    async with site(store=store, tools=[asks], authenticated=True) as found, peer(found.url, token="anna") as anna:
+        task_id = (await anna.call("ask")).result["taskId"]
+        (here.folder / "token").write_text("bob+ops")
+        words = ("--resume", task_id, "--url", found.url, "--token-file", "token", "--answer", "answer=yes")
+        ended = await anyio.to_thread.run_sync(lambda: here.run("call", *words))
+        assert (ended.code, ended.out) == (0, "answered; the result is for those who may see the task\n")
+        assert (await anna.until(task_id))["status"] == "completed"
+
+
 # --- matching and typing, without a process
 
 
@@ -421,7 +438,7 @@ def test_a_result_steers_no_terminal_not_even_through_a_pipe(
 
 
 def test_an_error_is_printed_with_its_structure(capsys: pytest.CaptureFixture[str]) -> None:
-    text = [types.TextContent(type="text", text="no luck")]
+    text: list[types.ContentBlock] = [types.TextContent(type="text", text="no luck")]
     ours = {"error": {"message": "no luck", "type": "OutOfStock", "details": [{"sku": 7}], "retryable": False}}
     for structured, printed in (
         (ours, ["type: OutOfStock", 'details: [{"sku": 7}]', "retryable: false"]),
