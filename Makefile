@@ -66,11 +66,11 @@ format: $(PYTHON_READY)  ## format the code, fix what the linter can, and write 
 conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite, and ours for Events: ENGINE=temporal|stepfunctions|google|dbos [REQUIREMENTS=2025-11-25]
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))
 
-clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/clients.md
+clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/use/clients.md
 	@$(RUN) tests.clients.clients
 	@.venv/bin/pytest -q tests/clients/test_clients.py tests/clients/test_events.py $(if $(filter-out file,$(origin ENGINE)),-k "$(ENGINE)")
 
-hosts: $(PYTHON_READY) $(NODE_READY)  ## Codex CLI, Gemini CLI and opencode with a scripted model [ONLY=codex]; writes docs/clients.md
+hosts: $(PYTHON_READY) $(NODE_READY)  ## Codex CLI, Gemini CLI and opencode with a scripted model [ONLY=codex]; writes docs/use/clients.md
 	@exec $(RUN) tests.clients.host_trials $(if $(ONLY),--only $(ONLY))
 
 bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http|dbos|replicas|events [ONLY=start,listen] [STRICT=1] [KEEP=1]

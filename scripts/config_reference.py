@@ -1,8 +1,8 @@
-"""Writes the tables of docs/configuration.md from the models: python -m scripts.config_reference [--check].
+"""Write the tables of docs/configure/ from the models: python -m scripts.config_reference [--check].
 
-Also the JSON Schema of audit events.
+Also write the JSON Schema of audit events.
 
-The text around the tables is written by hand, in the document itself; a table stands between
+The text around the tables is written by hand, in the page itself. A table stands between
 `<!-- begin NAME -->` and `<!-- end NAME -->`.
 """
 
@@ -33,8 +33,8 @@ from mcp_workflows.sidecar.telemetry.exporters import AuditEvent
 from mcp_workflows.tools.tool import MODELS
 
 ROOT = Path(__file__).parent.parent
-DOCUMENT = ROOT / "docs" / "configuration.md"
-AUDIT_SCHEMA = ROOT / "docs" / "audit-event.schema.json"
+PAGES = ROOT / "docs" / "configure"
+AUDIT_SCHEMA = ROOT / "docs" / "reference" / "audit-event.schema.json"
 
 Schema: TypeAlias = Mapping[str, Any]  # Any: a JSON Schema
 Meaning: TypeAlias = tuple[str, str]  # the last name of a key, and the rest of its row
@@ -61,7 +61,7 @@ def adapters() -> Sequence[str]:
 
 
 def regions() -> Iterator[tuple[str, str]]:
-    """Every generated part of the document, by name."""
+    """Yield every generated part of the pages, by name."""
     yield "server", table(ServerSettings)
     yield "include", table(Include)
     yield "store", table(StoreSettings)
@@ -69,9 +69,11 @@ def regions() -> Iterator[tuple[str, str]]:
     yield "audit", table(AuditSettings)
     yield "notify", table(NotificationChannel)
     yield "tools", table(*MODELS.values(), keys=TOOL_KEYS)
-    for part, model in (("engines", "Settings"), ("options", "Options")):
+    for part, model, level in (("engines", "Settings", "##"), ("options", "Options", "###")):
         known: dict[Meaning, tuple[str, str]] = {}  # with the adapter and the key that has it
-        yield part, "\n\n".join(_of_adapter(name, getattr(load_adapter(name), model), known) for name in adapters())
+        models = {name: getattr(load_adapter(name), model) for name in adapters()}
+        parts = {name: _of_adapter(name, each, known) for name, each in models.items()}
+        yield part, "\n\n".join(f"{level} `adapter: {name}`\n\n{text}" for name, text in parts.items())
 
 
 def _of_adapter(name: str, model: type[BaseModel], known: dict[Meaning, tuple[str, str]]) -> str:
@@ -88,7 +90,7 @@ def _of_adapter(name: str, model: type[BaseModel], known: dict[Meaning, tuple[st
         known.setdefault(meaning, (name, key))
     texts = ["\n".join([*_HEAD, *_joined(new)])] if new else [] if same else ["Nothing."]
     texts += [f"As of [`adapter: {other}`](#adapter-{other}): {', '.join(keys)}." for other, keys in same.items()]
-    return "\n\n".join([f"### `adapter: {name}`", *texts])
+    return "\n\n".join(texts)
 
 
 def table(*models: type[BaseModel], keys: frozenset[str] | None = None) -> str:
@@ -163,7 +165,7 @@ class _Rows:
 
 def _linked(meaning: str) -> str:
     """Return a description in which pages are links."""
-    return re.sub(r"`docs/([\w-]+)\.md(#[\w-]+)?`", r"[\1](\1.md\2)", meaning)
+    return re.sub(r"`docs/([\w-]+/)([\w-]+)\.md(#[\w-]+)?`", r"[\2](../\1\2.md\3)", meaning)
 
 
 def _default(schema: Schema) -> str:
@@ -201,16 +203,18 @@ def _resolved(schema: Schema, shared: Schema) -> Schema:
     return found
 
 
-def fresh(text: str) -> str:
-    """The document with its generated parts as they should be."""
+def pages() -> Mapping[Path, str]:
+    """Return the pages with their generated parts as they should be."""
+    found = {path: path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("*.md"))}
     for name, content in regions():
         pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(\n?<!-- end {name} -->)", re.DOTALL)
-        matches = list(pattern.finditer(text))
+        matches = [(path, match) for path, text in found.items() for match in pattern.finditer(text)]
         if len(matches) != 1:
-            raise SystemExit(f"{DOCUMENT.name}: there must be one region {name!r}, there are {len(matches)}")
-        [match] = matches
-        text = f"{text[: match.start()]}{match[1]}\n{content}\n\n{match[2].lstrip()}{text[match.end() :]}"
-    return text
+            raise SystemExit(f"docs/configure: there must be one region {name!r}, there are {len(matches)}")
+        [(path, match)] = matches
+        text = found[path]
+        found[path] = f"{text[: match.start()]}{match[1]}\n{content}\n\n{match[2].lstrip()}{text[match.end() :]}"
+    return found
 
 
 def audit_schema() -> str:
@@ -220,8 +224,8 @@ def audit_schema() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the document, or with --check only say whether it is as it should be."""
-    wanted = {DOCUMENT: fresh(DOCUMENT.read_text(encoding="utf-8")), AUDIT_SCHEMA: audit_schema()}
+    """Write the pages, or with --check only say whether they are as they should be."""
+    wanted = {**pages(), AUDIT_SCHEMA: audit_schema()}
     stale = {path: text for path, text in wanted.items() if path.read_text(encoding="utf-8") != text}
     for path, text in stale.items():
         if "--check" in arguments:

@@ -14,9 +14,9 @@ from mcp_workflows_http.presets import preset_names, presets, read_preset
 
 from mcp_workflows.adapter import Signature, StartGuarantee
 
-FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "presets"
+FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "engines" / "presets"
 _PROOFS: Final = {
-    "real": "the [contract of adapters](../write-an-adapter.md) passes on the engine itself",
+    "real": "the [contract of adapters](../../extend/write-an-adapter.md) passes on the engine itself",
     "recorded": "tested on a server that answers as the vendor's description says; never on the engine itself",
     "read": "written from what others' clients send and read; never tried",
 }

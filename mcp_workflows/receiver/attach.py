@@ -78,11 +78,11 @@ def attach(
     authentication are one user, `local`, as on stdio; only for servers that nobody else can reach. `owner`: on servers
     with authentication, tasks belong to the person in every client, or in the one client that started them; None: no
     caller has a token.
-    `idempotency_keys`: places of keys in a call's `_meta`, by the names that lead to them, see `docs/retries.md`.
-    `limits`: quotas of callers, see `docs/limits.md`. `authorizer`: your own rules, asked after
+    `idempotency_keys`: places of keys in a call's `_meta`, by the names that lead to them, see `docs/use/retries.md`.
+    `limits`: quotas of callers, see `docs/secure/limits.md`. `authorizer`: your own rules, asked after
     those of the tools said yes. `audit` receives the audit events. `telemetry`: without it, the OpenTelemetry providers
-    of this process, if any. `events`: the endpoints that may subscribe, see `docs/events.md`.
-    `notify`: the channels that approvals of tools may name, see `docs/approvals.md`.
+    of this process, if any. `events`: the endpoints that may subscribe, see `docs/use/events.md`.
+    `notify`: the channels that approvals of tools may name, see `docs/use/approvals.md`.
 
     Raises:
         ConfigError: the server is not one of the SDK, two tools have one name, an engine or a channel is missing, or
@@ -91,7 +91,7 @@ def attach(
     if not isinstance(server, (MCPServer, Server)):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ConfigError(
             f"attach takes an MCPServer or Server of the MCP SDK, and this is a {type(server).__name__}: attach to an "
-            "MCPServer, and mount that in yours, see: docs/library.md#in-a-fastmcp-server"
+            "MCPServer, and mount that in yours, see: docs/use/library.md#in-a-fastmcp-server"
         )
     limit_lines()
     opened = open_store(store) if isinstance(store, str) else store

@@ -100,7 +100,7 @@ def check_message(text: str) -> str:
     return check_template(check_visible(text))
 
 
-_ANSWER_IN: Final = "Where people answer; with `page` only our page takes it: see `docs/approvals.md`."
+_ANSWER_IN: Final = "Where people answer; with `page` only our page takes it: see `docs/use/approvals.md`."
 ChatOrPage = Annotated[Literal["chat", "page"], Field(description=_ANSWER_IN)]
 """`answer_in` of a question that we ask."""
 
@@ -225,7 +225,7 @@ class AfterSilence(BaseModel):
 
 
 class Approval(BaseModel):
-    """A question that somebody else decides: see `docs/approvals.md`."""
+    """A question that somebody else decides: see `docs/use/approvals.md`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -368,7 +368,8 @@ class GateQuestion(_Asked):
     )
     answer_in: ChatOrPage = "chat"
     approval: Approval | None = Field(
-        default=None, description="Somebody else decides: see `docs/approvals.md`. The reason is `{{answer.reason}}`."
+        default=None,
+        description="Somebody else decides: see `docs/use/approvals.md`. The reason is `{{answer.reason}}`.",
     )
 
     @model_validator(mode="after")

@@ -285,7 +285,7 @@ class _Offered(BaseModel):
     workflow: str = Field(
         default="",
         description="The workflow in the engine's own naming. A tool that sends a message has that in its place, such "
-        "as `signal`, `update` or `query` of Temporal: see `docs/messages.md`.",
+        "as `signal`, `update` or `query` of Temporal: see `docs/use/messages.md`.",
     )
     title: Visible | None = Field(default=None, description="The name people see.")
     description: str | None = Field(default=None, description="What the model reads to decide when to call it.")
@@ -305,14 +305,14 @@ class _Offered(BaseModel):
         default=None,
         description="With `tasks: optional`: how long a client without tasks waits before a handle. `auto`, the "
         "default, is as long as the host allows, and 4s for an unknown host: see "
-        "`docs/clients-without-tasks.md`.",
+        "`docs/use/clients-without-tasks.md`.",
         examples=["auto", "30s"],
     )
     card: CardSetting = Field(
         default=Card.ON,
         description="With `tasks: optional`: whether hosts that show pages (MCP Apps) show the task view, with steps, "
         "questions and result: `on`; `off`; or `answers_only`, where only the view answers and cancels, and the model "
-        "does not. See `docs/task-view.md`.",
+        "does not. See `docs/use/task-view.md`.",
     )
     adaptive: Duration | None = Field(
         default=None,
@@ -321,14 +321,14 @@ class _Offered(BaseModel):
         examples=["2s"],
     )
     model_may_answer: bool = Field(
-        default=True, description="Whether `task_answer` answers its questions: see `docs/approvals.md`."
+        default=True, description="Whether `task_answer` answers its questions: see `docs/use/approvals.md`."
     )
     cancel_on_disconnect: bool = Field(
         default=False, description="Whether a client that leaves or cancels a waiting call cancels the workflow."
     )
     cancel: AfterCancel | None = Field(
         default=None,
-        description="What is done if it does not end when it is asked to cancel: see `docs/lifetimes.md`. "
+        description="What is done if it does not end when it is asked to cancel: see `docs/use/lifetimes.md`. "
         "Default: nothing, it ends when it likes.",
     )
     ttl: Duration | None = Field(
@@ -341,15 +341,15 @@ class _Offered(BaseModel):
     )
     allow: Allow | None = Field(
         default=None,
-        description="Who may call it, and see, answer and cancel its tasks: see `docs/access.md`. Default: "
+        description="Who may call it, and see, answer and cancel its tasks: see `docs/secure/access.md`. Default: "
         "whoever is let in may call it, and a task is its owner's alone.",
     )
     questions: Mapping[str, AnyQuestion] = Field(
         default_factory=dict,
         description="What a person is asked, by name. With `when`, the workflow waits at this place, although it was "
-        "not written for us: see `docs/gates.md`. Otherwise before the start: the answer joins the "
+        "not written for us: see `docs/use/gates.md`. Otherwise before the start: the answer joins the "
         "arguments, or without a schema, a yes to this very call is needed, after all other questions; clients that "
-        "cannot ask are refused. See `docs/retries.md`.",
+        "cannot ask are refused. See `docs/use/retries.md`.",
     )
     listed: bool = Field(
         default=True,
@@ -596,7 +596,7 @@ class Tool(_Offered):
         default=None,
         description="For how long after a call without an idempotency key the same arguments, from the same principal, "
         "are the same task. Default: a repeated call continues a call that got no reply. `off`: each call is a task of "
-        "its own. See `docs/retries.md`.",
+        "its own. See `docs/use/retries.md`.",
         examples=["10m", "off"],
     )
     labels: dict[str, str] = Field(
@@ -607,10 +607,10 @@ class Tool(_Offered):
     )
     actions: dict[ActionName, TaskAction] = Field(
         default_factory=dict,
-        description="Messages to the execution of a task while it runs, by name: see `docs/messages.md`.",
+        description="Messages to the execution of a task while it runs, by name: see `docs/use/messages.md`.",
     )
     approval: StartApproval | None = Field(
-        default=None, description="Somebody else's yes before anything is started: see `docs/approvals.md`."
+        default=None, description="Somebody else's yes before anything is started: see `docs/use/approvals.md`."
     )
     may_answer: ClassVar = True  # the tasks of a start are the caller's own
     may_cancel: ClassVar = True

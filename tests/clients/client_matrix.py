@@ -1,4 +1,4 @@
-"""Clients that we did not write, and what each is to see of each situation: the tables of docs/clients.md."""
+"""Clients that we did not write, and what each is to see of each situation: the tables of docs/use/clients.md."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from tests.support.served import Peer, peer, told
 from tests.support.sidecars import dying_sidecar, sidecar
 
 PATIENCE: Final = 120.0  # seconds
-DOCS: Final = Path(__file__).parents[2] / "docs"
+DOCS: Final = Path(__file__).parents[2] / "docs" / "engines"
 NO: Final = {"action": "decline"}
 OK_FORM: Final = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 APPROVE: Final = InputRequest(method="elicitation/create", params={"mode": "form", "message": "Approve?"})

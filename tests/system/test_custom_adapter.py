@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "samples" / "custom-adapter"
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "extend"
 FUNCTIONS = DOCS / "adapter-functions.md"
 CAPABILITIES = DOCS / "capabilities.md"
 QUOTING = (DOCS / "write-an-adapter.md", DOCS / "adapter-verbs.md", CAPABILITIES)

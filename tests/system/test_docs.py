@@ -37,9 +37,9 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-QUICKSTART = ROOT / "docs" / "quickstart.md"
-LIBRARY = ROOT / "docs" / "library.md"
-EVENTS = ROOT / "docs" / "events.md"
+QUICKSTART = ROOT / "docs" / "start" / "quickstart.md"
+LIBRARY = ROOT / "docs" / "use" / "library.md"
+EVENTS = ROOT / "docs" / "use" / "events.md"
 
 WORKER = """
 
@@ -436,7 +436,7 @@ def test_every_page_and_section_that_the_code_cites_is_there() -> None:
             assert (ROOT / "docs" / page).exists(), f"{path.name}: {text}"
             assert not anchor or anchor in anchors(ROOT / "docs" / page), f"{path.name}: {text}"
             cited.add(page)
-    assert {"access.md", "authentication.md", "gates.md", "temporal-contract.md", "write-an-adapter.md"} <= cited
+    assert {"secure/access.md", "use/gates.md", "engines/temporal-contract.md", "extend/write-an-adapter.md"} <= cited
 
 
 @pytest.mark.parametrize("worker", sorted(ROOT.glob("samples/*/worker.py")), ids=lambda path: path.parent.name)

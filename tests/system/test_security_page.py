@@ -12,7 +12,7 @@ import pytest
 from tests.system.test_ownership import PAGE_TABLE, TABLE
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "security.md"
+PAGE = ROOT / "docs" / "secure" / "security.md"
 NAMED = sorted(set(re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE.read_text())))
 
 

@@ -20,7 +20,7 @@ from tests.support.google_engine import GoogleEngine
 from tests.support.google_local_engine import local_engine
 from tests.support.google_local_flows import HELLO, SLEEP
 
-PAGE = (Path(__file__).parents[3] / "docs/google-local.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/engines/google-local.md").read_text()
 
 
 def said(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/http.md and the pages of presets: their blocks are read as they stand, and the pages are made from the files."""
+"""docs/engines/http.md and the pages of presets: their blocks are read as they stand, and the pages are made from the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/mcp.md and its examples: blocks are read as they stand, as short as the page says, and as they are tested."""
+"""docs/engines/mcp.md and its examples: blocks are read as they stand, as short as the page says, and as they are tested."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tests.support.sidecars import Process
 from tests.support.stepfunctions_engine import StepFunctions
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/stepfunctions-local.md").read_text()
+PAGE = (ROOT / "docs/engines/stepfunctions-local.md").read_text()
 MODULE = "mcp_workflows_stepfunctions_local"
 
 

@@ -1,4 +1,4 @@
-"""docs/temporal-contract.md says what the code says, and the files for Go and TypeScript keep to it."""
+"""docs/engines/temporal-contract.md says what the code says, and the files for Go and TypeScript keep to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof of gates: a TypeScript workflow with a plain approval signal, unmodified, as docs/gates.md tells it."""
+"""The proof of gates: a TypeScript workflow with a plain approval signal, unmodified, as docs/use/gates.md tells it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def config_schema() -> Schema:
             "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}) | {"minProperties": 1},
             "include": {
                 "type": "array",
-                "description": "Files with tools of teams: see `docs/teams.md`.",
+                "description": "Files with tools of teams: see `docs/secure/teams.md`.",
                 "items": {
                     "anyOf": [
                         {"type": "string", "description": "A glob alone, for files of your own."},

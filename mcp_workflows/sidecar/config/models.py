@@ -172,19 +172,19 @@ class ServerSettings(BaseModel):
         default=None, description="Who is let in over HTTP. Without it whoever reaches it, on this machine only."
     )
     web: WebSettings | None = Field(
-        default=None, description="Pages on which people approve and answer, see `docs/approvals.md`."
+        default=None, description="Pages on which people approve and answer, see `docs/use/approvals.md`."
     )
     single_user: bool = Field(
         default=False,
         description="Everybody who reaches it over loopback HTTP is one user, the local one: lists of tasks and "
         "watching are on. Only on loopback.",
     )
-    events: EventSettings = Field(default_factory=EventSettings, description="MCP Events, see `docs/events.md`.")
+    events: EventSettings = Field(default_factory=EventSettings, description="MCP Events, see `docs/use/events.md`.")
     authorizer: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
         description="Rules of your own in code, `module:attribute`: an async function that is asked after the rules of "
-        "the tool said yes, see `docs/access.md`.",
+        "the tool said yes, see `docs/secure/access.md`.",
     )
     my_tasks: bool = Field(
         default=False,
@@ -196,7 +196,7 @@ class ServerSettings(BaseModel):
         description="Where in the `_meta` of a call hosts put what numbers it, to make retries safe: the name of a "
         "member, or a list of names for one inside another. The first that a call has counts. "
         "`mcp-workflows/idempotencyKey` counts always, and first if it is not in the list. "
-        "See `docs/retries.md`.",
+        "See `docs/use/retries.md`.",
         examples=[["claudecode/toolUseId", ["modelcontextprotocol.io/task", "taskId"]]],
     )
     drain: DrainTime = Field(
@@ -321,7 +321,7 @@ def imported(reference: str) -> Any:  # Any: any object of a module
 
 
 class AuditSettings(BaseModel):
-    """The record of who did what: see `docs/observability.md`."""
+    """The record of who did what: see `docs/operate/observability.md`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 

@@ -1,4 +1,4 @@
-"""What docs/observability.md shows is so: its configuration, its event, its server, and what Prometheus is told."""
+"""What docs/operate/observability.md shows is so: its configuration, its event, its server, and what Prometheus is told."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import AuditSettings
 from mcp_workflows.sidecar.telemetry.exporters import AuditEvent
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "operate"
 PAGE = (DOCS / "observability.md").read_text(encoding="utf-8")
 
 

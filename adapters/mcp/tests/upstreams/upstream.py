@@ -29,7 +29,7 @@ _Reply: TypeAlias = Callable[[Request, Endpoint], Awaitable[Response]]
 
 @cache
 def documented_engines() -> Mapping[str, Mapping[str, Any]]:
-    """Return the engines of docs/mcp-examples.md by name: what the page shows is what is tested."""
+    """Return the engines of docs/engines/mcp-examples.md by name: what the page shows is what is tested."""
     blocks = re.findall(r"^```yaml\n(.*?)^```", _EXAMPLES.read_text(), re.MULTILINE | re.DOTALL)
     load = YAML(typ="safe").load  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return {name: engine for block in blocks for name, engine in load(block)["engines"].items()}
