@@ -1,4 +1,4 @@
-"""Every client of the matrix, run against our sidecar over real workflows; and docs/use/clients.md, which this writes."""
+"""Run every client of the matrix against our sidecar over real workflows, and write docs/use/clients.md."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class TestPages(PagesSuite):
     """Pages about workflows."""
 
     package = mcp_workflows_google
-    pages = ("../adapters/google/README", "google", "google-access")
+    pages = ("../../adapters/google/README", "google", "google-access")
     errors = "google-errors"
 
 

@@ -1,4 +1,4 @@
-"""docs/engines/http.md and the pages of presets: their blocks are read as they stand, and the pages are made from the files."""
+"""The blocks of docs/engines/http.md and the pages of presets, which are made from the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp_workflows.adapter import StartGuarantee
 from mcp_workflows.sidecar.config.load import load_config
 from scripts import preset_pages
 
-PAGE = Path(__file__).parents[3] / "docs" / "http.md"
+PAGE = Path(__file__).parents[3] / "docs" / "engines" / "http.md"
 BLOCKS, EXAMPLES = (
     re.findall(r"^```yaml\n(.*?)^```", (PAGE.parent / name).read_text(), re.MULTILINE | re.DOTALL)
     for name in ("http.md", "http-examples.md")

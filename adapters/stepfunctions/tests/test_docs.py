@@ -110,7 +110,7 @@ def test_the_page_shows_the_files_and_names_of_the_contract() -> None:
     assert StepFunctionsAdapter.tooling.embeds() == files
     shown = [block for block in blocks("stepfunctions-contract", "json") if '"AskUser"' in block]
     assert shown == [files["asl"], files["asl-jsonata"]]
-    assert re.findall(r"\[`(asl.*?)`\]\(\.\./samples/questions/stepfunctions/(.*?)\)", text) == list(FILES.items())
+    assert re.findall(r"\[`(asl.*?)`\]\(\.\./\.\./samples/questions/stepfunctions/(.*?)\)", text) == list(FILES.items())
     [command] = re.findall(r"^mcp-workflows print helper (\S+)", text, re.MULTILINE)
     assert command in FILES
     for name in (questions.MCP_INPUT, questions.TASK_TOKEN, describe.CANCELLED, describe.PROTOCOL_ERROR):

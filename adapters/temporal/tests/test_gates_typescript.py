@@ -23,7 +23,7 @@ from tests.support.dev_server import DevServer
 from tests.support.served import Peer, peer
 from tests.support.sidecars import Process
 
-DOCS = Path(__file__).parents[3] / "docs" / "gates.md"
+DOCS = Path(__file__).parents[3] / "docs" / "use" / "gates.md"
 SHIP = Path(__file__).with_name("typescript") / "workflows" / "ship.ts"
 
 

@@ -21,7 +21,7 @@ from tests.support.engine_process import EngineProcess
 from tests.support.environments import NODE, npm_packages
 
 PACKAGES: Final = Path(__file__).with_name("package.json")
-_EXAMPLES: Final = Path(__file__).parents[4] / "docs" / "mcp-examples.md"
+_EXAMPLES: Final = Path(__file__).parents[4] / "docs" / "engines" / "mcp-examples.md"
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _Reply: TypeAlias = Callable[[Request, Endpoint], Awaitable[Response]]
