@@ -1,7 +1,7 @@
 """Build every distribution into dist/, check it, install from the wheels alone, serve a tool, and follow the README.
 
-Usage: python -m scripts.dist UV [--release] [PYTHON...]. UV is the program; PYTHON are those to install with, all of this
-machine by default. `--release` only builds and checks, and needs the addresses of `[tool.publication]` in pyproject.toml.
+Usage: python -m scripts.dist UV [--release] [PYTHON...]. UV is the program, each PYTHON one to install with. Without
+them, it tries all of this machine. `--release` only builds and checks, and needs the addresses of the publication.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import tempfile
 import time
 import tomllib
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -65,7 +66,9 @@ def stage(project: Path, addresses: Addresses) -> Path:
         readme = (project / "README.md").read_text("utf-8")
         pictures = f"{addresses.repository}/raw/main/docs/pictures/"
         linked = relink(readme, project / "README.md", None, addresses).replace('"docs/pictures/', f'"{pictures}')
-        (staged / "README.md").write_text(linked, encoding="utf-8")
+        # the MCP registry looks for this line on PyPI
+        marker = f"\n<!-- mcp-name: {registry_name(addresses)} -->\n" if project == ROOT else ""
+        (staged / "README.md").write_text(linked + marker, encoding="utf-8")
         metadata = staged / "pyproject.toml"
         urls = {
             "Homepage": addresses.site,
@@ -76,6 +79,49 @@ def stage(project: Path, addresses: Addresses) -> Path:
         lines = "".join(f"{name} = {json.dumps(address)}\n" for name, address in urls.items())
         metadata.write_text(f"{metadata.read_text('utf-8')}\n[project.urls]\n{lines}", encoding="utf-8")
     return staged
+
+
+def registry_name(addresses: Addresses) -> str:
+    """Return the name in the MCP registry, which the owner of a GitHub repository may publish."""
+    owner, name = addresses.repository.split("/")[-2:]
+    return f"io.github.{owner}/{name}"
+
+
+def registry_entry(addresses: Addresses) -> Mapping[str, Any]:  # Any: JSON
+    """Return server.json, the entry of the MCP registry: https://modelcontextprotocol.io/registry."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    version = project["version"]
+    config = {"format": "filepath", "isRequired": True, "description": "Your workflows.yaml"}
+    serve = {"type": "positional", "value": "serve"}
+    mount = {"type": "named", "name": "--mount", "value": "type=bind,src={config},dst=/config/workflows.yaml,readonly"}
+    return {
+        "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
+        "name": registry_name(addresses),
+        "title": "mcp-workflows",
+        "description": project["description"],
+        "version": version,
+        "websiteUrl": addresses.site,
+        "repository": {"url": addresses.repository, "source": "github"},
+        "packages": [
+            {
+                "registryType": "pypi",
+                "identifier": "mcp-workflows",
+                "version": version,
+                "runtimeHint": "uvx",
+                "runtimeArguments": [{"type": "named", "name": "--with", "value": "mcp-workflows[temporal]"}],
+                "packageArguments": [serve, {"type": "positional", "valueHint": "config", **config}],
+                "transport": {"type": "stdio"},
+            },
+            {
+                "registryType": "oci",
+                "identifier": f"ghcr.io/{'/'.join(addresses.repository.split('/')[-2:])}:{version}",
+                "runtimeHint": "docker",
+                "runtimeArguments": [{**mount, "isRequired": True, "variables": {"config": config}}],
+                "packageArguments": [serve, {"type": "positional", "value": "/config/workflows.yaml"}],
+                "transport": {"type": "stdio"},
+            },
+        ],
+    }
 
 
 def build(uv: Path, addresses: Addresses) -> None:
@@ -157,7 +203,12 @@ def main(uv: Path, *arguments: str) -> None:
     is_release = "--release" in arguments
     if is_release and not (addresses.repository and addresses.site):
         raise SystemExit("fill in the repository and the site under [tool.publication] of pyproject.toml first")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    if is_release and os.environ.get("GITHUB_REF_NAME", f"v{version}") != f"v{version}":
+        raise SystemExit(f"the tag {os.environ['GITHUB_REF_NAME']} is not v{version}, the version in pyproject.toml")
     build(uv, addresses)
+    if is_release:
+        (DIST / "server.json").write_text(json.dumps(registry_entry(addresses), indent=2) + "\n", encoding="utf-8")
     wrong = [line for wheel in sorted(DIST.glob("*.whl")) for line in complaints(wheel)]
     if wrong:
         raise SystemExit("\n".join(wrong))

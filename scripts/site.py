@@ -12,10 +12,10 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ruamel.yaml import YAML
 
@@ -31,7 +31,7 @@ FROM_ROOT: Final = {
     "SECURITY.md": "secure/reporting.md",
 }
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
-_CODE: Final = re.compile(r"(?ms)(^(?P<fence>```|~~~).*?^(?P=fence)$|`[^`\n]+`)")
+_CODE: Final = re.compile(r"(?ms)(^```.*?^```$|^~~~.*?^~~~$|`[^`\n]+`)")
 _MERMAID: Final = re.compile(r"(?ms)^```mermaid\n(.*?)^```$")
 _TITLE: Final = re.compile(r"(?m)^# (.+)$")
 
@@ -55,20 +55,6 @@ class Addresses:
         return f"{self.repository}/{kind}/main/{path.relative_to(ROOT).as_posix()}" if self.repository else None
 
 
-def with_links(text: str, link: Mapping[str, str | None] | Any) -> str:  # Any: a function from target to target
-    """Return Markdown in which `link` has replaced the targets of links outside of code; None leaves the text alone."""
-
-    def replaced(found: re.Match[str]) -> str:
-        target = link(found[3])
-        return f"{found[1]}[{found[2]}]({target})" if target is not None else found[2]
-
-    parts = _CODE.split(text)
-    # each piece of code brings its fence as one more part
-    return "".join(
-        _LINK.sub(replaced, part) if place % 3 == 0 else part for place, part in enumerate(parts) if place % 3 != 2
-    )
-
-
 def relink(text: str, page: Path, place: Path | None, addresses: Addresses) -> str:
     """Return a page of the repository as a page of the site at `place`, a path in docs/; None: elsewhere."""
 
@@ -89,7 +75,13 @@ def relink(text: str, page: Path, place: Path | None, addresses: Addresses) -> s
         to = os.path.relpath(inside, place.parent) if inside is not None else addresses.of_file(path)
         return to and f"{to}#{anchor}" if anchor else to
 
-    return with_links(text, link)
+    def replaced(found: re.Match[str]) -> str:
+        target = link(found[3])
+        return found[2] if target is None else f"{found[1]}[{found[2]}]({target})"
+
+    # every second part is code
+    parts = _CODE.split(text)
+    return "".join(part if number % 2 else _LINK.sub(replaced, part) for number, part in enumerate(parts))
 
 
 def write_pages(addresses: Addresses) -> None:
@@ -130,14 +122,16 @@ def summary(text: str) -> str:
     return re.split(r"(?<=[.?!])\s", plain)[0]
 
 
-def in_order(nav: Sequence[Any]) -> Iterator[str]:  # Any: a page, or a title with pages
+def in_order(nav: Any) -> Iterator[str]:  # Any: a page, a list, or a mapping from titles
     """Yield the pages of a `nav` in their order."""
-    for entry in nav:
-        for value in entry.values() if isinstance(entry, dict) else [entry]:
-            yield from in_order(value) if isinstance(value, list) else [value]
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for entry in cast("Mapping[str, Any]", nav).values() if isinstance(nav, dict) else nav:
+            yield from in_order(entry)
 
 
-def write_texts_for_models(nav: Sequence[Any], addresses: Addresses) -> None:
+def write_texts_for_models(nav: Any, addresses: Addresses) -> None:  # Any: see `in_order`
     """Write llms.txt, a line for each page, and llms-full.txt, all pages in one."""
     texts = {name: (WORK / "docs" / name).read_text("utf-8") for name in in_order(nav)}
     lines = [f"- [{title(text)}]({addresses.site}/{_address(name)}): {summary(text)}" for name, text in texts.items()]
