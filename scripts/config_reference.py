@@ -1,6 +1,6 @@
-"""Write the tables of docs/configure/ from the models: python -m scripts.config_reference [--check].
+"""Write the reference from the code: python -m scripts.config_reference [--check].
 
-Also write the JSON Schema of audit events.
+It has the tables of docs/configure/, the command line, and the fields of audit events with their JSON Schema.
 
 The text around the tables is written by hand, in the page itself. A table stands between
 `<!-- begin NAME -->` and `<!-- end NAME -->`.
@@ -13,14 +13,19 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from html import unescape
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import typer
 from pydantic import BaseModel
+from typer.cli import get_docs_for_click
 
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import ENTRY_POINT_GROUP, load_adapter
 from mcp_workflows.events.notifications import NotificationChannel
+from mcp_workflows.sidecar.cli.app import COMMANDS, DISTRIBUTION, CommandLine, app, registered
 from mcp_workflows.sidecar.config.includes import Include
 from mcp_workflows.sidecar.config.json_schema import PlainJsonSchema
 from mcp_workflows.sidecar.config.models import (
@@ -34,6 +39,8 @@ from mcp_workflows.tools.tool import MODELS
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "configure"
+COMMAND_LINE = ROOT / "docs" / "reference" / "command-line.md"
+AUDIT_EVENTS = ROOT / "docs" / "reference" / "audit-events.md"
 AUDIT_SCHEMA = ROOT / "docs" / "reference" / "audit-event.schema.json"
 
 Schema: TypeAlias = Mapping[str, Any]  # Any: a JSON Schema
@@ -223,9 +230,31 @@ def audit_schema() -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
+def audit_events() -> str:
+    """Return the page with the fields of audit events."""
+    head = "# Audit events\n\nThe fields of an event in the [audit log](../operate/observability.md#the-audit-log)"
+    text = f"{head}, generated from its [JSON Schema](audit-event.schema.json).\n\n"
+    rows = table(AuditEvent).replace("| key |", "| field |", 1)
+    return f"{text}<!-- begin fields -->\n\n{rows}\n\n<!-- end fields -->\n"
+
+
+def command_line() -> str:
+    """Return the page with all commands and their options, as `--help` shows them."""
+    for module, _ in COMMANDS.values():
+        import_module(f"mcp_workflows.sidecar.cli.{module}")
+    command = typer.main.get_command(app)
+    assert isinstance(command, CommandLine)
+    command.commands |= {name: registered(name) for name in COMMANDS}
+    shown = get_docs_for_click(obj=command, ctx=typer.Context(command), name=DISTRIBUTION)
+    options = re.compile(r"\* `--(?:help|install-completion|show-completion)`: .*\n")
+    plain = re.sub(r"\*\*Options\*\*:\n\n(?=\n|#|\Z|\*\*)", "", options.sub("", unescape(shown)))
+    title = f"# Command line\n\nAll commands of `{DISTRIBUTION}`, generated from `--help`.\n\n<!-- begin commands -->\n"
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r"\A# .*\n", title, plain)).rstrip() + "\n\n<!-- end commands -->\n"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the pages, or with --check only say whether they are as they should be."""
-    wanted = {**pages(), AUDIT_SCHEMA: audit_schema()}
+    wanted = {**pages(), AUDIT_SCHEMA: audit_schema(), AUDIT_EVENTS: audit_events(), COMMAND_LINE: command_line()}
     stale = {path: text for path, text in wanted.items() if path.read_text(encoding="utf-8") != text}
     for path, text in stale.items():
         if "--check" in arguments:

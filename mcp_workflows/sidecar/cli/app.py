@@ -95,7 +95,7 @@ class CommandLine(Commands):
             gc.disable()  # imports leave no garbage, and looking for it takes 0.2 s of two
             import_module(f"mcp_workflows.sidecar.cli.{COMMANDS[args[0]][0]}")
             gc.enable()
-            self.commands[args[0]] = _registered(args[0])
+            self.commands[args[0]] = registered(args[0])
         return super().resolve_command(ctx, args)
 
 
@@ -141,7 +141,7 @@ def _errors(group: BaseExceptionGroup[WorkflowsError]) -> Iterator[WorkflowsErro
 
 
 @lru_cache
-def _registered(name: str) -> Any:  # Any: a command of Click's, or of Typer's copy of it
+def registered(name: str) -> Any:  # Any: a command of Click's, or of Typer's copy of it
     """Return a command whose module has been imported, with the metavars of its help."""
     root = get_command(app)
     assert isinstance(root, TyperGroup), "the callback makes it a group"
