@@ -244,7 +244,7 @@ def command_line() -> str:
         import_module(f"mcp_workflows.sidecar.cli.{module}")
     command = typer.main.get_command(app)
     assert isinstance(command, CommandLine)
-    command.commands |= {name: registered(name) for name in COMMANDS}
+    command.commands.update({name: registered(name) for name in COMMANDS})
     shown = get_docs_for_click(obj=command, ctx=typer.Context(command), name=DISTRIBUTION)
     options = re.compile(r"\* `--(?:help|install-completion|show-completion)`: .*\n")
     plain = re.sub(r"\*\*Options\*\*:\n\n(?=\n|#|\Z|\*\*)", "", options.sub("", unescape(shown)))

@@ -34,6 +34,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "tasks": ("tasks", "Everybody's tasks: list, show, why, answer, cancel, track."),
     "events": ("events", "Everybody's subscriptions to events: list, test, retry."),
     "print": ("print_", "Print schemas, permissions, presets and more, for files of yours."),
+    "skills": ("print_", "Write Agent Skills: how to use each tool, or how to expose a workflow."),
     "token": ("token", "Make a bearer token."),
     "store": ("store", "The store: encryption keys, tables, a backup, a move to PostgreSQL."),
     "engines": ("engines", "The engines that tasks belong to: rebind tasks."),

@@ -186,6 +186,11 @@ class ServerSettings(BaseModel):
         description="Rules of your own in code, `module:attribute`: an async function that is asked after the rules of "
         "the tool said yes, see `docs/secure/access.md`.",
     )
+    skills: bool = Field(
+        default=False,
+        description="Serve an Agent Skill for each tool by the extension `io.modelcontextprotocol/skills`. It tells "
+        "models how to use the tool. `mcp-workflows skills` writes the same skills as files.",
+    )
     my_tasks: bool = Field(
         default=False,
         description="Whether clients that take tasks get the tool `my_tasks` too, a list of the caller's own tasks; "
