@@ -6,6 +6,7 @@ drawn, pages from the root of the repository join them, and the decisions get a 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from typing import Any, Final, cast
 
 from ruamel.yaml import YAML
 
+from mcp_workflows.sidecar.config.json_schema import config_schema
 from scripts.diagrams import draw
 
 ROOT: Final = Path(__file__).parent.parent
@@ -167,6 +169,8 @@ def main(zensical: str) -> int:
     shutil.rmtree(SITE, ignore_errors=True)
     shutil.copytree(WORK / "site", SITE)
     write_texts_for_models(settings["nav"], addresses)
+    schema = config_schema() | ({"$id": f"{addresses.site}/workflows.schema.json"} if addresses.site else {})
+    (SITE / "workflows.schema.json").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
     print(f"built: {SITE.relative_to(ROOT)}/, {sum(1 for _ in SITE.rglob('*.html'))} pages")
     return 0
 

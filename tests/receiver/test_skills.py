@@ -14,6 +14,9 @@ from ruamel.yaml import YAML
 from mcp_workflows import Tool, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.tools.skills import skills_of
+from tests.support import commands
+from tests.support.commands import COMMAND
+from tests.support.environments import FASTMCP_ATTACHED, python_of
 from tests.support.in_memory import MODERN, line
 from tests.support.served import peer, site
 
@@ -114,3 +117,34 @@ async def test_a_caller_sees_the_skills_of_the_tools_that_it_may_call(tmp_path: 
             async with peer(found.url, token=token) as client:
                 listed = (await client.send("skills/list", {})).result["skills"]
                 assert [each["frontmatter"]["name"] for each in listed] == names
+
+
+FASTMCP_CLIENT = """
+import asyncio, sys
+
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+from fastmcp.skills.client import SkillsClientExtension
+
+async def main():
+    transport = StdioTransport(sys.argv[1], ["serve", "workflows.yaml"])
+    async with Client(transport, extensions=[SkillsClientExtension()]) as client:
+        [skill] = await client.list_skills()
+        assert await client.get_skill(skill.uri) == skill
+        [content] = await client.read_resource(skill.uri)
+        assert len(content.text.encode()) == skill.resources[0].size
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_the_client_of_fastmcp_reads_the_skills(tmp_path: Path) -> None:
+    config = (
+        "server: {skills: true}\nengines: {here: {adapter: memory}}\ntools: {echo: {engine: here, workflow: echo}}\n"
+    )
+    (tmp_path / "workflows.yaml").write_text(config)
+    (tmp_path / "client.py").write_text(FASTMCP_CLIENT)
+    python = python_of("fastmcp-attached", FASTMCP_ATTACHED)
+    done = commands.run([str(python), "client.py", COMMAND], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

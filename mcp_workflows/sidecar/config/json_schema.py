@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any, cast
 
 from pydantic import (
@@ -46,6 +47,7 @@ def config_schema() -> Schema:
     settings: Schema = {**tool, "required": []}  # none is required in `defaults`
     schema: Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:mcp-workflows:{version('mcp-workflows')}:workflows.yaml",
         "title": "workflows.yaml",
         "description": "Configuration of mcp-workflows.",
         "type": "object",
@@ -86,6 +88,7 @@ def team_schema() -> Schema:
     theirs = {key: value for key, value in tool["properties"].items() if key not in POLICY}
     schema: Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:mcp-workflows:{version('mcp-workflows')}:team.yaml",
         "title": "tools of a team",
         "description": "A file that workflows.yaml of mcp-workflows includes.",
         "type": "object",
