@@ -167,7 +167,7 @@ class Reading(BaseModel):
     progress: ProgressPart | None = Field(default=None, description="The progress so far.")
     steps: Steps | None = Field(default=None, description="The steps of the execution.")
     output: Value = Field(default=None, description="The result of a successful execution.")
-    failure: Text | None = Field(default=None, description="The reason of a failure: the step, the message.")
+    failure: Text | None = Field(default=None, description="The reason for a failure: the step, the message.")
     url: Text | None = Field(default=None, description="The URL of the execution in the engine's UI.")
     execution_id: Text | None = Field(
         default=None, description="The execution's id as people type it. Default: the handle."

@@ -88,7 +88,7 @@ class Taken(BaseModel):
 
     model_config = MODEL
 
-    status: Codes = Field(default=(409,), description="The HTTP status that indicates this.")
+    status: Codes = Field(default=(409,), description="The HTTP statuses that indicate this.")
     when: Text | None = Field(default=None, description="A further condition.")
     handle: Value = Field(description="The handle of the execution, in the form of `start.handle`.")
 
@@ -115,7 +115,7 @@ class StartRequest(BaseModel):
         default=None,
         description="True if the reply is about an execution that existed before. Default: always possible.",
     )
-    conflict: Codes = Field(default=(), description="The HTTP status that says the key belongs to another order.")
+    conflict: Codes = Field(default=(), description="The HTTP statuses that say the key belongs to another order.")
     refused_if: Text | None = Field(
         default=None, description="True if a reply is a definite refusal despite its HTTP status."
     )
@@ -232,8 +232,10 @@ class DescribeRequest(Reading, _DescribeRequests):
         "of `status`.",
     )
     log: Log | None = Field(default=None, description="The log of a failed execution.")
-    gone: Codes = Field(default=(404, 410), description="The HTTP status that says the execution does not exist.")
-    gone_if: Text | None = Field(default=None, description="True if a reply says so despite its HTTP status.")
+    gone: Codes = Field(default=(404, 410), description="The HTTP statuses that say the execution does not exist.")
+    gone_if: Text | None = Field(
+        default=None, description="True if a reply says that the execution does not exist, despite its HTTP status."
+    )
 
     @field_validator("codes")
     @classmethod
@@ -270,7 +272,7 @@ class Ask(EngineQuestion):
         default=None, description="The request that delivers a refusal. Without it, the question cannot be declined."
     )
     late: Codes = Field(
-        default=(404, 409, 410), description="The HTTP status that says it is too late: answered already, or ended."
+        default=(404, 409, 410), description="The HTTP statuses that say it is too late: answered already, or ended."
     )
     refused: Text | None = Field(default=None, description="True if a reply is a refusal despite its 2xx status.")
 
@@ -286,7 +288,7 @@ class Cancel(BaseModel):
         description="True if the execution can be cancelled. Until then the server polls again, several times.",
     )
     late: Codes = Field(
-        default=(404, 409, 410), description="The HTTP status that says it is too late: answered already, or ended."
+        default=(404, 409, 410), description="The HTTP statuses that say it is too late: answered already, or ended."
     )
 
 
@@ -311,7 +313,7 @@ class Throttled(BaseModel):
 
     model_config = MODEL
 
-    status: Codes = Field(default=(429,), description="The HTTP status that indicates this.")
+    status: Codes = Field(default=(429,), description="The HTTP statuses that indicate this.")
     when: Text | None = Field(default=None, description="A further condition.")
     until: str | None = Field(default=None, description="A header with the end of the pause, in seconds since 1970.")
 

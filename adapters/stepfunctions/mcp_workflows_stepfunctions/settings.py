@@ -92,8 +92,8 @@ class AssumeRole(BaseModel):
         Duration, _checked(lambda length: _SHORTEST_SESSION <= length <= _LONGEST_SESSION, "15m to 12h")
     ] = Field(
         default=timedelta(hours=1),
-        description="The length of a session, 15m to 12h, renewed in time. More than 1h needs the role's maximum "
-        "duration, and is not possible from another role.",
+        description="The length of a session, 15m to 12h, renewed in time. More than 1h needs a role with a longer "
+        "maximum session duration, and is not possible from another role.",
     )
 
     def on_behalf_of(self, caller: str) -> Self:

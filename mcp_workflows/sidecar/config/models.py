@@ -172,8 +172,8 @@ class ServerSettings(BaseModel):
     public_url: ServerUrl | None = Field(
         default=None,
         description="The URL by which clients reach the server behind a proxy, without `/mcp`: "
-        "https://workflows.example.com. It is the audience of tokens and part of the metadata for "
-        "clients.",
+        "https://workflows.example.com. The URL plus `/mcp` is the audience of tokens, and clients see it in "
+        "the metadata.",
     )
     auth: AuthSettings | None = Field(
         default=None,
