@@ -62,16 +62,16 @@ def config_schema() -> Schema:
             "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}) | {"minProperties": 1},
             "include": {
                 "type": "array",
-                "description": "Files with tools of teams: see `docs/secure/teams.md`.",
+                "description": "Files with the tools of teams: see `docs/secure/teams.md`.",
                 "items": {
                     "anyOf": [
-                        {"type": "string", "description": "A glob alone, for files of your own."},
+                        {"type": "string", "description": "A glob, for your own files."},
                         schemas[Include],
                     ]
                 },
             },
-            "defaults": {**settings, "description": "Settings of all tools, where nothing else is said of them."},
-            "rules": _by_name("Settings of tools, over all others: by name, or pattern (orders_*).", settings),
+            "defaults": {**settings, "description": "Settings of all tools, unless a tool or a rule sets them."},
+            "rules": _by_name("Settings that override all others, by tool name or pattern (orders_*).", settings),
             "tools": _tools_by_name(tool, schemas),
         },
         "required": ["engines"],  # all tools may come from the engines
@@ -142,7 +142,10 @@ def _by_name(description: str, entry: Schema) -> Schema:
 def _engine_entry(adapter: str, settings: Schema) -> Schema:
     return {
         **settings,
-        "properties": {"adapter": {"const": adapter, "description": "The adapter for it."}, **settings["properties"]},
+        "properties": {
+            "adapter": {"const": adapter, "description": "The adapter of the engine."},
+            **settings["properties"],
+        },
         "required": ["adapter", *settings.get("required", [])],
         "additionalProperties": settings.get("additionalProperties") is True,
     }
