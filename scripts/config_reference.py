@@ -232,7 +232,7 @@ def audit_schema() -> str:
 
 def audit_events() -> str:
     """Return the page with the fields of audit events."""
-    head = "# Audit events\n\nThe fields of an event in the [audit log](../operate/observability.md#the-audit-log)"
+    head = "# Audit events\n\nThe fields of an event in the [audit log](../operate/observability.md#audit-log)"
     text = f"{head}, generated from its [JSON Schema](audit-event.schema.json).\n\n"
     rows = table(AuditEvent).replace("| key |", "| field |", 1)
     return f"{text}<!-- begin fields -->\n\n{rows}\n\n<!-- end fields -->\n"
