@@ -30,8 +30,8 @@ def test_a_test_that_the_page_names_is_there(file: str, name: str) -> None:
 
 
 def test_each_threat_names_a_test() -> None:
-    threats = PAGE.read_text().split("## Threats")[1].split("## What remains")[0]
-    rows = [line for line in threats.splitlines() if line.startswith("| ") and "what stands against it" not in line]
+    threats = PAGE.read_text().split("## Threats")[1].split("## Residual risks")[0]
+    rows = [line for line in threats.splitlines() if line.startswith("| ") and "| control |" not in line]
     assert len(rows) > 30
     assert [row for row in rows if "::test_" not in row] == []
 
