@@ -7,6 +7,7 @@ REQUIREMENTS ?=
 ONLY ?=
 PYTHONS ?=
 STRICT ?=
+RELEASE ?=
 
 # Python keeps what it compiled: otherwise each process of a test compiles all that it imports
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,7 +21,7 @@ NODE_READY := node_modules/.ready
 PYPROJECTS := pyproject.toml conformance/pyproject.toml $(wildcard adapters/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up quick test test-all test-lowest check check-deps dist first-start lock format conformance clients hosts bench pictures clean
+.PHONY: help demo up quick test test-all test-lowest check check-deps dist docs first-start lock format conformance clients hosts bench pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -46,8 +47,8 @@ test-lowest: $(PYTHON_READY)  ## tests that need no engine, with the lowest vers
 check: $(PYTHON_READY)  ## format, lint and types, changing nothing
 	@scripts/check
 
-dist: $(PYTHON_READY)  ## build every wheel, check it, install from the wheels alone and follow the README on each Python here [PYTHONS="python3.12 python3.13"]
-	@$(RUN) scripts.dist "$$(scripts/install-uv)" $(PYTHONS)
+dist: $(PYTHON_READY)  ## build every wheel, check it, install from the wheels alone and follow the README on each Python here [PYTHONS="python3.12 python3.13"] [RELEASE=1]
+	@$(RUN) scripts.dist "$$(scripts/install-uv)" $(if $(RELEASE),--release) $(PYTHONS)
 
 first-start: $(PYTHON_READY)  ## follow the README's first steps on the newest Python here, if it is 3.12 or newer
 	@$(RUN) tests.support.first_start
@@ -63,14 +64,17 @@ format: $(PYTHON_READY)  ## format the code, fix what the linter can, and write 
 	@$(RUN) ruff check --fix
 	@$(RUN) scripts.preset_pages
 
+docs: $(PYTHON_READY)  ## the site of the documentation, in site/: links and anchors checked
+	@$(RUN) scripts.site "$$(dirname "$$(scripts/install-uv)")/zensical"
+
 conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite, and ours for Events: ENGINE=temporal|stepfunctions|google|dbos [REQUIREMENTS=2025-11-25]
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))
 
-clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/clients.md
+clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/use/clients.md
 	@$(RUN) tests.clients.clients
 	@.venv/bin/pytest -q tests/clients/test_clients.py tests/clients/test_events.py $(if $(filter-out file,$(origin ENGINE)),-k "$(ENGINE)")
 
-hosts: $(PYTHON_READY) $(NODE_READY)  ## Codex CLI, Gemini CLI and opencode with a scripted model [ONLY=codex]; writes docs/clients.md
+hosts: $(PYTHON_READY) $(NODE_READY)  ## Codex CLI, Gemini CLI and opencode with a scripted model [ONLY=codex]; writes docs/use/clients.md
 	@exec $(RUN) tests.clients.host_trials $(if $(ONLY),--only $(ONLY))
 
 bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http|dbos|replicas|events [ONLY=start,listen] [STRICT=1] [KEEP=1]

@@ -1,6 +1,6 @@
 """`make bench`: the cost of a sidecar, beside the least one could write, and whether the goals are met.
 
-Ratios compare between machines; milliseconds do not: see docs/benchmarks.md.
+Ratios compare between machines; milliseconds do not: see docs/why/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.wire import BadReplyError
 from tests.support.child_processes import ChildDiedError
 from tests.support.environments import ROOT
 
-RESULTS: Final = ROOT / "docs" / "benchmarks"  # of the last run that was kept
+RESULTS: Final = ROOT / "docs" / "why" / "benchmarks"  # of the last run that was kept
 Measure: TypeAlias = Callable[[Place], Iterator[Line]]
 
 

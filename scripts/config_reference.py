@@ -1,8 +1,8 @@
-"""Writes the tables of docs/configuration.md from the models: python -m scripts.config_reference [--check].
+"""Write the reference from the code: python -m scripts.config_reference [--check].
 
-Also the JSON Schema of audit events.
+It has the tables of docs/configure/, the command line, and the fields of audit events with their JSON Schema.
 
-The text around the tables is written by hand, in the document itself; a table stands between
+The text around the tables is written by hand, in the page itself. A table stands between
 `<!-- begin NAME -->` and `<!-- end NAME -->`.
 """
 
@@ -13,14 +13,19 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from html import unescape
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import typer
 from pydantic import BaseModel
+from typer.cli import get_docs_for_click
 
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import ENTRY_POINT_GROUP, load_adapter
 from mcp_workflows.events.notifications import NotificationChannel
+from mcp_workflows.sidecar.cli.app import COMMANDS, DISTRIBUTION, CommandLine, app, registered
 from mcp_workflows.sidecar.config.includes import Include
 from mcp_workflows.sidecar.config.json_schema import PlainJsonSchema
 from mcp_workflows.sidecar.config.models import (
@@ -33,8 +38,10 @@ from mcp_workflows.sidecar.telemetry.exporters import AuditEvent
 from mcp_workflows.tools.tool import MODELS
 
 ROOT = Path(__file__).parent.parent
-DOCUMENT = ROOT / "docs" / "configuration.md"
-AUDIT_SCHEMA = ROOT / "docs" / "audit-event.schema.json"
+PAGES = ROOT / "docs" / "configure"
+COMMAND_LINE = ROOT / "docs" / "reference" / "command-line.md"
+AUDIT_EVENTS = ROOT / "docs" / "reference" / "audit-events.md"
+AUDIT_SCHEMA = ROOT / "docs" / "reference" / "audit-event.schema.json"
 
 Schema: TypeAlias = Mapping[str, Any]  # Any: a JSON Schema
 Meaning: TypeAlias = tuple[str, str]  # the last name of a key, and the rest of its row
@@ -61,7 +68,7 @@ def adapters() -> Sequence[str]:
 
 
 def regions() -> Iterator[tuple[str, str]]:
-    """Every generated part of the document, by name."""
+    """Yield every generated part of the pages, by name."""
     yield "server", table(ServerSettings)
     yield "include", table(Include)
     yield "store", table(StoreSettings)
@@ -69,9 +76,11 @@ def regions() -> Iterator[tuple[str, str]]:
     yield "audit", table(AuditSettings)
     yield "notify", table(NotificationChannel)
     yield "tools", table(*MODELS.values(), keys=TOOL_KEYS)
-    for part, model in (("engines", "Settings"), ("options", "Options")):
+    for part, model, level in (("engines", "Settings", "##"), ("options", "Options", "###")):
         known: dict[Meaning, tuple[str, str]] = {}  # with the adapter and the key that has it
-        yield part, "\n\n".join(_of_adapter(name, getattr(load_adapter(name), model), known) for name in adapters())
+        models = {name: getattr(load_adapter(name), model) for name in adapters()}
+        parts = {name: _of_adapter(name, each, known) for name, each in models.items()}
+        yield part, "\n\n".join(f"{level} `adapter: {name}`\n\n{text}" for name, text in parts.items())
 
 
 def _of_adapter(name: str, model: type[BaseModel], known: dict[Meaning, tuple[str, str]]) -> str:
@@ -88,7 +97,7 @@ def _of_adapter(name: str, model: type[BaseModel], known: dict[Meaning, tuple[st
         known.setdefault(meaning, (name, key))
     texts = ["\n".join([*_HEAD, *_joined(new)])] if new else [] if same else ["Nothing."]
     texts += [f"As of [`adapter: {other}`](#adapter-{other}): {', '.join(keys)}." for other, keys in same.items()]
-    return "\n\n".join([f"### `adapter: {name}`", *texts])
+    return "\n\n".join(texts)
 
 
 def table(*models: type[BaseModel], keys: frozenset[str] | None = None) -> str:
@@ -163,7 +172,7 @@ class _Rows:
 
 def _linked(meaning: str) -> str:
     """Return a description in which pages are links."""
-    return re.sub(r"`docs/([\w-]+)\.md(#[\w-]+)?`", r"[\1](\1.md\2)", meaning)
+    return re.sub(r"`docs/([\w-]+/)([\w-]+)\.md(#[\w-]+)?`", r"[\2](../\1\2.md\3)", meaning)
 
 
 def _default(schema: Schema) -> str:
@@ -201,16 +210,18 @@ def _resolved(schema: Schema, shared: Schema) -> Schema:
     return found
 
 
-def fresh(text: str) -> str:
-    """The document with its generated parts as they should be."""
+def pages() -> Mapping[Path, str]:
+    """Return the pages with their generated parts as they should be."""
+    found = {path: path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("*.md"))}
     for name, content in regions():
         pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(\n?<!-- end {name} -->)", re.DOTALL)
-        matches = list(pattern.finditer(text))
+        matches = [(path, match) for path, text in found.items() for match in pattern.finditer(text)]
         if len(matches) != 1:
-            raise SystemExit(f"{DOCUMENT.name}: there must be one region {name!r}, there are {len(matches)}")
-        [match] = matches
-        text = f"{text[: match.start()]}{match[1]}\n{content}\n\n{match[2].lstrip()}{text[match.end() :]}"
-    return text
+            raise SystemExit(f"docs/configure: there must be one region {name!r}, there are {len(matches)}")
+        [(path, match)] = matches
+        text = found[path]
+        found[path] = f"{text[: match.start()]}{match[1]}\n{content}\n\n{match[2].lstrip()}{text[match.end() :]}"
+    return found
 
 
 def audit_schema() -> str:
@@ -219,9 +230,31 @@ def audit_schema() -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
+def audit_events() -> str:
+    """Return the page with the fields of audit events."""
+    head = "# Audit events\n\nThe fields of an event in the [audit log](../operate/observability.md#audit-log)"
+    text = f"{head}, generated from its [JSON Schema](audit-event.schema.json).\n\n"
+    rows = table(AuditEvent).replace("| key |", "| field |", 1)
+    return f"{text}<!-- begin fields -->\n\n{rows}\n\n<!-- end fields -->\n"
+
+
+def command_line() -> str:
+    """Return the page with all commands and their options, as `--help` shows them."""
+    for module, _ in COMMANDS.values():
+        import_module(f"mcp_workflows.sidecar.cli.{module}")
+    command = typer.main.get_command(app)
+    assert isinstance(command, CommandLine)
+    command.commands.update({name: registered(name) for name in COMMANDS})
+    shown = get_docs_for_click(obj=command, ctx=typer.Context(command), name=DISTRIBUTION)
+    options = re.compile(r"\* `--(?:help|install-completion|show-completion)`: .*\n")
+    plain = re.sub(r"\*\*Options\*\*:\n\n(?=\n|#|\Z|\*\*)", "", options.sub("", unescape(shown)))
+    title = f"# Command line\n\nAll commands of `{DISTRIBUTION}`, generated from `--help`.\n\n<!-- begin commands -->\n"
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r"\A# .*\n", title, plain)).rstrip() + "\n\n<!-- end commands -->\n"
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Write the document, or with --check only say whether it is as it should be."""
-    wanted = {DOCUMENT: fresh(DOCUMENT.read_text(encoding="utf-8")), AUDIT_SCHEMA: audit_schema()}
+    """Write the pages, or with --check only say whether they are as they should be."""
+    wanted = {**pages(), AUDIT_SCHEMA: audit_schema(), AUDIT_EVENTS: audit_events(), COMMAND_LINE: command_line()}
     stale = {path: text for path, text in wanted.items() if path.read_text(encoding="utf-8") != text}
     for path, text in stale.items():
         if "--check" in arguments:

@@ -31,6 +31,8 @@ _CONFIG: Final[Mapping[str, Any]] = {
         "noteBkgColor": "#fff8c5",
         "noteBorderColor": "#d4a72c",
     },
+    "htmlLabels": False,  # HTML inside of SVG is no XML
+    "flowchart": {"htmlLabels": False},
     "sequence": {"useMaxWidth": False, "mirrorActors": False, "wrap": True, "width": 190, "height": 44},
 }
 _PAGE: Final = """<!DOCTYPE html><meta charset="utf-8"><body><script src="{mermaid}"></script><script>
@@ -57,18 +59,23 @@ def digest_in(drawing: str) -> str | None:
 
 def main() -> None:
     """Draw all diagrams."""
-    browser = chromium()
-    if browser is None:
-        raise SystemExit("there is no Chromium: run scripts/install-browser")
-    mermaid = npm_packages("mermaid", _PACKAGE) / "mermaid" / "dist" / "mermaid.min.js"
     for source in sorted(FOLDER.glob("*.mmd")):
         text = source.read_text()
-        drawing = _draw(browser, mermaid, text)
+        drawing = draw(text)
         source.with_suffix(".svg").write_text(f"{drawing}\n<!-- of a text with SHA-256 {digest(text)} -->\n")
         print(f"drawn: {source.with_suffix('.svg').relative_to(ROOT)}")
 
 
-def _draw(browser: str, mermaid: Path, text: str) -> str:
+def draw(text: str) -> str:
+    """Return the drawing of a diagram as SVG.
+
+    Raises:
+        SystemExit: Chromium is missing, or Mermaid cannot draw the diagram.
+    """
+    browser = chromium()
+    if browser is None:
+        raise SystemExit("there is no Chromium: run scripts/install-browser")
+    mermaid = npm_packages("mermaid", _PACKAGE) / "mermaid" / "dist" / "mermaid.min.js"
     page = _PAGE.format(mermaid=mermaid.as_uri(), config=json.dumps(_CONFIG), text=json.dumps(text))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
@@ -78,7 +85,8 @@ def _draw(browser: str, mermaid: Path, text: str) -> str:
     found = re.search(r"<svg.*</svg>", document, re.DOTALL)
     if found is None:
         raise SystemExit(f"Mermaid cannot draw it: {re.sub('<[^>]*>', '', document).strip()[-500:]}")
-    return found[0].replace("<svg ", '<svg style="background: white" ', 1)
+    head, end, rest = found[0].partition(">")
+    return re.sub(r' style="[^"]*"', "", head).replace("<svg ", '<svg style="background: white" ', 1) + end + rest
 
 
 if __name__ == "__main__":

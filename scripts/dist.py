@@ -1,6 +1,7 @@
 """Build every distribution into dist/, check it, install from the wheels alone, serve a tool, and follow the README.
 
-Usage: python -m scripts.dist UV [PYTHON...]: UV is the program, each PYTHON one to install with (default: all here).
+Usage: python -m scripts.dist UV [--release] [PYTHON...]. UV is the program, each PYTHON one to install with. Without
+them, it tries all of this machine. `--release` only builds and checks, and needs the addresses of the publication.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import tomllib
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from scripts.site import Addresses, relink
 from tests.support.child_processes import free_port
 from tests.support.environments import ROOT, pythons
 from tests.support.first_start import Installation, follow
 
 DIST = ROOT / "dist"
+STAGED = ROOT / ".cache" / "dist"
 STARTS_WITHIN = 60  # seconds
 
 CONFIG = """
@@ -50,17 +55,92 @@ def run(*command: str | Path) -> None:
     subprocess.run(list(map(str, command)), check=True)
 
 
-def build(uv: Path) -> None:
+def stage(project: Path, addresses: Addresses) -> Path:
+    """Copy the tracked files of a project; add the addresses to its metadata, and make the README's links absolute."""
+    staged = STAGED / project.name
+    listed = subprocess.run(["git", "ls-files", "-z", "."], cwd=project, check=True, capture_output=True, text=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        (staged / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(project / name, staged / name)
+    if addresses.repository:
+        readme = (project / "README.md").read_text("utf-8")
+        pictures = f"{addresses.repository}/raw/main/docs/pictures/"
+        linked = relink(readme, project / "README.md", None, addresses).replace('"docs/pictures/', f'"{pictures}')
+        # the MCP registry looks for this line on PyPI
+        marker = f"\n<!-- mcp-name: {registry_name(addresses)} -->\n" if project == ROOT else ""
+        (staged / "README.md").write_text(linked + marker, encoding="utf-8")
+        metadata = staged / "pyproject.toml"
+        urls = {
+            "Homepage": addresses.site,
+            "Source": addresses.repository,
+            "Issues": f"{addresses.repository}/issues",
+            "Changelog": f"{addresses.repository}/blob/main/CHANGELOG.md",
+        }
+        lines = "".join(f"{name} = {json.dumps(address)}\n" for name, address in urls.items())
+        metadata.write_text(f"{metadata.read_text('utf-8')}\n[project.urls]\n{lines}", encoding="utf-8")
+    return staged
+
+
+def registry_name(addresses: Addresses) -> str:
+    """Return the name in the MCP registry, which the owner of a GitHub repository may publish."""
+    owner, name = addresses.repository.split("/")[-2:]
+    return f"io.github.{owner}/{name}"
+
+
+def registry_entry(addresses: Addresses) -> Mapping[str, Any]:  # Any: JSON
+    """Return server.json, the entry of the MCP registry: https://modelcontextprotocol.io/registry."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    version = project["version"]
+    config = {"format": "filepath", "isRequired": True, "description": "Your workflows.yaml"}
+    serve = {"type": "positional", "value": "serve"}
+    mount = {"type": "named", "name": "--mount", "value": "type=bind,src={config},dst=/config/workflows.yaml,readonly"}
+    return {
+        "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
+        "name": registry_name(addresses),
+        "title": "mcp-workflows",
+        "description": project["description"],
+        "version": version,
+        "websiteUrl": addresses.site,
+        "repository": {"url": addresses.repository, "source": "github"},
+        "packages": [
+            {
+                "registryType": "pypi",
+                "identifier": "mcp-workflows",
+                "version": version,
+                "runtimeHint": "uvx",
+                "runtimeArguments": [{"type": "named", "name": "--with", "value": "mcp-workflows[temporal]"}],
+                "packageArguments": [serve, {"type": "positional", "valueHint": "config", **config}],
+                "transport": {"type": "stdio"},
+            },
+            {
+                "registryType": "oci",
+                "identifier": f"ghcr.io/{'/'.join(addresses.repository.split('/')[-2:])}:{version}",
+                "runtimeHint": "docker",
+                "runtimeArguments": [{**mount, "isRequired": True, "variables": {"config": config}}],
+                "packageArguments": [serve, {"type": "positional", "value": "/config/workflows.yaml"}],
+                "transport": {"type": "stdio"},
+            },
+        ],
+    }
+
+
+def build(uv: Path, addresses: Addresses) -> None:
     """Build a source distribution and a wheel of each project, the wheel from the source distribution."""
     shutil.rmtree(DIST, ignore_errors=True)
+    shutil.rmtree(STAGED, ignore_errors=True)
     for project in projects():
-        run(uv, "build", "--quiet", "--out-dir", DIST, project)
+        run(uv, "build", "--quiet", "--out-dir", DIST, stage(project, addresses))
     run(uv.parent / "twine", "check", "--strict", *sorted(DIST.glob("mcp_*")))
 
 
 def complaints(wheel: Path) -> Iterator[str]:
-    """Whatever is wrong with the contents of a wheel."""
+    """Yield the faults of a wheel and of its source distribution."""
     names = zipfile.ZipFile(wheel).namelist()
+    [source] = DIST.glob(f"{'-'.join(wheel.name.split('-')[:2])}.tar.gz")
+    with tarfile.open(source) as packed:
+        strays = [name for name in packed.getnames() if re.search(r"/\.(?!gitignore)|\.(pyc|db|log)$", name)]
+    if strays:
+        yield f"{source.name}: contains {', '.join(strays[:5])}"
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         yield f"{wheel.name}: has no licence file"
     package, version = wheel.name.split("-")[:2]
@@ -82,7 +162,7 @@ def install(uv: Path, python: str, place: Path) -> Path:
     told = subprocess.run([place / "bin" / "mcp-workflows"], capture_output=True, text=True, check=False)
     if told.returncode != 1 or "pip install 'mcp-workflows[server]'" not in told.stderr:
         raise SystemExit(f"the command without its extra said {told.stderr}")
-    run(*pip, *into, f"mcp-workflows[{','.join(extras())}]", "mcp-tasks-conformance>=0.2.0.dev0")
+    run(*pip, *into, f"mcp-workflows[{','.join(extras())}]", "mcp-tasks-conformance>=0.2")
     return place / "bin"
 
 
@@ -117,13 +197,22 @@ def _is_alive(url: str) -> bool:
         return False
 
 
-def main(uv: Path, pythons: Sequence[str]) -> None:
-    """Do all of it, with each Python."""
-    build(uv)
+def main(uv: Path, *arguments: str) -> None:
+    """Build and check the distributions; without `--release`, also try them with each Python."""
+    addresses = Addresses.read()
+    is_release = "--release" in arguments
+    if is_release and not (addresses.repository and addresses.site):
+        raise SystemExit("fill in the repository and the site under [tool.publication] of pyproject.toml first")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    if is_release and os.environ.get("GITHUB_REF_NAME", f"v{version}") != f"v{version}":
+        raise SystemExit(f"the tag {os.environ['GITHUB_REF_NAME']} is not v{version}, the version in pyproject.toml")
+    build(uv, addresses)
+    if is_release:
+        (DIST / "server.json").write_text(json.dumps(registry_entry(addresses), indent=2) + "\n", encoding="utf-8")
     wrong = [line for wheel in sorted(DIST.glob("*.whl")) for line in complaints(wheel)]
     if wrong:
         raise SystemExit("\n".join(wrong))
-    for python in pythons:
+    for python in [] if is_release else arguments or list(pythons().values()):
         with tempfile.TemporaryDirectory() as folder:
             commands = install(uv, python, Path(folder) / "venv")
             serve(commands, Path(folder))
@@ -133,4 +222,4 @@ def main(uv: Path, pythons: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), sys.argv[2:] or list(pythons().values()))
+    main(Path(sys.argv[1]).resolve(), *sys.argv[2:])

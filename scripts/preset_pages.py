@@ -1,4 +1,7 @@
-"""`python -m scripts.preset_pages`: writes docs/presets/NAME.md from the files of the presets of `adapter: http`."""
+"""`python -m scripts.preset_pages`: write docs/engines/presets/NAME.md, and their table in docs/engines/http.md.
+
+They are made from the files of the presets of `adapter: http`.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,19 @@ from mcp_workflows_http.presets import preset_names, presets, read_preset
 
 from mcp_workflows.adapter import Signature, StartGuarantee
 
-FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "presets"
+FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "engines" / "presets"
+INDEX: Final = FOLDER.parent / "http.md"
 _PROOFS: Final = {
-    "real": "the [contract of adapters](../write-an-adapter.md) passes on the engine itself",
-    "recorded": "tested on a server that answers as the vendor's description says; never on the engine itself",
-    "read": "written from what others' clients send and read; never tried",
+    "real": "passes the [adapter contract](../../extend/write-an-adapter.md#prove-it) on the engine itself",
+    "recorded": "tested on a server that follows the vendor's specification, never on the engine itself",
+    "read": "written from the requests and replies of other clients, never run",
 }
 _REPEATS: Final = {
-    StartGuarantee.KEYED: "The API starts one execution for one key: after a lost reply the start is sent again.",
+    StartGuarantee.KEYED: "after a lost reply, the server repeats the start. The API starts one execution per key.",
     StartGuarantee.FINDABLE: (
-        "After a lost reply `find` searches for the key, and the start is sent again only if nothing is found."
+        "after a lost reply, the server searches for the key, and repeats the start only if it finds nothing."
     ),
-    StartGuarantee.ONCE: "After a lost reply the outcome is unknown, and nothing is started again.",
+    StartGuarantee.ONCE: "after a lost reply, the outcome is unknown. The server never repeats the start.",
 }
 _SIGNED: Final = {
     Signature.HUB: "`X-Hub-Signature-256`",
@@ -40,6 +44,7 @@ _NAME: Final = re.compile(r"(?<![.\w])(options|vars)\.(\w+)")
 def page(name: str) -> str:
     """Return the page of a preset."""
     about = presets()[name]
+    product = about.title.partition(" (")[0]
     written: Any = read_preset(name)
     example = {**written["about"]["example"]}
     workflow = example.pop("workflow")
@@ -48,28 +53,59 @@ def page(name: str) -> str:
         [
             f"# {about.title}",
             "",
-            f"`preset: {name}`, {about.since}. Verified: *{about.verified}*: {_PROOFS[about.verified]}.",
-            "",
-            about.notes.strip(),
+            f"Run {product} jobs as MCP tasks with `preset: {name}` of [`adapter: http`](../http.md).",
             "",
             "```yaml",
             *_configuration(name, example, workflow),
             "```",
             "",
+            about.notes.strip(),
+            "",
+            f"`mcp-workflows print presets {name}` prints it. Your settings [override it](../http.md#presets).",
+            "",
+            "## Reference",
+            "",
+            "| | |",
+            "|---|---|",
+            f"| verified | {about.since}: *{about.verified}*, {_PROOFS[about.verified]} |",
             *_names(written),
             *_facts(found),
             "",
             "## Statuses",
             "",
-            "| `describe.status` | the task is |",
+            "| `describe.status` | task |",
             "|---|---|",
             *_statuses(found),
-            "",
-            f"Any other word means that it still runs. `mcp-workflows print presets {name}` prints the definition.",
-            "What an engine sets itself overrides it key by key: [Any job API](../http.md#presets).",
+            "| any other | still running |",
             "",
         ]
     )
+
+
+def table() -> str:
+    """Return the table of all presets."""
+    rows = (
+        f"| [`{name}`](presets/{name}.md) | {about.title} | `{read_preset(name)['starts']}` "
+        f"| {about.verified}, {about.since} |"
+        for name, about in presets().items()
+    )
+    return "\n".join(
+        [
+            "| preset | for | starts | verified |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "- `real`: the [adapter contract](../extend/write-an-adapter.md#prove-it) passes on the engine itself.",
+            "- `recorded`: tested on a server that follows the vendor's specification.",
+            "- `read`: written from the requests and replies of other clients, never run.",
+        ]
+    )
+
+
+def index(text: str) -> str:
+    """Return the page with all presets with its table as it should be."""
+    pattern = re.compile(r"(<!-- begin presets -->\n).*?(\n?<!-- end presets -->)", re.DOTALL)
+    return pattern.sub(lambda found: f"{found[1]}{table()}\n{found[2].strip()}", text)
 
 
 def _configuration(name: str, example: Mapping[str, Any], workflow: str) -> Iterator[str]:
@@ -94,76 +130,78 @@ def _flow(value: Any) -> str:  # any JSON value
 
 
 def _names(written: Mapping[str, Any]) -> Iterator[str]:
-    """Say which names the expressions read of a tool and of its engine."""
+    """Yield the names that the expressions read of a tool and of its engine."""
     definition = {key: value for key, value in written.items() if key != "about"}
     read = set(_NAME.findall(json.dumps(definition)))
     for scope, owner in (("vars", "the engine"), ("options", "a tool")):
         defaults = definition.get(scope, {})
         names = sorted(name for of, name in read if of == scope)
-        said = [f"`{name}`" + (f" (default: {defaults[name]})" if name in defaults else "") for name in names]
-        if said:
-            yield f"- **`{scope}`** of {owner}: {', '.join(said)}."
+        texts = [f"`{name}`" + (f" (default: {defaults[name]})" if name in defaults else "") for name in names]
+        if texts:
+            yield f"| `{scope}` of {owner} | {', '.join(texts)} |"
 
 
 def _line(request: Request) -> str:
-    return f"`{request.method} {request.path or request.url}`"
+    written = f"{request.method} {request.path or request.url}"
+    return f"`{written.replace('|', chr(92) + '|')}`"
 
 
 def _facts(found: HttpSettings) -> Iterator[str]:
-    yield f"- **The start** sends {_line(found.start.request)}."
-    refused = " With other arguments it is refused." if found.start.same else ""
-    yield f"- **A repeated start** (`starts: {found.starts.value}`): {_REPEATS[found.starts]}{refused}"
-    if found.starts is StartGuarantee.ONCE and found.check.advice:
-        yield f"  `mcp-workflows check` says: *{found.check.advice}*."
+    yield f"| start | {_line(found.start.request)} |"
+    refused = " Another workflow or input under the same key is refused." if found.start.same else ""
+    advice = found.check.advice if found.starts is StartGuarantee.ONCE else None
+    hint = f" `mcp-workflows check` reports: *{advice}*." if advice else ""
+    yield f"| `starts: {found.starts.value}` | {_REPEATS[found.starts]}{refused}{hint} |"
     yield from (_question(name, ask) for name, ask in found.asks.items())
     describe = found.describe
     parts = {
-        "its steps": describe.steps,
-        "its progress": describe.progress,
-        "the end of its log": describe.log,
-        "its page": describe.url,
+        "steps": describe.steps,
+        "progress": describe.progress,
+        "the end of the log": describe.log,
+        "a link to the engine's page": describe.url,
     }
-    if told := [name for name, part in parts.items() if part is not None]:
-        yield f"- **A task tells** {', '.join(told)}."
+    if shown := [name for name, part in parts.items() if part is not None]:
+        yield f"| a task shows | {', '.join(shown)} |"
     output: Any = describe.output
     if isinstance(output, Mapping):
         keys = cast("Mapping[str, Any]", output)
-        yield f"- **The result** has {', '.join(f'`{key}`' for key in keys)}."
+        yield f"| result | {', '.join(f'`{key}`' for key in keys)} |"
     elif output is not None:
-        yield f"- **The result** is `{output}`."
-    yield f"- **Cancelling** {_cancellation(found.cancel)}."
+        yield f"| result | `{output}` |"
+    yield f"| cancellation | {_cancellation(found.cancel)} |"
     if found.workflows is not None:
-        yield "- **`mcp-workflows init --add`** drafts a tool for each workflow, with its inputs."
+        yield "| `mcp-workflows init --add` | drafts a tool for each workflow, with its inputs |"
     if found.batch_status is not None:
-        yield "- **Many tasks** are polled by a list of what runs."
+        yield "| many tasks | one list shows which still run |"
     if found.webhook is not None:
         signed = _SIGNED[found.webhook.signature]
         yield (
-            f"- **Webhook**: set `webhook_secret`, and let the API call `https://YOUR-SERVER/engines/jobs/webhook`,"
-            f" signed by {signed}. [Webhooks](../http.md#webhooks) says which events to choose."
+            f"| [webhook](../http.md#webhooks) | `https://YOUR-SERVER/engines/jobs/webhook`, signed by {signed}."
+            " Set `webhook_secret`. |"
         )
     if (rate := found.rate) is not None:
         hours = rate.per.total_seconds() / 3600
-        yield f"- **Rate limit**: {rate.calls:g} calls in {hours:g} h, of which this server takes {rate.share:.0%}."
+        yield f"| rate limit | {rate.calls:g} calls in {hours:g} h; this server uses {rate.share:.0%} of them |"
 
 
 def _cancellation(cancel: Cancel | None) -> str:
     if cancel is None:
-        return "is not possible"
-    later = ", as soon as `cancel.when` is true" if cancel.when else ""
-    return f"sends {_line(cancel.request)} to what still runs{later}"
+        return "not possible"
+    later = ", once `cancel.when` is true" if cancel.when else ""
+    return f"{_line(cancel.request)}{later}"
 
 
 def _question(name: str, ask: Ask) -> str:
     message = _PLACEHOLDER.sub("...", ask.message)
     text = "the engine's own text" if message == "..." else f"*{message}*"
+    place = f"| question `{name}` | {text}."
     if not ask.is_on_engine_page:
-        return f"- **Question `{name}`**: {text}. It is answered in the chat, and sent as the account of `auth`."
-    where = "It is answered on the engine's own page, to which the question links."
+        return f"{place} People answer in the chat; the answer arrives as the account of `auth`. |"
     other = (
-        f" `asks: {{{name}: {{answer_in: chat}}}}` takes the answer in the chat, and sends it as the account of `auth`."
+        f" `asks: {{{name}: {{answer_in: chat}}}}` takes the answer in the chat instead, and sends it as the account of"
+        " `auth`."
     )
-    return f"- **Question `{name}`**: {text}. {where}{other if ask.send is not None else ''}"
+    return f"{place} It links to the engine's page, where people answer.{other if ask.send is not None else ''} |"
 
 
 def _statuses(found: HttpSettings) -> Iterator[str]:
@@ -183,6 +221,7 @@ def main() -> None:
         file.unlink()
     for name in preset_names():
         (FOLDER / f"{name}.md").write_text(page(name))
+    INDEX.write_text(index(INDEX.read_text()))
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def test_the_diagram_of_the_documentation_shows_the_imports_between_rooms() -> N
         for above, below in permutations(rooms, 2)
         if graph.direct_import_exists(importer=f"{CORE}.{above}", imported=f"{CORE}.{below}", as_packages=True)
     }
-    text = (ROOT / "docs/architecture.md").read_text()
+    text = (ROOT / "docs/why/architecture.md").read_text()
     drawn = {(above, below) for above, below in re.findall(r"^    (\w+) --> (\w+)$", text, re.MULTILINE)}
 
     def reached(room: str) -> set[str]:
@@ -190,7 +190,7 @@ for module in walk_packages({CORE}.sidecar.__path__, "{CORE}.sidecar."):
 
 
 class Size(NamedTuple):
-    """The most code lines and files of a part; docs/architecture.md says what to do when it is reached."""
+    """The most code lines and files of a part; docs/why/architecture.md says what to do when it is reached."""
 
     lines: int
     files: int

@@ -60,7 +60,7 @@ async def verification_is_signed(trial: WebhookTrial) -> None:
 @event_deliveries.check(Level.MUST, SECURITY, Feature.CALLBACK, phase=Phase.SEQUENTIAL)
 @each_trial
 async def verified_once(trial: WebhookTrial) -> None:
-    """A refresh, and other arguments, with the same URL and secret ask the endpoint no more."""
+    """The same URL and secret are not verified again for a refresh or for other arguments."""
     last = trial.reached(trial.rotated).sent_at
     asked = [one for one in trial.verifications if one.received_at < last]
     expect(len(asked) <= 1, f"{len(asked)} verifications came")
@@ -186,7 +186,7 @@ async def too_large_is_final(trial: WebhookTrial) -> None:
 @event_deliveries.check(Level.INTEROP, UNSUBSCRIBING, *NEEDS, phase=Phase.SEQUENTIAL)
 @each_trial
 async def nothing_after_the_end(trial: WebhookTrial) -> None:
-    """Nothing that happens after events/unsubscribe is delivered."""
+    """Events after events/unsubscribe are not delivered."""
     step = trial.reached(trial.unsubscribed)
     _some_events(trial)
     late = [name for name, each in trial.attempts.items() if each[0].received_at > step.received_at + SETTLED]

@@ -132,7 +132,7 @@ async def ids_are_stable(events: EventsUnderTest) -> None:
 @event_polls.check(Level.MUST, POLLING, Feature.POLL, ToolRole.FIRES)
 @each_revision
 async def max_events(events: EventsUnderTest) -> None:
-    """With maxEvents 1 a poll returns one event at most, says hasMore while there are more, and the next returns it."""
+    """With maxEvents 1 a poll returns at most one event, and hasMore true while more remain for the next poll."""
     async with events.session() as session:
         cursor = await events.begin(session)
         for _ in range(2):
@@ -157,7 +157,7 @@ async def max_age(events: EventsUnderTest) -> None:
 @event_polls.check(Level.SHOULD, CURSORS, Feature.POLL, ToolRole.FIRES)
 @each_revision
 async def max_age_is_told(events: EventsUnderTest) -> None:
-    """A poll that skips events because of maxAgeMs says truncated."""
+    """A poll that skips events because of maxAgeMs has truncated true."""
     _, result = await _with_max_age(events)
     expect(result.get("truncated") is True, format_json(result))
 
@@ -165,7 +165,7 @@ async def max_age_is_told(events: EventsUnderTest) -> None:
 @event_polls.check(Level.MUST, CURSORS, Feature.POLL)
 @each_revision
 async def unknown_cursor(events: EventsUnderTest) -> None:
-    """A cursor that the server cannot go on from is no error: truncated is true, with a fresh cursor."""
+    """A cursor that the server cannot resume from is no error: truncated is true, with a fresh cursor."""
     async with events.session() as session:
         await events.begin(session)
         reply = await session.request("events/poll", {**events.wanted, "cursor": "conformance-no-such-cursor"})
@@ -185,7 +185,7 @@ async def unknown_event(events: EventsUnderTest) -> None:
 @event_polls.check(Level.MAY, ERRORS, Feature.POLL)
 @each_revision
 async def unknown_event_kind(events: EventsUnderTest) -> None:
-    """NotFound of an unknown event says data.kind event, which a server may leave out."""
+    """NotFound of an unknown event has data.kind event, which is optional."""
     async with events.session() as session:
         reply = await session.request("events/poll", {"name": UNKNOWN, "arguments": {}, "cursor": None})
     expect(as_object(reply.error.get("data")).get("kind") == "event", str(reply))

@@ -123,7 +123,7 @@ async def cursor_is_behind_its_event(events: EventsUnderTest) -> None:
 @event_streams.check(Level.MUST, CURSORS, Feature.PUSH)
 @each_revision
 async def unknown_cursor(events: EventsUnderTest) -> None:
-    """A cursor that the server cannot go on from is no error: active says truncated, with a fresh cursor."""
+    """A cursor that the server cannot resume from is no error: active has truncated true and a fresh cursor."""
     async with events.session() as session:
         await _begin(events, session)
         try:
@@ -168,7 +168,7 @@ async def side_by_side(events: EventsUnderTest) -> None:
 @event_streams.check(Level.MUST, LIFECYCLE, Feature.PUSH)
 @each_revision
 async def closing_releases(events: EventsUnderTest) -> None:
-    """A stream whose connection is closed counts no more: many can be opened one after another."""
+    """A closed stream frees its place: a client can open many, one after another."""
     async with events.session() as session:
         for number in range(MANY):
             try:
@@ -181,7 +181,7 @@ async def closing_releases(events: EventsUnderTest) -> None:
 @event_streams.check(Level.MUST, LIFECYCLE, Feature.HEARTBEAT)
 @each_revision
 async def heartbeat(events: EventsUnderTest) -> None:
-    """A quiet stream brings notifications/events/heartbeat, at least every 30 s, with a cursor, which may be null."""
+    """A quiet stream sends notifications/events/heartbeat at least every 30 s, with a cursor, which may be null."""
     within = events.server.settings.heartbeat
     async with events.session() as session, events.stream(session) as stream:
         came = await events.wait(lambda: stream.named("heartbeat"), within=within)

@@ -148,7 +148,7 @@ async def challenge_must_be_echoed(trial: WebhookTrial) -> None:
 @event_subscriptions.check(Level.MUST, "Events, Webhook Delivery Status", Feature.CALLBACK, phase=Phase.SEQUENTIAL)
 @each_trial
 async def endpoints_words_are_kept(trial: WebhookTrial) -> None:
-    """Nothing that the endpoint answers is in the error."""
+    """The error contains nothing of the endpoint's response."""
     step = trial.reached(trial.refused)
     skip_unless(trial.echoless.deliveries, "the endpoint was not asked")
     expect(MARK not in str(step.reply.body), str(step.reply))
@@ -157,7 +157,7 @@ async def endpoints_words_are_kept(trial: WebhookTrial) -> None:
 @event_subscriptions.check(Level.MUST, SECURITY, Feature.CALLBACK, phase=Phase.SEQUENTIAL)
 @each_trial
 async def unreachable_endpoint(trial: WebhookTrial) -> None:
-    """An endpoint that nobody serves is refused: CallbackEndpointError with connection_refused."""
+    """An endpoint that refuses connections is refused: CallbackEndpointError with connection_refused."""
     skip_unless(trial.unreachable or trial.trouble, "--callback names no loopback address")
     step = trial.reached(trial.unreachable)
     reason = as_object(step.reply.error.get("data")).get("reason")
@@ -232,7 +232,7 @@ async def secret_rotates(trial: WebhookTrial) -> None:
 )
 @each_trial
 async def not_by_others(trial: WebhookTrial) -> None:
-    """Somebody else who unsubscribes with the same URL, name and arguments is refused, and it goes on."""
+    """Another caller's events/unsubscribe with the same URL, name and arguments is refused; deliveries continue."""
     reply = trial.reached(trial.foreign).reply
     expect("error" in reply.body and trial.events, f"{reply}; then {len(trial.events)} deliveries came")
 

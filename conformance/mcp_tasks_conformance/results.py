@@ -85,7 +85,7 @@ async def others_are_served_meanwhile(server: ServerUnderTest) -> None:
 
 @results.check(Level.MUST, "Result Retrieval 3", ToolRole.SLOW)
 async def after_a_lost_connection(server: ServerUnderTest) -> None:
-    """After a client disconnects from tasks/result the task goes on, and the next tasks/result returns its result."""
+    """After a client disconnects from tasks/result the task continues, and the next tasks/result returns its result."""
     async with server.session() as session:
         task_id = await server.create_task(session, ToolRole.SLOW)
         (await server.open_result(session, task_id)).disconnect()

@@ -16,7 +16,7 @@ from conformance.tests.receiver import Receiver, serve
 
 pytestmark = pytest.mark.anyio
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "conformance-2025.md"
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "reference" / "conformance-2025.md"
 
 
 async def test_the_command_reports_violations_and_exits_with_1_only_for_a_must(

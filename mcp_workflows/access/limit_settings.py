@@ -29,13 +29,13 @@ class ToolLimits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tasks: Most | None = Field(
-        default=None, description="Tasks of this tool that may go on at the same time, of all callers together."
+        default=None, description="Maximum number of running tasks of this tool, over all callers."
     )
     tasks_per_principal: Most | None = Field(
-        default=None, description="Tasks of this tool that may go on at the same time for one principal."
+        default=None, description="Maximum number of running tasks of this tool for one principal."
     )
     creates_per_minute: Most | None = Field(
-        default=None, description="Tasks of this tool that may be created in a minute, by all callers together."
+        default=None, description="Maximum number of tasks of this tool created per minute, over all callers."
     )
 
 
@@ -46,55 +46,58 @@ class Limits(BaseModel):
 
     tasks_per_principal: Most | None = Field(
         default=1000,
-        description="Tasks of one principal that may go on at the same time. Anonymous callers are one principal.",
+        description="Maximum number of running tasks of one principal. Anonymous callers are one principal.",
     )
     creates_per_minute: Most | None = Field(
         default=300,
-        description="Tasks that one principal may create in a minute, on all replicas together; and, counted apart in "
-        "each process, calls in a minute that start nothing.",
+        description="Maximum number of tasks that one principal creates per minute, over all replicas. Calls "
+        "that start nothing count separately, per process, with the same limit.",
     )
     polls_per_minute: Most | None = Field(
         default=6000,
-        description="Requests about tasks (get, result, list, answer, cancel, listen) of one principal, per process: "
-        "so many at once, and so many more each minute. Of anonymous callers: per address.",
+        description="Maximum number of requests about tasks (get, result, list, answer, cancel, listen) of "
+        "one principal, per process: a burst of this size, refilled over a minute. Anonymous callers "
+        "count per address.",
     )
     failed_lookups_per_minute: Most | None = Field(
         default=60,
-        description="Requests of one principal in a minute for tasks that are not there for them, likewise.",
+        description="Maximum number of look-ups per minute, of one principal, that find no task. Counted per "
+        "process; anonymous callers count per address.",
     )
     open_listens_per_principal: Most | None = Field(
         default=100,
-        description="Requests of one principal that stay open at the same time: `subscriptions/listen`, "
-        "`tasks/result`, `task_wait`. Of anonymous callers: per address.",
+        description="Maximum number of open requests of one principal: `subscriptions/listen`, "
+        "`tasks/result`, `task_wait`. Anonymous callers count per address.",
     )
-    open_listens: Most | None = Field(default=1000, description="The same of all callers together.")
+    open_listens: Most | None = Field(default=1000, description="Maximum number of open requests of all callers.")
     sessions_per_principal: Most | None = Field(
         default=1000,
-        description="Sessions of 2025-11-25 (and before) over HTTP that one principal may have open at the same "
-        "time. Of anonymous callers: per address.",
+        description="Maximum number of open HTTP sessions (2025-11-25 and earlier) of one principal. "
+        "Anonymous callers count per address.",
     )
-    max_arguments: Most | None = Field(default=1_000_000, description="Bytes of JSON of the arguments of a call.")
+    max_arguments: Most | None = Field(
+        default=1_000_000, description="Maximum size of a call's arguments, in bytes of JSON."
+    )
     max_answer: Most | None = Field(
-        default=64 * 1024, description="Bytes of JSON of the answers to questions in one request."
+        default=64 * 1024, description="Maximum size of the answers in one request, in bytes of JSON."
     )
     max_kept_result: Most | None = Field(
         default=10_000_000,
-        description="Bytes of JSON of a result above which it is not kept at all, and the task says so. What is kept "
-        "becomes a link above `max_result` of its tool.",
+        description="Maximum size of a stored result, in bytes of JSON. The task says if its result is "
+        "larger. Above the tool's `max_result`, a stored result becomes a link.",
     )
     default_ttl: Duration | None = Field(
         default=None,
-        description="How long a task can be read after its creation, if neither its tool nor its caller says. Default: "
-        "the store's retention.",
+        description="The ttl of tasks whose tool and caller set none. Default: the store's `retention`.",
     )
     max_ttl: Duration | None = Field(
         default=None,
-        description="The longest ttl that a tool may set or a caller may ask for. Default: the tool's ttl, or else the "
-        "store's retention.",
+        description="The longest ttl that a tool can set or a caller can request. Default: the tool's ttl, else "
+        "the store's `retention`.",
     )
     anonymous_ttl: Duration | None = Field(
         default=timedelta(days=1),
-        description="The longest ttl of tasks of anonymous callers: the id is all that protects these.",
+        description="The longest ttl of anonymous callers' tasks, which only their id protects.",
     )
 
     @model_validator(mode="after")

@@ -37,9 +37,9 @@ class PrincipalMatch(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    issuer: str | None = Field(default=None, description="The issuer of their token, to the letter.")
-    subject: str | None = Field(default=None, description="The subject that the token names. Unique per issuer only.")
-    client: str | None = Field(default=None, description="The OAuth client through which they ask.")
+    issuer: str | None = Field(default=None, description="The issuer of the token, exactly.")
+    subject: str | None = Field(default=None, description="The subject of the token. It is unique only per issuer.")
+    client: str | None = Field(default=None, description="The OAuth client of the request.")
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -63,26 +63,26 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    scopes: list[str] = Field(default_factory=list, min_length=1, description="Scopes of the token: all of these.")
+    scopes: list[str] = Field(
+        default_factory=list, min_length=1, description="Scopes that the token must have, all of them."
+    )
     claims: dict[str, Scalar | list[Scalar]] = Field(
         default_factory=dict,
         min_length=1,
-        description="Claims of the token: each must be the value, or one of the values, or a list that has one. "
-        "What is inside a claim has a path: `realm_access.roles`.",
+        description="Claims that the token must have. Each must equal the value or one of the values, or be a "
+        "list that contains one. A nested claim has a path: `realm_access.roles`.",
     )
     principals: list[PrincipalMatch] = Field(
-        default_factory=list[PrincipalMatch], min_length=1, description="One of these."
+        default_factory=list[PrincipalMatch], min_length=1, description="Principals, one of which must match."
     )
-    issuer: str | None = Field(default=None, description="Only with a token of this issuer.")
-    not_owner: bool = Field(
-        default=False, description="Somebody else than the owner of the task: another subject, whatever the client."
-    )
-    any_owner: bool = Field(default=False, description="Whoever the owner of the task is.")
+    issuer: str | None = Field(default=None, description="The issuer that the token must have.")
+    not_owner: bool = Field(default=False, description="Require a subject other than the task's owner, in any client.")
+    any_owner: bool = Field(default=False, description="Apply to tasks of every owner.")
     arguments: dict[str, CallerValue] = Field(
         default_factory=dict,
         min_length=1,
-        description="With `act`, of a tool that speaks to executions by their id: each named argument must equal this "
-        "value of the caller. `{user: principal.subject}`.",
+        description="With `act`, on a tool that addresses executions by id: arguments that must equal a value of "
+        "the caller, such as `{user: principal.subject}`.",
     )
 
     @field_validator("claims", mode="before")
@@ -154,7 +154,7 @@ def one_or_more(value: Any) -> Any:  # Any: what is neither is pydantic's to ref
     return [value] if isinstance(value, Mapping | Rule) else value
 
 
-_OF_TASKS: Final = "Who may see, answer, cancel or act on its tasks; `{}`: their owner."
+_OF_TASKS: Final = "The callers who may see, answer, cancel or act on the tool's tasks. `{}`: the owner."
 
 
 class Allow(BaseModel):
@@ -162,7 +162,9 @@ class Allow(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    call: list[Rule] = Field(default_factory=list[Rule], description="Who may call the tool; `{}`: whoever is let in.")
+    call: list[Rule] = Field(
+        default_factory=list[Rule], description="The callers who may call the tool. `{}`: every admitted caller."
+    )
     see: list[Rule] = Field(default_factory=list[Rule], description=_OF_TASKS)
     answer: list[Rule] = Field(default_factory=list[Rule], description=_OF_TASKS)
     cancel: list[Rule] = Field(default_factory=list[Rule], description=_OF_TASKS)

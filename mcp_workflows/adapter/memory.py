@@ -59,7 +59,7 @@ class MemoryOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    event: str | None = Field(default=None, min_length=1, description="A message, in place of a workflow.")
+    event: str | None = Field(default=None, min_length=1, description="A message instead of a workflow.")
     execution: str | None = Field(default=None, description="With `event`: the handle of the execution.")
 
 
@@ -68,7 +68,7 @@ class MemoryAfter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    after_seconds: float = Field(ge=0, description="So long after the start.")
+    after_seconds: float = Field(ge=0, description="The delay after the start, in seconds.")
 
 
 class MemoryGate(BaseModel):

@@ -40,7 +40,7 @@ class _Answer(types.Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEvents:
-    """The events of one server, in every revision; `docs/events.md` has their names and arguments.
+    """The events of one server, in every revision; `docs/use/events.md` has their names and arguments.
 
     Every method raises `MCPError` for what the server refuses, and `ServerUnreachable` if it gives no answer.
     """

@@ -56,17 +56,20 @@ class EventSettings(BaseModel):
 
     allow: list[Annotated[str, AfterValidator(_host)]] | None = Field(
         default=None,
-        description="The hosts of endpoints: `hooks.example.com`, or `*.example.com` for all below it. Default: any "
-        "host with a public address. `[]`: no webhooks.",
+        description="The allowed hosts of webhook endpoints: `hooks.example.com`, or `*.example.com` for its "
+        "subdomains, without scheme or port. Default: any host with a public address. `[]` disables "
+        "webhooks.",
     )
     allow_private: bool = Field(
         default=False,
-        description="Also addresses in private networks, and http:// on this machine: for company networks, with "
-        "`allow`, and for development.",
+        description="Also allow private addresses, and `http://` on this machine. For company networks (with "
+        "`allow`) and development.",
     )
-    subscriptions_per_principal: int = Field(default=100, gt=0, description="Webhook subscriptions of one principal.")
+    subscriptions_per_principal: int = Field(
+        default=100, gt=0, description="Maximum number of webhook subscriptions of one principal."
+    )
     deliveries_per_minute: int = Field(
-        default=600, gt=0, description="Requests to one host in a minute; what is more waits."
+        default=600, gt=0, description="Maximum number of requests per minute to one host. Further deliveries wait."
     )
 
     def allows(self, host: str) -> bool:

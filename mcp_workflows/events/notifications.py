@@ -93,31 +93,31 @@ class NotificationChannel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
     slack: SecretStr | None = Field(
-        default=None, description="The URL of an incoming webhook of Slack.", examples=["${file:slack-url}"]
+        default=None, description="The URL of a Slack incoming webhook.", examples=["${file:slack-url}"]
     )
     teams: SecretStr | None = Field(
-        default=None, description='The URL of a workflow in Teams, "When a Teams webhook request is received".'
+        default=None, description='The URL of a Teams workflow "When a Teams webhook request is received".'
     )
     webhook: SecretStr | None = Field(
-        default=None, description="The URL of a program of yours; requests are signed like those of MCP Events."
+        default=None, description="The URL of your own receiver. Requests are signed like those of MCP Events."
     )
     secret: SecretStr | None = Field(
         default=None,
-        description="With `webhook`: the secret of signatures, `whsec_` and base64 of 24 to 64 bytes.",
+        description="With `webhook`: the signing secret, `whsec_` plus 24 to 64 bytes in base64.",
         examples=["${WEBHOOK_SECRET}"],
     )
     email: Annotated[list[Address], Field(min_length=1)] | None = Field(
-        default=None, description="Addresses that get a mail.", examples=[["releases@example.com"]]
+        default=None, description="The addresses that receive mail.", examples=[["releases@example.com"]]
     )
     smtp: SecretStr | None = Field(
         default=None,
         description="With `email`: the mail server, `smtps://user:password@host:465`, or `smtp://host:587` with "
         "STARTTLS.",
     )
-    from_: Address | None = Field(alias="from", default=None, description="With `email`: the address of the sender.")
+    from_: Address | None = Field(alias="from", default=None, description="With `email`: the sender's address.")
     include: list[Literal["arguments"]] = Field(
         default_factory=list[Literal["arguments"]],
-        description="What is left out otherwise: the `arguments` of the call.",
+        description="Content to add to notifications: the `arguments` of the call.",
     )
 
     @model_validator(mode="after")

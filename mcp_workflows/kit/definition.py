@@ -70,7 +70,10 @@ def promise_of(starts: StartGuarantee) -> str:
 
 
 Sends: TypeAlias = Literal[StartGuarantee.KEYED, StartGuarantee.ONCE]
-SENDS: Final = "What a repeated message does: keyed (the key prevents a second delivery), once (it is never repeated)."
+SENDS: Final = (
+    "The guarantee for a repeated message: keyed (the key prevents a second delivery) or once (the message is never "
+    "repeated)."
+)
 
 
 def action_settings(model: type[ActionSettings], name: str, known: Iterable[str]) -> type[ActionSettings] | None:
@@ -88,10 +91,10 @@ class StatusMap(BaseModel):
 
     model_config = MODEL
 
-    running: Words = Field(default=(), description="It runs, or waits to.")
-    succeeded: Words = Field(default=(), description="It has ended well.")
-    failed: Words = Field(default=(), description="It has failed.")
-    cancelled: Words = Field(default=(), description="It was cancelled.")
+    running: Words = Field(default=(), description="Status words of a running or queued execution.")
+    succeeded: Words = Field(default=(), description="Status words of a successful end.")
+    failed: Words = Field(default=(), description="Status words of a failure.")
+    cancelled: Words = Field(default=(), description="Status words of a cancellation.")
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> StatusMap:
@@ -118,8 +121,8 @@ class ProgressPart(BaseModel):
 
     model_config = MODEL
 
-    value: Text = Field(description="How much is done.")
-    total: Text | None = Field(default=None, description="Of how much.")
+    value: Text = Field(description="The progress so far.")
+    total: Text | None = Field(default=None, description="The total.")
 
 
 class Steps(BaseModel):
@@ -127,13 +130,15 @@ class Steps(BaseModel):
 
     model_config = MODEL
 
-    each: Text = Field(description="The items in the reply, a list.")
+    each: Text = Field(description="The list of items in the reply.")
     name: Text = Field(description="The name of an `item`.")
-    status: Text = Field(description="The word for its status.")
-    map: StatusMap | None = Field(default=None, description="What the words mean; default: as for the execution.")
-    at: Text | None = Field(default=None, description="When it began or ended, as the API writes it.")
+    status: Text = Field(description="The status word in the reply.")
+    map: StatusMap | None = Field(
+        default=None, description="The meaning of the status words. Default: as for the execution."
+    )
+    at: Text | None = Field(default=None, description="The time of its start or end, as the API writes it.")
     now: Text | None = Field(
-        default=None, description="The names of those that run now, a list: `message` is `stage 3 of 5: NAME` then."
+        default=None, description="The list of names of running steps. Sets `message` to `stage 3 of 5: NAME`."
     )
 
 
@@ -142,7 +147,7 @@ class Entry(BaseModel):
 
     model_config = MODEL
 
-    each: Text = Field(description="The items in the reply, a list.")
+    each: Text = Field(description="The list of items in the reply.")
     where: Text = Field(description="True if the `entry` is the execution.")
 
 
@@ -152,19 +157,21 @@ class Reading(BaseModel):
     model_config = MODEL
 
     entry: Entry | None = Field(
-        default=None, description="Its place in the reply, if that is a list; expressions have it as `entry`."
+        default=None, description="The execution's entry, if the reply is a list. Expressions see it as `entry`."
     )
-    status: Text | None = Field(default=None, description="The word for its status.")
-    map: StatusMap = Field(default=StatusMap(), description="What the words mean.")
+    status: Text | None = Field(default=None, description="The status word in the reply.")
+    map: StatusMap = Field(default=StatusMap(), description="The meaning of the status words.")
     message: Text | None = Field(
-        default=None, description="What people are told while it runs; default: the steps that run now."
+        default=None, description="The status message while the execution runs. Default: the running steps."
     )
-    progress: ProgressPart | None = Field(default=None, description="How much is done.")
-    steps: Steps | None = Field(default=None, description="Its steps.")
-    output: Value = Field(default=None, description="Its result, once it has succeeded.")
-    failure: Text | None = Field(default=None, description="Why it failed: the step, the message.")
-    url: Text | None = Field(default=None, description="The page of it in the engine's own UI.")
-    execution_id: Text | None = Field(default=None, description="Its id as people type it; default: the handle.")
+    progress: ProgressPart | None = Field(default=None, description="The progress so far.")
+    steps: Steps | None = Field(default=None, description="The steps of the execution.")
+    output: Value = Field(default=None, description="The result of a successful execution.")
+    failure: Text | None = Field(default=None, description="The reason for a failure: the step, the message.")
+    url: Text | None = Field(default=None, description="The URL of the execution in the engine's UI.")
+    execution_id: Text | None = Field(
+        default=None, description="The execution's id as people type it. Default: the handle."
+    )
 
 
 class Inputs(BaseModel):
@@ -173,17 +180,19 @@ class Inputs(BaseModel):
     model_config = MODEL
 
     each: Text = Field(description="The inputs: a list, or an object by name.")
-    when: Text | None = Field(default=None, description="True if callers give the `input`; default: all.")
+    when: Text | None = Field(default=None, description="True if callers provide the `input`. Default: all.")
     name: Text = Field(default="{{input.name}}", description="The name of an `input`.")
     json_schema: Value = Field(
-        default=None, alias="schema", description="Its JSON Schema, as far as the API has one; the rest adds to it."
+        default=None,
+        alias="schema",
+        description="The input's JSON Schema, if the API has one. The other settings add to it.",
     )
-    type: Text | None = Field(default=None, description="The word for its type; default: a text.")
-    types: Mapping[str, str] = Field(default={}, description="What these words are in JSON Schema; default: string.")
-    description: Text | None = Field(default=None, description="What people read about it.")
-    default: Value = Field(default=None, description="Its default.")
-    choices: Text | None = Field(default=None, description="The values that it may have, a list.")
-    required: Text | None = Field(default=None, description="True if it must be given.")
+    type: Text | None = Field(default=None, description="The word for the input's type. Default: a text.")
+    types: Mapping[str, str] = Field(default={}, description="The JSON Schema types of these words. Default: string.")
+    description: Text | None = Field(default=None, description="The description for people.")
+    default: Value = Field(default=None, description="The default value.")
+    choices: Text | None = Field(default=None, description="The list of allowed values.")
+    required: Text | None = Field(default=None, description="True if the input is required.")
 
 
 class EnginePage(BaseModel):
@@ -191,7 +200,7 @@ class EnginePage(BaseModel):
 
     model_config = MODEL
 
-    engine: Text = Field(description="The address of the page, if it is not `describe.url`.")
+    engine: Text = Field(description="The URL of the page, if it is not `describe.url`.")
 
 
 class EngineQuestion(BaseModel):
@@ -199,25 +208,25 @@ class EngineQuestion(BaseModel):
 
     model_config = MODEL
 
-    when: Text | None = Field(default=None, description="Only if this is true, of the `item` if there is `each`.")
-    each: Text | None = Field(default=None, description="A list: one question for each `item`. Default: one question.")
+    when: Text | None = Field(default=None, description="The condition of the question. With `each`, it sees `item`.")
+    each: Text | None = Field(default=None, description="A list with one question per `item`. Default: one question.")
     asked: Text | None = Field(
         default=None,
-        description="When it was asked, for an API that may lose an answer which comes at once: it is shown once "
-        "`settling` has passed since then.",
+        description="The time of the question, for an API that can lose an immediate answer. The question is "
+        "shown after `settling` has passed since then.",
     )
-    key: Text = Field(default="1", description="What tells this question from others of the same execution, for ever.")
-    message: Text = Field(description="What people are asked.")
+    key: Text = Field(default="1", description="A key that is unique among all questions of the execution.")
+    message: Text = Field(description="The text of the question.")
     answer_in: Literal["chat", "page", "engine"] | EnginePage = Field(
         default="chat",
-        description="Where people answer: `chat`; `page`, on our page (`server.web`), so that no model can; `engine`, "
-        "on the engine's page `describe.url`, or `{engine: URL}`: the question is a link, and a poll notices the "
-        "answer.",
+        description="Where people answer: `chat`; `page`, only on the server's page (`server.web`), so that no "
+        "model can; `engine`, on the engine's page `describe.url`, or `{engine: URL}`. With "
+        "`engine`, the question is a link, and a poll notices the answer.",
     )
     form: Value = Field(
         default=None,
-        description="The JSON Schema of the answer, an object; also as a JSON text. Default: yes or no (`approved`) if "
-        "`send` uses the answer; otherwise the person only accepts or declines.",
+        description="The JSON Schema of the answer (an object), also as JSON text. Default: yes or no "
+        "(`approved`) if `send` uses the answer; otherwise the person only accepts or declines.",
     )
     fields: Inputs | None = Field(
         default=None,

@@ -61,6 +61,7 @@ def attach(
     retention: timedelta = RETENTION,
     polling: PollingPolicy = DEFAULT_POLICY,
     my_tasks: bool = False,
+    skills: bool = False,
     single_user: bool = False,
     local: Principal = LOCAL,
     owner: Owner | None = Owner.SUBJECT,
@@ -74,15 +75,15 @@ def attach(
 ) -> Workflows:
     """Add workflows to the server's own tools; the server's lifespan must enter the returned object.
 
-    `my_tasks`: clients with tasks get a tool that lists theirs. `single_user`: all callers over loopback HTTP without
-    authentication are one user, `local`, as on stdio; only for servers that nobody else can reach. `owner`: on servers
-    with authentication, tasks belong to the person in every client, or in the one client that started them; None: no
-    caller has a token.
-    `idempotency_keys`: places of keys in a call's `_meta`, by the names that lead to them, see `docs/retries.md`.
-    `limits`: quotas of callers, see `docs/limits.md`. `authorizer`: your own rules, asked after
+    `my_tasks`: clients with tasks get a tool that lists theirs. `skills`: clients can read a skill for each tool
+    (SEP-2640). `single_user`: all callers over loopback HTTP without authentication are one user, `local`, as on
+    stdio; only for servers that nobody else can reach. `owner`: on servers with authentication, tasks belong to the
+    person in every client, or in the one client that started them; None: no caller has a token.
+    `idempotency_keys`: places of keys in a call's `_meta`, by the names that lead to them, see `docs/use/retries.md`.
+    `limits`: quotas of callers, see `docs/secure/limits.md`. `authorizer`: your own rules, asked after
     those of the tools said yes. `audit` receives the audit events. `telemetry`: without it, the OpenTelemetry providers
-    of this process, if any. `events`: the endpoints that may subscribe, see `docs/events.md`.
-    `notify`: the channels that approvals of tools may name, see `docs/approvals.md`.
+    of this process, if any. `events`: the endpoints that may subscribe, see `docs/use/events.md`.
+    `notify`: the channels that approvals of tools may name, see `docs/use/approvals.md`.
 
     Raises:
         ConfigError: the server is not one of the SDK, two tools have one name, an engine or a channel is missing, or
@@ -91,7 +92,7 @@ def attach(
     if not isinstance(server, (MCPServer, Server)):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ConfigError(
             f"attach takes an MCPServer or Server of the MCP SDK, and this is a {type(server).__name__}: attach to an "
-            "MCPServer, and mount that in yours, see: docs/library.md#in-a-fastmcp-server"
+            "MCPServer, and mount that in yours, see: docs/use/library.md#in-a-fastmcp-server"
         )
     limit_lines()
     opened = open_store(store) if isinstance(store, str) else store
@@ -111,6 +112,7 @@ def attach(
         notify=notify,
     )
     workflows.middleware.has_own_lists = not _serve_lists(server)
+    workflows.middleware.serves_skills = skills
     chain = server.middleware
     sealed = next((i for i, found in enumerate(chain) if isinstance(found, RequestStateBoundary)), len(chain))
     measured = [workflows.measuring.serve] if workflows.measuring.is_collected else []

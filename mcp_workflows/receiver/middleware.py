@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
@@ -26,6 +26,7 @@ from mcp_workflows.access import Principal
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
+from mcp_workflows.receiver import skills
 from mcp_workflows.receiver.context import (
     AnyServer,
     Callers,
@@ -52,7 +53,7 @@ from mcp_workflows.tasks.results import limit_result, part_at
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.dialogue import AnswerWay
 from mcp_workflows.tools.hosts import call_wait, subscribes
-from mcp_workflows.tools.tool import Card
+from mcp_workflows.tools.tool import AnyTool, Card
 from mcp_workflows.wire import events as event_wire
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
@@ -108,6 +109,7 @@ class Middleware:
         self.group: TaskGroup | None = None
         self.events: EventRequests | None = None
         self.has_own_lists = True  # the server has tools or resources beside ours
+        self.serves_skills = False
         self._envelope = Envelope(server)
         self._methods: Mapping[str, Callable[[Context, CallNext], Awaitable[HandlerResult]]] = {
             "initialize": self._initialize,
@@ -119,6 +121,7 @@ class Middleware:
             **dict.fromkeys(wire.TASK_METHODS, self._task_request),
             **dict.fromkeys(wire.REMOVED_METHODS, self._task_request),
             **dict.fromkeys(event_wire.Method, self._event_request),
+            **dict.fromkeys((skills.LIST, skills.GET), self._skills),
         }
 
     async def seal(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -169,6 +172,7 @@ class Middleware:
     async def _initialize(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Declare tasks to clients that negotiate exactly the revision that has them in core."""
         result = event_wire.with_events(plain(await call_next(ctx)), tells=True)
+        result = skills.with_skills(result) if self.serves_skills else result
         declared = object_of((ctx.params or {}).get("capabilities"))
         session_of(ctx).hears_events = event_wire.declares_events(declared)  # the SDK keeps no such field
         if result.get("protocolVersion") != in_core.PROTOCOL_VERSION:
@@ -180,6 +184,7 @@ class Middleware:
         result = event_wire.with_events(wire.with_extension(plain(await call_next(ctx))), tells=False)
         if not self.has_own_lists and "resources" in result["capabilities"]:
             result["capabilities"]["resources"] = {}  # the SDK declares subscriptions, which nothing here serves
+        result = skills.with_skills(result) if self.serves_skills else result
         return with_apps(result) if self._has_cards(ctx) else result
 
     def _has_cards(self, ctx: Context) -> bool:
@@ -341,6 +346,8 @@ class Middleware:
         if self._has_cards(ctx) and (page := page_at(uri)):
             self._meters.count_poll(self.callers.principal(ctx))
             return self._envelope.around(ctx, _render(ctx, page))
+        if self.serves_skills and skills.is_skill(uri):
+            return self._envelope.around(ctx, _render(ctx, skills.read(uri, await self._callable(ctx))))
         address = part_at(uri) if isinstance(uri, str) else None
         if address is None:
             return await call_next(ctx)
@@ -348,6 +355,19 @@ class Middleware:
         self._meters.count_poll(principal)
         document = await self.offer.task_service.read(*address, principal)
         return self._envelope.around(ctx, _render(ctx, document))
+
+    async def _skills(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        if not self.serves_skills:
+            return await call_next(ctx)
+        tools = await self._callable(ctx)
+        found = skills.respond(ctx.method, ctx.params or {}, tools, is_modern=is_modern(ctx))
+        return self._envelope.around(ctx, found)
+
+    async def _callable(self, ctx: Context) -> Sequence[AnyTool]:
+        """Return the tools that the caller may call."""
+        self._meters.count_poll(self.callers.principal(ctx))
+        viewer = await self._viewer(ctx)
+        return [each for name, each in self.offer.tools.items() if viewer.offered is None or name in viewer.offered]
 
     async def _listen(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if not is_modern(ctx):

@@ -159,6 +159,7 @@ def _attach_workflows(server: Server[Workflows], config: Config, exports: Export
         store=config.store.open(),
         retention=config.store.retention,
         my_tasks=config.server.my_tasks,
+        skills=config.server.skills,
         single_user=config.server.single_user,
         idempotency_keys=config.server.key_paths,
         local=local,

@@ -27,7 +27,7 @@ CALL_LIMITS: Final[Mapping[str, float]] = {
     "gemini-cli-mcp-client": 600,  # `timeout`; the name of the server may follow
     "google-adk": 5,  # over stdio, seen with 2.13
     "mcp-workflows": _PATIENT,  # our own client
-    "opencode": 180,  # seen to wait so long: docs/clients.md
+    "opencode": 180,  # seen to wait so long: docs/use/clients.md
     "visual studio code": _PATIENT,  # microsoft/vscode, mcpServerRequestHandler.ts
     "zed": 60,  # zed-industries/zed, context_server/src/client.rs
 }

@@ -100,7 +100,7 @@ def check_message(text: str) -> str:
     return check_template(check_visible(text))
 
 
-_ANSWER_IN: Final = "Where people answer; with `page` only our page takes it: see `docs/approvals.md`."
+_ANSWER_IN: Final = "Where people answer. `page`: only on the server's page, see `docs/use/approvals.md`."
 ChatOrPage = Annotated[Literal["chat", "page"], Field(description=_ANSWER_IN)]
 """`answer_in` of a question that we ask."""
 
@@ -117,13 +117,13 @@ class _Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     message: Prompt = Field(
-        description="What the person reads; may hold {{placeholders}} over the arguments, which stand between « and ».",
+        description="The text for the person, with {{placeholders}} for arguments, which appear between « and ».",
     )
     schema_: Schema | None = Field(
         alias="schema",
         default=None,
-        description="A primitive schema (wrapped as one property named like the question) or a flat object schema. "
-        "Without it the person says yes or no.",
+        description="A primitive schema (one field named like the question) or a flat object schema. Without it, "
+        "the person confirms or declines.",
     )
 
     @field_validator("schema_")
@@ -170,7 +170,7 @@ class Question(_Asked):
     """
 
     when_missing: bool = Field(
-        default=False, description="Before the start: ask only if the arguments do not have it already."
+        default=False, description="Before the start: ask only if the arguments lack the answer."
     )
 
     @model_validator(mode="after")
@@ -212,7 +212,7 @@ class Escalation(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    escalate: Approvers = Field(description="Who may approve then, beside the `approvers`.")
+    escalate: Approvers = Field(description="Further approvers from then on, besides `approvers`.")
 
 
 class AfterSilence(BaseModel):
@@ -220,30 +220,30 @@ class AfterSilence(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    in_: Duration = Field(alias="in", description="How long after the question opened.", examples=["2d"])
+    in_: Duration = Field(alias="in", description="The time since the question opened.", examples=["2d"])
     then: Literal["decline"] | Escalation = Field(description="`decline`, or `{escalate: RULE}`.")
 
 
 class Approval(BaseModel):
-    """A question that somebody else decides: see `docs/approvals.md`."""
+    """A question that somebody else decides: see `docs/use/approvals.md`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    approvers: Approvers = Field(description="Who may approve: `{claims: {groups: release-managers}}`.")
+    approvers: Approvers = Field(description="The people who may approve: `{claims: {groups: release-managers}}`.")
     requester_may_approve: bool = Field(
-        default=False, description="Whether the person who started the task may approve it, if also an approver."
+        default=False, description="Whether an approver may approve a task that they started."
     )
-    reason: Reason = Field(default=Reason.OPTIONAL, description="Whether whoever approves must say why.")
+    reason: Reason = Field(default=Reason.OPTIONAL, description="Whether the approver must give a reason.")
     remind: Duration | None = Field(
         default=None, description="How often approvers are reminded. Default: never.", examples=["4h"]
     )
     after: AfterSilence | None = Field(
-        default=None, description="What follows if nobody decides. Default: it waits for ever."
+        default=None, description="The action if nobody decides. Default: the question stays open."
     )
     notify: list[str] = Field(
         default_factory=list[str],
-        description="The channels of `notify` that are told when it is asked, reminded, escalated and decided, and "
-        "when the task ends.",
+        description="The channels of `notify` that get a message when the question opens, is reminded, escalates "
+        "and is decided, and when the task ends.",
         examples=[["releases"]],
     )
 
@@ -302,10 +302,12 @@ class StartApproval(Approval):
     """An approval before anything is started."""
 
     before_start: Literal[True] = Field(
-        description="`true`: nothing is started before the approval. Midway, put the block on a question with `when`."
+        description="`true`: nothing starts before the approval. For an approval while the workflow runs, use a "
+        "question with `when`."
     )
     message: Prompt = Field(
-        description="What the approver reads; may hold {{placeholders}} over the arguments, which are all shown, too."
+        description="The text for the approver, with {{placeholders}} for arguments. The approver also sees all "
+        "arguments."
     )
     answer_in: ChatOrPage = "chat"
 
@@ -358,17 +360,18 @@ class GateQuestion(_Asked):
     """
 
     when: Templated = Field(
-        description="When the execution waits for a person, in the engine's words; `send` says how it goes on."
+        description="The condition on which the execution waits for a person, in the engine's terms."
     )
     send: Templated = Field(
-        description="How the answer reaches the workflow; {{answer.NAME}} and {{principal.subject}} may be in it."
+        description="How the answer reaches the workflow, with {{answer.NAME}} and {{principal.subject}}."
     )
     decline: Templated = Field(
-        default=None, description="How a refusal does. Without it the question cannot be declined."
+        default=None, description="How a refusal reaches the workflow. Without it, the question cannot be declined."
     )
     answer_in: ChatOrPage = "chat"
     approval: Approval | None = Field(
-        default=None, description="Somebody else decides: see `docs/approvals.md`. The reason is `{{answer.reason}}`."
+        default=None,
+        description="Let somebody else decide: see `docs/use/approvals.md`. The reason is `{{answer.reason}}`.",
     )
 
     @model_validator(mode="after")

@@ -70,11 +70,12 @@ class AfterCancel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     grace: Duration = Field(
-        description="How long it may take to end, from when its engine has taken the cancellation.", examples=["30s"]
+        description="How long the execution may take to end after its engine accepts the cancellation.",
+        examples=["30s"],
     )
     then: Then = Field(
         default=Then.TERMINATE,
-        description="What is done if it has not ended by then: `terminate`, which asks nobody and cleans nothing up.",
+        description="The action after `grace`: `terminate`, which ends the execution without cleanup.",
     )
 
 
@@ -152,11 +153,11 @@ class Annotations(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    title: Visible | None = Field(default=None, description="The name people see, if the tool's own title is not set.")
-    readOnlyHint: bool | None = Field(default=None, description="It changes nothing.")
-    destructiveHint: bool | None = Field(default=None, description="It may destroy or overwrite something.")
-    idempotentHint: bool | None = Field(default=None, description="Doing it twice is like doing it once.")
-    openWorldHint: bool | None = Field(default=None, description="It reaches things outside your own systems.")
+    title: Visible | None = Field(default=None, description="The name that people see, unless the tool has a title.")
+    readOnlyHint: bool | None = Field(default=None, description="The tool changes nothing.")
+    destructiveHint: bool | None = Field(default=None, description="The tool may destroy or overwrite something.")
+    idempotentHint: bool | None = Field(default=None, description="A repeated call has no further effect.")
+    openWorldHint: bool | None = Field(default=None, description="The tool reaches systems outside your own.")
 
 
 class TaskAction(BaseModel):
@@ -164,11 +165,13 @@ class TaskAction(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    title: Visible | None = Field(default=None, description="The name people see.")
-    description: str | None = Field(default=None, description="What the model reads to decide when to use it.")
+    title: Visible | None = Field(default=None, description="The name that people see.")
+    description: str | None = Field(
+        default=None, description="The description by which the model decides when to use the action."
+    )
     input: ObjectSchema = Field(
         default_factory=lambda: {"type": "object", "additionalProperties": False},
-        description="JSON Schema of the action's `content` (an object). Default: it has none.",
+        description="JSON Schema of the action's `content` (an object). Default: no content.",
     )
     args: Templated = Field(default=None, description="How the content reaches the workflow: see `args` of a tool.")
 
@@ -280,91 +283,101 @@ class _Offered(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="The tool's name, as clients call it.")
-    engine: str = Field(description="Which of the engines runs it.")
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="The tool's name for clients.")
+    engine: str = Field(description="The name of the engine that runs the workflow.")
     workflow: str = Field(
         default="",
-        description="The workflow in the engine's own naming. A tool that sends a message has that in its place, such "
-        "as `signal`, `update` or `query` of Temporal: see `docs/messages.md`.",
+        description="The workflow, as the engine names it. A tool that sends a message has the message instead, "
+        "such as Temporal's `signal`, `update` or `query`: see `docs/use/messages.md`.",
     )
-    title: Visible | None = Field(default=None, description="The name people see.")
-    description: str | None = Field(default=None, description="What the model reads to decide when to call it.")
+    title: Visible | None = Field(default=None, description="The name that people see.")
+    description: str | None = Field(
+        default=None, description="The description by which the model decides when to call the tool."
+    )
     output: ObjectSchema | None = Field(default=None, description="JSON Schema of the result (an object).")
     annotations: Annotations | None = Field(
         default=None,
-        description="Hints for hosts, the `ToolAnnotations` of MCP: `readOnlyHint`, "
-        "`destructiveHint`, `idempotentHint`, `openWorldHint`, `title`.",
+        description="Hints for hosts, MCP's `ToolAnnotations`: `readOnlyHint`, `destructiveHint`, "
+        "`idempotentHint`, `openWorldHint`, `title`.",
     )
     tasks: TaskSupport = Field(
         default=TaskSupport.OPTIONAL,
-        description="Whether a call becomes a task. Clients without tasks get, with `optional`, a handle for the task "
-        "tools, after `wait`; with `wait`, the result, however long it takes; with `required`, an error. `forbidden`: "
-        "every client waits for the result.",
+        description="Whether a call becomes a task. Clients without tasks get a handle for the task tools after "
+        "`wait` (`optional`), the result, however long it takes (`wait`), or an error (`required`). "
+        "With `forbidden`, every client waits for the result.",
     )
     wait: Wait = Field(
         default=None,
-        description="With `tasks: optional`: how long a client without tasks waits before a handle. `auto`, the "
-        "default, is as long as the host allows, and 4s for an unknown host: see "
-        "`docs/clients-without-tasks.md`.",
+        description="With `tasks: optional`: how long a client without tasks waits before it gets a handle. "
+        "`auto`, the default, is as long as the host allows, or 4s for an unknown host: see "
+        "`docs/use/clients-without-tasks.md`.",
         examples=["auto", "30s"],
     )
     card: CardSetting = Field(
         default=Card.ON,
-        description="With `tasks: optional`: whether hosts that show pages (MCP Apps) show the task view, with steps, "
-        "questions and result: `on`; `off`; or `answers_only`, where only the view answers and cancels, and the model "
-        "does not. See `docs/task-view.md`.",
+        description="With `tasks: optional`: show the task view in hosts with MCP Apps: `on`, `off`, or "
+        "`answers_only`, where only the view answers and cancels, not the model. See "
+        "`docs/use/task-view.md`.",
     )
     adaptive: Duration | None = Field(
         default=None,
-        description="How long a call that may become a task waits first: what ends by then is no task, but its result. "
-        "Not for clients of 2025-11-25, who get what they ask for.",
+        description="How long a call that can become a task waits for its result first. If the execution ends in "
+        "time, the call returns the result and no task. Not for clients of 2025-11-25.",
         examples=["2s"],
     )
     model_may_answer: bool = Field(
-        default=True, description="Whether `task_answer` answers its questions: see `docs/approvals.md`."
+        default=True, description="Whether `task_answer` may answer the tool's questions: see `docs/use/approvals.md`."
     )
     cancel_on_disconnect: bool = Field(
-        default=False, description="Whether a client that leaves or cancels a waiting call cancels the workflow."
+        default=False,
+        description="Whether the workflow is cancelled when a client disconnects from a waiting call or cancels it.",
     )
     cancel: AfterCancel | None = Field(
         default=None,
-        description="What is done if it does not end when it is asked to cancel: see `docs/lifetimes.md`. "
-        "Default: nothing, it ends when it likes.",
+        description="The action if the execution does not end after a cancellation: see "
+        "`docs/use/lifetimes.md`. Default: nothing.",
     )
     ttl: Duration | None = Field(
-        default=None, description="How long a task can be read after its creation. Default: the store's retention."
+        default=None,
+        description="How long a task can be read after its creation. Default: `limits.default_ttl`, else the "
+        "store's `retention`.",
     )
     on_expire: OnExpire = Field(
         default=OnExpire.KEEP,
-        description="What becomes of an execution that still runs when its task cannot be read any more: `keep` it "
-        "running, or `cancel` it.",
+        description="The action on an execution that still runs when its task expires: `keep` it running, or "
+        "`cancel` it.",
     )
     allow: Allow | None = Field(
         default=None,
-        description="Who may call it, and see, answer and cancel its tasks: see `docs/access.md`. Default: "
-        "whoever is let in may call it, and a task is its owner's alone.",
+        description="Access rules for the tool and its tasks: see `docs/secure/access.md`. "
+        "Default: every admitted caller may call it, and only the owner reaches a task.",
     )
     questions: Mapping[str, AnyQuestion] = Field(
         default_factory=dict,
-        description="What a person is asked, by name. With `when`, the workflow waits at this place, although it was "
-        "not written for us: see `docs/gates.md`. Otherwise before the start: the answer joins the "
-        "arguments, or without a schema, a yes to this very call is needed, after all other questions; clients that "
-        "cannot ask are refused. See `docs/retries.md`.",
+        description="Questions to a person, by name. With `when`, a gate on which an unmodified workflow waits: "
+        "see `docs/use/gates.md`. Otherwise asked before the start: the answer joins the arguments, "
+        "or, without a schema, the person confirms the call. Clients that cannot ask are refused. "
+        "See `docs/use/retries.md`.",
     )
     listed: bool = Field(
         default=True,
-        description="Whether clients see it. Others are for functions of your own, see `Workflows.hand_over`.",
+        description="Whether clients see the tool. Unlisted tools are for your own functions, see "
+        "`Workflows.hand_over`.",
     )
     message: Message | None = Field(
-        default=None, exclude=True, description="What it sends, if it starts nothing; its engine's adapter says that."
+        default=None,
+        exclude=True,
+        description="The message that the tool sends instead of a start, as the engine's adapter defines it.",
     )
-    limits: ToolLimits = Field(default_factory=ToolLimits, description="How many of its tasks there may be.")
+    limits: ToolLimits = Field(default_factory=ToolLimits, description="Limits on the tool's tasks.")
     max_result: int = Field(
-        default=MAX_RESULT_BYTES, gt=0, description="Bytes of JSON above which a result becomes a resource link."
+        default=MAX_RESULT_BYTES,
+        gt=0,
+        description="The size above which a result becomes a resource link, in bytes of JSON.",
     )
     options: Annotated[dict[str, Any], AfterValidator(check_template)] = Field(
         default_factory=dict,
-        description="Settings of this tool for its engine's adapter (task queue, ...); may hold {{placeholders}}.",
+        description="Settings of this tool for its engine's adapter (task queue, ...), with {{placeholders}}.",
     )
     input: ObjectSchema = Field(
         default_factory=lambda: {"type": "object"}, description="JSON Schema of the arguments (an object)."
@@ -599,33 +612,33 @@ class Tool(_Offered):
 
     kind: Annotated[Literal[Kind.START], WithJsonSchema({"enum": [*Kind]})] = Field(
         default=Kind.START,
-        description="What a call does: `start` an execution, or `watch` a running one of this workflow, by its id in "
-        "the engine. Watching needs a caller who is identified.",
+        description="The action of a call: `start` an execution, or `watch` a running one of this workflow by its id "
+        "in the engine. Watching needs an identified caller.",
     )
     args: Templated = Field(
         default=None,
-        description="How arguments reach the workflow: a template, a list for positional arguments. "
-        "Default: the whole object as the one argument; none if it is empty and `input` declares none.",
+        description="The template of the workflow's input; a list for positional arguments. Default: all "
+        "arguments as one object, or no argument if there are none and `input` declares none.",
     )
     dedupe: DedupeSetting | None = Field(
         default=None,
-        description="For how long after a call without an idempotency key the same arguments, from the same principal, "
-        "are the same task. Default: a repeated call continues a call that got no reply. `off`: each call is a task of "
-        "its own. See `docs/retries.md`.",
+        description="How long equal calls of one principal, without an idempotency key, are one task. Default: a "
+        "repeated call continues only a call that got no reply. `off`: each call is a separate task. "
+        "See `docs/use/retries.md`.",
         examples=["10m", "off"],
     )
     labels: dict[str, str] = Field(
         default_factory=dict,
         max_length=16,
-        description="Labels of executions, as texts with {{placeholders}}: in a memo (Temporal) or labels (Google). "
+        description="Labels of executions, as texts with {{placeholders}}: a memo (Temporal) or labels (Google). "
         '`{email: "{{principal.claims.email}}"}`.',
     )
     actions: dict[ActionName, TaskAction] = Field(
         default_factory=dict,
-        description="Messages to the execution of a task while it runs, by name: see `docs/messages.md`.",
+        description="Messages to a running execution of the tool, by name: see `docs/use/messages.md`.",
     )
     approval: StartApproval | None = Field(
-        default=None, description="Somebody else's yes before anything is started: see `docs/approvals.md`."
+        default=None, description="An approval by somebody else before the start: see `docs/use/approvals.md`."
     )
     may_answer: ClassVar = True  # the tasks of a start are the caller's own
     may_cancel: ClassVar = True
@@ -707,10 +720,10 @@ class WatchTool(_Offered):
 
     kind: Literal[Kind.WATCH] = Kind.WATCH
     allow_answer: bool = Field(
-        default=False, description="With `kind: watch`: the caller may answer the execution's questions, or cancel it."
+        default=False, description="With `kind: watch`: let the caller answer the execution's questions, or cancel it."
     )
     allow_cancel: bool = Field(
-        default=False, description="With `kind: watch`: the caller may answer the execution's questions, or cancel it."
+        default=False, description="With `kind: watch`: let the caller answer the execution's questions, or cancel it."
     )
     approval: ClassVar = None
     actions: ClassVar[Mapping[str, TaskAction]] = {}

@@ -20,7 +20,7 @@ from mcp_workflows.tasks.results import keepable
 from mcp_workflows.tools.json_schema import check_size
 
 MS, HOUR, DAY = timedelta(milliseconds=1), timedelta(hours=1), timedelta(days=1)
-DOCUMENT = Path(__file__).parents[2] / "docs" / "limits.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "secure" / "limits.md"
 ANNA, BEN = Principal(id="anna"), Principal(id="ben")
 
 

@@ -1,4 +1,4 @@
-"""Clients that we did not write, and what each is to see of each situation: the tables of docs/clients.md."""
+"""Clients that we did not write, and what each is to see of each situation: the tables of docs/use/clients.md."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ CLIENTS: Mapping[str, Client] = {
             "refusal": "failed, isError",
             "error": "failed, error",
         },
-        note='Says only "Task X failed" by itself; the text is in `statusMessage`, and in `tasks/result` if one asks. '
-        "From a question on it waits in one request, for 60 s unless the host gives a longer `timeout`.",
+        note='Reports only "Task X failed"; the text is in `statusMessage` and `tasks/result`. '
+        "After a question it waits in one request, for 60 s unless the host sets a longer `timeout`.",
     ),
     "ext-tasks-legacy": Client(
         title="ext-tasks",
@@ -184,7 +184,7 @@ CLIENTS: Mapping[str, Client] = {
             "refusal": "failed",
             "error": "failed",
         },
-        note="Never asks for `tasks/result` before the end, nor after a failure: it shows `statusMessage`.",
+        note="Calls `tasks/result` only after a success. For a failure it shows `statusMessage`.",
     ),
     "ext-tasks": Client(
         title="ext-tasks",
@@ -208,7 +208,7 @@ CLIENTS: Mapping[str, Client] = {
             "refusal": "error",
             "error": "error",
         },
-        note="Works by ext-tasks. A connection is busy until its call has ended: cancel on another one.",
+        note="Uses ext-tasks. A connection is busy until its call has ended: cancel on another one.",
     ),
     "inspector": Client(
         title="Inspector, `mcpdo`",
@@ -243,7 +243,7 @@ CLIENTS: Mapping[str, Client] = {
         note="Sends no `Mcp-Name` with `tasks/*`. Shows a protocol error as a result with `isError`.",
     ),
     "tasks-client": Client(
-        title="our own `TasksClient`",
+        title="`TasksClient`",
         packages=(),
         era=MODERN,
         runtime=Runtime.OURS,

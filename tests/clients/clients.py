@@ -1,4 +1,4 @@
-"""Every client of the matrix, run against our sidecar over real workflows; and docs/clients.md, which this writes."""
+"""Run every client of the matrix against our sidecar over real workflows, and write docs/use/clients.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.local_engines import BIN, SAMPLES
 from tests.support.stack import UnusableError
 
 PROGRAMS = Path(__file__).with_name("programs")
-DOCUMENT = ROOT / "docs" / "clients.md"
+DOCUMENT = ROOT / "docs" / "use" / "clients.md"
 PATIENCE: Final = 240.0  # seconds for all situations of one client on one transport
 NOT_RUN: Final = "-"
 

@@ -1,4 +1,4 @@
-"""Hosts that run headless, the situations that `make hosts` tries, and the expected cells of docs/clients.md."""
+"""Hosts that run headless, the situations that `make hosts` tries, and the expected cells of docs/use/clients.md."""
 
 from __future__ import annotations
 

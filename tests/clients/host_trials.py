@@ -1,4 +1,4 @@
-"""`make hosts`: third-party hosts, headless and with a scripted model, against our server; writes docs/clients.md.
+"""`make hosts`: third-party hosts, headless and with a scripted model, against our server; writes docs/use/clients.md.
 
 Each trial is a process of its own: `python -m tests.clients.host_trials --alone codex http result` prints it.
 """
@@ -253,7 +253,7 @@ def cells(host: Host, transport: str) -> Mapping[str, str]:
 
 
 def fresh(text: str) -> str:
-    """Return docs/clients.md with its part on hosts written from the matrix."""
+    """Return docs/use/clients.md with its part on hosts written from the matrix."""
     titles = ["host", "over", *(situation.title for situation in SITUATIONS.values())]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for host in HOSTS.values():

@@ -1,4 +1,4 @@
-"""Clients that we did not write, against the sidecar and real engines: the rows of docs/clients.md."""
+"""Clients that we did not write, against the sidecar and real engines: the rows of docs/use/clients.md."""
 
 from __future__ import annotations
 

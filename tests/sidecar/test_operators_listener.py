@@ -37,7 +37,7 @@ from tests.test_telemetry import KEY, Keeping
 
 pytestmark = pytest.mark.anyio
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 OURS = re.compile(r"\b(mcp_[a-z_]+)")
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -51,11 +51,11 @@ tools:
 
 
 def alerts() -> Any:
-    return YAML(typ="safe").load((DOCS / "alerts.yaml").read_text())  # pyright: ignore[reportUnknownMemberType]
+    return YAML(typ="safe").load((ROOT / "deploy" / "alerts.yaml").read_text())  # pyright: ignore[reportUnknownMemberType]
 
 
 def dashboard() -> Any:
-    return json.loads((DOCS / "grafana-dashboard.json").read_text())
+    return json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text())
 
 
 def expressions() -> Iterable[str]:
@@ -112,7 +112,7 @@ async def test_what_is_scraped_is_documented_and_what_alerts_and_the_dashboard_a
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     read = cast("Callable[[str], Iterable[Metric]]", openmetrics.text_string_to_metric_families)  # pyright: ignore[reportUnknownMemberType]
     assert "mcp_workflows_engine_calls_total" in samples(read(response.text))
-    page = (DOCS / "observability.md").read_text()
+    page = (ROOT / "docs" / "operate" / "observability.md").read_text()
     documented = set(re.findall(r"^\| `(mcp_[a-z_]+)", page, re.MULTILINE))
     assert documented == {
         re.sub(r"_(bucket|count|sum|created)$", "", name) for name in scraped if name.startswith("mcp_")

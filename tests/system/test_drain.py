@@ -229,7 +229,7 @@ async def test_what_is_cut_at_the_end_is_whole_http_all_the_same(begun: bool) ->
 
 
 async def test_a_session_lives_in_one_replica_and_its_tasks_in_all(tmp_path: Path) -> None:
-    """What docs/operating.md says of load balancers."""
+    """What docs/operate/kubernetes.md says of load balancers."""
     tools = "  ask: {engine: here, workflow: ask}"
     one, two = scene(tmp_path, tools), scene(tmp_path, tools)
     async with over_http(one) as here, over_http(two) as there, elder(here) as client, elder(there) as later:

@@ -12,7 +12,7 @@ import pytest
 from tests.system.test_ownership import PAGE_TABLE, TABLE
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "security.md"
+PAGE = ROOT / "docs" / "secure" / "security.md"
 NAMED = sorted(set(re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE.read_text())))
 
 
@@ -30,8 +30,8 @@ def test_a_test_that_the_page_names_is_there(file: str, name: str) -> None:
 
 
 def test_each_threat_names_a_test() -> None:
-    threats = PAGE.read_text().split("## Threats")[1].split("## What remains")[0]
-    rows = [line for line in threats.splitlines() if line.startswith("| ") and "what stands against it" not in line]
+    threats = PAGE.read_text().split("## Threats")[1].split("## Residual risks")[0]
+    rows = [line for line in threats.splitlines() if line.startswith("| ") and "| control |" not in line]
     assert len(rows) > 30
     assert [row for row in rows if "::test_" not in row] == []
 

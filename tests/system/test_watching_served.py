@@ -1,4 +1,4 @@
-"""docs/watching.md: its worker, its command and its configuration, with Temporal."""
+"""docs/use/watching.md: its worker, its command and its configuration, with Temporal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.tasks.test_adopt import YES
 pytestmark = pytest.mark.anyio
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "watching.md"
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "watching.md"
 
 
 def block(language: str) -> str:

@@ -29,25 +29,25 @@ class DbosSettings(BaseModel):
     module: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$",
-        description="The Python module with the workflows, run in this process: `app` is app.py beside this file. "
-        "Default: none; workers in other processes take executions from `queue`.",
+        description="The Python module with the workflows, which run in this process: `app` is app.py beside "
+        "this file. Default: none; workers in other processes take executions from `queue`.",
     )
     database: SecretStr | None = Field(
         default=None,
         description="The system database of DBOS: sqlite:////srv/app.db or postgresql://user@host/name. "
         "Default: an SQLite file beside `module`, named after it.",
     )
-    queue: str | None = Field(default=None, min_length=1, description="The queue for tools that name none.")
+    queue: str | None = Field(default=None, min_length=1, description="The queue for tools that set none.")
     application: str | None = Field(
         default=None,
         min_length=3,
-        description="The name of the DBOS application. Workers that share a database with other applications have one; "
-        "default with `module`: a name made of it.",
+        description="The name of the DBOS application, for workers that share a database with other "
+        "applications. Default with `module`: derived from its name.",
     )
     version: str | None = Field(
         default=None,
         min_length=1,
-        description="The version of the code in `module`. Default: a hash that DBOS makes of the workflows' source.",
+        description="The version of the code in `module`. Default: DBOS's hash of the workflows' source.",
     )
 
     @field_validator("database")
@@ -83,7 +83,7 @@ class DbosOptions(BaseModel):
     model_config = _MODEL
 
     queue: str | None = Field(
-        default=None, min_length=1, description="The queue for its executions. Default: that of the engine."
+        default=None, min_length=1, description="The queue for this tool's executions. Default: the engine's."
     )
 
 
@@ -93,7 +93,9 @@ class DbosAction(BaseModel):
     model_config = _MODEL
 
     send: str | None = Field(
-        default=None, min_length=1, description="A message on this topic, which the workflow receives (`DBOS.recv`)."
+        default=None,
+        min_length=1,
+        description="Send a message on this topic, which the workflow receives (`DBOS.recv`).",
     )
     event: str | None = Field(
         default=None, min_length=1, description="Read this event of the workflow (`DBOS.set_event`)."

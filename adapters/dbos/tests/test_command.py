@@ -25,7 +25,7 @@ from tests.support.child_processes import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("processes")]
 
-PAGE = Path(__file__).parents[3] / "docs" / "dbos.md"
+PAGE = Path(__file__).parents[3] / "docs" / "engines" / "dbos.md"
 CODE = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 YAML = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 PATIENCE = 60  # seconds

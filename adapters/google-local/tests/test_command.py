@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import httpx2
@@ -20,7 +21,7 @@ from tests.support.google_engine import GoogleEngine
 from tests.support.google_local_engine import local_engine
 from tests.support.google_local_flows import HELLO, SLEEP
 
-PAGE = (Path(__file__).parents[3] / "docs/google-local.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/engines/google-local.md").read_text()
 
 
 def said(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
@@ -125,9 +126,15 @@ def test_it_says_one_line_and_ends_quietly(tmp_path: Path) -> None:
         assert engine.log.read_text() == f"Workflows is ready on {engine.address} (project demo, us-central1)\n"
 
 
+def module_of(function: str) -> str:
+    """The part before the last dot, if there is one."""
+    return function.rpartition(".")[0]
+
+
 def test_the_page_lists_every_function_and_option(capsys: pytest.CaptureFixture[str]) -> None:
-    listed = set(re.findall(r"`([a-z0-9_.]+)`", PAGE.rpartition("Functions:")[2]))
-    assert listed == {name for name, _, _ in supported()}
+    listed = PAGE.partition("<!-- begin functions -->\n\n")[2].partition("\n\n<!-- end functions -->")[0]
+    names = sorted((name for name, _, _ in supported()), key=module_of)
+    assert listed == "\n".join(f"- {', '.join(f'`{name}`' for name in its)}" for _, its in groupby(names, module_of))
     with pytest.raises(SystemExit):
         read_options(["--help"])
     options = set(re.findall(r"(--[a-z-]+)", capsys.readouterr().out)) - {"--help"}

@@ -43,11 +43,11 @@ class WaitingStep(BaseModel):
         default=None,
         min_length=1,
         max_length=128,
-        description="The subworkflow it is in, or main; needed if other routines have a step of that name.",
+        description="The subworkflow with the step, or main. Required if other routines have a step of that name.",
     )
     method: Method | None = Field(
         default=None,
-        description="The HTTP method of its callback (http_callback_method); needed if several steps wait at once.",
+        description="The HTTP method of the callback (http_callback_method). Required if several steps wait at once.",
     )
 
     def matches(self, steps: Sequence[Step]) -> bool:
@@ -79,8 +79,8 @@ class GateSettings(BaseModel):
     when: Annotated[WaitingStep, BeforeValidator(_as_mapping, json_schema_input_type=WaitingStep | str)] = Field(
         description="The step that waits for a person: its name, or {step: name, routine: name, method: POST}."
     )
-    send: GateAnswer = Field(description="How the answer reaches it: {body: any JSON value}.")
-    decline: GateAnswer | None = Field(default=None, description="How a refusal does.")
+    send: GateAnswer = Field(description="How the answer reaches the step: {body: any JSON value}.")
+    decline: GateAnswer | None = Field(default=None, description="How a refusal reaches the execution.")
 
     @model_validator(mode="after")
     def _has_room_for_a_body(self) -> GateSettings:

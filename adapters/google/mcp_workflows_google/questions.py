@@ -1,6 +1,6 @@
 """Questions that workflows post by `mcp_elicit`, with a callback URL for the answer, and claims of keys by `mcp_claim`.
 
-The contract with workflows is `docs/google-contract.md`. The callback URL is not trusted, because our OAuth
+The contract with workflows is `docs/engines/google-contract.md`. The callback URL is not trusted, because our OAuth
 token goes there.
 
 Source: https://cloud.google.com/workflows/docs/creating-callback-endpoints

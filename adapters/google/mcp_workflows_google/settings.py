@@ -90,14 +90,14 @@ class Inbound(BaseModel):
     model_config = _MODEL
 
     audience: Annotated[str, _url("https://tasks.example.com")] = Field(
-        description="What their tokens are for: the URL of this server, as the workflows know it."
+        description="The audience of their tokens: the URL by which the workflows reach this server."
     )
     accounts: tuple[Email, ...] = Field(min_length=1, description="The service accounts that the workflows run as.")
     issuer: Annotated[str, _url("https://accounts.google.com")] | None = Field(
-        default=None, description="Who issues the tokens. Default: https://accounts.google.com."
+        default=None, description="The issuer of the tokens. Default: https://accounts.google.com."
     )
     keys_url: Annotated[str, _url("https://accounts.google.com")] | None = Field(
-        default=None, description="Where its keys are. Default: Google's."
+        default=None, description="The URL of the issuer's keys. Default: Google's."
     )
 
     @field_validator("keys_url")
@@ -109,7 +109,7 @@ class Inbound(BaseModel):
         return url
 
 
-_PER_MINUTE: Final = "What the project may do of it in a minute, if that is not Google's default."
+_PER_MINUTE: Final = "The project's quota per minute, if it differs from Google's default."
 
 
 class Quota(BaseModel):
@@ -117,11 +117,11 @@ class Quota(BaseModel):
 
     model_config = _MODEL
 
-    share: float = Field(default=0.5, gt=0, le=1, description="Which share of them, for all replicas together.")
+    share: float = Field(default=0.5, gt=0, le=1, description="The share to use, over all replicas.")
     replicas: int = Field(
         default=1,
         gt=0,
-        description="How many processes like this one share that, unless a store on PostgreSQL counts them.",
+        description="The number of processes that split the share. A PostgreSQL store counts them instead.",
     )
     get_execution: float | None = Field(default=None, gt=0, description=_PER_MINUTE)
     list_executions: float | None = Field(default=None, gt=0, description=_PER_MINUTE)
@@ -143,10 +143,12 @@ class Discover(BaseModel):
             "write KEY=VALUE, of lower case letters, digits, _ and -: mcp-tool=true",
         ),
     ] = Field(default="mcp-tool=true", description="The label, KEY=VALUE.")
-    every: Duration = Field(default=timedelta(minutes=5), description="How often they are looked for.")
+    every: Duration = Field(
+        default=timedelta(minutes=5), description="How often the server looks for marked workflows."
+    )
     schemas: Mapping[str, Mapping[str, JSON]] = Field(
         default_factory=dict[str, Mapping[str, JSON]],
-        description="By workflow: the JSON Schema (an object) of its arguments. Default: any object.",
+        description="The JSON Schema (an object) of the arguments, by workflow. Default: any object.",
     )
 
     @field_validator("schemas")
@@ -176,7 +178,8 @@ class GoogleSettings(BaseModel):
     model_config = _MODEL
 
     project: Project | None = Field(
-        default=None, description="The project, its id or number. Default: GOOGLE_CLOUD_PROJECT, or the credentials'."
+        default=None,
+        description="The id or number of the project. Default: GOOGLE_CLOUD_PROJECT, else the credentials' project.",
     )
     location: Annotated[str, _written_as(LOCATION, "write a location: europe-west1")] = Field(
         description="The location: europe-west1."
@@ -184,42 +187,42 @@ class GoogleSettings(BaseModel):
     credentials_file: str | None = Field(
         default=None,
         min_length=1,
-        description="A file of credentials: of a service account, or of workload identity federation. "
-        "Default: application default credentials.",
+        description="A credentials file of a service account or of workload identity federation. Default: "
+        "application default credentials.",
     )
-    impersonate: Email | None = Field(default=None, description="A service account to act as, its email.")
+    impersonate: Email | None = Field(default=None, description="The email of a service account to impersonate.")
     endpoint: str | None = Field(
         default=None,
-        description="Where the Executions API is, HOST or HOST:PORT: a regional or a private endpoint "
-        "(workflowexecutions.europe-west1.rep.googleapis.com). Default: Google's global one.",
+        description="The Executions API, HOST or HOST:PORT: a regional or private endpoint "
+        "(workflowexecutions.europe-west1.rep.googleapis.com). Default: Google's global endpoint.",
     )
     emulator: str | None = Field(
         default=None,
-        description="A local engine instead of Google, HOST:PORT: see `python -m mcp_workflows_google_local`. "
-        "No credentials are used then.",
+        description="A local engine instead of Google, HOST:PORT, without credentials: see `python -m "
+        "mcp_workflows_google_local`.",
     )
     inbound: Inbound | None = Field(
-        default=None, description="Let workflows ask questions and claim keys over HTTP. Default: they cannot."
+        default=None, description="Let workflows ask questions and claim keys over HTTP. Default: disabled."
     )
     settle: Duration = Field(
         default=timedelta(seconds=60),
-        description="How long after a start its execution may be missing from Google's list: only then a start "
-        "whose outcome is not known is tried again. At least three times timeout_seconds.",
+        description="How long a new execution can be missing from Google's list. The server retries a start of "
+        "unknown outcome only after this time. At least three times timeout_seconds.",
     )
     grace: Duration = Field(
         default=timedelta(hours=24),
-        description="How long an execution may be UNAVAILABLE (its encryption key is) before the task fails.",
+        description="How long an execution can be UNAVAILABLE (because its encryption key is) before the task fails.",
     )
     quota: Quota | None = Field(
         default=None,
-        description="How much of the provider's quotas to use. Default: half of them; elsewhere, all.",
+        description="How much of the provider's quotas to use. Default: half; with a local or custom endpoint, all.",
     )
     discover: Discover | None = Field(default=None, description="Offer marked workflows as tools. Default: none.")
     console_url: Annotated[str, _url("https://console.cloud.google.com")] | None = Field(
-        default=None, description="Where the console is, for links. Default: the public one."
+        default=None, description="The URL of the console, for links. Default: the public console."
     )
     timeout_seconds: float = Field(default=8, ge=1, le=600, description="Longest total time of any call, in seconds.")
-    max_connections: int = Field(default=16, ge=1, le=256, description="Most calls at once.")
+    max_connections: int = Field(default=16, ge=1, le=256, description="Maximum number of concurrent calls.")
 
     @model_validator(mode="before")
     @classmethod
@@ -285,8 +288,8 @@ class GoogleOptions(BaseModel):
 
     progress: bool = Field(
         default=True,
-        description="Whether a poll of a running execution reads the step it is in (view FULL, which brings argument "
-        "and result along). `false`: only whether it runs, until it has ended. A tool with gates reads it anyway.",
+        description="Whether a poll reads the current step of a running execution (view FULL, which also returns "
+        "argument and result). `false` reads only its state. Tools with gates always read the step.",
     )
 
     @classmethod

@@ -50,7 +50,7 @@ class TestPages(PagesSuite):
     """Pages about workflows."""
 
     package = mcp_workflows_google
-    pages = ("../adapters/google/README", "google", "google-access")
+    pages = ("../../adapters/google/README", "google", "google-access")
     errors = "google-errors"
 
 
@@ -59,8 +59,8 @@ def workflows(name: str) -> Sequence[str]:
 
 
 def test_every_workflow_on_the_page_can_be_deployed_with_the_helper(google_engine: GoogleEngine) -> None:
-    assert len(workflows("google")) == 2
-    for source in workflows("google"):
+    assert len(workflows("google-contract")) == 2
+    for source in workflows("google-contract"):
         assert google_engine.deploy("documented", add_subworkflows(source))
 
 
@@ -80,9 +80,31 @@ def workflow(step: str) -> str:
     return found
 
 
-def shown(field: str) -> list[Any]:
-    """The JSON on the page that has this field."""
-    return [block for block in map(json.loads, blocks("google-contract", "json")) if field in block]
+WAITS: Final = """
+main:
+  params: [args]
+  steps:
+    - make_callback:
+        call: events.create_callback_endpoint
+        args:
+          http_callback_method: "POST"
+        result: callback
+    - wait_for_approval:
+        call: events.await_callback
+        args:
+          callback: ${callback}
+          timeout: 86400
+        result: request
+    - done:
+        switch:
+          - condition: ${request.http_request.body.approved}
+            return: ${"shipped, says " + default(map.get(request.http_request.body, "by"), "somebody")}
+        next: keep
+    - keep:
+        return: kept
+"""
+OUT_OF_STOCK: Final = "raise: {code: OUT_OF_STOCK, message: there are none left}"
+NO_SUCH_ORDER: Final = "raise: {mcp_error: {code: -32602, message: no such order, data: {field: order_id}}}"
 
 
 def test_the_adapter_embeds_what_the_page_tells_to_append() -> None:
@@ -105,10 +127,12 @@ def test_the_question_on_the_page_is_asked(answer: Any, result: str) -> None:
     assert asked.requested_schema["required"] == ["ok"]
 
 
-def test_two_branches_on_the_page_ask_at_once() -> None:
-    world = World(answers=[YES, YES])
-    assert run(workflow("ask_both"), world) == "accept and accept"
-    assert {body["message"] for body in world.bodies} == {"Sales: is the price right?", "Legal: may we sign?"}
+def test_two_branches_of_the_sample_ask_at_once() -> None:
+    assert "samples/questions/google/ask_two.workflow.yaml)" in page("google-contract")
+    source = (SAMPLES / "questions" / "google" / "ask_two.workflow.yaml").read_text()
+    answers = [{"action": "accept", "content": {"price": 40}}, {"action": "accept", "content": {"pieces": 2}}]
+    world = World(answers=answers)
+    assert run(source, world, ORDER) == {"price": 40, "pieces": 2}
     assert len({body["callback_url"] for body in world.bodies}) == 2
 
 
@@ -116,10 +140,11 @@ def test_the_answers_and_bodies_on_the_page_are_what_is_sent() -> None:
     source = "main:\n  steps:\n    - a:\n        call: mcp_elicit\n        args: {message: m}\n        result: answer\n"
     source += "    - b:\n        return: ${answer}\n"
     told = [run(source, World(answers=[answer])) for answer in (YES, NO, Tag.TIMEOUT)]
-    assert told == [each for each in shown("action") if "timed_out" in each]
+    assert told[:1] == [json.loads(block) for block in blocks("google-contract", "json")]
+    assert told[1:] == [{**NO, "timed_out": False}, {"action": "cancel", "content": {}, "timed_out": True}]
     [sent] = answer_calls(EXECUTION, {"cb-1": noted()}, (), {}, {"cb-1": YES}, rest_url=GOOGLE)
-    assert [each for each in shown("action") if "timed_out" not in each] == [sent.body]
-    assert shown("callback_url") == [posted()]
+    assert sent.body == YES
+    assert [field for field in posted() if f"`{field}`" not in page("google-contract")] == []
     assert f"at most {MAX_MESSAGE} characters" in page("google-contract")
     assert f"Default: {PostedQuestion.model_fields['timeout'].default}," in page("google-contract")
 
@@ -127,14 +152,14 @@ def test_the_answers_and_bodies_on_the_page_are_what_is_sent() -> None:
 @pytest.mark.parametrize(("claimed", "result"), [(True, "charged 40"), (False, None)])
 def test_the_fence_on_the_page_lets_one_through(claimed: bool, result: Any) -> None:
     assert run(workflow("claim"), World({"claimed": claimed}), {"amount": 40}) == result
-    assert shown("claimed") == [{"claimed": True}]
+    assert f'`{{"claimed": {str(claimed).lower()}}}`' in page("google-contract")
 
 
 @pytest.mark.parametrize(
     ("step", "told"),
     [
         (
-            "out_of_stock",
+            OUT_OF_STOCK,
             Failure(
                 text="there are none left (code OUT_OF_STOCK)",
                 kind="OUT_OF_STOCK",
@@ -142,14 +167,15 @@ def test_the_fence_on_the_page_lets_one_through(claimed: bool, result: Any) -> N
             ),
         ),
         (
-            "no_such_order",
+            NO_SUCH_ORDER,
             Failure(text="no such order", kind="mcp_error", code=-32602, data={"field": "order_id"}),
         ),
     ],
 )
 def test_the_errors_on_the_page_are_told_so(step: str, told: Failure) -> None:
+    assert f"`{step}`" in page("google-contract")
     with pytest.raises(Raised) as raised:
-        run(workflow(step), World())
+        run(f"main:\n  steps:\n    - fail:\n        {step}\n", World())
     assert read_failure(json.dumps(raised.value.payload), str(raised.value)) == told
     payload = {"code": 404, "message": "HTTP server responded with error code 404", "tags": ["HttpError"]}
     googles = read_failure(json.dumps(payload), 'in step "read_item", routine "main", line: 5').text
@@ -158,12 +184,12 @@ def test_the_errors_on_the_page_are_told_so(step: str, told: Failure) -> None:
 
 @pytest.mark.parametrize("accepts", [True, False])
 async def test_the_gate_on_the_page_opens_its_step(accepts: bool, google_engine: GoogleEngine, tmp_path: Path) -> None:
-    configurations = [block for block in blocks("google-contract", "yaml") if block.startswith("engines:")]
-    (tmp_path / "workflows.yaml").write_text(configurations[1])
+    [configuration] = [block for block in blocks("google-contract", "yaml") if block.startswith("engines:")]
+    (tmp_path / "workflows.yaml").write_text(configuration)
     [tool] = load_config(tmp_path / "workflows.yaml", {}).tools
     scope = {"args": ORDER, "principal": {"subject": "ada"}, "task": {"id": None}}
     gates = tool.frozen_gates(scope)
-    deployed = google_engine.deploy("gate", add_subworkflows(workflow("wait_for_approval")))
+    deployed = google_engine.deploy("gate", add_subworkflows(WAITS))
     async with cloud.adapter(google_engine) as adapter:
         start = Start(workflow=deployed, arguments=[{}], key=uuid.uuid4().hex, created=datetime.now(UTC))
         ref = Ref(workflow=deployed, handle=await adapter.start(start), gates=gates)

@@ -54,14 +54,16 @@ class Request(BaseModel):
     model_config = MODEL
 
     method: Method = Field(default=Method.GET, description="The HTTP method.")
-    path: Text | None = Field(default=None, description="Its path behind `url`; values stay within their segment.")
-    url: Text | None = Field(default=None, description="A URL of a reply in place of a path; of the origin of `url`.")
-    query: Mapping[str, Value] = Field(default={}, description="Its query; a list is a parameter several times.")
+    path: Text | None = Field(default=None, description="The path after `url`. Values cannot leave their path segment.")
+    url: Text | None = Field(
+        default=None, description="A URL from a reply, instead of a path. It must have the origin of `url`."
+    )
+    query: Mapping[str, Value] = Field(default={}, description="The query. A list repeats its parameter.")
     headers: Mapping[str, Text] = Field(default={}, description="Headers of this request.")
-    body: Value = Field(default=None, alias="json", description="Its body, as JSON.")
-    form: Value = Field(default=None, description="Its body, as a form: an object, or an expression for one.")
+    body: Value = Field(default=None, alias="json", description="The body, as JSON.")
+    form: Value = Field(default=None, description="The body, as a form: an object, or an expression for one.")
     multipart: Value = Field(
-        default=None, description="Its body, as multipart/form-data; values that are no texts are written as JSON."
+        default=None, description="The body, as multipart/form-data. Values other than texts are written as JSON."
     )
 
     @model_validator(mode="after")
@@ -86,9 +88,9 @@ class Taken(BaseModel):
 
     model_config = MODEL
 
-    status: Codes = Field(default=(409,), description="The HTTP status that says so.")
-    when: Text | None = Field(default=None, description="Only if this is true.")
-    handle: Value = Field(description="The handle of the execution, as `start.handle` has it.")
+    status: Codes = Field(default=(409,), description="The HTTP statuses that indicate this.")
+    when: Text | None = Field(default=None, description="A further condition.")
+    handle: Value = Field(description="The handle of the execution, in the form of `start.handle`.")
 
 
 class StartRequest(BaseModel):
@@ -96,23 +98,26 @@ class StartRequest(BaseModel):
 
     model_config = MODEL
 
-    request: Requested = Field(description="The request that starts it. It is sent once.")
+    request: Requested = Field(description="The request that starts the execution. It is sent once.")
     handle: Value = Field(description="The handle of the execution: a text, or an object of several parts.")
     finished: Text | None = Field(
-        default=None, description="True if the execution has ended already, and the reply is what a poll would get."
+        default=None, description="True if the execution has already ended and the reply is equivalent to a poll's."
     )
-    taken: Taken | None = Field(default=None, description="KEYED: how the API says that the key is taken.")
+    taken: Taken | None = Field(
+        default=None, description="With `starts: keyed`: how the API reports that the key is taken."
+    )
     same: Text | None = Field(
         default=None,
-        description="True if the execution of a key, by the reply of `describe`, is the same order; else: refused.",
+        description="True if the execution of a key, in the reply of `describe`, is the same order. Otherwise "
+        "the start is refused.",
     )
     known: Text | None = Field(
         default=None,
-        description="True if the reply is of an execution that was there already; default: it may always be.",
+        description="True if the reply is about an execution that existed before. Default: always possible.",
     )
-    conflict: Codes = Field(default=(), description="HTTP status: the key belongs to another order.")
+    conflict: Codes = Field(default=(), description="The HTTP statuses that say the key belongs to another order.")
     refused_if: Text | None = Field(
-        default=None, description="True if a reply is a definite no, though its HTTP status does not say so."
+        default=None, description="True if a reply is a definite refusal despite its HTTP status."
     )
 
     @model_validator(mode="after")
@@ -129,8 +134,10 @@ class NextPage(BaseModel):
 
     model_config = MODEL
 
-    query: Mapping[str, Value] = Field(default={}, description="Query parameters of the next page, made of the reply.")
-    link: bool = Field(default=False, description="The `Link` header of the reply has its URL (rel=next).")
+    query: Mapping[str, Value] = Field(
+        default={}, description="The query parameters of the next page, taken from the reply."
+    )
+    link: bool = Field(default=False, description="The `Link` header of the reply has the next URL (rel=next).")
 
 
 class Pages(BaseModel):
@@ -139,15 +146,15 @@ class Pages(BaseModel):
     model_config = MODEL
 
     request: Requested = Field(description="The request.")
-    each: Text = Field(description="The items in the reply, a list.")
-    next: NextPage | None = Field(default=None, description="How the next page is asked for; default: there is none.")
-    pages: int = Field(default=10, ge=1, le=100, description="Pages that are read at most.")
+    each: Text = Field(description="The list of items in the reply.")
+    next: NextPage | None = Field(default=None, description="How to request the next page. Default: one page.")
+    pages: int = Field(default=10, ge=1, le=100, description="Maximum number of pages to read.")
 
 
 class Listing(Pages):
     """A list of executions."""
 
-    handle: Value = Field(description="The handle of the execution, as `start.handle` has it.")
+    handle: Value = Field(description="The handle of the execution, in the form of `start.handle`.")
 
 
 class Search(Listing):
@@ -160,15 +167,15 @@ class BatchStatus(Listing):
     """A list that shows at once which executions still run."""
 
     values: tuple[str, ...] = Field(
-        default=(), description="The list is asked for with each `value`: for APIs whose filter takes one status."
+        default=(), description="Request the list once per `value`, for APIs whose filter takes one status."
     )
     status: Text | None = Field(
-        default=None, description="The word for the status of an `item`; default: the list has only those that run."
+        default=None, description="The status word of an `item`. Default: the list has only running executions."
     )
     asking: Text | None = Field(
         default=None,
-        description="True if an `item` may ask a person: it is polled by itself. A text: it is polled when that "
-        "text changes.",
+        description="True if an `item` may have a question; then its execution is polled separately. With a "
+        "text, it is polled when the text changes.",
     )
 
 
@@ -179,9 +186,9 @@ class More(BaseModel):
 
     request: Requested = Field(description="The request.")
     each: Text | None = Field(
-        default=None, description="A list: it is sent for each `item`, and more.NAME is the list of the replies."
+        default=None, description="A list. The request is sent for each `item`, and more.NAME is the list of replies."
     )
-    when: Text | None = Field(default=None, description="Only if this is true; `status` is what the map says.")
+    when: Text | None = Field(default=None, description="A condition. `status` is the mapped status.")
 
 
 class Log(BaseModel):
@@ -190,16 +197,16 @@ class Log(BaseModel):
     model_config = MODEL
 
     request: Requested = Field(description="The request.")
-    text: Text | None = Field(default=None, description="The text in the reply; default: all of it.")
+    text: Text | None = Field(default=None, description="The text in the reply. Default: the whole reply.")
     line: Text | None = Field(
-        default=None, description="The text of a line, `item`, if each line is JSON; empty ones are left out."
+        default=None, description="The text of a line, `item`, if each line is JSON. Empty lines are omitted."
     )
     follow: tuple[Host, ...] = Field(
         default=(),
         description="Hosts to which one redirect is followed, without credentials: logs.example.com, or "
-        "*.blob.core.windows.net, which must not have a private address.",
+        "*.blob.core.windows.net. A host of a pattern must not have a private address.",
     )
-    lines: int = Field(default=50, ge=1, le=500, description="Lines at its end that are shown.")
+    lines: int = Field(default=50, ge=1, le=500, description="The number of lines to show, from the end.")
 
 
 class _DescribeRequests(BaseModel):
@@ -208,7 +215,7 @@ class _DescribeRequests(BaseModel):
     model_config = MODEL
 
     request: Requested = Field(description="The request.")
-    more: Mapping[str, More] = Field(default={}, description="Further requests; their replies are more.NAME.")
+    more: Mapping[str, More] = Field(default={}, description="Further requests. Their replies are more.NAME.")
 
 
 class DescribeRequest(Reading, _DescribeRequests):
@@ -216,15 +223,19 @@ class DescribeRequest(Reading, _DescribeRequests):
 
     status: Text | None = Field(
         default=None,
-        description="The word for its status. If it needs more.NAME, these are sent first, and each must be answered.",
+        description="The status word in the reply. If it uses more.NAME, those requests are sent first and must "
+        "all succeed.",
     )
     codes: Mapping[int, Text] = Field(
         default={},
-        description="By HTTP status: running, succeeded, failed, cancelled, or an expression in place of `status`.",
+        description="The status by HTTP status: running, succeeded, failed, cancelled, or an expression instead "
+        "of `status`.",
     )
-    log: Log | None = Field(default=None, description="The log of one that has failed.")
-    gone: Codes = Field(default=(404, 410), description="HTTP status: there is no such execution.")
-    gone_if: Text | None = Field(default=None, description="True if a reply says so, though its HTTP status does not.")
+    log: Log | None = Field(default=None, description="The log of a failed execution.")
+    gone: Codes = Field(default=(404, 410), description="The HTTP statuses that say the execution does not exist.")
+    gone_if: Text | None = Field(
+        default=None, description="True if a reply says that the execution does not exist, despite its HTTP status."
+    )
 
     @field_validator("codes")
     @classmethod
@@ -258,12 +269,12 @@ class Ask(EngineQuestion):
 
     send: Requested | None = Field(default=None, description="The request that delivers an answer, `answer.NAME`.")
     decline: Requested | None = Field(
-        default=None, description="The request of a refusal. Without it the question cannot be declined."
+        default=None, description="The request that delivers a refusal. Without it, the question cannot be declined."
     )
     late: Codes = Field(
-        default=(404, 409, 410), description="HTTP status: too late, it was answered already or has ended."
+        default=(404, 409, 410), description="The HTTP statuses that say it is too late: answered already, or ended."
     )
-    refused: Text | None = Field(default=None, description="True if a reply is a refusal though its status is 2xx.")
+    refused: Text | None = Field(default=None, description="True if a reply is a refusal despite its 2xx status.")
 
 
 class Cancel(BaseModel):
@@ -273,10 +284,11 @@ class Cancel(BaseModel):
 
     request: Requested = Field(description="The request.")
     when: Text | None = Field(
-        default=None, description="True once it can be cancelled; until then it is polled again, several times."
+        default=None,
+        description="True if the execution can be cancelled. Until then the server polls again, several times.",
     )
     late: Codes = Field(
-        default=(404, 409, 410), description="HTTP status: too late, it was answered already or has ended."
+        default=(404, 409, 410), description="The HTTP statuses that say it is too late: answered already, or ended."
     )
 
 
@@ -288,10 +300,11 @@ class Action(BaseModel):
     request: Requested = Field(description="The request. It is sent once.")
     sends: Sends = Field(default=StartGuarantee.ONCE, description=SENDS)
     refused_if: Text | None = Field(
-        default=None, description="True if a reply is a definite no, though its HTTP status does not say so."
+        default=None, description="True if a reply is a definite refusal despite its HTTP status."
     )
     output: Value = Field(
-        default=None, description="The result, made of the reply. Default: the names of the message and the execution."
+        default=None,
+        description="The result, taken from the reply. Default: the names of the message and the execution.",
     )
 
 
@@ -300,9 +313,9 @@ class Throttled(BaseModel):
 
     model_config = MODEL
 
-    status: Codes = Field(default=(429,), description="The HTTP status that says so.")
-    when: Text | None = Field(default=None, description="Only if this is true.")
-    until: str | None = Field(default=None, description="A header with the time (seconds since 1970) until which.")
+    status: Codes = Field(default=(429,), description="The HTTP statuses that indicate this.")
+    when: Text | None = Field(default=None, description="A further condition.")
+    until: str | None = Field(default=None, description="A header with the end of the pause, in seconds since 1970.")
 
 
 class Webhook(BaseModel):
@@ -315,7 +328,7 @@ class Webhook(BaseModel):
         description="The proof that the caller knows `webhook_secret`: hub (X-Hub-Signature-256), gitlab "
         "(X-Gitlab-Token), standard (standardwebhooks.com), bearer.",
     )
-    handle: Value = Field(description="The handle of the execution, as `start.handle` has it.")
+    handle: Value = Field(description="The handle of the execution, in the form of `start.handle`.")
 
 
 class Checking(BaseModel):
@@ -323,9 +336,13 @@ class Checking(BaseModel):
 
     model_config = MODEL
 
-    engine: Requested | None = Field(default=None, description="One that is 2xx if the API answers; default: GET /.")
-    workflow: Requested | None = Field(default=None, description="One that is 2xx if the workflow exists.")
-    advice: str | None = Field(default=None, description="What makes repeated starts safe, while they are not.")
+    engine: Requested | None = Field(
+        default=None, description="A request that returns 2xx if the API answers. Default: GET /."
+    )
+    workflow: Requested | None = Field(default=None, description="A request that returns 2xx if the workflow exists.")
+    advice: str | None = Field(
+        default=None, description="Advice on how to make repeated starts safe, while they are not."
+    )
 
 
 class Detail(BaseModel):
@@ -334,19 +351,21 @@ class Detail(BaseModel):
     model_config = MODEL
 
     request: Requested = Field(description="The request.")
-    yaml: bool = Field(default=False, description="The reply is YAML; its first document becomes the body.")
+    yaml: bool = Field(default=False, description="The reply is YAML. Its first document becomes the body.")
 
 
 class Workflows(Pages):
     """The workflows there are, for `mcp-workflows init --add`."""
 
-    more: Mapping[str, Detail] = Field(default={}, description="Further requests; their replies are more.NAME.")
-    when: Text | None = Field(default=None, description="True if the `item` can be started; default: all can.")
+    more: Mapping[str, Detail] = Field(default={}, description="Further requests. Their replies are more.NAME.")
+    when: Text | None = Field(default=None, description="True if the `item` can be started. Default: all can.")
     workflow: Text = Field(description="The `workflow` of a tool for the `item`.")
-    title: Text | None = Field(default=None, description="Its title.")
-    description: Text | None = Field(default=None, description="What people read about it.")
-    options: Value = Field(default=None, description="The `options` of a tool for it.")
-    input: Inputs | Text | None = Field(default=None, description="Its inputs: a JSON Schema, or how they are listed.")
+    title: Text | None = Field(default=None, description="The title of the tool.")
+    description: Text | None = Field(default=None, description="The description for people.")
+    options: Value = Field(default=None, description="The `options` of a tool for the `item`.")
+    input: Inputs | Text | None = Field(
+        default=None, description="The inputs: a JSON Schema, or how the API lists them."
+    )
 
 
 class ApiDefinition(BaseModel):
@@ -356,30 +375,31 @@ class ApiDefinition(BaseModel):
 
     starts: StartGuarantee = Field(
         default=StartGuarantee.ONCE,
-        description="What a repeated start does: keyed (the key prevents a second execution), findable (`find`), once.",
+        description="The guarantee for a repeated start: keyed (the key prevents a second execution), findable "
+        "(`find` searches first) or once (no repeat).",
     )
-    start: StartRequest = Field(description="How an execution is started.")
+    start: StartRequest = Field(description="How to start an execution.")
     find: Search | None = Field(
         default=None,
-        description="FINDABLE: how the execution of a key is found, in a list that has the youngest first.",
+        description="With `starts: findable`: how to find the execution of a key, in a list with the newest first.",
     )
-    describe: DescribeRequest = Field(description="How an execution is polled.")
-    asks: Mapping[str, Ask] = Field(default={}, description="The questions that its executions ask people, by name.")
-    cancel: Cancel | None = Field(default=None, description="How it is cancelled; default: it cannot be.")
-    actions: Mapping[str, Action] = Field(default={}, description="Messages to an execution that runs, by name.")
+    describe: DescribeRequest = Field(description="How to poll an execution.")
+    asks: Mapping[str, Ask] = Field(default={}, description="Questions of executions to people, by name.")
+    cancel: Cancel | None = Field(default=None, description="How to cancel an execution. Default: not possible.")
+    actions: Mapping[str, Action] = Field(default={}, description="Messages to a running execution, by name.")
     batch_status: BatchStatus | None = Field(
         default=None,
-        description="A list of those that run, in place of a poll of each; only with `asking` if there are `asks`.",
+        description="A list of running executions, instead of a poll of each. With `asks`, it requires `asking`.",
     )
     settling: Duration = Field(
         default=timedelta(seconds=30), description="The longest time until a poll or a list shows a new execution."
     )
-    workflows: Workflows | None = Field(default=None, description="The workflows there are, for `init --add`.")
+    workflows: Workflows | None = Field(default=None, description="How to list workflows, for `init --add`.")
     webhook: Webhook | None = Field(
-        default=None, description="The calls of the API to `/engines/ENGINE/webhook`, once `webhook_secret` is set."
+        default=None, description="The API's calls to `/engines/ENGINE/webhook`, enabled by `webhook_secret`."
     )
     check: Checking = Field(default=Checking(), description="Requests of `mcp-workflows check`.")
-    throttled: Throttled = Field(default=Throttled(), description="How the API says that we call too often.")
+    throttled: Throttled = Field(default=Throttled(), description="How the API reports its rate limit.")
 
     @property
     def has_batch_status(self) -> bool:

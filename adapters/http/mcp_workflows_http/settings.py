@@ -44,8 +44,8 @@ class Basic(BaseModel):
 
     model_config = MODEL
 
-    user: str = Field(default="", description="The user; may be empty.")
-    password: SecretStr = Field(description="The password, or the token.")
+    user: str = Field(default="", description="The user, which may be empty.")
+    password: SecretStr = Field(description="The password or token.")
 
     @property
     def secret(self) -> SecretStr:
@@ -58,7 +58,7 @@ class HeaderSecret(BaseModel):
 
     model_config = MODEL
 
-    name: str = Field(pattern=r"^[A-Za-z0-9-]+$", description="The header: PRIVATE-TOKEN.")
+    name: str = Field(pattern=r"^[A-Za-z0-9-]+$", description="The header, such as PRIVATE-TOKEN.")
     value: SecretStr = Field(description="The secret.")
 
     @property
@@ -78,10 +78,10 @@ class ClientCredentials(BaseModel):
     model_config = MODEL
 
     token_url: str = Field(description="The token endpoint of the authorization server.")
-    client_id: str = Field(description="The id of this client.")
-    client_secret: SecretStr = Field(description="Its secret.")
+    client_id: str = Field(description="The client id.")
+    client_secret: SecretStr = Field(description="The client secret.")
     scope: str | None = Field(default=None, description="The scopes, separated by spaces.")
-    audience: str | None = Field(default=None, description="The audience, where the server wants one.")
+    audience: str | None = Field(default=None, description="The audience, if the authorization server requires one.")
 
     @property
     def secret(self) -> SecretStr:
@@ -100,8 +100,8 @@ class GitHubApp(BaseModel):
     model_config = MODEL
 
     app_id: str = Field(pattern=r"^[A-Za-z0-9_.]+$", description="The App's id, or its client id.")
-    installation_id: str = Field(pattern=r"^\d+$", description="Its installation in the account.")
-    private_key: SecretStr = Field(description="Its private key, PEM: ${file:github-app.pem}.")
+    installation_id: str = Field(pattern=r"^\d+$", description="The App's installation in the account.")
+    private_key: SecretStr = Field(description="The App's private key, PEM: ${file:github-app.pem}.")
 
     @property
     def secret(self) -> SecretStr:
@@ -114,9 +114,9 @@ class Login(BaseModel):
 
     model_config = MODEL
 
-    path: str = Field(default="/auth/token", pattern="^/", description="Where, behind `url`.")
+    path: str = Field(default="/auth/token", pattern="^/", description="The path of the login, after `url`.")
     user: str = Field(description="The user.")
-    password: SecretStr = Field(description="The password, or the token.")
+    password: SecretStr = Field(description="The password or token.")
 
     @property
     def secret(self) -> SecretStr:
@@ -129,7 +129,7 @@ class CloudIdentity(BaseModel):
 
     model_config = MODEL
 
-    scope: str = Field(min_length=1, description="What the token is for, as the API's documentation says.")
+    scope: str = Field(min_length=1, description="The scope of the token, from the API's documentation.")
 
 
 class Auth(BaseModel):
@@ -138,18 +138,20 @@ class Auth(BaseModel):
     model_config = MODEL
 
     bearer: SecretStr | None = Field(default=None, description="A token, sent as Authorization: Bearer.")
-    bearer_file: Path | None = Field(default=None, description="A file with it, read again when it changes.")
+    bearer_file: Path | None = Field(
+        default=None, description="A file with this credential, read again when it changes."
+    )
     basic: Basic | None = Field(default=None, description="User and password.")
-    header: HeaderSecret | None = Field(default=None, description="A secret in a header of its own.")
+    header: HeaderSecret | None = Field(default=None, description="A secret in a separate header.")
     oauth: ClientCredentials | None = Field(default=None, description="OAuth 2 client credentials.")
     github_app: GitHubApp | None = Field(default=None, description="A GitHub App.")
-    login: Login | None = Field(default=None, description="A user and a password for which the API gives out a token.")
+    login: Login | None = Field(default=None, description="A user and a password that the API exchanges for a token.")
 
     google: CloudIdentity | None = Field(
-        default=None, description="Google's default credentials, workload identity too; needs the extra `google`."
+        default=None, description="Google's default credentials, including workload identity. Needs the extra `google`."
     )
     azure: CloudIdentity | None = Field(
-        default=None, description="Azure's default credentials, managed identity too; needs the extra `azure`."
+        default=None, description="Azure's default credentials, including managed identity. Needs the extra `azure`."
     )
 
     @model_validator(mode="after")
@@ -177,9 +179,9 @@ class Tls(BaseModel):
 
     model_config = MODEL
 
-    ca_file: Path | None = Field(default=None, description="PEM file of the CA. Default: the system's.")
-    client_cert: Path | None = Field(default=None, description="PEM file of our certificate.")
-    client_key: Path | None = Field(default=None, description="PEM file of our private key.")
+    ca_file: Path | None = Field(default=None, description="The CA, a PEM file. Default: the system's.")
+    client_cert: Path | None = Field(default=None, description="The client certificate, a PEM file.")
+    client_key: Path | None = Field(default=None, description="The client's private key, a PEM file.")
 
     @model_validator(mode="after")
     def _certificate_and_key_belong_together(self) -> Self:
@@ -193,13 +195,13 @@ class Rate(BaseModel):
 
     model_config = MODEL
 
-    calls: float = Field(gt=0, description="Calls that the API allows.")
-    per: Duration = Field(default=timedelta(hours=1), description="In which time.")
-    share: float = Field(default=0.5, gt=0, le=1, description="Which share of them, for all replicas together.")
+    calls: float = Field(gt=0, description="The number of calls that the API allows.")
+    per: Duration = Field(default=timedelta(hours=1), description="The period of that number.")
+    share: float = Field(default=0.5, gt=0, le=1, description="The share to use, over all replicas.")
     replicas: int = Field(
         default=1,
         gt=0,
-        description="How many processes like this one share that, unless a store on PostgreSQL counts them.",
+        description="The number of processes that split the share. A PostgreSQL store counts them instead.",
     )
 
 
@@ -215,19 +217,20 @@ class HttpSettings(ApiDefinition):
 
     preset: str | None = Field(
         default=None,
-        description="A definition that comes with the adapter (`mcp-workflows print presets`), or a file beside this "
-        "one, ./my-api.yaml; "
-        "what is set here overrides it, key by key.",
+        description="A definition that comes with the adapter (`mcp-workflows print presets`), or a file, "
+        "./my-api.yaml, relative to this one. Settings here override it, key by key.",
     )
     url: str = Field(description="The URL of the API: https://jobs.example.com/api.")
-    auth: Auth | None = Field(default=None, description="Who we are there; default: nobody.")
+    auth: Auth | None = Field(default=None, description="The credentials. Default: none.")
     webhook_secret: SecretStr | None = Field(
-        default=None, description="The secret of the API's webhook; default: the API does not call."
+        default=None, description="The secret of the API's webhook. Default: no webhook."
     )
     vars: Mapping[str, str] = Field(default={}, description="Values for expressions: {{vars.owner}}.")
-    headers: Mapping[str, str] = Field(default={}, description="Headers of all requests; no secrets.")
-    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one poll or start, with all its calls.")
-    max_reply: ByteSize = Field(default=ByteSize(5_000_000), description="Bytes of a reply that are read.")
+    headers: Mapping[str, str] = Field(default={}, description="Headers of all requests. Not for secrets.")
+    timeout: CallTimeout = Field(
+        default=timedelta(seconds=8), description="The timeout of one poll or start, including all its calls."
+    )
+    max_reply: ByteSize = Field(default=ByteSize(5_000_000), description="Maximum size of a reply, in bytes.")
     proxy: SecretStr | None = Field(
         default=None, description="An HTTP(S) proxy, http://USER:PASSWORD@HOST:PORT. Default: HTTPS_PROXY and NO_PROXY."
     )
@@ -303,14 +306,14 @@ class HttpOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     options: Mapping[str, Any] = Field(  # any JSON values
-        default={}, description="Values for the requests of the API's definition: {{options.NAME}} there."
+        default={}, description="Values for the API's definition, which refers to them as {{options.NAME}}."
     )
 
 
 class HttpAction(HttpOptions):
     """A message to the execution of a task: a request of the engine's `actions`."""
 
-    request: str = Field(description="The name of the message in `actions` of the engine.")
+    request: str = Field(description="The name of the message in the engine's `actions`.")
 
 
 def preset_schema() -> Mapping[str, JSON]:

@@ -27,33 +27,36 @@ class ToolCall(BaseModel):
     model_config = MODEL
 
     tool: Text = Field(description="The name of the tool.")
-    args: Value = Field(default_factory=dict[str, Any], description="Its arguments, an object.")
+    args: Value = Field(default_factory=dict[str, Any], description="The arguments, an object.")
     extract: Mapping[str, Pattern] = Field(
         default={},
-        description=r"Parts of a plain text by name, as regular expressions with one group: `{pid: 'PID: (\d+)'}`.",
+        description=r"Named parts of a plain text, as regular expressions with one group: `{pid: 'PID: (\d+)'}`.",
     )
 
 
 class StartCall(ToolCall):
     """The start of an execution."""
 
-    tool: Text = Field(default="{{workflow}}", description="The name of the tool; default: the tool's `workflow`.")
-    args: Value = Field(default="{{arguments}}", description="Its arguments; default: those of the task.")
+    tool: Text = Field(
+        default="{{workflow}}", description="The name of the upstream tool. Default: this tool's `workflow`."
+    )
+    args: Value = Field(default="{{arguments}}", description="The arguments. Default: those of the task.")
     handle: Value = Field(
         default=None, description="The handle of the execution in the reply: a text, or an object of several parts."
     )
     finished: Text | None = Field(
-        default=None, description="True if the execution has ended already, and the reply is what a poll would get."
+        default=None, description="True if the execution has already ended and the reply is equivalent to a poll's."
     )
     same: Text | None = Field(
         default=None,
-        description="True if the execution of a key, by the reply of `describe`, is the same order; else: refused.",
+        description="True if the execution of a key, in the reply of `describe`, is the same order. Otherwise "
+        "the start is refused.",
     )
     conflict_if: Text | None = Field(default=None, description="True if the key belongs to another order.")
     refused_if: Text | None = Field(
         default=None,
-        description="True if the reply is a definite no. Default: a result with `isError` is one, unless its text "
-        "speaks of a time-out, of a lost connection or of a status 5xx.",
+        description="True if the reply is a definite refusal. Default: a result with `isError`, unless its text "
+        "mentions a timeout, a lost connection or a 5xx status.",
     )
 
     @model_validator(mode="after")
@@ -66,20 +69,22 @@ class StartCall(ToolCall):
 class FurtherCall(ToolCall):
     """A further call of a poll."""
 
-    when: Text | None = Field(default=None, description="Only if this is true; `status` is what the map says.")
+    when: Text | None = Field(default=None, description="A condition. `status` is the mapped status.")
 
 
 class DescribeCall(Reading, ToolCall):
     """A poll of an execution."""
 
-    output: Value = Field(default="{{reply}}", description="Its result, once it has succeeded; default: all of it.")
-    more: Mapping[str, FurtherCall] = Field(default={}, description="Further calls; their replies are more.NAME.")
+    output: Value = Field(
+        default="{{reply}}", description="The result of a successful execution. Default: the whole reply."
+    )
+    more: Mapping[str, FurtherCall] = Field(default={}, description="Further calls. Their replies are more.NAME.")
     id: Text | None = Field(
-        default=None, description="The id in the reply: one about another execution is not believed."
+        default=None, description="The execution's id in the reply. Replies about another execution are rejected."
     )
     gone_if: Text | None = Field(
         default=None,
-        description="True if there is no such execution. Default: true if `entry` is not in its list.",
+        description="True if the execution does not exist. Default: true if its list lacks `entry`.",
     )
 
 
@@ -88,7 +93,7 @@ class Cancel(ToolCall):
 
     late_if: Text | None = Field(
         default=None,
-        description="True if a result with `isError` says: too late, it was answered already or has ended.",
+        description="True if a result with `isError` says it is too late: answered already, or ended.",
     )
 
 
@@ -97,11 +102,11 @@ class Ask(EngineQuestion):
 
     send: ToolCall | None = Field(default=None, description="The call that delivers an answer, `answer.NAME`.")
     decline: ToolCall | None = Field(
-        default=None, description="The call of a refusal. Without it the question cannot be declined."
+        default=None, description="The call that delivers a refusal. Without it, the question cannot be declined."
     )
     late_if: Text | None = Field(
         default=None,
-        description="True if a result with `isError` says: too late, it was answered already or has ended.",
+        description="True if a result with `isError` says it is too late: answered already, or ended.",
     )
 
 
@@ -115,11 +120,11 @@ class Action(ToolCall):
 class Search(ToolCall):
     """The search for the execution of a key."""
 
-    each: Text = Field(description="The items in the reply, a list.")
+    each: Text = Field(description="The list of items in the reply.")
     where: Text = Field(description="True if the `item` is the execution of the key.")
-    handle: Value = Field(description="The handle of the execution, as `start.handle` has it.")
+    handle: Value = Field(description="The handle of the execution, in the form of `start.handle`.")
     next: Mapping[str, Any] = Field(
-        default={}, description="Arguments of the next page, made of the reply; default: there is none."
+        default={}, description="The arguments of the next page, taken from the reply. Default: one page."
     )
 
 
@@ -130,22 +135,23 @@ class ToolsDefinition(BaseModel):
 
     starts: StartGuarantee = Field(
         default=StartGuarantee.ONCE,
-        description="What a repeated start does: keyed (the key prevents a second execution), findable (`find`), once.",
+        description="The guarantee for a repeated start: keyed (the key prevents a second execution), findable "
+        "(`find` searches first) or once (no repeat).",
     )
-    start: StartCall = Field(default=StartCall(), description="How an execution is started.")
+    start: StartCall = Field(default=StartCall(), description="How to start an execution.")
     find: Search | None = Field(
         default=None,
-        description="FINDABLE: how the execution of a key is found, in a list that has the youngest first.",
+        description="With `starts: findable`: how to find the execution of a key, in a list with the newest first.",
     )
     describe: DescribeCall | None = Field(
         default=None,
-        description="How an execution is polled. Default: calls of its tools are tasks, or end by themselves.",
+        description="How to poll an execution. Default: the server's tools return MCP tasks or results themselves.",
     )
-    asks: Mapping[str, Ask] = Field(default={}, description="The questions that its executions ask people, by name.")
+    asks: Mapping[str, Ask] = Field(default={}, description="Questions of executions to people, by name.")
     cancel: Cancel | None = Field(
-        default=None, description="How it is cancelled; default: it cannot be, if it is no task of the server's own."
+        default=None, description="How to cancel an execution. Default: possible only for MCP tasks of the server."
     )
-    actions: Mapping[str, Action] = Field(default={}, description="Messages to an execution that runs, by name.")
+    actions: Mapping[str, Action] = Field(default={}, description="Messages to a running execution, by name.")
     settling: Duration = Field(
         default=timedelta(seconds=30), description="The longest time until a poll or a list shows a new execution."
     )

@@ -21,9 +21,9 @@ class ClientCredentials(BaseModel):
 
     model_config = MODEL
 
-    issuer: str = Field(description="The authorization server that knows this client; no other gets the secret.")
-    client_id: str = Field(description="The id of this client.")
-    client_secret: SecretStr = Field(description="Its secret.")
+    issuer: str = Field(description="The authorization server of this client. No other gets the secret.")
+    client_id: str = Field(description="The client id.")
+    client_secret: SecretStr = Field(description="The client secret.")
     scope: str | None = Field(default=None, description="The scopes, separated by spaces.")
 
     @field_validator("issuer")
@@ -39,15 +39,15 @@ class TokenExchange(BaseModel):
 
     token_url: str = Field(description="The token endpoint of the authorization server.")
     subject_token_file: Path = Field(
-        description="A file with the workload's own token, read again for each exchange: of Kubernetes, of SPIFFE."
+        description="A file with the workload's own token (Kubernetes, SPIFFE), read again for each exchange."
     )
     subject_token_type: str = Field(
         default="urn:ietf:params:oauth:token-type:jwt", description="The type of that token."
     )
-    client_id: str | None = Field(default=None, description="The id of this client, where the server wants one.")
-    client_secret: SecretStr | None = Field(default=None, description="Its secret.")
-    audience: str | None = Field(default=None, description="For whom the new token is.")
-    resource: str | None = Field(default=None, description="The URL of what the new token is for (RFC 8707).")
+    client_id: str | None = Field(default=None, description="The client id, if the authorization server requires one.")
+    client_secret: SecretStr | None = Field(default=None, description="The client secret.")
+    audience: str | None = Field(default=None, description="The audience of the new token.")
+    resource: str | None = Field(default=None, description="The URL of the resource of the new token (RFC 8707).")
     scope: str | None = Field(default=None, description="The scopes, separated by spaces.")
 
     @field_validator("token_url")
@@ -62,7 +62,9 @@ class UpstreamAuth(BaseModel):
     model_config = MODEL
 
     bearer: SecretStr | None = Field(default=None, description="A token, sent as Authorization: Bearer.")
-    bearer_file: Path | None = Field(default=None, description="A file with it, read again when it changes.")
+    bearer_file: Path | None = Field(
+        default=None, description="A file with this credential, read again when it changes."
+    )
     oauth: ClientCredentials | None = Field(default=None, description="OAuth 2 client credentials.")
     exchange: TokenExchange | None = Field(default=None, description="Token exchange (RFC 8693).")
 
@@ -86,23 +88,28 @@ class McpSettings(ToolsDefinition):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, populate_by_name=True)
 
-    command: tuple[str, ...] = Field(default=(), description="The server as a program that speaks MCP over stdio.")
+    command: tuple[str, ...] = Field(default=(), description="The command of an MCP server over stdio.")
     env: Mapping[str, SecretStr] = Field(
-        default={}, description="Its environment; of ours it gets PATH, HOME and the like, and nothing else."
+        default={},
+        description="The environment of the program. From this process it inherits only PATH, HOME and the like.",
     )
-    cwd: Path | None = Field(default=None, description="The folder that it runs in; default: ours.")
-    url: str | None = Field(default=None, description="The server over HTTP: https://tools.example.com/mcp.")
-    auth: UpstreamAuth | None = Field(default=None, description="Who we are there; default: nobody.")
-    headers: Mapping[str, str] = Field(default={}, description="Headers of all requests; no secrets.")
+    cwd: Path | None = Field(default=None, description="The program's working folder. Default: that of this process.")
+    url: str | None = Field(
+        default=None, description="The URL of an MCP server over HTTP: https://tools.example.com/mcp."
+    )
+    auth: UpstreamAuth | None = Field(default=None, description="The credentials. Default: none.")
+    headers: Mapping[str, str] = Field(default={}, description="Headers of all requests. Not for secrets.")
     expose: tuple[str, ...] = Field(
-        default=(), description="Tools of the server that are offered here as they are described there."
+        default=(), description="Tools of the server to offer as that server describes them."
     )
     pin: bool = Field(
         default=True,
-        description="Offer an exposed tool as it was first seen: `mcp-workflows check --accept` takes over a change.",
+        description="Offer an exposed tool as first seen. `mcp-workflows check --accept` accepts a change.",
     )
-    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one poll or start, with all its calls.")
-    polls_per_second: float = Field(default=10.0, gt=0, description="Polls of executions in a second, at most.")
+    timeout: CallTimeout = Field(
+        default=timedelta(seconds=8), description="The timeout of one poll or start, including all its calls."
+    )
+    polls_per_second: float = Field(default=10.0, gt=0, description="Maximum number of polls per second.")
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
@@ -156,11 +163,11 @@ class McpOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     options: Mapping[str, Any] = Field(  # any JSON values
-        default={}, description="Values for the calls of the engine's definition: {{options.NAME}} there."
+        default={}, description="Values for the engine's definition, which refers to them as {{options.NAME}}."
     )
 
 
 class McpAction(McpOptions):
     """A message to the execution of a task: a tool of the engine's `actions`."""
 
-    tool: str = Field(description="The name of the message in `actions` of the engine.")
+    tool: str = Field(description="The name of the message in the engine's `actions`.")

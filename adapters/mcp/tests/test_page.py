@@ -1,4 +1,4 @@
-"""docs/mcp.md and its examples: blocks are read as they stand, as short as the page says, and as they are tested."""
+"""The blocks of docs/engines/mcp.md and of its examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adapters.mcp.tests.upstreams import (
 from adapters.mcp.tests.upstreams.upstream import documented_engines
 from mcp_workflows.sidecar.config.load import load_config
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "engines"
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", (DOCS / "mcp.md").read_text(), re.MULTILINE | re.DOTALL)
 
 

@@ -1,5 +1,5 @@
 """A local Step Functions engine for development: moto's server, with the parts that moto lacks.
 
 `python -m mcp_workflows_stepfunctions_local --port 8083` starts it.
-`docs/stepfunctions-local.md` lists where it differs from AWS.
+`docs/engines/stepfunctions-local.md` lists where it differs from AWS.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import shlex
@@ -30,7 +29,7 @@ from tests.support.sidecars import Process
 from tests.support.stepfunctions_engine import StepFunctions
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/stepfunctions-local.md").read_text()
+PAGE = (ROOT / "docs/engines/stepfunctions-local.md").read_text()
 MODULE = "mcp_workflows_stepfunctions_local"
 
 
@@ -115,9 +114,9 @@ async def test_the_walk_through_of_its_page_goes_from_an_empty_folder_to_an_answ
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    definition, result = blocks("json")
     [config] = blocks("yaml")
-    (tmp_path / "ship_order.asl.json").write_text(definition)
+    helper, _, file = typed("print helper").partition(" > ")
+    (tmp_path / file).write_text(run(helper).stdout)
     for setting in shlex.split(typed("export AWS_ACCESS_KEY_ID"))[1:]:
         monkeypatch.setenv(*setting.split("=", 1))
     with Documented(tmp_path) as engine:
@@ -127,10 +126,12 @@ async def test_the_walk_through_of_its_page_goes_from_an_empty_folder_to_an_answ
         [answered] = re.findall(r"`(mcp-workflows call ship_order [^`]*--answer[^`]*)`", PAGE)
         assert answered.startswith(typed("mcp-workflows call"))
         called = run(answered)
-        assert (called.returncode, json.loads(called.stdout)) == (0, json.loads(result)), called.stderr
+        assert (called.returncode, called.stdout) == (0, "shipped\n"), called.stderr
+        assert "`call` prints `shipped`" in PAGE
         assert "Ship order A1?" in called.stderr
         port = free_port()
-        serve = shlex.split(typed("mcp-workflows serve").replace("8931", str(port)))[1:]
+        [serves] = re.findall(r"`(mcp-workflows serve [^`]*)`", PAGE)
+        serve = shlex.split(serves.replace("8931", str(port)))[1:]
         served = Process([COMMAND, *serve], port, tmp_path / "serve.log")
         try:
             served.wait_until_ready()
@@ -138,10 +139,10 @@ async def test_the_walk_through_of_its_page_goes_from_an_empty_folder_to_an_answ
                 task_id = (await client.call("ship_order", {"order_id": "A2"})).result["taskId"]
                 [key] = (await client.until(task_id, "input_required"))["inputRequests"]
                 await client.answer(task_id, **{key: {"action": "decline"}})
-                done = (await client.until(task_id))["result"]["structuredContent"]
+                done = (await client.until(task_id))["result"]["content"][0]["text"]
         finally:
             served.stop()
-    assert done == {"order_id": "A2", "shipped": False}
+    assert done == "kept"
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ class WaitingState(BaseModel):
     token: str | None = Field(
         default=None,
         min_length=1,
-        description="JMESPath into the state's resolved parameters, where its task token is. Without it the token is "
-        "looked for by name (taskToken, TaskToken, task_token, callbackToken, token, ...), and then where the "
-        "definition of the state machine puts it.",
+        description="The JMESPath of the task token in the state's resolved parameters. Default: a parameter "
+        "with a usual name (taskToken, TaskToken, task_token, callbackToken, token, ...), else the "
+        "place in the state machine's definition.",
     )
 
     @field_validator("token")
@@ -72,15 +72,15 @@ class GateAnswer(BaseModel):
     )
 
     output: Any = Field(  # any JSON value
-        default=None, description="The state succeeds with this as its result (SendTaskSuccess)."
+        default=None, description="The result with which the state succeeds (SendTaskSuccess)."
     )
     error: _Text = Field(
         default=None,
         min_length=1,
         max_length=MAX_ERROR,
-        description="The state fails with this error (SendTaskFailure), for a Catch or Retry of it to match.",
+        description="The error with which the state fails (SendTaskFailure), for its Catch or Retry.",
     )
-    cause: _Text = Field(default=None, max_length=MAX_CAUSE, description="With `error`: its cause, a text.")
+    cause: _Text = Field(default=None, max_length=MAX_CAUSE, description="With `error`: the cause, a text.")
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:
@@ -109,8 +109,8 @@ class GateSettings(BaseModel):
     when: Annotated[WaitingState, BeforeValidator(_long, json_schema_input_type=WaitingState | str)] = Field(
         description="The state that waits for a person: its name, or {state: name, token: JMESPath}."
     )
-    send: GateAnswer = Field(description="How the answer reaches it.")
-    decline: GateAnswer | None = Field(default=None, description="How a refusal does.")
+    send: GateAnswer = Field(description="How the answer reaches the execution.")
+    decline: GateAnswer | None = Field(default=None, description="How a refusal reaches the execution.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

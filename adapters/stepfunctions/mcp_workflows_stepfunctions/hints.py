@@ -1,7 +1,7 @@
 """Hints from EventBridge through a queue: each message names executions that may have changed.
 
 Delivery is best effort and out of order, so only the ARN is taken from a message, and polling continues. A message
-reaches one consumer only, so each replica needs a queue of its own: see `docs/stepfunctions-events.md`.
+reaches one consumer only, so each replica needs a queue of its own: see `docs/engines/stepfunctions-events.md`.
 Sources: https://docs.aws.amazon.com/eventbridge/latest/ref/events-ref-states.html (status changes), and
 https://docs.aws.amazon.com/step-functions/latest/dg/connect-eventbridge.html (`resources` of an event from a state).
 """

@@ -82,18 +82,18 @@ class AssumeRole(BaseModel):
         description="The role, arn:aws:iam::ACCOUNT:role/NAME."
     )
     external_id: _ExternalId | None = Field(
-        default=None, description="What the role's trust policy asks for; no secret."
+        default=None, description="The external id that the role's trust policy requires. Not a secret."
     )
     source_identity: _SessionName | None = Field(
-        default=None, description="Who it is for, in CloudTrail. 2 to 64 characters."
+        default=None, description="The source identity in CloudTrail, 2 to 64 characters."
     )
-    session_name: _SessionName = Field(default="mcp-workflows", description="The session's name, in CloudTrail too.")
+    session_name: _SessionName = Field(default="mcp-workflows", description="The session's name, also in CloudTrail.")
     duration: Annotated[
         Duration, _checked(lambda length: _SHORTEST_SESSION <= length <= _LONGEST_SESSION, "15m to 12h")
     ] = Field(
         default=timedelta(hours=1),
-        description="How long a session lasts, 15m to 12h; it is renewed in time. "
-        "More than 1h needs the role's consent, and is not possible from another role.",
+        description="The length of a session, 15m to 12h, renewed in time. More than 1h needs a role with a longer "
+        "maximum session duration, and is not possible from another role.",
     )
 
     def on_behalf_of(self, caller: str) -> Self:
@@ -111,8 +111,8 @@ class Rate(BaseModel):
 
     model_config = _MODEL
 
-    bucket: float = Field(gt=0, description="Calls at once.")
-    refill: float = Field(gt=0, description="Calls per second from then on.")
+    bucket: float = Field(gt=0, description="The size of a burst of calls.")
+    refill: float = Field(gt=0, description="The calls per second after a burst.")
 
 
 class Quota(BaseModel):
@@ -120,19 +120,31 @@ class Quota(BaseModel):
 
     model_config = _MODEL
 
-    share: float = Field(default=0.5, gt=0, le=1, description="Which share of them, for all replicas together.")
+    share: float = Field(default=0.5, gt=0, le=1, description="The share to use, over all replicas.")
     replicas: int = Field(
         default=1,
         gt=0,
-        description="How many processes like this one share that, unless a store on PostgreSQL counts them.",
+        description="The number of processes that split the share. A PostgreSQL store counts them instead.",
     )
-    start_execution: Rate | None = Field(default=None, description="The account's quota, if it is not AWS's default.")
-    describe_execution: Rate | None = Field(default=None, description="Likewise.")
-    get_execution_history: Rate | None = Field(default=None, description="Likewise.")
-    list_executions: Rate | None = Field(default=None, description="Likewise.")
-    stop_execution: Rate | None = Field(default=None, description="Likewise.")
-    send_task: Rate | None = Field(default=None, description="Likewise.")
-    describe_state_machine: Rate | None = Field(default=None, description="Likewise.")
+    start_execution: Rate | None = Field(
+        default=None, description="The account's quota, if it differs from AWS's default."
+    )
+    describe_execution: Rate | None = Field(
+        default=None, description="The account's quota, if it differs from AWS's default."
+    )
+    get_execution_history: Rate | None = Field(
+        default=None, description="The account's quota, if it differs from AWS's default."
+    )
+    list_executions: Rate | None = Field(
+        default=None, description="The account's quota, if it differs from AWS's default."
+    )
+    stop_execution: Rate | None = Field(
+        default=None, description="The account's quota, if it differs from AWS's default."
+    )
+    send_task: Rate | None = Field(default=None, description="The account's quota, if it differs from AWS's default.")
+    describe_state_machine: Rate | None = Field(
+        default=None, description="The account's quota, if it differs from AWS's default."
+    )
 
 
 class Events(BaseModel):
@@ -155,7 +167,9 @@ class Discover(BaseModel):
     model_config = _MODEL
 
     tag: _Tag = Field(default="mcp:expose=true", description="The tag, KEY=VALUE.")
-    every: Duration = Field(default=timedelta(minutes=5), description="How often they are looked for.")
+    every: Duration = Field(
+        default=timedelta(minutes=5), description="How often the server looks for marked workflows."
+    )
 
     @property
     def key_and_value(self) -> tuple[str, str]:
@@ -174,31 +188,33 @@ class StepFunctionsSettings(BaseModel):
     model_config = _MODEL
 
     region: Annotated[str, _matching(_REGION, "write a Region: eu-west-1")] | None = Field(
-        default=None, description="The Region. Default: AWS_DEFAULT_REGION, or the profile's."
+        default=None, description="The Region. Default: AWS_DEFAULT_REGION, else the profile's Region."
     )
     profile: str | None = Field(
         default=None, min_length=1, description="A profile in the configuration files of the engine's own tools."
     )
     endpoint_url: _Url | None = Field(
         default=None,
-        description="Where the API is: a VPC endpoint of Step Functions, or another engine that is called for "
-        "all of AWS's services. Default: AWS's own, or AWS_ENDPOINT_URL_SFN, AWS_ENDPOINT_URL.",
+        description="The URL of the API: a VPC endpoint of Step Functions, or another engine that replaces all "
+        "AWS services. Default: AWS_ENDPOINT_URL_SFN, AWS_ENDPOINT_URL, else AWS.",
     )
     assume_role: AssumeRole | None = Field(default=None, description="A role to assume first.")
     account: Account | None = Field(
-        default=None, description="The account, 12 digits. Default: that of assume_role, or AWS STS is asked."
+        default=None, description="The account, 12 digits. Default: from assume_role, else from AWS STS."
     )
     quota: Quota | None = Field(
         default=None,
-        description="How much of the provider's quotas to use. Default: half of them; elsewhere, all.",
+        description="How much of the provider's quotas to use. Default: half; with a local or custom endpoint, all.",
     )
-    events: Events | None = Field(default=None, description="A queue of EventBridge's status events, as hints.")
+    events: Events | None = Field(
+        default=None, description="A queue with EventBridge's status events, which trigger polls."
+    )
     discover: Discover | None = Field(default=None, description="Offer marked workflows as tools. Default: none.")
     console_url: _Url | None = Field(
-        default=None, description="Where the console is, for links. Default: the public one."
+        default=None, description="The URL of the console, for links. Default: the public console."
     )
     timeout_seconds: float = Field(default=8, ge=1, le=600, description="Longest total time of any call, in seconds.")
-    max_connections: int = Field(default=16, ge=1, le=256, description="Most calls at once.")
+    max_connections: int = Field(default=16, ge=1, le=256, description="Maximum number of concurrent calls.")
 
     @model_validator(mode="before")
     @classmethod
@@ -233,23 +249,24 @@ class StepFunctionsOptions(BaseModel):
 
     express: bool = Field(
         default=False,
-        description="The state machine is an Express one. It runs within the call and is no task (`tasks: forbidden`).",
+        description="The state machine is Express. It runs within the call and is not a task (`tasks: forbidden`).",
     )
     timeout: Duration | None = Field(
         default=None,
-        description="With `express`: how long a call waits for it. Default, and at most: 5m, Express's own limit.",
+        description="With `express`: how long a call waits. Default and maximum: 5m, the limit of Express.",
     )
     history: bool = Field(
         default=True,
-        description="Whether a poll of a running execution reads its history: for questions, gates, the state it is "
-        "in and the progress of a Map. `false` saves one call of a scarce quota where nobody is asked.",
+        description="Whether a poll reads the history of a running execution, for questions, gates, the current "
+        "state and Map progress. Without questions, `false` saves one call of a scarce quota per "
+        "poll.",
     )
 
     source_identity: str | None = Field(
         default=None,
-        description="On whose behalf executions are started and stopped: `{{principal.subject}}`. These calls are made "
-        "with a session of the engine's `assume_role` for this caller alone, whose source identity CloudTrail shows. "
-        "2 to 64 letters, digits or any of _+=,.@-; whoever has another is refused.",
+        description="The source identity in CloudTrail of calls that start and stop executions: "
+        "`{{principal.subject}}`. Each caller has a separate session of the engine's `assume_role`. "
+        "Callers whose identity is not 2 to 64 letters, digits or _+=,.@- are refused.",
     )
 
     @model_validator(mode="after")

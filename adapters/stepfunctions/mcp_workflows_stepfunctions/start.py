@@ -90,7 +90,7 @@ class Machines:
             raise EngineRefused(f"{machine.name} is a Standard state machine: leave out express: true", final=True)
         raise EngineRefused(
             f"{machine.name} is an Express state machine, whose executions can be no tasks: set express: true, "
-            "or start it from a Standard one (see: docs/stepfunctions.md#express)",
+            "or start it from a Standard one (see: docs/engines/stepfunctions.md#express)",
             final=True,
         )
 

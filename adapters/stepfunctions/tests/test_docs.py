@@ -37,17 +37,52 @@ YES: Final[Mapping[str, Any]] = {"action": "accept", "content": {"ok": True}}
 NO: Final[Mapping[str, Any]] = {"action": "decline"}
 
 
+RUNS_EXPRESS: Final[Mapping[str, Any]] = {  # as the page says: the call succeeds although the execution fails
+    "StartAt": "Quote",
+    "States": {
+        "Quote": {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::aws-sdk:sfn:startSyncExecution",
+            "Parameters": {"StateMachineArn": "", "Input.$": "States.JsonToString($)"},
+            "Next": "Quoted?",
+        },
+        "Quoted?": {
+            "Type": "Choice",
+            "Choices": [
+                {"Variable": "$.Status", "StringEquals": "SUCCEEDED", "Next": "The quote"},
+                {
+                    "And": [
+                        {"Variable": "$.Error", "IsPresent": True},
+                        {"Variable": "$.Cause", "IsPresent": True},
+                    ],
+                    "Next": "No quote",
+                },
+            ],
+            "Default": "No quote, and no reason",
+        },
+        "The quote": {
+            "Type": "Pass",
+            "Parameters": {"output.$": "States.StringToJson($.Output)"},
+            "OutputPath": "$.output",
+            "End": True,
+        },
+        "No quote": {"Type": "Fail", "ErrorPath": "$.Error", "CausePath": "$.Cause"},
+        "No quote, and no reason": {"Type": "Fail", "Error": "QuoteFailed"},
+    },
+}
+
+
 class TestPages(PagesSuite):
     """Pages about state machines."""
 
     package = mcp_workflows_stepfunctions
-    pages = ("stepfunctions", "stepfunctions-access", "stepfunctions-events")
+    pages = ("../../adapters/stepfunctions/README", "stepfunctions", "stepfunctions-access", "stepfunctions-events")
     errors = "stepfunctions-errors"
     added = "sts:AssumeRole on arn The config profile (orders) could not be found; there are: "
 
 
 def test_a_standard_machine_makes_a_task_of_an_express_one(stepfunctions: StepFunctions) -> None:
-    (parent,) = map(json.loads, blocks("stepfunctions", "json"))
+    parent = json.loads(json.dumps(RUNS_EXPRESS))
     for child, output, error in (
         (cloud.ECHO, '{"order":"A-1001"}', None),
         (cloud.DECLINES, None, "CardDeclined"),
@@ -61,14 +96,13 @@ def test_a_standard_machine_makes_a_task_of_an_express_one(stepfunctions: StepFu
 
 
 async def test_the_policies_and_the_comment_are_those_of_the_commands() -> None:
-    policy, caller, callers, comment = map(json.loads, blocks("stepfunctions-access", "json")[:4])
+    policy, trust, comment = map(json.loads, blocks("stepfunctions-access", "json"))
     given = StepFunctionsSettings(region="eu-west-1", account="111122223333")
     async with open_client(given) as calls:
         assert await permissions(calls, given, [Use(tool="fulfil_order", workflow="fulfil_order")]) == policy
     role = "arn:aws:iam::111122223333:role/mcp-workflows"
-    assert caller_policy(AssumeRole(arn=role, source_identity="mcp-sidecar")) == caller
     [statement] = caller_policy(AssumeRole(arn=role), callers=True)["Statement"]  # type: ignore[misc]  # JSON
-    assert statement["Action"] == callers["Statement"][0]["Action"]
+    assert statement["Action"] == trust["Statement"][0]["Action"] == ["sts:AssumeRole", "sts:SetSourceIdentity"]
     said = read_comment(json.dumps(comment))
     assert (said.name, said.title, said.problems) == ("fulfil_order", "Fulfil an order", ())
     assert said.input["required"] == ["order"]
@@ -82,6 +116,37 @@ def machine(state: str) -> Any:
     shown = map(json.loads, blocks("stepfunctions-contract", "json"))
     [found] = [block for block in shown if block.get("StartAt") == state]
     return found
+
+
+ASKS_BOTH: Final = cloud.one_state(
+    "AskBoth",
+    {
+        "Type": "Parallel",
+        "Branches": [
+            cloud.one_state("AskSales", cloud.asking("Sales: is the price right?")),
+            cloud.one_state("AskLegal", cloud.asking("Legal: may we sign?")),
+        ],
+        "End": True,
+    },
+)
+GATED: Final[Mapping[str, Any]] = {  # the gate on the page is of this machine
+    "StartAt": "WaitForApproval",
+    "States": {
+        "WaitForApproval": {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::sqs:sendMessage.waitForTaskToken",
+            "TimeoutSeconds": 86400,
+            "Parameters": {
+                "QueueUrl": "https://sqs.us-east-1.amazonaws.com/123456789012/approvals",
+                "MessageBody": {"order.$": "$.order_id", "callback": {"id.$": "$$.Task.Token"}},
+            },
+            "Catch": [{"ErrorEquals": ["Rejected"], "ResultPath": "$.rejected", "Next": "Keep"}],
+            "Next": "Ship",
+        },
+        "Ship": {"Type": "Pass", "End": True},
+        "Keep": {"Type": "Pass", "Result": "kept", "End": True},
+    },
+}
 
 
 def deployed(engine: StepFunctions, definition: str) -> Any:
@@ -108,9 +173,9 @@ def test_the_page_shows_the_files_and_names_of_the_contract() -> None:
     files, text = read_embedded_files(), page("stepfunctions-contract")
     assert isinstance(StepFunctionsAdapter.tooling, Embeds)
     assert StepFunctionsAdapter.tooling.embeds() == files
-    shown = [block for block in blocks("stepfunctions-contract", "json") if '"AskUser"' in block]
-    assert shown == [files["asl"], files["asl-jsonata"]]
-    assert re.findall(r"\[`(asl.*?)`\]\(\.\./samples/questions/stepfunctions/(.*?)\)", text) == list(FILES.items())
+    [shown] = [json.loads(block) for block in blocks("stepfunctions-contract", "json") if '"AskUser"' in block]
+    assert shown == {"AskUser": json.loads(files["asl"])["States"]["AskUser"]}
+    assert re.findall(r"\[`(asl.*?)`\]\(\.\./\.\./samples/questions/stepfunctions/(.*?)\)", text) == list(FILES.items())
     [command] = re.findall(r"^mcp-workflows print helper (\S+)", text, re.MULTILINE)
     assert command in FILES
     for name in (questions.MCP_INPUT, questions.TASK_TOKEN, describe.CANCELLED, describe.PROTOCOL_ERROR):
@@ -131,7 +196,7 @@ def test_a_file_runs_as_it_is(language: str, run: Runs, stepfunctions: StepFunct
 
 
 def test_the_machines_and_answers_on_the_page_are_as_it_says(run: Runs) -> None:
-    both = run(machine("AskBoth"), {})
+    both = run(ASKS_BOTH, {})
     for key in both.asked(2):
         both.answer(key, YES)
     assert both.end()["status"] == "SUCCEEDED"
@@ -139,8 +204,8 @@ def test_the_machines_and_answers_on_the_page_are_as_it_says(run: Runs) -> None:
     told = read_failure(failed["status"], failed.get("error"), failed.get("cause"))
     assert (told.text, told.code, told.data) == ("no such order", -32602, {"field": "order_id"})
     shown = [block for block in map(json.loads, blocks("stepfunctions-contract", "json")) if "action" in block]
-    asks = cloud.without(json.loads(read_embedded_files()["asl"])["States"]["AskUser"], "Next")
-    one = cloud.one_state("AskUser", {**cloud.without(asks, "Catch"), "End": True})
+    state = cloud.without(json.loads(read_embedded_files()["asl"])["States"]["AskUser"], "Next")
+    one = cloud.one_state("AskUser", {**cloud.without(state, "Catch"), "End": True})
     answers: list[Any] = []
     for response in (YES, NO):
         it = run(one, ORDER)
@@ -157,7 +222,7 @@ def test_the_gate_on_the_page_opens_its_state(
     [tool] = load_config(tmp_path / "workflows.yaml", {}).tools
     scope = {"args": ORDER, "principal": {"subject": "ada"}, "task": {"id": None}}
     gates = tool.frozen_gates(scope)
-    it = run(deployed(stepfunctions, json.dumps(machine("WaitForApproval"))), ORDER)
+    it = run(deployed(stepfunctions, json.dumps(GATED)), ORDER)
     [(key, request)] = requests(it.until(lambda found: bool(requests(found, gates))), gates).items()
     assert (request.gate, request.params["message"]) == ("approval", "Ship «A1»?")
     template = gates["approval"].send if accepts else gates["approval"].decline

@@ -1,6 +1,6 @@
 """The names that workflow and adapter agree on: memo fields, the update and the signal of an answer, error types.
 
-Specified in `docs/temporal-contract.md`.
+Specified in `docs/engines/temporal-contract.md`.
 """
 
 from __future__ import annotations

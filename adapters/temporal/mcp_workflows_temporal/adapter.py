@@ -131,7 +131,7 @@ class TemporalAdapter(Adapter):
     async def describe(self, ref: Ref) -> Execution:
         """Send one DescribeWorkflowExecution, no worker needed; once closed, one more request for the outcome.
 
-        A tool with gates needs more requests, see `docs/gates.md`; see `Adapter.describe`.
+        A tool with gates needs more requests, see `docs/use/gates.md`; see `Adapter.describe`.
         """
         frontend = self._frontend
         async with frontend.call():

@@ -51,13 +51,16 @@ class When(BaseModel):
     after: str | None = Field(
         default=None,
         min_length=1,
-        description="An activity type: it waits once this activity completed, until an answer came. Needs no worker.",
+        description="An activity type. The workflow waits from the completion of this activity until an answer. "
+        "Needs no worker.",
     )
     query: str | None = Field(
-        default=None, min_length=1, description="A query of the workflow: it waits while this gives `equals`."
+        default=None,
+        min_length=1,
+        description="A query of the workflow. The workflow waits while the query returns `equals`.",
     )
-    args: list[Any] = Field(default_factory=list[Any], description="Arguments of the query.")  # any JSON values
-    equals: Any = Field(default=None, description="What the query gives while it waits: any JSON value.")
+    args: list[Any] = Field(default_factory=list[Any], description="The arguments of the query.")  # any JSON values
+    equals: Any = Field(default=None, description="The query's result while the workflow waits: any JSON value.")
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> Self:
@@ -79,12 +82,12 @@ class Sending(BaseModel):
     )
 
     signal: str | None = Field(
-        default=None, min_length=1, description="A signal: it is kept for the workflow even if no worker is up."
+        default=None, min_length=1, description="A signal, which Temporal keeps even if no worker runs."
     )
     update: str | None = Field(
-        default=None, min_length=1, description="An update: the workflow may refuse it; needs a live worker."
+        default=None, min_length=1, description="An update, which the workflow can refuse. It needs a running worker."
     )
-    args: list[Any] = Field(default_factory=list[Any], description="Its arguments, in order.")  # any JSON values
+    args: list[Any] = Field(default_factory=list[Any], description="The positional arguments.")  # any JSON values
 
     @field_validator("signal", "update")
     @classmethod
@@ -111,9 +114,9 @@ class GateSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    when: When = Field(description="When the execution waits for a person.")
-    send: Sending = Field(description="How the answer reaches it.")
-    decline: Sending | None = Field(default=None, description="How a refusal does.")
+    when: When = Field(description="The condition on which the execution waits for a person.")
+    send: Sending = Field(description="How the answer reaches the execution.")
+    decline: Sending | None = Field(default=None, description="How a refusal reaches the execution.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

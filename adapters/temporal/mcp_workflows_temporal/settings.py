@@ -102,11 +102,11 @@ class TemporalTLS(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    disabled: bool = Field(default=False, description="Plain text, whatever the profile or environment says.")
-    server_name: str | None = Field(default=None, description="The name the server's certificate must be for (SNI).")
-    server_root_ca_cert: PemFile | None = Field(default=None, description="PEM file of the CA. Default: the system's.")
-    client_cert: PemFile | None = Field(default=None, description="PEM file of our certificate.")
-    client_key: PemFile | None = Field(default=None, description="PEM file of our private key.")
+    disabled: bool = Field(default=False, description="Disable TLS, even if the profile or the environment enables it.")
+    server_name: str | None = Field(default=None, description="The server name that the certificate must have (SNI).")
+    server_root_ca_cert: PemFile | None = Field(default=None, description="The CA, a PEM file. Default: the system's.")
+    client_cert: PemFile | None = Field(default=None, description="The client certificate, a PEM file.")
+    client_key: PemFile | None = Field(default=None, description="The client's private key, a PEM file.")
 
     @model_validator(mode="after")
     def _certificate_and_key_belong_together(self) -> Self:
@@ -120,9 +120,11 @@ class CodecServer(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    endpoint: str = Field(description="Its URL, without /encode and /decode; {namespace} stands for the namespace.")
+    endpoint: str = Field(
+        description="The URL of the codec server, without /encode and /decode. {namespace} stands for the namespace."
+    )
     auth: HeaderSecret | None = Field(default=None, description="The Authorization header, Bearer ...")
-    auth_file: Path | None = Field(default=None, description="A file with it, read again when it changes.")
+    auth_file: Path | None = Field(default=None, description="A file with this credential, read again when it changes.")
 
     @field_validator("endpoint")
     @classmethod
@@ -150,32 +152,34 @@ class TemporalSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    address: str | None = Field(default=None, description="host:port of the frontend.")
+    address: str | None = Field(default=None, description="The frontend, host:port.")
     namespace: str | None = Field(default=None, min_length=1, description="The namespace.")
-    task_queue: str | None = Field(
-        default=None, min_length=1, description="Where workflows start, if a tool names none."
-    )
+    task_queue: str | None = Field(default=None, min_length=1, description="The task queue for tools that set none.")
     profile: str | None = Field(
         default=None, description="A profile in the configuration files of the engine's own tools."
     )
-    config_file: Path | None = Field(default=None, description="That file, if not in its usual place.")
-    api_key: HeaderSecret | None = Field(default=None, description="API key; switches TLS on.")
+    config_file: Path | None = Field(
+        default=None, description="The configuration file with the profile, if not in its usual place."
+    )
+    api_key: HeaderSecret | None = Field(default=None, description="The API key, which enables TLS.")
     api_key_file: Path | None = Field(default=None, description="A file with the API key, read again when it changes.")
     tls: bool | TemporalTLS | None = Field(default=None, description="true, false, or certificates.")
     grpc_meta: dict[str, SecretStr] = Field(default_factory=dict, description="Headers of every call.")
     data_converter: str | None = Field(
         default=None,
-        description="Your DataConverter, module:attribute: one, a class, or a function that makes one. "
+        description="Your DataConverter, module:attribute: an instance, a class, or a function that returns one. "
         "Default: the SDK's pydantic_data_converter.",
     )
-    codec: CodecServer | None = Field(default=None, description="A codec server, for payloads that are encrypted.")
+    codec: CodecServer | None = Field(default=None, description="A codec server, for encrypted payloads.")
     ui_url: str | None = Field(
         default=None,
-        description="Where the Web UI is, for links. Default: Temporal Cloud's for Cloud, port + 1000 on localhost.",
+        description="The URL of the Web UI, for links. Default: Temporal Cloud's for Cloud, port + 1000 on localhost.",
     )
     timeout_seconds: float = Field(default=8, gt=0, le=600, description="Longest total time of any call, in seconds.")
     max_input_bytes: int = Field(
-        default=MAX_INPUT_BYTES, gt=0, description="Largest input of a workflow, encoded; the server's own limit."
+        default=MAX_INPUT_BYTES,
+        gt=0,
+        description="Maximum size of a workflow's encoded input, in bytes. The default is Temporal's own limit.",
     )
 
     @field_validator("address")
@@ -309,9 +313,9 @@ class TypedAttribute(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    type: AttributeType = Field(description="The type it is registered with.")
+    type: AttributeType = Field(description="The type with which it is registered.")
     value: str | bool | int | float | list[str] | None = Field(
-        default=None, description="The value; a Datetime as text with its zone, 2026-07-28T12:00:00Z."
+        default=None, description="The value. A Datetime is text with its zone, 2026-07-28T12:00:00Z."
     )
 
 
@@ -324,11 +328,13 @@ class TemporalPriority(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: Annotated[Annotated[int, Field(ge=1)], Templated()] | None = Field(
-        default=None, description="1 is the most urgent; the server's default is 3 of 5."
+        default=None, description="The priority from 1 (most urgent) to 5. Temporal's default is 3."
     )
-    fairness_key: Text | None = Field(default=None, description="Whose share it is, a tenant's for example; 64 bytes.")
+    fairness_key: Text | None = Field(
+        default=None, description="The key of the fair share, such as a tenant; up to 64 bytes."
+    )
     fairness_weight: Annotated[Annotated[float, Field(gt=0)], Templated()] | None = Field(
-        default=None, description="How large that share is; 1."
+        default=None, description="The weight of that share. Default: 1."
     )
 
 
@@ -338,7 +344,7 @@ class DeploymentVersion(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     deployment: Annotated[Text, Field(min_length=1)] = Field(description="The name of the worker deployment.")
-    build_id: Annotated[Text, Field(min_length=1)] = Field(description="The build id of that version.")
+    build_id: Annotated[Text, Field(min_length=1)] = Field(description="The build id of the version.")
 
 
 class Pinned(BaseModel):
@@ -346,7 +352,7 @@ class Pinned(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pinned: DeploymentVersion = Field(description="The version it is pinned to.")
+    pinned: DeploymentVersion = Field(description="The pinned version.")
 
 
 class CancelSignal(BaseModel):
@@ -355,7 +361,7 @@ class CancelSignal(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     signal: Annotated[Text, Field(min_length=1)] = Field(description="The signal that asks the workflow to stop.")
-    args: list[JSON] = Field(default_factory=list, description="Its arguments, positional.")
+    args: list[JSON] = Field(default_factory=list, description="The positional arguments.")
 
 
 class StartIfMissing(BaseModel):
@@ -364,10 +370,10 @@ class StartIfMissing(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     workflow: str = Field(min_length=1, description="The workflow type.")
-    args: list[JSON] = Field(default_factory=list[JSON], description="Its arguments, positional.")
+    args: list[JSON] = Field(default_factory=list[JSON], description="The positional arguments.")
     after_end: Literal["start", "refuse"] = Field(
         default="refuse",
-        description="What happens if an execution had that id and has ended: `start` another one, or `refuse`.",
+        description="The action if the last execution with that id has ended: `start` another, or `refuse`.",
     )
 
 
@@ -379,11 +385,11 @@ class QueriedProgress(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    query: str = Field(min_length=1, description="A query of the workflow.")
-    args: list[JSON] = Field(default_factory=list[JSON], description="Its arguments.")
-    value: str = Field(description="How far it is: `{{done}}`.")
-    total: str | float | None = Field(default=None, description="The whole, a number or `{{total}}`. Default: unknown.")
-    message: str | None = Field(default=None, description="What it does: `Row {{done}} of {{total}}`.")
+    query: str = Field(min_length=1, description="The query of the workflow.")
+    args: list[JSON] = Field(default_factory=list[JSON], description="The arguments of the query.")
+    value: str = Field(description="The progress so far: `{{done}}`.")
+    total: str | float | None = Field(default=None, description="The total, a number or `{{total}}`. Default: unknown.")
+    message: str | None = Field(default=None, description="The progress message: `Row {{done}} of {{total}}`.")
 
     @field_validator("value", "total", "message")
     @classmethod
@@ -409,13 +415,15 @@ class MessageNames(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     signal: Annotated[Text, Field(min_length=1)] | None = Field(
-        default=None, description="A signal of the workflow. It has no result, and is kept until a worker takes it."
+        default=None,
+        description="A signal of the workflow. It has no result, and Temporal keeps it until a worker takes it.",
     )
     update: Annotated[Text, Field(min_length=1)] | None = Field(
-        default=None, description="An update of the workflow, whose result is that of the tool. It needs a live worker."
+        default=None,
+        description="An update of the workflow, whose result is the tool's result. It needs a running worker.",
     )
     query: Annotated[Text, Field(min_length=1)] | None = Field(
-        default=None, description="A query of the workflow, which changes nothing. It needs a live worker."
+        default=None, description="A query of the workflow, which changes nothing. It needs a running worker."
     )
 
     @field_validator(*MESSAGES)
@@ -445,17 +453,19 @@ class TemporalOptions(MessageNames):
     """The options of one tool. Without a message it starts a workflow."""
 
     start_if_missing: StartIfMissing | None = Field(
-        default=None, description="With `signal` or `update`: what is started if no execution has the workflow id."
+        default=None,
+        description="With `signal` or `update`: the workflow to start if no execution has the workflow id.",
     )
     task_queue: Annotated[Text, Field(min_length=1)] | None = Field(
-        default=None, description="Where this workflow starts."
+        default=None, description="The task queue of this workflow."
     )
     workflow_id: Text | None = Field(
-        default=None, description="The workflow id, fulfil-{{order_id}}. Default: mcp- and the key of the task."
+        default=None,
+        description="The workflow id, such as fulfil-{{order_id}}. Default: mcp- plus the key of the task.",
     )
     on_existing: OnExisting = Field(
         default=OnExisting.REFUSE,
-        description="If that id is taken: refuse, or adopt the execution if the same owner started it here.",
+        description="The action if that id is taken: refuse, or adopt the execution if the same owner started it here.",
     )
     execution_timeout: Time | None = Field(
         default=None, description="Longest time of the whole chain of runs. Default: no limit."
@@ -463,20 +473,22 @@ class TemporalOptions(MessageNames):
     run_timeout: Time | None = Field(default=None, description="Longest time of one run.")
     task_timeout: Time | None = Field(default=None, description="Longest time of one workflow task. Default: 10s.")
     search_attributes: dict[str, AttributeValue] = Field(
-        default_factory=dict, description="Search attributes, by name: a value, or its type and value."
+        default_factory=dict, description="Search attributes, by name: a value, or a type and a value."
     )
-    priority: TemporalPriority | None = Field(default=None, description="Who comes first on a busy task queue.")
+    priority: TemporalPriority | None = Field(default=None, description="The priority on a busy task queue.")
     versioning_override: Literal["auto_upgrade"] | Pinned | None = Field(
-        default=None, description="auto_upgrade, or the version of the worker deployment to be pinned to."
+        default=None, description="auto_upgrade, or the version of the worker deployment to pin to."
     )
     cancel: CancelSignal | None = Field(
-        default=None, description="A signal that cancels, for workflows that want one. Default: Temporal's own cancel."
+        default=None,
+        description="A signal that cancels, for workflows that expect one. Default: Temporal's cancellation request.",
     )
     progress: QueriedProgress | None = Field(
-        default=None, description="How far it is, by a query. Default: what the workflow tells by itself, if it does."
+        default=None,
+        description="The progress, read by a query. Default: the progress that the workflow reports itself, if any.",
     )
     summary: Text | None = Field(default=None, description="One line about the execution, for the Web UI.")
-    details: Text | None = Field(default=None, description="More about it, for the Web UI (Markdown).")
+    details: Text | None = Field(default=None, description="Details about the execution, for the Web UI (Markdown).")
 
     @model_validator(mode="after")
     def _message_has_an_address(self) -> Self:

@@ -1,4 +1,4 @@
-"""docs/temporal-contract.md says what the code says, and the files for Go and TypeScript keep to it."""
+"""docs/engines/temporal-contract.md says what the code says, and the files for Go and TypeScript keep to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcp_workflows_temporal_worker.forms import LIMITS, TYPES, form
 
 from adapters.temporal.tests.installed import CACHE, CommandFailedError, installed, run
 
-PAGE = Path(__file__).parents[3] / "docs" / "temporal-contract.md"
+PAGE = Path(__file__).parents[3] / "docs" / "engines" / "temporal-contract.md"
 
 
 def page_block(language: str) -> str:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = {
     "readme": ROOT / "adapters/temporal/README.md",
     "worker": ROOT / "adapters/temporal-worker/README.md",
-    "docs": ROOT / "docs/temporal.md",
+    "docs": ROOT / "docs/engines/temporal.md",
 }
 
 

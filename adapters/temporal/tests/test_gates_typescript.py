@@ -1,4 +1,4 @@
-"""The proof of gates: a TypeScript workflow with a plain approval signal, unmodified, as docs/gates.md tells it."""
+"""The proof of gates: a TypeScript workflow with a plain approval signal, unmodified, as docs/use/gates.md tells it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.dev_server import DevServer
 from tests.support.served import Peer, peer
 from tests.support.sidecars import Process
 
-DOCS = Path(__file__).parents[3] / "docs" / "gates.md"
+DOCS = Path(__file__).parents[3] / "docs" / "use" / "gates.md"
 SHIP = Path(__file__).with_name("typescript") / "workflows" / "ship.ts"
 
 

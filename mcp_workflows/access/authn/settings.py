@@ -105,58 +105,61 @@ class _Claims(BaseModel):
 
     audience: Names | None = Field(
         default=None,
-        description="What tokens for this server have in `aud`: one, or one of several. Always checked. "
-        "Default: the address of this server, `public_url` and `/mcp`.",
+        description="The accepted `aud` of tokens: one value, or any of several. Always checked. Default: the "
+        "server's address, `public_url` plus `/mcp`.",
     )
     scope_claim: ClaimNames = Field(
         default=["scope"],
-        description="The claims with the scopes, as text with blanks or as lists: `scope`, `realm_access.roles`.",
+        description="The claims with the scopes, as space-separated text or as lists: `scope`, `realm_access.roles`.",
     )
     client_claim: ClaimNames = Field(
-        default=["client_id", "azp"], description="The claims with the OAuth client; the first one that is there."
+        default=["client_id", "azp"], description="The claims with the OAuth client. The first one present counts."
     )
-    subject_claim: ClaimName = Field(default="sub", description="The claim with whom the token is about.")
+    subject_claim: ClaimName = Field(default="sub", description="The claim with the subject of the token.")
     may_grant: list[Scope] | None = Field(
-        default=None, description="The only scopes that count in its tokens. Default: all that they have."
+        default=None, description="The only scopes that count in this issuer's tokens. Default: all."
     )
 
 
 class IssuerSettings(_Claims):
     """An issuer of tokens that we verify ourselves: JWTs (RFC 9068)."""
 
-    issuer: IssuerUrl = Field(description="Its URL, to the letter as `iss` in its tokens, slash at the end or not.")
+    issuer: IssuerUrl = Field(
+        description="The issuer's URL, exactly as `iss` in its tokens, including any trailing slash."
+    )
     jwks_url: HttpsUrl | None = Field(
         default=None,
-        description="Where its public keys are. Default: what its metadata says (OpenID Connect, RFC 8414).",
+        description="The URL of the issuer's public keys. Default: from its metadata (OpenID Connect, RFC 8414).",
     )
     algorithms: list[Algorithm] = Field(
         default=[Algorithm.RS256, Algorithm.PS256, Algorithm.ES256, Algorithm.EDDSA],
         min_length=1,
-        description="How its tokens may be signed.",
+        description="The accepted signature algorithms.",
     )
 
 
 class IntrospectionSettings(_Claims):
     """An issuer that is asked about opaque tokens (RFC 7662)."""
 
-    issuer: IssuerUrl = Field(description="The issuer of the tokens; part of each caller's identity.")
-    endpoint: HttpsUrl = Field(description="Its introspection endpoint.")
-    client_id: str = Field(min_length=1, description="Our client id there.")
+    issuer: IssuerUrl = Field(description="The issuer of the tokens, which is part of each caller's identity.")
+    endpoint: HttpsUrl = Field(description="The URL of the introspection endpoint.")
+    client_id: str = Field(min_length=1, description="The server's client id at the issuer.")
     client_secret: SecretStr = Field(
-        min_length=1, description="Our secret there, for example `${INTROSPECTION_SECRET}`."
+        min_length=1, description="The server's client secret at the issuer, such as `${INTROSPECTION_SECRET}`."
     )
     client_auth: ClientAuth = Field(
-        default=ClientAuth.BASIC, description="How we prove who we are: `basic` (a header) or `post` (in the form)."
+        default=ClientAuth.BASIC,
+        description="How the server authenticates: `basic` (a header) or `post` (in the form).",
     )
     prefix: str = Field(
         default="",
-        description="Only tokens that begin so are sent there. Needed if there are several: nobody shall see the "
-        "tokens of others.",
+        description="Send only tokens with this prefix. Required with several introspection servers, so that "
+        "none sees the tokens of another.",
     )
     cache: ShortTime = Field(
         default=timedelta(seconds=10),
-        description="For how long an answer counts, and so for how long a revoked token may still work. At most 5m; "
-        "`0s`: ask every time.",
+        description="How long a reply is cached, and thus how long a revoked token can still work. At most 5m; "
+        "`0s` disables the cache.",
     )
 
 
@@ -165,12 +168,16 @@ class TokenSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(min_length=1, max_length=256, description="Whose it is; the client in rules and records.")
+    name: str = Field(
+        min_length=1,
+        max_length=256,
+        description="The name of the token's holder, which is the client in rules and audit events.",
+    )
     sha256: str = Field(
         pattern=r"^[0-9a-fA-F]{64}$", description="The SHA-256 of the token, in hexadecimal.", repr=False
     )
-    subject: str | None = Field(default=None, min_length=1, description="The person, if it is one's own.")
-    scopes: list[Scope] = Field(default_factory=list[Scope], description="What it is good for.")
+    subject: str | None = Field(default=None, min_length=1, description="The person, if the token belongs to one.")
+    scopes: list[Scope] = Field(default_factory=list[Scope], description="The scopes of the token.")
 
     @field_validator("sha256")
     @classmethod
@@ -186,22 +193,21 @@ class ProxySettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     peers: list[str] = Field(
-        min_length=1, description="The addresses of the proxy, as this server sees them: 10.0.0.7, 10.1.0.0/16."
+        min_length=1, description="The addresses of the proxy as the server sees them: 10.0.0.7, 10.1.0.0/16."
     )
     subject_header: HeaderName = Field(
         default="x-forwarded-user",
-        description="The header that says who it is. The proxy must replace any that it gets.",
+        description="The header with the subject. The proxy must overwrite any that a client sends.",
     )
     client_header: HeaderName | None = Field(default=None, description="The header with the OAuth client.")
     scopes_header: HeaderName | None = Field(
-        default=None, description="The header with the scopes, with blanks or commas between them."
+        default=None, description="The header with the scopes, separated by spaces or commas."
     )
     groups_header: HeaderName | None = Field(
-        default=None, description="The header with the groups, with commas between them: the claim `groups` in rules."
+        default=None,
+        description="The header with the groups, separated by commas. Rules see them as the claim `groups`.",
     )
-    scopes: list[Scope] = Field(
-        default_factory=list[Scope], description="Scopes that everybody has who comes that way."
-    )
+    scopes: list[Scope] = Field(default_factory=list[Scope], description="Scopes of every caller from the proxy.")
     issuer: str = Field(default="proxy", min_length=1, description="The issuer recorded for callers from the proxy.")
 
     @property
@@ -239,25 +245,27 @@ class AuthSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     issuers: list[IssuerSettings] = Field(
-        default_factory=list[IssuerSettings], description="Authorization servers whose JWTs are verified here."
+        default_factory=list[IssuerSettings], description="Authorization servers whose JWTs the server verifies."
     )
     introspection: list[IntrospectionSettings] = Field(
-        default_factory=list[IntrospectionSettings], description="Authorization servers that are asked about tokens."
+        default_factory=list[IntrospectionSettings],
+        description="Authorization servers that the server asks about opaque tokens.",
     )
     tokens: list[TokenSettings] = Field(
-        default_factory=list[TokenSettings], description="Tokens that were handed out by hand, for small set-ups."
+        default_factory=list[TokenSettings], description="Static tokens, for small installations."
     )
-    proxy: ProxySettings | None = Field(default=None, description="A proxy that says in headers who it is.")
-    required_scopes: list[Scope] = Field(
-        default_factory=list[Scope], description="Scopes without which nobody is let in at all."
+    proxy: ProxySettings | None = Field(
+        default=None, description="A proxy that authenticates callers and names them in headers."
     )
+    required_scopes: list[Scope] = Field(default_factory=list[Scope], description="Scopes that every caller needs.")
     owner: Owner = Field(
         default=Owner.SUBJECT,
-        description="The owner of a task. `subject`: the person, in every client. `client`: the person in the one "
-        "client that started it. A token without a subject always belongs to its client.",
+        description="The owner of a task. `subject`: the person, in every client. `client`: the person in the "
+        "client that started it. A token without a subject belongs to its client.",
     )
     clock_skew: ShortTime = Field(
-        default=timedelta(seconds=30), description="How far clocks may differ when times in tokens are looked at."
+        default=timedelta(seconds=30),
+        description="The tolerated clock difference when the server checks times in tokens.",
     )
 
     @model_validator(mode="after")

@@ -261,7 +261,7 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF, hears_
 
 
 def _for_card(task: TaskView, card: Card) -> dict[str, JSON]:
-    """Return the additional fields for the card, which `docs/task-view.md` lists."""
+    """Return the additional fields for the card, which `docs/use/task-view.md` lists."""
     if card is Card.OFF:
         return {}
     found: dict[str, JSON] = {

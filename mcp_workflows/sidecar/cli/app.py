@@ -34,6 +34,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "tasks": ("tasks", "Everybody's tasks: list, show, why, answer, cancel, track."),
     "events": ("events", "Everybody's subscriptions to events: list, test, retry."),
     "print": ("print_", "Print schemas, permissions, presets and more, for files of yours."),
+    "skills": ("print_", "Write Agent Skills: how to use each tool, or how to expose a workflow."),
     "token": ("token", "Make a bearer token."),
     "store": ("store", "The store: encryption keys, tables, a backup, a move to PostgreSQL."),
     "engines": ("engines", "The engines that tasks belong to: rebind tasks."),
@@ -67,7 +68,7 @@ class CommandLine(TyperGroup):
             gc.disable()  # imports leave no garbage, and looking for it takes 0.2 s of two
             import_module(f"mcp_workflows.sidecar.cli.{COMMANDS[args[0]][0]}")
             gc.enable()
-            self.commands[args[0]] = _registered(args[0])
+            self.commands[args[0]] = registered(args[0])
         return super().resolve_command(ctx, args)
 
 
@@ -113,7 +114,7 @@ def _errors(group: BaseExceptionGroup[WorkflowsError]) -> Iterator[WorkflowsErro
 
 
 @lru_cache
-def _registered(name: str) -> Any:  # Any: a command of Click's, or of Typer's copy of it
+def registered(name: str) -> Any:  # Any: a command of Click's, or of Typer's copy of it
     """Return a command whose module has been imported, with the metavars of its help."""
     root = get_command(app)
     assert isinstance(root, TyperGroup), "the callback makes it a group"

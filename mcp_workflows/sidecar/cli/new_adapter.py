@@ -33,7 +33,7 @@ next:
 then:
   {module}/adapter.py: the settings, the client and the functions
   tests/test_contract.py: which of your workflows play the parts
-  docs/write-an-adapter.md explains each law
+  docs/extend/write-an-adapter.md explains each law
 """
 
 

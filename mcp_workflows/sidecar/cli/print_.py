@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -32,6 +33,7 @@ from mcp_workflows.sidecar.config.models import Config, Engine
 from mcp_workflows.sidecar.config.problems import names, no_engine
 from mcp_workflows.sidecar.config.redaction import redact_config
 from mcp_workflows.tools.json_schema import did_you_mean
+from mcp_workflows.tools.skills import skills_of
 from mcp_workflows.tools.tool import AnyTool, Kind
 
 printers = typer.Typer(help=COMMANDS["print"][1], no_args_is_help=True)
@@ -162,6 +164,34 @@ def iam(
         typer.echo(json.dumps(anyio.run(ask), indent=2))
     except EngineError as error:
         raise EngineUnavailable(f"engine {chosen.name}: {error}") from None
+
+
+@app.command("skills")
+def write_skills(
+    folder: Annotated[Path, typer.Argument(help="The folder of skills, such as .claude/skills.")],
+    option: ConfigInstead = None,
+    expose_workflow: Annotated[
+        bool,
+        typer.Option("--expose-workflow", help="Write the skill that teaches a coding agent to write workflows.yaml."),
+    ] = False,
+) -> None:
+    """Write an Agent Skill for each tool: what it does, what it asks, and what to do while it runs.
+
+    `server.skills: true` serves the same skills over MCP.
+    """
+    name = "expose-workflow"
+    texts = {name: (Path(__file__).parent / "skills" / name / "SKILL.md").read_text(encoding="utf-8")}
+    if not expose_workflow:
+        log(LogLevel.WARNING)
+        texts = {skill.name: skill.text for skill in skills_of(load(either(None, option)).tools).values()}
+    for name, text in texts.items():
+        path = folder / name / "SKILL.md"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise OperatorError(f"{path}: {error.strerror}") from None
+        say(str(path))
 
 
 def _chosen(config: Config, name: str | None) -> Engine:

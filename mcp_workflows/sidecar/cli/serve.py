@@ -60,7 +60,7 @@ def refuse_remote_callers(http: Address | None, config: Config, unsafe_no_auth: 
     if auth is None and not unsafe_no_auth:
         raise ConfigError(
             f"{http.host} can be reached from other machines, and nothing here asks who is calling: "
-            f"set server.auth (see: docs/authentication.md), listen on 127.0.0.1:{http.port}, "
+            f"set server.auth (see: docs/secure/authentication.md), listen on 127.0.0.1:{http.port}, "
             "or say --unsafe-no-auth"
         )
     if auth is not None and (auth.issuers or auth.introspection) and config.server.public_url is None:

@@ -37,15 +37,15 @@ class Include(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     files: Annotated[list[str], Field(min_length=1), BeforeValidator(one_or_more), _ONE_OR_MORE] = Field(
-        description="The files, as a glob (`teams/orders/*.yaml`) or a list of them, from the folder of this file on. "
-        "They stay in that folder, and each glob must find something.",
+        description="The files, as a glob (`teams/orders/*.yaml`) or a list of globs, relative to the folder of "
+        "this file and inside it. Each glob must match a file.",
     )
     namespace: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_-]+$",
-        description="What the names of their tools begin with: `orders` makes `create` the tool `orders_create`.",
+        description="The prefix of their tools' names: `orders` turns `create` into `orders_create`.",
     )
-    engines: list[str] = Field(min_length=1, description="The engines that they may use.")
+    engines: list[str] = Field(min_length=1, description="The engines that the files may use.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

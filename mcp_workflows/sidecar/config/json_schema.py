@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any, cast
 
 from pydantic import (
@@ -46,6 +47,7 @@ def config_schema() -> Schema:
     settings: Schema = {**tool, "required": []}  # none is required in `defaults`
     schema: Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:mcp-workflows:{version('mcp-workflows')}:workflows.yaml",
         "title": "workflows.yaml",
         "description": "Configuration of mcp-workflows.",
         "type": "object",
@@ -60,16 +62,16 @@ def config_schema() -> Schema:
             "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}) | {"minProperties": 1},
             "include": {
                 "type": "array",
-                "description": "Files with tools of teams: see `docs/teams.md`.",
+                "description": "Files with the tools of teams: see `docs/secure/teams.md`.",
                 "items": {
                     "anyOf": [
-                        {"type": "string", "description": "A glob alone, for files of your own."},
+                        {"type": "string", "description": "A glob, for your own files."},
                         schemas[Include],
                     ]
                 },
             },
-            "defaults": {**settings, "description": "Settings of all tools, where nothing else is said of them."},
-            "rules": _by_name("Settings of tools, over all others: by name, or pattern (orders_*).", settings),
+            "defaults": {**settings, "description": "Settings of all tools, unless a tool or a rule sets them."},
+            "rules": _by_name("Settings that override all others, by tool name or pattern (orders_*).", settings),
             "tools": _tools_by_name(tool, schemas),
         },
         "required": ["engines"],  # all tools may come from the engines
@@ -86,6 +88,7 @@ def team_schema() -> Schema:
     theirs = {key: value for key, value in tool["properties"].items() if key not in POLICY}
     schema: Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:mcp-workflows:{version('mcp-workflows')}:team.yaml",
         "title": "tools of a team",
         "description": "A file that workflows.yaml of mcp-workflows includes.",
         "type": "object",
@@ -139,7 +142,10 @@ def _by_name(description: str, entry: Schema) -> Schema:
 def _engine_entry(adapter: str, settings: Schema) -> Schema:
     return {
         **settings,
-        "properties": {"adapter": {"const": adapter, "description": "The adapter for it."}, **settings["properties"]},
+        "properties": {
+            "adapter": {"const": adapter, "description": "The adapter of the engine."},
+            **settings["properties"],
+        },
         "required": ["adapter", *settings.get("required", [])],
         "additionalProperties": settings.get("additionalProperties") is True,
     }

@@ -89,7 +89,7 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
             _check_issuers(report, tool, claims_differ=server.auth.claiming > 1)
     if server and server.web is None:
         for where in (*_on_page(tools), *_asked_on_page(engines)):
-            report.add((*where, "answer_in"), "page needs server.web, which has the pages: see docs/approvals.md")
+            report.add((*where, "answer_in"), "page needs server.web, which has the pages: see docs/use/approvals.md")
     _check_layers(report, composed, kinds)
     channels = _channels(report, composed)
     authorizer: Authorizer | None = None
@@ -499,5 +499,5 @@ def _load_authorizer(reference: str) -> Authorizer:
     """
     found = imported(reference)
     if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
-        raise ConfigError(f"{reference} must be an async function of one argument, see: docs/access.md")
+        raise ConfigError(f"{reference} must be an async function of one argument, see: docs/secure/access.md")
     return cast("Authorizer", found)

@@ -86,13 +86,14 @@ class EncryptionSettings(BaseModel):
 
     keys: list[SecretStr] = Field(
         default_factory=list[SecretStr],
-        description="Keys, as `mcp-workflows store key` prints them; from the environment: `${STORE_KEY}`.",
+        description="Keys from `mcp-workflows store key`, such as `${STORE_KEY}` from the environment. The first "
+        "encrypts, all decrypt.",
         examples=[["${STORE_KEY}"]],
     )
     key_file: Path | None = Field(
         default=None,
-        description="A file with a key on each line, in their place; only its user (and group) may read it. A relative "
-        "path starts at the folder of this file.",
+        description="A file with one key per line, instead of `keys`. Only its user and group may read it. "
+        "Relative paths start at the folder of this file.",
     )
 
     @model_validator(mode="after")
@@ -121,18 +122,23 @@ class WebSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    issuer: IssuerUrl = Field(description="The identity provider: one of `server.auth.issuers`.")
+    issuer: IssuerUrl = Field(description="The identity provider, which must be one of `server.auth.issuers`.")
     client_id: str = Field(
-        min_length=1, description="Our client id there. Its redirect address is `/login/callback` under `public_url`."
+        min_length=1,
+        description="The server's client id at the provider. Register `/login/callback` under `public_url` as "
+        "its redirect address.",
     )
     client_secret: SecretStr | None = Field(
-        default=None, min_length=1, description="Our secret there; without one we are a public client.", repr=False
+        default=None,
+        min_length=1,
+        description="The server's client secret. Without it, the server is a public client.",
+        repr=False,
     )
     client_auth: Literal["client_secret_basic", "client_secret_post"] = Field(
-        default="client_secret_basic", description="How we send the secret."
+        default="client_secret_basic", description="How the server sends the secret."
     )
     scopes: list[Scope] = Field(
-        default=["profile"], description="Scopes to ask for beside `openid`, so that rules find their claims."
+        default=["profile"], description="Scopes to request besides `openid`, for claims that rules need."
     )
 
 
@@ -141,81 +147,88 @@ class ServerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(default=DISTRIBUTION, min_length=1, description="The server's name, as hosts see it.")
-    title: str | None = Field(default=None, description="The name people see.")
+    name: str = Field(default=DISTRIBUTION, min_length=1, description="The server's name for hosts.")
+    title: str | None = Field(default=None, description="The name that people see.")
     version: str = Field(
         default_factory=lambda: version(DISTRIBUTION),
-        description="The server's version, as hosts see it. Default: the version of mcp-workflows.",
+        description="The server's version for hosts. Default: the version of mcp-workflows.",
     )
-    instructions: str | None = Field(default=None, description="What the model reads about the server as a whole.")
+    instructions: str | None = Field(default=None, description="Instructions about the server for the model.")
     allowed_hosts: list[Annotated[str, AfterValidator(host)]] = Field(
         default_factory=list,
-        description="`Host` headers to accept besides the address that is listened on: `workflows.example.com`, with "
-        "`:8443` for that port, with `:*` for any.",
+        description="Accepted `Host` headers besides the listening address: `workflows.example.com`, with "
+        "`:8443` for one port or `:*` for any.",
     )
     allowed_origins: list[Annotated[str, AfterValidator(origin)]] = Field(
         default_factory=list,
-        description="`Origin` headers of browsers to accept besides loopback: `https://app.example.com`; ports as "
-        "with hosts.",
+        description="Accepted `Origin` headers of browsers besides loopback: `https://app.example.com`. Ports as "
+        "in `allowed_hosts`.",
     )
     cors: list[Annotated[str, AfterValidator(exact_origin)]] = Field(
         default_factory=list,
-        description="Origins whose pages may call `/mcp` from a browser and read the answers: `http://localhost:6274`. "
-        "They are allowed origins too.",
+        description="Origins whose pages may call `/mcp` from a browser and read the replies: "
+        "`http://localhost:6274`. Adds them to `allowed_origins`.",
     )
     public_url: ServerUrl | None = Field(
         default=None,
-        description="Where clients reach this server, if a proxy is in front: https://workflows.example.com. `/mcp` "
-        "comes after it. Tokens must be for it, and clients are told it.",
+        description="The URL by which clients reach the server behind a proxy, without `/mcp`: "
+        "https://workflows.example.com. The URL plus `/mcp` is the audience of tokens, and clients see it in "
+        "the metadata.",
     )
     auth: AuthSettings | None = Field(
-        default=None, description="Who is let in over HTTP. Without it whoever reaches it, on this machine only."
+        default=None,
+        description="Authentication over HTTP. Without it, the server admits every caller and listens only on "
+        "this machine.",
     )
     web: WebSettings | None = Field(
-        default=None, description="Pages on which people approve and answer, see `docs/approvals.md`."
+        default=None, description="Pages on which people approve and answer, see `docs/use/approvals.md`."
     )
     single_user: bool = Field(
         default=False,
-        description="Everybody who reaches it over loopback HTTP is one user, the local one: lists of tasks and "
-        "watching are on. Only on loopback.",
+        description="Treat every caller over loopback HTTP as one identified local user, who can list tasks and "
+        "watch. Only on loopback.",
     )
-    events: EventSettings = Field(default_factory=EventSettings, description="MCP Events, see `docs/events.md`.")
+    events: EventSettings = Field(default_factory=EventSettings, description="MCP Events, see `docs/use/events.md`.")
     authorizer: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
-        description="Rules of your own in code, `module:attribute`: an async function that is asked after the rules of "
-        "the tool said yes, see `docs/access.md`.",
+        description="An async function, `module:attribute`, that also decides after the tool's rules allow a "
+        "request, see `docs/secure/access.md`.",
+    )
+    skills: bool = Field(
+        default=False,
+        description="Serve an Agent Skill for each tool by the extension `io.modelcontextprotocol/skills`. It tells "
+        "models how to use the tool. `mcp-workflows skills` writes the same skills as files.",
     )
     my_tasks: bool = Field(
         default=False,
-        description="Whether clients that take tasks get the tool `my_tasks` too, a list of the caller's own tasks; "
-        "clients without tasks always do. For callers who are identified.",
+        description="Also offer `my_tasks`, a list of the caller's own tasks, to clients with tasks. Clients "
+        "without tasks always have it. For identified callers.",
     )
     idempotency_keys: list[KeyName] = Field(
         default_factory=lambda: [list(path) if path[1:] else path[0] for path in KEY_PATHS],
-        description="Where in the `_meta` of a call hosts put what numbers it, to make retries safe: the name of a "
-        "member, or a list of names for one inside another. The first that a call has counts. "
-        "`mcp-workflows/idempotencyKey` counts always, and first if it is not in the list. "
-        "See `docs/retries.md`.",
+        description="Members of a call's `_meta` that serve as idempotency keys: a name, or a list of names as a "
+        "path. The first that a call has counts. `mcp-workflows/idempotencyKey` always counts, first "
+        "unless listed. See `docs/use/retries.md`.",
         examples=[["claudecode/toolUseId", ["modelcontextprotocol.io/task", "taskId"]]],
     )
     drain: DrainTime = Field(
         default=timedelta(seconds=5),
-        description="How long it goes on serving after SIGTERM or SIGHUP while `/readyz` says no, so that load "
-        "balancers notice. At most 1h; `0s`: not at all.",
+        description="How long the server keeps serving after SIGTERM or SIGHUP while `/readyz` fails, so that "
+        "load balancers notice. At most 1h; `0s` disables it.",
     )
     max_polls_per_second: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="How often each engine is asked how executions are; with more tasks, clients poll less. "
-        "Default: 50, and without a limit for workflows in the server's own process (DBOS with `module`).",
+        description="Maximum number of polls per second of each engine. With more tasks, poll intervals "
+        "grow. Default: 50; unlimited for workflows in the server's process (DBOS with `module`).",
     )
     max_sessions: int = Field(
         default=10_000,
         gt=0,
-        description="How many sessions of 2025-11-25 (and before) may be open over HTTP at the same time, of all "
-        "callers together; see `limits.sessions_per_principal`.",
+        description="Maximum number of open HTTP sessions (2025-11-25 and earlier) of all callers. See also "
+        "`limits.sessions_per_principal`.",
     )
 
     @property
@@ -247,33 +260,33 @@ class StoreSettings(BaseModel):
         "(three slashes) starts at the folder of this file.",
     )
     retention: Duration = Field(
-        default=timedelta(days=90), description="How long a task can be read after its creation, without a ttl."
+        default=timedelta(days=90), description="How long a task without a ttl can be read after its creation."
     )
     encryption: EncryptionSettings | None = Field(
         default=None,
-        description="Encrypt arguments, results and notes in the store. Without it they are there as they are, in a "
-        "file only its user can read.",
+        description="Encrypt arguments, results and notes in the store. Without it, the store has them in plain "
+        "text; only its user can read an SQLite file.",
     )
 
     migrate: bool = Field(
         default=True,
-        description="PostgreSQL: create and change tables at the start. `false` if the role of the URL may not; then "
-        "run `mcp-workflows store migrate` as another role before each new version.",
+        description="PostgreSQL: create and migrate tables at startup. Set `false` if the role of the URL may "
+        "not; then run `mcp-workflows store migrate` as another role before each new version.",
     )
     listen_url: str | None = Field(
         default=None,
-        description="PostgreSQL behind PgBouncer in transaction mode: the URL of the server itself. Replicas reach "
-        "each other through it.",
+        description="PostgreSQL behind PgBouncer in transaction mode: the URL of PostgreSQL itself, through "
+        "which replicas notify each other.",
     )
     password_file: Path | None = Field(
         default=None,
-        description="PostgreSQL: a file with the password, which is read for each connection. A relative path starts "
-        "at the folder of this file.",
+        description="PostgreSQL: a file with the password, read for each connection. Relative paths start at the "
+        "folder of this file.",
     )
     password_function: str | None = Field(
         default=None,
-        description="PostgreSQL: a function in code, `module:attribute`, that returns the password or a token; it may "
-        "be async and is called for each connection.",
+        description="PostgreSQL: a function, `module:attribute`, that returns the password or a token for each "
+        "connection. It can be async.",
     )
 
     @model_validator(mode="after")
@@ -321,18 +334,19 @@ def imported(reference: str) -> Any:  # Any: any object of a module
 
 
 class AuditSettings(BaseModel):
-    """The record of who did what: see `docs/observability.md`."""
+    """The record of who did what: see `docs/operate/observability.md`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     to: str = Field(
         min_length=1,
-        description="Where events go, one JSON object per line: `stdout`, `stderr`, a file (relative to the folder of "
-        "this file), or `otlp`, as logs to where the variables of OpenTelemetry say. `stdout` only over HTTP.",
+        description="The destination, one JSON object per line: `stdout` (only over HTTP), `stderr`, a file "
+        "(relative to the folder of this file), or `otlp`, as logs configured by OpenTelemetry's "
+        "environment variables.",
     )
     include: list[Payload] = Field(
         default_factory=list[Payload],
-        description="What is left out otherwise: the `arguments` of calls, the `results` that were given out.",
+        description="Content to add to events: the `arguments` of calls, the `results` returned.",
     )
 
     @property

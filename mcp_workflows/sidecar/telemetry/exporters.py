@@ -41,32 +41,34 @@ OpenHandler = Callable[[], logging.Handler]
 
 
 class AuditEvent(BaseModel):
-    """One event of the audit log of mcp-workflows. What is not known is null."""
+    """One event of the audit log of mcp-workflows. Unknown values are null."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    schema_version: Literal[1] = Field(default=1, description="A field may be added without another number.")
-    time: datetime = Field(description="When it happened: ISO 8601, UTC.")
+    schema_version: Literal[1] = Field(default=1, description="The version of the schema. New fields do not change it.")
+    time: datetime = Field(description="The time of the event: ISO 8601, UTC.")
     server: str = Field(description="The name of the server, as in `server.name`.")
-    event: Event = Field(description="What happened.")
+    event: Event = Field(description="The type of the event.")
     outcome: str = Field(
-        description="A word: `ok`, `refused`, `again` (found under its idempotency key), or the status it went to."
+        description="The outcome: `ok`, `refused`, `again` (found under its idempotency key), or the new status."
     )
-    reason: str | None = Field(description="Why, for people; nothing of anybody's payload.")
-    principal: str | None = Field(description="Who: the id of the principal; of a `status` the owner of the task.")
+    reason: str | None = Field(description="The reason, for people, without payloads.")
+    principal: str | None = Field(description="The id of the principal. For `status`, the owner of the task.")
     subject: str | None = Field(description="The person, if the token names one.")
-    client: str | None = Field(description="The OAuth client through which they asked.")
+    client: str | None = Field(description="The OAuth client of the request.")
     peer: str | None = Field(
-        description="The address it came from, of an anonymous caller or of who was not let in; a proxy's, behind one."
+        description="The address of an anonymous or rejected caller. Behind a proxy, the proxy's address."
     )
     tool: str | None = Field(description="The tool.")
     task: str | None = Field(description="The first 16 hexadecimal characters of the SHA-256 of the task's id.")
-    engine: str | None = Field(description="The engine, as it is named in the configuration.")
+    engine: str | None = Field(description="The name of the engine in the configuration.")
     workflow: str | None = Field(description="The workflow.")
-    execution: str | None = Field(description="The engine's own id of the execution, once it is known.")
-    trace_id: str | None = Field(description="The trace of the request; of a `status`, that of the creation.")
-    arguments: JSON = Field(default=None, description="Of a `create`; only with `include: [arguments]`.")
-    result: JSON = Field(default=None, description="Of a `retrieve`; only with `include: [results]`.")
+    execution: str | None = Field(description="The execution's id in the engine, once known.")
+    trace_id: str | None = Field(
+        description="The trace of the request. For `status`, the trace of the task's creation."
+    )
+    arguments: JSON = Field(default=None, description="The arguments of a `create`, only with `include: [arguments]`.")
+    result: JSON = Field(default=None, description="The result of a `retrieve`, only with `include: [results]`.")
 
 
 _PAYLOADS: Final = frozenset({"arguments", "result"})

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import deploy
 import jwt
 import uvicorn
 from google.api_core.exceptions import GoogleAPICallError, NotFound
@@ -24,6 +23,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+
+import deploy
 
 REFUSED = (OutOfStockError, CardDeclinedError, OrderCancelledError)
 EVERY = 1.0  # seconds, from one look at the orders under way to the next

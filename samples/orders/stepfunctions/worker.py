@@ -16,9 +16,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import deploy
 from botocore.exceptions import BotoCoreError, ClientError
 from shop import CardDeclinedError, Order, OrderCancelledError, OutOfStockError, Shop
+
+import deploy
 
 REFUSED = (OutOfStockError, CardDeclinedError, OrderCancelledError)
 BEAT = 5.0  # seconds; the state machines give up a step after 20 without a word

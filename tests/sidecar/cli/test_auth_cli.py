@@ -105,7 +105,7 @@ def test_a_token_is_printed_once_with_what_goes_into_the_configuration(
     assert config_of(tmp_path, {"auth": {"tokens": [entry]}}).server.auth is not None
 
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "authentication.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "secure" / "authentication.md"
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 RECIPES = [block for block in BLOCKS if "cors:" not in block]
 

@@ -317,4 +317,4 @@ def test_a_help_names_no_types_of_python(terminal: Terminal, words: list[str]) -
 
 def test_the_version_is_that_of_the_package(terminal: Terminal) -> None:
     ended = terminal.run("--version")
-    assert (ended.code, ended.out) == (0, "mcp-workflows 0.2.0.dev0\n")
+    assert (ended.code, ended.out) == (0, "mcp-workflows 0.2.0\n")

@@ -58,7 +58,7 @@ def test_questions_can_be_answered_on_pages_where_there_are_some(tmp_path: Path)
 def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     config = load(tmp_path, FINE)
     assert config.server.name == "mcp-workflows"
-    assert config.server.version == "0.2.0.dev0"
+    assert config.server.version == "0.2.0"
     assert config.store.retention == timedelta(days=90)
     assert config.tools[0].input == {"type": "object"}
 

@@ -34,7 +34,7 @@ __all__ = ["terminal"]
 
 pytestmark = pytest.mark.anyio
 
-PAGE = Path(__file__).parents[3] / "docs" / "teams.md"
+PAGE = Path(__file__).parents[3] / "docs" / "secure" / "teams.md"
 STORE = "store: sqlite:///tasks.db\n"
 TEAM_SCHEMA = cache(team_schema)
 OTHER = "tools:\n  cancel: {engine: here, workflow: echo}\n"

@@ -33,7 +33,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
-SCHEMA = Path(__file__).parents[3] / "docs" / "audit-event.schema.json"
+SCHEMA = Path(__file__).parents[3] / "docs" / "reference" / "audit-event.schema.json"
 ARGUMENT, ANSWER, TOKEN = "an-argument-nobody-records", "an-answer-nobody-records", "a-token-nobody-records"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

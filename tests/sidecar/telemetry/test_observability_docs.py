@@ -1,4 +1,4 @@
-"""What docs/observability.md shows is so: its configuration, its event, its server, and what Prometheus is told."""
+"""The configuration, the event and the server of docs/operate/observability.md, and its settings of Prometheus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import AuditSettings
 from mcp_workflows.sidecar.telemetry.exporters import AuditEvent
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "operate"
 PAGE = (DOCS / "observability.md").read_text(encoding="utf-8")
 
 
@@ -50,6 +50,6 @@ def test_its_server_has_an_audit(tmp_path: Path) -> None:
 
 def test_prometheus_is_told_of_files_that_are_there() -> None:
     told: Any = YAML(typ="safe").load(blocks("yaml")[1])  # pyright: ignore[reportUnknownMemberType]
-    assert all((DOCS / name).is_file() for name in told["rule_files"])
+    assert all((DOCS.parents[1] / "deploy" / name).is_file() for name in told["rule_files"])
     for linked in re.findall(r"\]\(([^):#]+)[^)]*\)", PAGE):
         assert linked.startswith("http") or (DOCS / linked).is_file(), linked

@@ -77,7 +77,7 @@ CLAIM: Final = "mcp_claim"
 SHIPPED: Final = frozenset({ELICIT, CLAIM, RETRY_ROUTINE})
 URL: Final = "MCP_WORKFLOWS_URL"  # name in `user_env_vars` that both subworkflows read
 AUDIENCE: Final = "MCP_WORKFLOWS_AUDIENCE"
-"""See `docs/google-contract.md`."""
+"""See `docs/engines/google-contract.md`."""
 
 
 async def verify(
@@ -167,7 +167,7 @@ def _inbound(read: Definition, found: WorkflowResource, settings: GoogleSettings
     what = " and ".join(calling)
     if settings.inbound is None:
         text = f"it calls {what}, and the engine has no inbound"
-        yield Finding(ok=False, text=text, hint="see: docs/google-access.md")
+        yield Finding(ok=False, text=text, hint="see: docs/engines/google-access.md")
         return
     if wrong := _wrong_url(found.env.get(URL)):
         hint = f"deploy it with --update-env-vars {URL}=https://THIS-SERVER/engines/ENGINE"

@@ -89,7 +89,7 @@ def _reason(execution: Execution, resource: ExecutionResource, callbacks: Sequen
     if any(callback.waiters for callback in callbacks):
         waits = f"it waits until somebody calls a callback of it{_at(resource)}"
         todo = "whoever got the callback's URL must call it; or make a gate of the step"
-        return waits, f"{todo}, see: docs/google.md#gates"
+        return waits, f"{todo}, see: docs/engines/google-contract.md#gates"
     if resource.steps and all(calls_us(step) for step in resource.steps):
         return "it calls the MCP server (mcp_elicit, mcp_claim), and tries again until that takes the call", _REACHED
     return (f"it is{_at(resource)}" if resource.steps else "no step of it is told yet"), None

@@ -1,6 +1,6 @@
 """Subworkflows that authors append to their workflows, to ask people and to claim keys.
 
-See `docs/google-contract.md`.
+See `docs/engines/google-contract.md`.
 """
 
 from __future__ import annotations

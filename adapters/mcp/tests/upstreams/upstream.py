@@ -21,7 +21,7 @@ from tests.support.engine_process import EngineProcess
 from tests.support.environments import NODE, npm_packages
 
 PACKAGES: Final = Path(__file__).with_name("package.json")
-_EXAMPLES: Final = Path(__file__).parents[4] / "docs" / "mcp-examples.md"
+_EXAMPLES: Final = Path(__file__).parents[4] / "docs" / "engines" / "mcp-examples.md"
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _Reply: TypeAlias = Callable[[Request, Endpoint], Awaitable[Response]]
@@ -29,7 +29,7 @@ _Reply: TypeAlias = Callable[[Request, Endpoint], Awaitable[Response]]
 
 @cache
 def documented_engines() -> Mapping[str, Mapping[str, Any]]:
-    """Return the engines of docs/mcp-examples.md by name: what the page shows is what is tested."""
+    """Return the engines of docs/engines/mcp-examples.md by name: what the page shows is what is tested."""
     blocks = re.findall(r"^```yaml\n(.*?)^```", _EXAMPLES.read_text(), re.MULTILINE | re.DOTALL)
     load = YAML(typ="safe").load  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return {name: engine for block in blocks for name, engine in load(block)["engines"].items()}

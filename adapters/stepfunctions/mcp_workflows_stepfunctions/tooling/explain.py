@@ -126,7 +126,7 @@ def _task(event: Event) -> Reason:
     if str(event.details.get("resource", "")).endswith(WAITS_FOR_TOKEN):
         waits = f"it waits until somebody answers with the task token that went to {_resource(event)}"
         remedy = "whoever got the token must call SendTaskSuccess; or make a gate of the state"
-        return waits, f"{remedy}, see: docs/gates.md"
+        return waits, f"{remedy}, see: docs/use/gates.md"
     return f"{_resource(event)} is under way", None
 
 

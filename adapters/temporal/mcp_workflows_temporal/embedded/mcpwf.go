@@ -19,7 +19,7 @@
 //		...
 //
 // A copy of yours to keep in your module: it needs go.temporal.io/sdk and nothing else.
-// From mcp-workflows, Apache-2.0. Contract 1: docs/temporal-contract.md
+// From mcp-workflows, Apache-2.0. Contract 1: docs/engines/temporal-contract.md
 package mcpwf
 
 import (

@@ -10,7 +10,7 @@
 //   });
 //
 // A copy of yours to keep beside your workflows: it needs @temporalio/workflow and nothing else.
-// From mcp-workflows, Apache-2.0. Contract 1: docs/temporal-contract.md
+// From mcp-workflows, Apache-2.0. Contract 1: docs/engines/temporal-contract.md
 
 import {
   ApplicationFailure,

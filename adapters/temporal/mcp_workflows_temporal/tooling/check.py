@@ -302,7 +302,9 @@ def _judge_activity(workflow: str, where: str, name: str, names: frozenset[str],
     """Return the finding for an activity that no history has."""
     if name in sample.local:
         text = f"{where}: {name!r} runs as a local activity, and no gate can see that"
-        return Finding(ok=False, text=text, hint=f"correct {where}: another activity, or a query; see: docs/gates.md")
+        return Finding(
+            ok=False, text=text, hint=f"correct {where}: another activity, or a query; see: docs/use/gates.md"
+        )
     names_seen = format_names(sample.types)
     if not sample.executions or not sample.types:
         text = f"no history of workflow {workflow} shows any activity yet"

@@ -374,7 +374,7 @@ def _not_completed(subject: Subject, activity: str) -> str:
     if activity in activities.failed:
         return f"{activity} has not completed: it failed or was given up ({subject.event(activities.failed[activity])})"
     if activity in activities.local:
-        return f"{activity} runs as a local activity, and no gate can see that: see: docs/gates.md"
+        return f"{activity} runs as a local activity, and no gate can see that: see: docs/use/gates.md"
     tail = subject.tail
     extent = "so far" if tail.whole else f"in its latest {len(tail.events):,} events"
     later = "" if info.execution.run_id == (info.first_run_id or info.execution.run_id) else " in this run of the chain"
