@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from mcp_workflows import Tool, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.tools.skills import skills_of
+from mcp_workflows.receiver.skills import skills_of
 from tests.support import commands
 from tests.support.commands import COMMAND
 from tests.support.environments import FASTMCP_ATTACHED, python_of

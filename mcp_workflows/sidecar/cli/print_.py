@@ -16,6 +16,7 @@ from mcp_workflows.adapter import GATE_WORDS, JSON, installed_adapters, load_ada
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable, OperatorError
 from mcp_workflows.kit.tooling import Embeds, HasPresets, Permits, Preset, Use
+from mcp_workflows.receiver.skills import skills_of
 from mcp_workflows.sidecar.cli.app import COMMANDS, app, say
 from mcp_workflows.sidecar.cli.options import (
     ConfigArgument,
@@ -33,7 +34,6 @@ from mcp_workflows.sidecar.config.models import Config, Engine
 from mcp_workflows.sidecar.config.problems import names, no_engine
 from mcp_workflows.sidecar.config.redaction import redact_config
 from mcp_workflows.tools.json_schema import did_you_mean
-from mcp_workflows.tools.skills import skills_of
 from mcp_workflows.tools.tool import AnyTool, Kind
 
 printers = typer.Typer(help=COMMANDS["print"][1], no_args_is_help=True)

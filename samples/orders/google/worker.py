@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import deployment
 import jwt
 import uvicorn
 from google.api_core.exceptions import GoogleAPICallError, NotFound
@@ -23,8 +24,6 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-
-import deploy
 
 REFUSED = (OutOfStockError, CardDeclinedError, OrderCancelledError)
 EVERY = 1.0  # seconds, from one look at the orders under way to the next
@@ -47,8 +46,8 @@ class Gatekeeper:
     """Lets in who has a token for this shop, of the account that the workflows run as."""
 
     def __init__(self, url: str) -> None:
-        issuer = f"http://{deploy.EMULATOR}" if deploy.EMULATOR else "https://accounts.google.com"
-        keys = f"{issuer}/oauth2/v3/certs" if deploy.EMULATOR else "https://www.googleapis.com/oauth2/v3/certs"
+        issuer = f"http://{deployment.EMULATOR}" if deployment.EMULATOR else "https://accounts.google.com"
+        keys = f"{issuer}/oauth2/v3/certs" if deployment.EMULATOR else "https://www.googleapis.com/oauth2/v3/certs"
         self._url = url
         self._issuer = issuer
         self._keys = jwt.PyJWKClient(keys, timeout=10)
@@ -64,7 +63,7 @@ class Gatekeeper:
             claims = jwt.decode(token, key, algorithms=["RS256"], audience=self._url, issuer=self._issuer, options=MUST)
         except jwt.PyJWTError:
             return False
-        return claims.get("email") == deploy.ACCOUNT and claims.get("email_verified") is True
+        return claims.get("email") == deployment.ACCOUNT and claims.get("email_verified") is True
 
 
 class Service:
@@ -132,13 +131,15 @@ class Undoer:
                 yield key
 
     async def _look(self, key: str) -> None:
-        name = self._client.execution_path(deploy.PROJECT, deploy.LOCATION, "fulfil_order", key)
-        state = (await self._client.get_execution(name=name, timeout=deploy.SECONDS)).state
+        name = self._client.execution_path(deployment.PROJECT, deployment.LOCATION, "fulfil_order", key)
+        state = (await self._client.get_execution(name=name, timeout=deployment.SECONDS)).state
         if state not in ENDED_BADLY:
             return
-        undo = self._client.workflow_path(deploy.PROJECT, deploy.LOCATION, "undo_order")
+        undo = self._client.workflow_path(deployment.PROJECT, deployment.LOCATION, "undo_order")
         argument = json.dumps({"key": key})
-        await self._client.create_execution(parent=undo, execution=Execution(argument=argument), timeout=deploy.SECONDS)
+        await self._client.create_execution(
+            parent=undo, execution=Execution(argument=argument), timeout=deployment.SECONDS
+        )
         self._seen_to.add(key)
         _say(f"{key} is {state.name}: undo_order has started")
 
@@ -168,10 +169,10 @@ async def main() -> None:
     listener, url = listen()
     service = Service(shop, Gatekeeper(url))
     server = uvicorn.Server(uvicorn.Config(service.app, log_level="warning", lifespan="off"))
-    async with deploy.workflows() as workflows, deploy.executions() as executions, asyncio.TaskGroup() as tasks:
+    async with deployment.workflows() as workflows, deployment.executions() as executions, asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[listener]))
         undoing = tasks.create_task(Undoer(executions, shop).watch())
-        await deploy.deploy(workflows, environment(url))
+        await deployment.deploy(workflows, environment(url))
         _say("deployed, and working")
         await serving
         undoing.cancel()

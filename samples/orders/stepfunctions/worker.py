@@ -16,10 +16,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import deployment
 from botocore.exceptions import BotoCoreError, ClientError
 from shop import CardDeclinedError, Order, OrderCancelledError, OutOfStockError, Shop
-
-import deploy
 
 REFUSED = (OutOfStockError, CardDeclinedError, OrderCancelledError)
 BEAT = 5.0  # seconds; the state machines give up a step after 20 without a word
@@ -152,15 +151,15 @@ async def main() -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    states, events, queues = (deploy.client(service) for service in ("stepfunctions", "events", "sqs"))
+    states, events, queues = (deployment.client(service) for service in ("stepfunctions", "events", "sqs"))
     worker = Worker(states, Shop.from_environment())
-    arns = deploy.activities(states, STEPS)
+    arns = deployment.activities(states, STEPS)
     for step, arn in arns.items():
         follow(worker.take, step, arn)
-    fulfil, undo = (deploy.machine_arn(arns["reserve"], name) for name in ("fulfil_order", "undo_order"))
-    queue = deploy.queue_of_stopped(events, queues, fulfil)
+    fulfil, undo = (deployment.machine_arn(arns["reserve"], name) for name in ("fulfil_order", "undo_order"))
+    queue = deployment.queue_of_stopped(events, queues, fulfil)
     follow(Undoer(states, queues, queue, undo).take)
-    deploy.machines(states, arns)
+    deployment.machines(states, arns)
     _say("deployed, and working")
     await stopped.wait()
     await worker.finish()
