@@ -55,7 +55,7 @@ class Leases:
         try:
             return await self.holds(name)
         except StoreError as error:
-            logger.warning("the store gives no answer: %s", error)
+            logger.warning("the store does not answer: %s", error)
             return False
 
     async def _release(self, name: str) -> None:

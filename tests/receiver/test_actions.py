@@ -221,7 +221,7 @@ async def test_a_message_cannot_be_taken_back(tmp_path: Path) -> None:
         )
         created = await workflows.service.call(call, LOCAL, unwatched)
         assert isinstance(created, Created)
-        with pytest.raises(RequestError, match="its message may be delivered already"):
+        with pytest.raises(RequestError, match="may have sent its message already"):
             await workflows.service.cancel(created.task.task_id, LOCAL)
 
 

@@ -125,7 +125,7 @@ async def test_why_says_when_the_engine_is_down_or_the_task_has_ended_or_never_b
     failed, lost = await here.task("fail"), await here.task()
     unborn = await here.store.create(make_task(engine="here"))
     assert (await here.operator.why(failed.id))[1].reason == "it has ended: failed, the card was declined"
-    assert "not known to be started" in (await here.operator.why(unborn.id))[1].reason
+    assert "start not confirmed" in (await here.operator.why(unborn.id))[1].reason
     here.adapter.faults.unavailable = frozenset({"describe"})
     _, found = await here.operator.why(lost.id)
     assert "does not answer" in found.reason
@@ -201,11 +201,11 @@ async def test_an_answer_is_checked_as_a_clients_is_and_delivered_once(here: Off
 async def test_what_cannot_be_answered_says_why(here: Office) -> None:
     ended, watched, down = await here.task("echo"), await here.task("ask", may_answer=False), await here.task("ask")
     unborn = await here.store.create(make_task(engine="here"))
-    for task, complaint in ((ended, "not open"), (watched, "only watches"), (unborn, "not known to be started")):
+    for task, complaint in ((ended, "not open"), (watched, "only watches"), (unborn, "start not confirmed")):
         with pytest.raises(OperatorError, match=complaint):
             await here.operator.answer(task.id, "question", YES)
     here.adapter.faults.unavailable = frozenset({"answer"})
-    with pytest.raises(OperatorError, match=r"engine here did not take the answer: .* does not answer"):
+    with pytest.raises(OperatorError, match=r"engine here did not accept the answer: .* does not answer"):
         await here.operator.answer(down.id, "question", YES)
     kept = await here.store.get(down.id, down.owner)
     assert kept is not None

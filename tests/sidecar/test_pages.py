@@ -298,13 +298,13 @@ async def test_a_question_that_is_over_cannot_be_answered(tmp_path: Path, provid
         await place.peer().answer(withdrawn, **{"release.1": {"action": "accept", "content": {}}})
         closed = await bob.press(opened[0], "accept")
         assert (closed.status, closed.buttons) == (200, [])
-        assert "It is not open any more." in closed.text
+        assert "It is no longer open." in closed.text
         assert "1.4" not in closed.text  # its arguments were for those who decide
         carol = place.browser()
         assert (await carol.log_in("carol", links[0])).status == 404
         after = await alice.press(opened[1], "decline")
         assert (after.status, after.buttons) == (200, [])
-        assert "It is not open any more." in after.text
+        assert "It is no longer open." in after.text
         place.executions.clock = lambda: utc_now() + timedelta(days=3651)
         assert (await alice.get(links[2])).status == 404
         assert (await alice.press(opened[2], "accept")).status == 404

@@ -127,7 +127,7 @@ async def test_a_task_on_a_removed_engine_says_so_and_goes_on_when_it_is_back(tm
         assert gone["status"] == "working"
         assert gone["statusMessage"].startswith("engine there: it is not in the configuration any more; last known: ")
         refused = await client.answer(asking, **{key: _accept("yes")})
-        assert "engine there did not take the answer: it is not in the configuration any more" in str(refused.error)
+        assert "engine there did not accept the answer: it is not in the configuration any more" in str(refused.error)
         await client.send("tasks/cancel", {"taskId": endless})
         await stage.save(HEAD + BOTH + tools)
         assert (await client.until(endless))["status"] == "cancelled"

@@ -435,7 +435,7 @@ class ReplicaSuite(Suite):
             engine.freeze()
             seen = await told(client, first, "no answer", within=30)
             assert (seen["status"], list(seen["inputRequests"])) == ("input_required", [one])
-            assert "did not take the answer" in (await client.answer(first, **{one: YES})).error["message"]
+            assert "did not accept the answer" in (await client.answer(first, **{one: YES})).error["message"]
             engine.thaw()
             with anyio.fail_after(PATIENCE):
                 while "error" in (await client.answer(first, **{one: YES})).body:

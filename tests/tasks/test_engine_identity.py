@@ -181,7 +181,7 @@ async def test_a_started_row_of_an_earlier_version_belongs_to_the_engine_that_sh
         await there.store.create(left)
         async with house(tmp_path, "staging") as here:
             _, warning = await here.executions.observe(left)
-            assert warning == "engine jobs: it does not show the execution, and may not be the one it ran on"
+            assert warning == "engine jobs: it does not show the execution, and may not be where it ran"
             row = await here.row(left)
             assert (row.identity, row.ended) == ("", None)
         seen, warning = await there.executions.observe(row)

@@ -83,7 +83,7 @@ async def test_what_may_have_been_started_is_never_started_again_and_its_key_sta
         for _ in range(2):
             result = (await client.call("brief", {"a": 1}, meta={"mcp-workflows/idempotencyKey": "one-" * 8})).result
             assert result["isError"]
-            assert "outcome unknown: it may have been started, and is never started again" in str(result["content"])
+            assert "outcome unknown: it may have started, and will not be started again" in str(result["content"])
         assert engine.calls["start"] == 1
 
 

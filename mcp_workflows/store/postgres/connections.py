@@ -376,7 +376,7 @@ class Connections:
         name = type(error).__name__ if state is None else f"{type(error).__name__}, {state}"
         kind: type[StoreError]
         if isinstance(error, TimeoutError):
-            kind, text = StoreUnavailable, "gives no answer in time"
+            kind, text = StoreUnavailable, "does not answer in time"
         elif isinstance(error, OSError):
             kind, text = StoreUnavailable, f"cannot be reached ({error.strerror or name})"
         elif isinstance(error, self._asyncpg.TargetServerAttributeNotMatched):
