@@ -110,7 +110,7 @@ async def test_only_known_hosts_and_origins_are_let_in(served: Process, headers:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "sidecar.internal"])
 def test_one_user_is_for_loopback_only(tmp_path: Path, host: str) -> None:
     config = scene(tmp_path, "  echo: {engine: here, workflow: echo}", server="single_user: true").config
-    with pytest.raises(ConfigError, match=r"listen on 127\.0\.0\.1:80, or leave out server\.single_user"):
+    with pytest.raises(ConfigError, match=r"listen on 127\.0\.0\.1:80, or remove server\.single_user"):
         refuse_shared_single_user(Address(host=host, port=80), config)
     for fine in (None, Address(host="127.0.0.1", port=80), Address(host="::1", port=80)):
         refuse_shared_single_user(fine, config)
@@ -125,7 +125,7 @@ server:
     proxy: {{peers: [10.0.0.1], subject_header: x-user}}
 audit: {{to: stderr}}
 """
-GUARDS = "callers: tokens of https://login.example, tokens by hash (1), whom a trusted proxy names"
+GUARDS = "callers: tokens of https://login.example, tokens by hash (1), users that a trusted proxy names"
 
 
 @pytest.mark.parametrize(

@@ -25,21 +25,21 @@ from mcp_workflows.errors import OperatorError, WorkflowsError
 from mcp_workflows.sidecar import DISTRIBUTION
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "init": ("init", "Write a first configuration, or print what to add to it."),
-    "check": ("check", "Check the configuration, the store, each engine and each workflow."),
-    "serve": ("serve", "Serve the configured tools, on stdio or over HTTP."),
-    "dev": ("dev", "Serve, and reload on save."),
-    "connect": ("connect", "Print what to put into a host's configuration."),
-    "call": ("call", "Call a tool and wait for its result: progress, questions and all."),
-    "tasks": ("tasks", "Everybody's tasks: list, show, why, answer, cancel, track."),
-    "events": ("events", "Everybody's subscriptions to events: list, test, retry."),
-    "print": ("print_", "Print schemas, permissions, presets and more, for files of yours."),
-    "token": ("token", "Make a bearer token."),
-    "store": ("store", "The store: encryption keys, tables, a backup, a move to PostgreSQL."),
-    "engines": ("engines", "The engines that tasks belong to: rebind tasks."),
-    "pause": ("engines", "Refuse new starts: of everything, an engine, a tool or a principal."),
-    "resume": ("engines", "Allow new starts again."),
-    "new-adapter": ("new_adapter", "Write a package for an adapter of your own."),
+    "init": ("init", "Create a configuration, or print what to add to one."),
+    "check": ("check", "Check the configuration, store, engines and workflows."),
+    "serve": ("serve", "Serve the configured tools over stdio or HTTP."),
+    "dev": ("dev", "Serve, and reload when a file is saved."),
+    "connect": ("connect", "Print what to add to your MCP host's configuration."),
+    "call": ("call", "Call a tool, answer its questions and wait for the result."),
+    "tasks": ("tasks", "List, show, explain, answer, cancel and track tasks."),
+    "events": ("events", "List, test and retry subscriptions to events."),
+    "print": ("print_", "Print schemas, permissions, presets and other files."),
+    "token": ("token", "Create a bearer token."),
+    "store": ("store", "Encrypt, migrate, back up or move the store."),
+    "engines": ("engines", "Rebind tasks to an engine whose identity changed."),
+    "pause": ("engines", "Refuse new starts: all, or by engine, tool or principal."),
+    "resume": ("engines", "Allow new starts after a pause."),
+    "new-adapter": ("new_adapter", "Create a package for your own adapter."),
 }
 """The module of each command and its line in the help, in the order of the help."""
 
@@ -71,8 +71,8 @@ class Commands(TyperGroup):
         options = (f"{command} {word.partition('=')[0]}" for word in args[1:] if word.startswith("--"))
         former = next((each for each in (command, *options) if each in MOVED), None)
         if former and not ctx.resilient_parsing:
-            now = f"it is now: {DISTRIBUTION} {MOVED[former]}" if MOVED[former] else "its pages are in docs/"
-            raise WrongUsage(f"there is no command {former!r} any more; {now}")
+            now = f"use: {DISTRIBUTION} {MOVED[former]}" if MOVED[former] else "its pages are in docs/"
+            raise WrongUsage(f"the command {former!r} no longer exists; {now}")
         return super().resolve_command(ctx, args)
 
 
@@ -102,7 +102,7 @@ class CommandLine(Commands):
 app = typer.Typer(
     cls=CommandLine,
     name=DISTRIBUTION,
-    help="Your workflow engine's executions as MCP tasks, in every MCP host.",
+    help="Offer your workflow engine's executions as MCP tasks, in every MCP host.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

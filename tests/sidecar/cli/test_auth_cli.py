@@ -42,13 +42,13 @@ def config_of(folder: Path, server: Mapping[str, Any]) -> Config:
 @pytest.mark.parametrize(
     ("http", "server", "unsafe", "complaint"),
     [
-        (WORLD, {}, False, "nothing here asks who is calling"),
+        (WORLD, {}, False, "callers are not authenticated"),
         (WORLD, {}, True, None),
         (WORLD, BY_HAND, False, None),
         (WORLD, BY_ISSUER, False, "set server.public_url"),
         (WORLD, {**BY_ISSUER, **PUBLIC}, False, None),
-        (WORLD, BY_HAND, True, "leave one out"),
-        (HERE, BY_HAND, True, "leave one out"),
+        (WORLD, BY_HAND, True, "remove one"),
+        (HERE, BY_HAND, True, "remove one"),
         (HERE, {}, False, None),
         (HERE, BY_ISSUER, False, None),
         (None, {}, False, None),
@@ -69,7 +69,7 @@ def test_other_machines_are_served_only_where_somebody_asks(
 @pytest.mark.parametrize(
     ("http", "server", "warning"),
     [
-        (WORLD, {}, "NOBODY IS ASKED WHO THEY ARE"),
+        (WORLD, {}, "CALLERS ARE NOT AUTHENTICATED"),
         (WORLD, BY_HAND, "unencrypted"),
         (WORLD, {**BY_HAND, **PUBLIC}, None),
         (HERE, {}, None),

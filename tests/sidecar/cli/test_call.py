@@ -174,7 +174,7 @@ def test_arguments_of_a_file_are_read_as_a_server_reads_them(here: Terminal) -> 
 def test_standard_input_is_a_file_too_and_never_a_person(shell: Shell) -> None:
     assert shell.call("echo", "--args-json", "-", stdin='{"a": 5}').json == {"a": 5}
     ended = shell.call("ask", stdin="one\n")
-    assert (ended.code, "nobody can be asked here" in ended.err) == (2, True)
+    assert (ended.code, "no terminal to ask at" in ended.err) == (2, True)
 
 
 # --- questions
@@ -195,7 +195,7 @@ def test_the_beginning_of_an_id_is_enough_to_come_back(here: Terminal) -> None:
     assert (ended.code, ended.json) == (0, {"first": {"answer": "x"}, "second": {"answer": "x"}})
     assert f"task {task_id}" in ended.err
     here.run("call", "ask", "--no-wait")
-    for name, complaint in (("xyz", "no task's id begins with 'xyz'"), ("", "which tool? or --resume ID")):
+    for name, complaint in (("xyz", "no task's id begins with 'xyz'"), ("", "name a tool, or give --resume ID")):
         ended = here.run("call", "--resume", name)
         assert complaint in ended.err
         assert ended.code != 0
@@ -290,7 +290,7 @@ async def test_flags_decide_with_a_reason(words: list[str], sent: Mapping[str, A
 async def test_a_reason_alone_decides_nothing() -> None:
     schema = {"type": "object", "properties": {"reason": {"type": "string"}}}
     asking = PendingQuestion(key="k", message="Ship?", schema=schema)
-    with pytest.raises(WrongUsage, match="nobody can be asked here"):
+    with pytest.raises(WrongUsage, match="no terminal to ask at"):
         await Answers([read_pair("reason=not on Friday")], [], Screen()).answer(asking)
 
 
@@ -515,7 +515,7 @@ def test_a_client_without_tasks_that_is_handed_one_says_how_to_come_back_and_can
     ended = here.run("call", "slow", "--client", "none", "--json")
     task_id = ended.json["taskId"]
     assert (ended.code, ended.json["status"]) == (0, "working"), "and not completed"
-    assert f"the task goes on; come back with: mcp-workflows call --resume {task_id}\n" in ended.err
+    assert f"the task continues; come back with: mcp-workflows call --resume {task_id}\n" in ended.err
     waited = here.run("call", "task_wait", f"taskId={task_id}", "seconds=0", "--client", "none")
     assert waited.json["status"] == "working"
 

@@ -46,4 +46,4 @@ def test_what_cannot_be_paused_is_said(terminal: Terminal) -> None:
     wrong = terminal.run("pause", "--tool", "charg", "--reason", "x")
     assert (wrong.code, "there is no tool 'charg'; did you mean 'charge'?" in wrong.err) == (1, True), wrong.err
     both = terminal.run("pause", "--tool", "charge", "--engine", "shop", "--reason", "x")
-    assert (both.code, "name one of" in both.err) == (1, True)
+    assert (both.code, "give one of" in both.err) == (1, True)

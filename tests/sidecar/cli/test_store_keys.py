@@ -125,7 +125,7 @@ def test_keys_are_changed_on_the_command_line(
     code, out, err = command("store", "rekey", str(config))
     assert (code, out) == (
         0,
-        "encrypted with the first key: 1 tasks and notes that were not yet\nno other key is needed any more\n",
+        "encrypted with the first key: 1 tasks and notes that were not before\nthe other keys are no longer needed\n",
     )
     assert b"canary" not in (tmp_path / "tasks.db").read_bytes()
     monkeypatch.setenv("KEY", KEY)
