@@ -351,7 +351,7 @@ async def test_the_example_in_the_text_can_be_sent_as_it_is(tmp_path: Path, whic
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"content": {"answer": 1}}, "task_answer: content does not fit the question: answer: 1 is not of type"),
+        ({"content": {"answer": 1}}, "task_answer: content does not match the question: answer: 1 is not of type"),
         ({}, "task_answer: content must be an object when the action is accept; nothing was applied"),
         ({"key": "other", "content": YES}, "no open question has the key «other»; open: question."),
         ({"content": "yes"}, 'Wrong arguments for task_answer: content: "yes" is not of type "object"'),

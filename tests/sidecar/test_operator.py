@@ -187,7 +187,7 @@ YES: dict[str, Any] = {"action": "accept", "content": {"answer": "Ada"}}
 
 async def test_an_answer_is_checked_as_a_clients_is_and_delivered_once(here: Office) -> None:
     task = await here.task("ask_two", owner="anna")
-    with pytest.raises(OperatorError, match=r"^content does not fit the question: .*; nothing was applied$"):
+    with pytest.raises(OperatorError, match=r"^content does not match the question: .*; nothing was applied$"):
         await here.operator.answer(task.id, "first", {"action": "accept", "content": {"answer": 7}})
     observed = await here.operator.answer(task.id, "first", YES)
     assert (list(observed.task.seen.requests), observed.task.answered) == (["second"], {"first"})

@@ -356,7 +356,7 @@ async def test_a_message_with_a_gap_starts_and_asks_nothing(tmp_path: Path) -> N
     async with served(tmp_path, script, ANNA) as [anna]:
         refused = (await anna.call("deploy", {})).result
     assert refused["isError"]
-    assert "version must be given: it is what a person is asked to approve" in refused["content"][0]["text"]
+    assert "version must be given: a person is asked to approve it" in refused["content"][0]["text"]
 
 
 RELEASE: Mapping[str, Any] = {
@@ -544,7 +544,7 @@ def test_a_field_of_the_form_is_not_the_reason_of_the_approval() -> None:
     for tool in (gated(schema=fields), gated(schema=fields, approval=None)):
         wrong = [text for place, text in tool.problems() if place == "questions.release.schema"]
         assert wrong == (
-            ["the field 'reason' is the approver's reason, which `approval` adds: leave it out"] * bool(tool.approvals)
+            ["the field 'reason' is the approver's reason, which `approval` adds: remove it"] * bool(tool.approvals)
         )
 
 

@@ -159,7 +159,7 @@ async def test_what_a_workflow_needs_to_ask_people_is_told(calls: Client, google
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
-        ("tasks.example.com/engines/shop", "which is no URL"),
+        ("tasks.example.com/engines/shop", "which is not a URL"),
         ("https://tasks.example.com/engines/shop/", "whose last slash is one too many"),
         ("https://tasks.example.com/mcp", "which is not that of an engine"),
         ("https://tasks.example.com/behind/engines/shop", None),

@@ -24,20 +24,20 @@ M = TypeVar("M", bound=BaseModel)
 _ANY: Final = "*"
 _SETTINGS: Final[tuple[Where, ...]] = (("tools", _ANY), ("rules", _ANY), ("defaults",))
 _OF_TOOLS: Final[Mapping[Where, str]] = {
-    ("allow",): "whoever is let in may call it; `{}` is nobody",
-    ("allow", _ANY, "issuer"): "any issuer will do",
-    ("allow", _ANY, _ANY, "issuer"): "any issuer will do",
-    ("questions",): "nobody is asked",
-    ("questions", _ANY): "nobody is asked",
+    ("allow",): "every caller may call it; `{}` allows nobody",
+    ("allow", _ANY, "issuer"): "any issuer is accepted",
+    ("allow", _ANY, _ANY, "issuer"): "any issuer is accepted",
+    ("questions",): "no question is asked",
+    ("questions", _ANY): "no question is asked",
 }
 _OTHERS: Final[Mapping[Where, str]] = {
-    ("server", "auth"): "whoever reaches the server is let in",
-    ("server", "auth", _ANY, _ANY, "may_grant"): "all scopes of its tokens count; `[]` is none",
-    ("server", "authorizer"): "only the rules of the tools are asked",
-    ("store", "encryption"): "arguments and results are in the file as they are",
-    ("audit",): "nothing is put on record",
-    ("rules",): "there are none",
-    ("rules", _ANY): "there is none",
+    ("server", "auth"): "anybody who reaches the server is let in",
+    ("server", "auth", _ANY, _ANY, "may_grant"): "all scopes of its tokens count; `[]` allows none",
+    ("server", "authorizer"): "only the rules of the tools decide",
+    ("store", "encryption"): "arguments and results are stored unencrypted",
+    ("audit",): "nothing is recorded",
+    ("rules",): "no rule applies",
+    ("rules", _ANY): "no rule applies",
 }
 GUARDS: Final[Mapping[Where, str]] = {
     **_OTHERS,
@@ -50,30 +50,30 @@ _OLD_OF_TOOLS: Final[Mapping[Where, str]] = {
     ("ask",): f"is now `{_QUESTION}`",
     ("confirm",): "is now a question without a schema: `questions: {confirm: {message: ...}}`",
     ("gates",): "is now `questions: {NAME: {when: ..., message: ..., schema: ..., send: ..., decline: ...}}`",
-    ("fallback",): "is part of `tasks` now: `tools` is `tasks: optional`, `wait` is `tasks: wait`, and `refuse` is "
+    ("fallback",): "is now part of `tasks`: `tools` is `tasks: optional`, `wait` is `tasks: wait`, and `refuse` is "
     "`tasks: required`",
     ("on_behalf_of",): "is now `labels`",
     ("send",): "is now `args: [...]`, a list with the one input",
 }
-_TEAMS: Final = 'of tools that are included belong in `rules`, by pattern ("orders_*")'
+_TEAMS: Final = 'of included tools belong in `rules`, by pattern ("orders_*")'
 OLD_KEYS: Final[Mapping[Where, str]] = {
     **{(*place, *setting): text for place in _SETTINGS for setting, text in _OLD_OF_TOOLS.items()},
-    ("include", _ANY, "defaults"): f"is gone: settings {_TEAMS}, or in `defaults`",
-    ("include", _ANY, "env"): f"is gone: an included file gets nothing from outside; settings with ${{NAME}} {_TEAMS}",
-    ("include", _ANY, "code"): "is gone: no code is run for an included file; it can name a file with a schema",
-    ("include", _ANY, "separator"): "is gone: it is `_`, as some hosts refuse names with a dot",
-    ("server", "strict_headers"): "is gone: such requests are taken, as their body says what is meant",
-    ("server", "max_open_waits"): "is gone: it is 200",
-    ("server", "session_idle"): "is gone: it is 30m; how many there are is bounded by `max_sessions`",
+    ("include", _ANY, "defaults"): f"was removed: settings {_TEAMS}, or in `defaults`",
+    ("include", _ANY, "env"): f"was removed: included files read no environment; settings with ${{NAME}} {_TEAMS}",
+    ("include", _ANY, "code"): "was removed: an included file cannot run code; name a file with a schema",
+    ("include", _ANY, "separator"): "was removed: it is `_`, as some hosts refuse names with a dot",
+    ("server", "strict_headers"): "was removed: such requests are accepted, and their body decides",
+    ("server", "max_open_waits"): "was removed: it is 200",
+    ("server", "session_idle"): "was removed: it is 30m; `max_sessions` bounds their number",
     ("server", "max_looks_per_second"): "is now `max_polls_per_second`",
     ("engines", _ANY, "look"): "is now `describe`",
     ("engines", _ANY, "sweep"): "is now `batch_status`",
     ("engines", _ANY, "asks", _ANY, "at"): "is now `answer_in`: write `chat` for `client`",
     ("engines", _ANY, "asks", _ANY, "url"): "is now `answer_in: {engine: URL}`",
     ("engines", _ANY, "looks_per_second"): "is now `polls_per_second`",
-    ("limits", "max_json_values"): "is gone: it is 60,000, in bodies over HTTP as well",
-    ("telemetry", "otlp"): "is now `telemetry: otlp`; the rest are OpenTelemetry's own variables of the environment, "
-    "such as OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER",
+    ("limits", "max_json_values"): "was removed: it is 60,000, in HTTP bodies too",
+    ("telemetry", "otlp"): "is now `telemetry: otlp`; set the rest by OpenTelemetry's own environment variables, such "
+    "as OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER",
 }
 """Keys that there were before the first release, each with what to write instead."""
 
@@ -280,7 +280,7 @@ def find_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     for pattern, without in GUARDS.items():
         for where, value in _matches(data, pattern, ()):
             if value is None:
-                yield where, f"is left empty, and without it {without}: say what it shall be, or take it out"
+                yield where, f"is empty, and without it {without}: give it a value, or remove it"
 
 
 def _matches(value: object, pattern: Where, where: Where) -> Iterator[tuple[Where, object]]:

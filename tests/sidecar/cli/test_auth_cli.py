@@ -209,4 +209,4 @@ def test_a_sidecar_believes_the_socket_and_no_header_of_where_it_comes_from(tmp_
         forged = {**sent, "x-forwarded-user": "alice", "x-forwarded-for": "10.0.0.7"}
         assert http.post(running.url, json=body, headers=forged).status_code == 401
         assert http.post(running.url, json=body, headers={**sent, "authorization": "Bearer secret"}).status_code == 200
-        assert "127.0.0.1 is none of server.auth.proxy.peers" in running.log.read_text()
+        assert "127.0.0.1 is not one of server.auth.proxy.peers" in running.log.read_text()

@@ -67,7 +67,7 @@ def test_a_channel_with_mistakes_is_reported_without_its_secrets(tmp_path: Path)
     assert any("notify.releases.slak: unknown key; did you mean 'slack'?" in each for each in found)
     text = HERE + TOOL.format(notify="[]") + "notify:\n  a b: {slack: 'http://s3cret.example.com'}\n"
     wrong = "\n".join(problems(tmp_path, text))
-    assert "is no name of a channel" in wrong
+    assert "is not a channel name" in wrong
     assert "slack: must be a URL: https://" in wrong
     assert "s3cret" not in wrong
 

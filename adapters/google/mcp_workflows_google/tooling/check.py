@@ -187,7 +187,7 @@ def _wrong_url(url: str | None) -> str | None:
     if not url:
         return f"without {URL}"
     if not url.startswith(("https://", "http://")):
-        return f"with {URL}={url}, which is no URL"
+        return f"with {URL}={url}, which is not a URL"
     if url.endswith("/"):
         return f"with {URL}={url}, whose last slash is one too many"
     return None if re.search(r"/engines/[^/?#]+$", url) else f"with {URL}={url}, which is not that of an engine"
