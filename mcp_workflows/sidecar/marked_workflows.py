@@ -61,7 +61,7 @@ async def as_accepted(notes: Notes, found: Exposed, *, accept: bool) -> tuple[Ex
     before = await notes.get(place)
     if before is None:
         before = await notes.add(place, now, until=until)
-        logger.info("tool %s is seen for the first time and accepted: digest %s", found.name, digest(before))
+        logger.info("tool %s is new and was accepted: digest %s", found.name, digest(before))
     if before == now:
         return found, None
     changed = " and ".join(part for part, words in now.items() if before[part] != words)

@@ -48,7 +48,7 @@ class Leases:
         while kept:
             await anyio.sleep(_RENEW)
             kept = await self._still(name)
-        logger.warning("the maintenance of %r is another process's now", name)
+        logger.warning("another process now has the maintenance of %r", name)
         work.cancel()
 
     async def _still(self, name: str) -> bool:
@@ -63,4 +63,4 @@ class Leases:
         try:
             await self.holds(name, timedelta())
         except StoreError as error:
-            logger.info("a lease of the maintenance was not given back, and runs out: %s", error)
+            logger.info("a maintenance lease was not released and will expire: %s", error)

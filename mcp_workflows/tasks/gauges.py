@@ -92,7 +92,7 @@ class TaskGauges:
                 rounds = await retention_rounds(self._store, self._engines)
                 paused = await Pauses(self._store, self._clock).every()
         except (StoreError, TimeoutError) as error:
-            logger.warning("tasks are not counted now, the last count stays: %s", error or "no answer of the store")
+            logger.warning("tasks cannot be counted; the last count stays: %s", error or "the store does not answer")
             return
         keys = self._engines.keys
         counts = [each for each in counts if each.engine in keys or split_engine_key(each.engine)[0] not in keys]

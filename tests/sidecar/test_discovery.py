@@ -265,9 +265,9 @@ async def test_an_engine_that_is_down_keeps_nobody_from_starting(
             await seen(here)
         assert await stage.listed() == ["file", "a", "b"]
     [down], [refused] = (said(caplog, level) for level in (logging.WARNING, logging.ERROR))
-    assert down == "engine 'here': cannot see what is marked there, what was offered stays: it is down"
-    assert refused == "engine 'here': cannot see what is marked there, what was offered stays: no permission"
-    assert "engine 'here': what is marked there can be seen again" in said(caplog, logging.INFO)
+    assert down == "engine 'here': cannot list marked workflows; offered tools stay: it is down"
+    assert refused == "engine 'here': cannot list marked workflows; offered tools stay: no permission"
+    assert "engine 'here': marked workflows can be listed again" in said(caplog, logging.INFO)
 
 
 async def test_of_two_with_one_name_none_is_offered(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -430,6 +430,6 @@ async def test_check_says_where_nothing_is_marked_and_where_nobody_can_see(
     MARKINGS[f"{tmp_path.name}-there"].trouble = EngineRefused("no permission to list")
     found = (await check(config)).as_json()["exposed"]
     assert [(each["name"], each["ok"], each["text"]) for each in found] == [
-        ("here", True, "nothing is marked there"),
-        ("there", False, "cannot see what is marked there: no permission to list"),
+        ("here", True, "no workflow is marked there"),
+        ("there", False, "marked workflows cannot be listed: no permission to list"),
     ]

@@ -72,7 +72,7 @@ def _at(process: Process, path: str) -> str:
 
 
 async def test_health_tells_process_store_and_engines_apart_and_a_lost_engine_affects_no_other(served: Process) -> None:
-    assert f"made a new store, without any tasks: {served.log.parent}/tasks.db" in served.log.read_text()
+    assert f"created a new store, without tasks: {served.log.parent}/tasks.db" in served.log.read_text()
     async with peer(served.url) as client:
         assert (await client.http.get(_at(served, "/healthz"))).json() == {"ok": True}
         assert (await client.http.get(_at(served, "/readyz"))).json() == {"ok": True}

@@ -187,7 +187,7 @@ async def test_tokens_and_issuers_in_a_saved_file_take_effect_and_the_rest_is_to
         config_of(tmp_path, {"auth": {**other, "required_scopes": ["more"]}})
         await reloading.reload(found)
         assert await status_of(client) == 200
-        assert "server has changed: that takes effect only after a restart" in caplog.text
+        assert "server has changed: restart the server to apply this" in caplog.text
         config_of(tmp_path, {})
         await reloading.reload(found)
         assert await status_of(client) == 200

@@ -337,7 +337,9 @@ def test_a_task_of_a_server_is_started_left_and_come_back_to(here: Terminal) -> 
         assert here.run("call", "sleep", "seconds=0", "--idempotency-key", "k" * 32, "--no-wait", *url).out == first.out
         unknown = here.run("call", "--resume", "0" * 40, *url)
         assert (unknown.code, "not found" in unknown.err) == (1, True)
-        assert "no MCP server answers there" in here.run("call", "echo", "a=1", "--url", process.url + "/no").err
+        assert (
+            "no MCP server answers at that address" in here.run("call", "echo", "a=1", "--url", process.url + "/no").err
+        )
 
 
 @pytest.mark.usefixtures("processes")
@@ -350,9 +352,9 @@ def test_a_server_that_asks_who_calls_is_shown_a_token_from_a_file(here: Termina
     with sidecar(here.folder / "asking.yaml") as process:
         url = ["--url", process.url]
         nobody = here.run("call", "echo", "a=1", *url)
-        assert (nobody.code, nobody.err) == (1, f"{process.url}: it wants a token; give one with --token-file\n")
+        assert (nobody.code, nobody.err) == (1, f"{process.url}: it needs a token; give one with --token-file\n")
         stranger = here.run("call", "echo", "a=1", *url, "--token-file", "other")
-        assert (stranger.code, "the token is not good there" in stranger.err) == (1, True)
+        assert (stranger.code, "the token is not valid there" in stranger.err) == (1, True)
         begun = here.run("call", "ask", *url, "--token-file", "token")
         assert f"{process.url} --token-file token" in begun.err  # how to come back
         for era in ("2026-07-28", "2025-11-25"):

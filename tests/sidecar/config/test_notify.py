@@ -86,7 +86,7 @@ async def test_check_names_channels_and_warns_of_those_that_nobody_uses_and_of_r
     config = load(tmp_path, HEAD + HERE + CHANNELS + TOOL.format(notify="[releases]"))
     report = await check(config)
     channels = {each["name"]: each for each in report.as_json()["channels"]}
-    assert channels["releases"]["text"] == "hears of approvals of deploy"
+    assert channels["releases"]["text"] == "is notified of approvals of deploy"
     assert (channels["releases"]["to"], channels["releases"]["host"]) == ("slack", "hooks.slack.com")
     assert (channels["ops"]["ok"], channels["ops"]["text"]) == (None, "no tool of the configuration names it")
     assert report.problems == 0
@@ -94,7 +94,7 @@ async def test_check_names_channels_and_warns_of_those_that_nobody_uses_and_of_r
     assert "s3cret" not in str(report.as_json())
     silent = await check(load(tmp_path, HEAD + HERE + TOOL.format(notify="[]")))
     [tool] = silent.as_json()["tools"]
-    assert "remind and escalate reach nobody by themselves" in str(tool["hint"])
+    assert "remind and escalate notify nobody" in str(tool["hint"])
 
 
 @pytest.mark.anyio
