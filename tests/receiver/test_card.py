@@ -409,5 +409,5 @@ def config_of(folder: Path, text: str) -> Mapping[str, Card]:
 
 @pytest.mark.parametrize("more", [{"tasks": "wait"}, {"tasks": "required"}])
 def test_a_tool_that_hands_nothing_over_has_no_card_to_set(more: Mapping[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=r"card: only with .*; leave it out"):
+    with pytest.raises(ValidationError, match=r"card: only with .*; remove it"):
         Tool.model_validate({**each_of("echo"), "card": "on", **more})

@@ -200,7 +200,7 @@ async def test_who_goes_on_calling_in_vain_is_held_back_before_the_engine_is_ask
 async def test_arguments_and_answers_that_are_too_large_are_refused_before_anything_is_done(tmp_path: Path) -> None:
     async with replica(tmp_path, only(max_arguments=50, max_answer=60)) as here:
         told = await here.refused("echo", text="x" * 100)
-        assert told["text"].startswith("Arguments of echo: 111 bytes of JSON, and at most 50 are taken")
+        assert told["text"].startswith("Arguments of echo: 111 bytes of JSON, and at most 50 are accepted")
         assert not here.engine.handles
         task_id = await here.create("ask")
         responses = {"question": {"action": "accept", "content": {"text": "x" * 100}}}

@@ -201,7 +201,7 @@ async def test_an_answer_is_checked_as_a_clients_is_and_delivered_once(here: Off
 async def test_what_cannot_be_answered_says_why(here: Office) -> None:
     ended, watched, down = await here.task("echo"), await here.task("ask", may_answer=False), await here.task("ask")
     unborn = await here.store.create(make_task(engine="here"))
-    for task, complaint in ((ended, "not open"), (watched, "only watches"), (unborn, "start not confirmed")):
+    for task, complaint in ((ended, "no longer open"), (watched, "only watches"), (unborn, "start not confirmed")):
         with pytest.raises(OperatorError, match=complaint):
             await here.operator.answer(task.id, "question", YES)
     here.adapter.faults.unavailable = frozenset({"answer"})

@@ -69,7 +69,7 @@ async def test_a_task_of_another_engine_stays_readable_until_it_is_rebound(
             async with peer(served.url) as client:
                 seen = await client.get(task_id)
                 assert seen["status"] == "working"
-                assert "has another identity now" in seen["statusMessage"]
+                assert "now has another identity" in seen["statusMessage"]
                 assert (await client.send("tasks/cancel", {"taskId": task_id})).result["resultType"] == "complete"
             assert (staging.starts, staging.looks) == ([], [])
             checked = run([COMMAND, "check", str(config)])

@@ -302,7 +302,7 @@ WATCHING = ENGINES + "tools:\n  it:\n    engine: orders\n    workflow: sleep\n  
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("    input: {type: object}\n", "input: only with kind: start; leave it out"),
+        ("    input: {type: object}\n", "input: only with kind: start; remove it"),
         ("    cancel_on_disconnect: true\n", "cancel_on_disconnect: only with allow_cancel: true"),
         ("    description: x\n    title: '{{x}}'\n    allow_cancel: maybe\n", "allow_cancel"),
     ],

@@ -117,7 +117,7 @@ async def test_its_owner_reads_the_last_state_and_the_reason_and_no_call_is_made
         seen, warning = await here.executions.observe(theirs)
         assert (seen.execution, warning) == (running, f"engine jobs: {FOREIGN}")
         for verb in ("answer", "cancel", "describe", "find", "start", "terminate", "wait", "other"):
-            with pytest.raises(EngineUnavailable, match="has another identity now") as caught:
+            with pytest.raises(EngineUnavailable, match="now has another identity") as caught:
                 async with here.engines.calling(theirs, api=verb):
                     raise AssertionError("the adapter of another engine")
             assert not caught.value.sent
