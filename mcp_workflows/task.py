@@ -386,11 +386,11 @@ def _announced(task: Task, seen: Execution) -> Execution:
     if seen.terminal:
         return seen
     if task.terminated:
-        said = "terminated, as it had not ended in time after it was asked to cancel"
+        said = "terminated, as it did not end in time after the request to cancel"
     elif task.cancel_delivered and (due := task.due):
-        said = f"asked to cancel; will be terminated at {due:%H:%M:%S} UTC if it has not ended"
+        said = f"asked to cancel; will be terminated at {due:%H:%M:%S} UTC unless it ends before"
     else:
-        said = "asked to cancel; its engine has not taken that yet"
+        said = "asked to cancel; its engine has not accepted that yet"
     return replace(seen, message=f"{said}; {seen.message}" if seen.message else said)
 
 

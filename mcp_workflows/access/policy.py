@@ -44,7 +44,7 @@ class PrincipalMatch(BaseModel):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.subject is None and self.client is None:
-            raise ValueError("name a subject or a client; for all of an issuer there is `issuer:` beside `scopes:`")
+            raise ValueError("name a subject or a client; to name a whole issuer, use `issuer:` beside `scopes:`")
         return self
 
     def fits(self, principal: Principal) -> bool:
@@ -92,13 +92,13 @@ class Rule(BaseModel):
             claim_name(str(name))
             for inside in _entries(wanted):
                 part = str(inside).replace(".", r"\.")
-                raise ValueError(f"what is inside a claim has a path: write {name}.{part}: and its value")
+                raise ValueError(f"a nested claim needs a path: write {name}.{part}: and its value")
         return value
 
     @model_validator(mode="after")
     def _of_one_mind(self) -> Self:
         if self.not_owner and self.any_owner:
-            raise ValueError("not_owner and any_owner: leave one of the two out")
+            raise ValueError("not_owner and any_owner: remove one of the two")
         return self
 
     def fits(self, principal: Principal) -> bool:
@@ -178,9 +178,9 @@ class Allow(BaseModel):
     @model_validator(mode="after")
     def _calls_have_no_owner(self) -> Self:
         if any(rule.not_owner or rule.any_owner for rule in self.call):
-            raise ValueError("call: not_owner and any_owner are about tasks, and before a call there is none")
+            raise ValueError("call: not_owner and any_owner are about tasks, and a call has none yet")
         if any(rule.arguments for verb in Verb if verb is not Verb.ACT for rule in self.rules(verb)):
-            raise ValueError("`arguments` of a rule is for `act` only")
+            raise ValueError("`arguments` of a rule works with `act` only")
         return self
 
     @property

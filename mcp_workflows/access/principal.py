@@ -41,7 +41,7 @@ def claim_name(name: str) -> str:
         ValueError: a part of the path is empty.
     """
     if "" in _parts(name):
-        raise ValueError(rf"{name!r} is no name of a claim: between dots there are names, and \. is a dot in a name")
+        raise ValueError(rf"{name!r} is not a claim name: separate names by dots, and write \. for a dot in one")
     return name
 
 

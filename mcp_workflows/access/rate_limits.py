@@ -93,7 +93,7 @@ class RateLimits:
         """
         if wait := self._polls.take(whose_meter(principal), tasks):
             most = self._limits.polls_per_minute
-            text = f"at most {most} requests about tasks in a minute: ask for each at its pollIntervalMs"
+            text = f"at most {most} requests about tasks in a minute: poll each at its pollIntervalMs"
             raise self._reached(principal, text, wait)
 
     # --- look-ups that find nothing
@@ -186,7 +186,7 @@ class RateLimits:
         """
         most = self._limits.sessions_per_principal
         if most is not None and has + self._elsewhere("sessions", whose_meter(principal)) >= most:
-            text = f"at most {most} sessions of one caller may be open: end one (DELETE), or come again later"
+            text = f"at most {most} sessions of one caller may be open: end one (DELETE), or try again later"
             raise self._reached(principal, text, _FOR_A_SESSION)
 
     def open_here(self) -> Mapping[str, int]:

@@ -368,7 +368,7 @@ def _to_install(name: str) -> str:
     """Return the way to install an adapter. Name no package that is not ours, as anybody may have published it."""
     meant = _meant(name, EXTRA_OF_ADAPTER)
     if meant is None:
-        return f"of this project there are: {', '.join(EXTRA_OF_ADAPTER)}; others come in packages of their own"
+        return f"this project has: {', '.join(EXTRA_OF_ADAPTER)}; others come in separate packages"
     question = "" if meant == name else f"did you mean {meant!r}? "
     return f"{question}try: pip install 'mcp-workflows[{EXTRA_OF_ADAPTER[meant]}]'"
 

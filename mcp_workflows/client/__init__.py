@@ -256,6 +256,6 @@ def _lost(error: MCPError, tool: str) -> ServerUnreachable | None:
     if error.code not in (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT):
         return None
     return ServerUnreachable(
-        f"no answer to the call of {tool} ({error.message}): it may have been started; with an idempotency_key it is"
-        " safe to call again"
+        f"no answer to the call of {tool} ({error.message}): it may have started; with an idempotency_key, calling "
+        "again is safe"
     )

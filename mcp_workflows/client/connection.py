@@ -173,8 +173,8 @@ def _translated(error: BaseException) -> BaseException:
         case httpx2.TransportError():
             return ServerUnreachable(f"no answer ({error or type(error).__name__})")
         case MCPError():  # our own requests' errors are handled where they are sent: this is the handshake
-            return ServerUnreachable(f"no MCP server answers there ({error.message})")
+            return ServerUnreachable(f"no MCP server answers at that address ({error.message})")
         case ValidationError() | RuntimeError():
-            return ClientError(f"the server does not keep to the protocol: {str(error).splitlines()[0]}")
+            return ClientError(f"the server violates the protocol: {str(error).splitlines()[0]}")
         case _:
             return error

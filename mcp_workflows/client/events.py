@@ -144,9 +144,9 @@ def verify_webhook(secret: str, headers: Mapping[str, str], body: bytes) -> Mapp
         raise ForgedDelivery("the delivery is not signed with this secret")
     age = time.time() - float(seconds) if _SECONDS.fullmatch(seconds) else math.inf
     if abs(age) > wire.FRESH.total_seconds():
-        raise StaleDelivery(f"the delivery is not of the last {wire.FRESH.total_seconds():g} s, or the clocks differ")
+        raise StaleDelivery(f"the delivery is older than {wire.FRESH.total_seconds():g} s, or the clocks differ")
     try:
         content: Mapping[str, Any] = object_of(json.loads(body))
     except (ValueError, RecursionError):
-        raise ClientError("the delivery is signed with this secret, and is no JSON object") from None
+        raise ClientError("the delivery is signed with this secret, but is not a JSON object") from None
     return content

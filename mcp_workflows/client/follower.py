@@ -266,4 +266,4 @@ def _outcome(ended: TaskState) -> types.CallToolResult:
     try:
         return types.CallToolResult.model_validate(ended.result)
     except ValidationError:
-        raise ClientError(f"the server does not keep to the protocol: no result of {ended.task_id}") from None
+        raise ClientError(f"the server violates the protocol: no result of {ended.task_id}") from None

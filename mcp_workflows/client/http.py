@@ -27,10 +27,10 @@ _EVENTS: Final = "text/event-stream"
 _FIRST: Final = "server/discover"
 _OF_THE_BODY: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-_NOBODY: Final = "it wants a token"
+_NOBODY: Final = "it needs a token"
 _REFUSED: Final[Mapping[int, str]] = {
-    401: "the token is not good there: expired, for another server, or of an issuer that it does not trust",
-    403: "the token is good there, and lacks a scope",
+    401: "the token is not valid there: expired, for another server, or of an issuer that it does not trust",
+    403: "the token is valid there, but lacks a scope",
 }
 _SCOPES: Final = re.compile(r'\bscope="([\x20-\x7e]*?)"')
 
@@ -87,7 +87,7 @@ def _refused(response: httpx2.Response) -> str:
     if "authorization" not in response.request.headers:
         return _NOBODY
     wanted = _SCOPES.search(response.headers.get("www-authenticate", ""))
-    needs = f"; everybody needs: {wanted[1]}" if wanted else ""
+    needs = f"; required: {wanted[1]}" if wanted else ""
     return _REFUSED[response.status_code] + needs
 
 

@@ -252,7 +252,7 @@ class TaskRequests:
                 if anyio.current_time() + pause > until or error.message == OVER:
                     raise ServerUnreachable(f"no answer to {request.method} ({error.message})") from None
             except ValidationError as error:
-                raise ClientError(f"the server does not keep to the protocol: {_first(error)}") from None
+                raise ClientError(f"the server violates the protocol: {_first(error)}") from None
             await anyio.sleep(pause)
         raise AssertionError("there is always another pause")
 

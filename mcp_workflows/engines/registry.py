@@ -56,7 +56,7 @@ _COUNTED: Final = _POLLS | {"find", "start"}  # their outcome shows whether the 
 _BROKEN: Final = "the adapter of engine %r broke the contract%s"
 REBIND: Final = "mcp-workflows engines rebind"
 FOREIGN: Final = (
-    "the engine of this name has another identity now, so this task is not updated. If it is the same engine, the "
+    "the engine of this name now has another identity, so this task is not updated. If it is the same engine, the "
     f"operator can run {REBIND}"
 )
 _EXECUTION = TypeAdapter(Execution)
@@ -64,7 +64,7 @@ MAX_STEP_NAME = 200  # characters
 MAX_FAILURE = 65_536  # characters
 MAX_QUESTION = 65_536  # characters of its params, as JSON
 _QUESTION = frozenset({"mode", "message", "requestedSchema", "url", "elicitationId"})  # the params of an elicitation
-_NOT_SHOWN = "it asks a question that is not shown: it is too large, or sends people to an address that is not https"
+_NOT_SHOWN = "it asks a question that cannot be shown: it is too large, or its URL is not https"
 
 NotesOf = Callable[[str], Notes]
 """Return the notes of an engine, by its name."""
@@ -342,7 +342,7 @@ class EngineCall:
         opened, seconds = self._opened, self._seconds
         if opened is None:
             self._telemetry.engine_call(self._name, self._api, timed=seconds is not None).end("unavailable")
-            raise EngineUnavailable("it is not in the configuration any more", sent=False)
+            raise EngineUnavailable("it is no longer in the configuration", sent=False)
         if self._api in _POLLS:
             self._is_probe = opened.circuit.admit()
         self._began = opened.circuit.clock()
@@ -484,9 +484,9 @@ def validated(execution: Execution) -> Execution:
             return validated(replace(execution, failure=replace(failure, code=None, data=None, details=None)))
         if getattr(execution, "status", None) is not Status.SUCCEEDED:
             raise EngineUnavailable(
-                f"its adapter failed: it told what cannot be kept ({type(error).__name__})"
+                f"its adapter failed: it returned what cannot be stored ({type(error).__name__})"
             ) from None
-        text = "the workflow completed, but its result cannot be kept: it is nested too deeply, or is no JSON"
+        text = "the workflow completed, but its result cannot be stored: it is nested too deeply, or is not JSON"
         failure = Failure(text=text, kind="UndecodableResult")
         return replace(execution, status=Status.FAILED, output=None, message=None, failure=failure)
     if START_KEY in found.requests:

@@ -137,9 +137,9 @@ class Delivery:
                 if self._is_needed:
                     await self._leases.alone(_LEASE, self._deliver)
             except StoreError as error:
-                logger.warning("events are delivered later: %s", error)
+                logger.warning("events will be delivered later: %s", error)
             except Exception:  # no error may end the server: docs/decisions/0002
-                logger.exception("the delivery of events broke, and goes on")
+                logger.exception("the delivery of events failed and restarts")
             with anyio.move_on_after(CLAIM_EVERY):
                 await changed.wait()
 
@@ -156,12 +156,12 @@ class Delivery:
                     try:
                         await self._go_on(self._group)
                     except StoreError as error:
-                        logger.warning("events are delivered later: %s", error)
+                        logger.warning("events will be delivered later: %s", error)
                     with anyio.move_on_after(TURN_EVERY):
                         await self._wake.wait()
                 self._is_needed = False
         except StoreError as error:
-            logger.warning("events are delivered later: %s", error)
+            logger.warning("events will be delivered later: %s", error)
         finally:
             for target in self._targets.values():
                 self._events.interests.remove(target.interest)
@@ -282,7 +282,7 @@ class Delivery:
     def _tell(self, target: _Target, kind: str, content: Mapping[str, JSON]) -> None:
         """Tell the endpoint something about its subscription, once."""
         if target.channel is not None:
-            logger.warning("channel %r was not notified of what happened before: %s", target.channel, kind)
+            logger.warning("channel %r was not notified of an earlier event: %s", target.channel, kind)
             return
 
         async def tell() -> None:
@@ -290,7 +290,7 @@ class Delivery:
                 body = wire.body_of({"type": kind, **content})
                 await self._post(target, f"msg_{kind}_{secrets.token_hex(12)}", body)
             except EndpointFailed as failed:
-                logger.info("an endpoint was not told %r: %s", kind, failed)
+                logger.info("an endpoint was not notified of %r: %s", kind, failed)
 
         if self._group is not None and not self._rate.take(target.host):
             self._group.start_soon(tell)
@@ -395,7 +395,7 @@ class Delivery:
                 await attempt(target, position)
         except Exception as error:  # no error may end the server: docs/decisions/0002
             if not isinstance(error, StoreError):
-                logger.exception("an event could not be delivered, and is tried again")
+                logger.exception("an event could not be delivered and will be retried")
             if pending := target.state.pending.get(position):
                 pending.attempts += not isinstance(error, StoreError)
                 pending.due = self._clock() + timedelta(seconds=PAUSES[min(pending.attempts, len(PAUSES) - 1)])
@@ -447,7 +447,7 @@ class Delivery:
             except EndpointFailed as error:
                 failed = error
                 if state.failed_since is None:
-                    logger.warning("channel %r is notified later: %s %s", channel, failed, failed.detail)
+                    logger.warning("channel %r will be notified later: %s %s", channel, failed, failed.detail)
             with suppress(StoreError):  # it is told all the same
                 await self._events.note_notification(told, channel, None if failed else now)
         target.is_dirty = True
@@ -492,7 +492,7 @@ class Delivery:
             state.suspended = now
             reason = f"{failed} since {state.failed_since:%Y-%m-%d %H:%M} UTC"
             self._events.record(target.subscription.principal, "suspended", target.subscription.name, reason)
-            logger.warning("an endpoint takes no events (%s): its subscription waits for a refresh", reason)
+            logger.warning("an endpoint accepts no events (%s): its subscription is suspended until a refresh", reason)
 
     def _give_up(self, target: _Target, position: int, reason: str) -> None:
         event = target.events.get(position)
@@ -503,7 +503,7 @@ class Delivery:
         tool = event.tool if event and target.channel else None
         record = record_of(Event.DELIVERY, principal, tool=tool, outcome="failed", reason=f"{name}: {reason}")
         self._events.audit(record)
-        logger.warning("an event was given up, %s does not take it: %s", target.channel or "its endpoint", reason)
+        logger.warning("an event was dropped; %s rejects it: %s", target.channel or "its endpoint", reason)
 
     async def _post(self, target: _Target, message_id: str, body: bytes) -> None:
         subscription, now = target.subscription, self._clock()

@@ -44,7 +44,7 @@ def _host(text: str) -> str:
     host = text.lower()
     if not _HOST.fullmatch(host):
         raise ValueError(
-            "name a host, such as hooks.example.com, or *.example.com for all below it: no URL and no port"
+            "name a host, such as hooks.example.com, or *.example.com for all its subdomains, without URL or port"
         )
     return host
 

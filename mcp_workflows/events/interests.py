@@ -118,9 +118,9 @@ class Interests:
             try:
                 await work()
             except (StoreError, EngineError) as error:
-                logger.info("executions for events are searched again: %s", error)
+                logger.info("the search for executions of events is retried: %s", error)
             except Exception:  # no error may end the server: docs/decisions/0002
-                logger.exception("executions for events could not be searched")
+                logger.exception("the search for executions of events failed")
 
     # --- tasks
 

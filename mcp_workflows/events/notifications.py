@@ -79,7 +79,7 @@ _DOT: Final = re.compile(r"(?<=\w)\.(?=\w)")
 
 def _address(text: str) -> str:
     if not _ADDRESS.fullmatch(text):
-        raise ValueError("an address is needed here, such as workflows@example.com")
+        raise ValueError("must be an address, such as workflows@example.com")
     return text
 
 
@@ -125,9 +125,9 @@ class NotificationChannel(BaseModel):
         if len([kind for kind in _KINDS if getattr(self, kind)]) != 1:
             raise ValueError(f"needs one of {', '.join(_KINDS)}: it is one channel")
         if bool(self.email) != bool(self.smtp) or bool(self.email) != bool(self.from_):
-            raise ValueError("email needs smtp and from, and nothing else has them")
+            raise ValueError("email needs smtp and from; other channels have neither")
         if bool(self.webhook) != bool(self.secret):
-            raise ValueError("webhook needs a secret, and nothing else has one")
+            raise ValueError("webhook needs a secret; other channels have none")
         if self.secret and wire.secret_bytes(self.secret.get_secret_value()) is None:
             raise ValueError("secret: must be whsec_ and base64 of 24 to 64 bytes")
         if not _is_place(self.place, is_mail=bool(self.email)):

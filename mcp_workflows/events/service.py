@@ -529,10 +529,10 @@ class EventService:
         types = await self.types(subscription.principal)
         kind, tools = types.get(subscription.name, (None, ()))
         if kind is None or Checker(kind.schema(tools)).violations(dict(subscription.arguments)):
-            return "its owner may not hear of these events any more"
+            return "its owner may no longer receive these events"
         known = subscription.principal.claims
         if not self._authorization.has_authorizer and not self._authorization.needed_claims <= known.keys():
-            return "the rules look at more of the owner's token now: subscribe again"
+            return "the rules now need more claims of the owner's token: subscribe again"
         return None
 
     async def unsubscribe(self, wanted: wire.Wanted, webhook: wire.Webhook, principal: Principal) -> None:
@@ -545,7 +545,7 @@ class EventService:
         name = subscription_id(principal.id, webhook.url, wanted.key)
         found = await self.subscriptions.at(f"{owner_key(principal.id)}{name}")
         if found is None:
-            raise RequestError(wire.Code.NOT_FOUND, "there is no such subscription of yours", {"kind": "subscription"})
+            raise RequestError(wire.Code.NOT_FOUND, "you have no such subscription", {"kind": "subscription"})
         await self.subscriptions.delete(found, self.clock())
         self.record(principal, "ended", wanted.name)
 
@@ -564,7 +564,7 @@ def _reader(principal: Principal) -> str:
 
 
 def _refuse_token() -> NoReturn:
-    raise RequestError(wire.Code.FORBIDDEN, "the token that came with this stream is not good now")
+    raise RequestError(wire.Code.FORBIDDEN, "the token of this stream is no longer valid")
 
 
 def _refuse_anonymous(principal: Principal) -> None:

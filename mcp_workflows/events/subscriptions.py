@@ -256,7 +256,7 @@ def trouble(subscription: Subscription, state: Deliveries | None, now: datetime)
         return f"ended at {subscription.until:%Y-%m-%d %H:%M} UTC, as {why}"
     if state is None or state.suspended is None:
         return None
-    return f"suspended at {state.suspended:%Y-%m-%d %H:%M} UTC, as its endpoint takes no events ({state.last_error})"
+    return f"suspended at {state.suspended:%Y-%m-%d %H:%M} UTC, as its endpoint accepts no events ({state.last_error})"
 
 
 def refreshed(

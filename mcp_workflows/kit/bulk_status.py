@@ -145,7 +145,7 @@ class Listings:
 
     def _say_once(self, workflow: str, why: str) -> None:
         if workflow not in self._refused:
-            logger.warning("%s cannot be listed, its executions are polled one by one: %s", workflow, why)
+            logger.warning("%s cannot be listed; its executions are polled one by one: %s", workflow, why)
         self._refused.add(workflow)
 
     def _forget(self, wanted: Collection[str]) -> None:

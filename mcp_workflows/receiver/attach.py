@@ -91,8 +91,8 @@ def attach(
     """
     if not isinstance(server, (MCPServer, Server)):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ConfigError(
-            f"attach takes an MCPServer or Server of the MCP SDK, and this is a {type(server).__name__}: attach to an "
-            "MCPServer, and mount that in yours, see: docs/use/library.md#in-a-fastmcp-server"
+            f"attach takes an MCPServer or Server of the MCP SDK, not a {type(server).__name__}: attach to an "
+            "MCPServer and mount that in yours, see: docs/use/library.md#in-a-fastmcp-server"
         )
     limit_lines()
     opened = open_store(store) if isinstance(store, str) else store
@@ -143,7 +143,7 @@ def _by_name(
     tools: Sequence[AnyTool], engines: Mapping[str, Adapter], channels: Channels, *, my_tasks: bool
 ) -> Mapping[str, AnyTool]:
     problems = [
-        f"engine {name!r} is no adapter: give an instance, such as TemporalAdapter(TemporalSettings(...))"
+        f"engine {name!r} is not an adapter: pass an instance, such as TemporalAdapter(TemporalSettings(...))"
         for name, adapter in engines.items()
         if isinstance(adapter, type) or not hasattr(adapter, "describe")
     ]
@@ -236,7 +236,7 @@ async def _notify(connection: Connection) -> None:
         await connection.send_tool_list_changed()
         await connection.notify(EventNotice.LIST_CHANGED, {})  # the filters have the names of tools
     if waiting.cancelled_caught:
-        logger.warning("a client does not read: it was not notified that the tools have changed")
+        logger.warning("a client does not read its stream: it was not notified of changed tools")
 
 
 def _with_capability(result: HandlerResult) -> HandlerResult:

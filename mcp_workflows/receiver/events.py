@@ -71,8 +71,8 @@ class EventRequests:
         """Return a text about each subscription of the caller that gets no events any more."""
         found = await self._events.subscriptions.states(owner_key(principal.id))
         return [
-            f"The subscription to {each.name} {json.dumps(each.arguments)} is lost: {why}. Tell the user; "
-            "subscribe again to have it back."
+            f"The subscription to {each.name} {json.dumps(each.arguments)} is lost: {why}. Tell the user; subscribe "
+            "again to restore it."
             for each, state in found
             if (why := trouble(each, state, self._events.clock()))
         ]

@@ -84,7 +84,7 @@ class LineLimit(logging.Filter):
             return
         last, text = count.last, escaped(mask(count.last.getMessage()))[:_LONGEST_EXAMPLE]
         logging.getLogger(last.name).log(
-            last.levelno, "%d more lines like this were left out: %s", count.left_out, text, extra={_PASSED: True}
+            last.levelno, "%d more lines like this were omitted: %s", count.left_out, text, extra={_PASSED: True}
         )
 
     def tell(self) -> None:

@@ -402,7 +402,7 @@ def _hears_events(ctx: Context) -> bool:
 def _refuse_task(ctx: Context) -> None:
     """Refuse `params.task` for a tool that is no workflow (2025-11-25: Tool-Level Negotiation 2.1)."""
     if is_in_core(ctx) and (ctx.params or {}).get("task") is not None:
-        text = f"there is no tool {name_of(ctx)!r} that makes tasks: call it without params.task"
+        text = f"there is no tool {name_of(ctx)!r} that creates tasks: call it without params.task"
         raise RequestError(jsonrpc.METHOD_NOT_FOUND, text)
 
 

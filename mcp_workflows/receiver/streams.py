@@ -217,7 +217,7 @@ async def _cancel_once_refused(principal: Principal, stream: anyio.CancelScope) 
         left = RECHECK_SECONDS if principal.expires is None else (principal.expires - utc_now()).total_seconds()
         await anyio.sleep(min(left, RECHECK_SECONDS))
         if await principal.revalidated(utc_now()) is None:
-            logger.info("a stream was ended: the token that it came with is not good any more")
+            logger.info("a stream was closed: its token is no longer valid")
             stream.cancel()
             return
 

@@ -24,7 +24,7 @@ from mcp_workflows.tools.tool import AnyTool, Card, Kind
 
 _DOES = {
     Kind.START: "Runs the workflow {workflow}.",
-    Kind.WATCH: "Watches an execution of the workflow {workflow} that was started elsewhere, by its id.",
+    Kind.WATCH: "Watches an execution of the workflow {workflow}, started elsewhere, by its id.",
 }
 
 

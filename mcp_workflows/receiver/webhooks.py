@@ -79,9 +79,9 @@ _CLOSED: Final = ErrorReply(status=503, text="try again later", headers=_LATER)
 _NOWHERE: Final = ErrorReply(status=404, text="there is nothing here")
 _TOO_LARGE: Final = ErrorReply(status=413, text=f"the body is larger than {MAX_BODY} bytes")
 _NOT_JSON: Final = ErrorReply(status=415, text="the body must be application/json, not compressed")
-_WRONG_JSON: Final = ErrorReply(status=400, text="the body is no JSON")
-_TOO_SLOW: Final = ErrorReply(status=503, text="the body did not come in time", headers=_LATER)  # workflows try again
-_GONE: Final = ErrorReply(status=400, text="the caller has left")
+_WRONG_JSON: Final = ErrorReply(status=400, text="the body is not JSON")
+_TOO_SLOW: Final = ErrorReply(status=503, text="the body did not arrive in time", headers=_LATER)  # workflows try again
+_GONE: Final = ErrorReply(status=400, text="the caller disconnected")
 
 
 class BodyRefused(Exception):  # noqa: N818  # an answer, not a fault
@@ -161,7 +161,7 @@ class Webhooks:
         """Return the account of the caller, if one of these routes trusts it."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not token:
-            raise TokenRefused("there is no token")
+            raise TokenRefused("the request has no token")
         refused: list[AccessError] = []
         for trusted in trusting:
             try:
@@ -169,7 +169,7 @@ class Webhooks:
             except AccessError as error:
                 refused.append(error)
         if not refused:
-            raise TokenRefused("no token is good here")
+            raise TokenRefused("no token is accepted here")
         raise min(refused, key=lambda error: list(_NOT_LET_IN).index(type(error)))
 
     async def _account(self, token: str, trusted: Trusted) -> str:
@@ -179,7 +179,7 @@ class Webhooks:
             issuer = self._issuers[known] = Issuer(trusted.issuer, KeySet(trusted.keys_url, ALGORITHMS))
         account = account_of(await issuer.claims(token, trusted.audience))
         if account not in trusted.accounts:
-            raise NotAllowed(f"the account {account[:100]!r} is none of those that may call")
+            raise NotAllowed(f"the account {account[:100]!r} is not one of those that may call")
         return account
 
 

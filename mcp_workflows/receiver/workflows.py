@@ -315,7 +315,7 @@ class Workflows:
         if tool not in state.offer.tools:
             raise RequestError(jsonrpc.INTERNAL_ERROR, f"hand_over(): there is no tool {tool!r}")
         if state.has_handed_over:
-            raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() comes once in a call: one workflow finishes it")
+            raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() works once per call: one workflow finishes it")
         params = {**(state.ctx.params or {}), "name": tool, "arguments": dict(arguments), "inputResponses": {}}
         parsed = wire.parse_call(params, client_of(state.ctx), self.middleware.callers.key_paths)
         call = replace(parsed, takes_questions=False, host=host_of(state.ctx), began=state.began)
@@ -332,9 +332,9 @@ class Workflows:
             return
         own = {tool.name for tool in await self._server.list_tools()}
         if taken := own & tools.keys():
-            raise ConfigError(f"the server has tools of its own named {', '.join(sorted(taken))}: rename one of each")
+            raise ConfigError(f"the server already has tools named {', '.join(sorted(taken))}: rename one of each")
         if offered(tools.values(), my_tasks=self.my_tasks) and (taken := own & TASK_TOOL_NAMES):
-            raise ConfigError(f"the server has a tool of its own named {', '.join(sorted(taken))}: {TAKEN}")
+            raise ConfigError(f"the server already has a tool named {', '.join(sorted(taken))}: {TAKEN}")
 
 
 async def _check_owners(store: Store, owner: Owner) -> None:
@@ -350,11 +350,11 @@ async def _check_owners(store: Store, owner: Owner) -> None:
     if kept is None:  # a store of a version that did not keep the setting; its default was `client`
         kept = Owner.CLIENT if has[Owner.CLIENT] and not has[Owner.SUBJECT] else owner
         if all(has.values()):
-            logger.warning("the store has tasks of both settings of owner; people find those of owner: %s", owner)
+            logger.warning("the store has tasks of both settings of owner; callers find only those of owner: %s", owner)
     if kept != owner and has[Owner(str(kept))]:
         raise StoreUnusable(
-            f"the tasks in this store were made with owner: {kept}, and with {owner} their owners would not find them "
-            f"any more: write owner: {kept} under server.auth (or give it to attach), or name another store"
+            f"the tasks in this store were created with owner: {kept}; with owner: {owner} their owners would no "
+            f"longer find them: set owner: {kept} under server.auth (or pass it to attach), or use another store"
         )
     await store.put_note(_SETTINGS, _OWNER, owner.value, until=datetime.max.replace(tzinfo=UTC))
 

@@ -63,7 +63,7 @@ def origin(text: str) -> str:
         ValueError: it is no origin, or one that all pages could have.
     """
     if text == "*" or text.lower() == "null":
-        raise ValueError(f"{text} would let in pages of anybody; name each origin: https://app.example.com")
+        raise ValueError(f"{text} would allow pages of any site; name each origin: https://app.example.com")
     if not _ORIGIN.fullmatch(text.lower()):
         raise ValueError("must be an origin, without a path: https://app.example.com or http://localhost:6274")
     scheme, _, name = _compressed(text.lower()).partition("://")

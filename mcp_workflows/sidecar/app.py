@@ -362,7 +362,7 @@ def _pages(
         web = import_module("mcp_workflows.sidecar.web.pages")  # with authlib and Jinja2, which others do without
     except ImportError as error:
         raise ConfigError(f"server.web needs more packages ({error.name}): pip install 'mcp-workflows[web]'") from None
-    logger.info("for people who approve: %s/approvals", workflows.web_url)
+    logger.info("approval pages: %s/approvals", workflows.web_url)
     pages: Sequence[Route] = web.Web(workflows, settings, auth, workflows.web_url).routes(guards)
     return pages
 
@@ -381,7 +381,7 @@ def resource_of(config: Config, host: str, port: int) -> str:
 def _warn_of_callbacks(workflows: Workflows) -> None:
     for name, called_at in workflows.called_at.items():
         logger.warning(
-            "the workflows of engine %s cannot call it on stdio, only over HTTP (--http HOST:PORT): %s",
+            "workflows of engine %s cannot call this server over stdio, only over HTTP (--http HOST:PORT): %s",
             name,
             ", ".join(called_at),
         )

@@ -133,7 +133,7 @@ class Authenticator(TokenVerifier):
             try:
                 now = await self._verifier.verify(token)
             except AccessError as error:
-                self.deny(f"what was let in before is not any more: {error}")
+                self.deny(f"a caller admitted before is now refused: {error}")
                 return None
             return now.principal(self._settings.owner, again) if now.still_covers(identity) else None
 
@@ -161,7 +161,7 @@ class Authenticator(TokenVerifier):
             return None
         peer = (scope.get("client") or (None,))[0]
         if not proxy.trusts(peer):
-            logger.warning("headers that say who it is were ignored: %s is none of server.auth.proxy.peers", peer)
+            logger.warning("identity headers were ignored: %s is not one of server.auth.proxy.peers", peer)
             return None
         return proxy.identity(headers)
 
@@ -172,7 +172,7 @@ class Authenticator(TokenVerifier):
 
     def deny(self, reason: str, principal: Principal | None = None) -> None:
         """Record a refusal in the log, within its limits, and in the audit. The caller does not learn the reason."""
-        logger.warning("somebody was not let in: %s", reason)
+        logger.warning("a caller was refused: %s", reason)
         record = record_of(Event.DENY, principal, outcome="refused", reason=reason)
         self.audit(replace(record, peer=_peer.get()))
 

@@ -53,7 +53,7 @@ from mcp_workflows.units import utc_now
 
 _SHOWN = 300  # characters of a changed description
 _TIMEOUT = 60.0  # seconds for each check: npx and uvx install a program before they start it
-_NO_TOOL = "correct it; if it is to be no tool, begin its name with _ or say tool(..., expose=False)"
+_NO_TOOL = "correct it; if it should not be a tool, begin its name with _ or use tool(..., expose=False)"
 _PAGES = 3  # times the time limit of one call, because reading all pages takes several calls
 
 
@@ -183,7 +183,7 @@ class CheckReport:
 
 def _sentence(row: Row) -> Text:
     if row.finding is None:
-        return Text("its adapter cannot tell")
+        return Text("its adapter cannot check this")
     hint = f"\n-> {row.finding.hint}" if row.finding.hint else ""
     return Text(cleaned(f"{row.finding.text}{hint}"))  # text from engines must not control the terminal
 
@@ -298,7 +298,7 @@ def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
     file = settings.file
     finding = Finding(ok=True, text=f"{file} can be written")
     if not file.parent.is_dir():
-        finding = Finding(ok=False, text=f"there is no folder {file.parent}")
+        finding = Finding(ok=False, text=f"the folder {file.parent} does not exist")
     elif file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         finding = Finding(ok=False, text=f"{file} cannot be written")
     return [Row(kind=ItemKind.AUDIT, name="file", finding=finding)]
@@ -308,7 +308,7 @@ def _channel_rows(config: Config) -> Iterator[Row]:
     """Yield the channels of notifications and the tools that name them; nothing is sent."""
     for name, channel in config.notify.items():
         tools = [tool.name for tool in config.tools if name in channels_of(tool)]
-        finding = Finding(ok=True, text=f"hears of approvals of {', '.join(tools)}")
+        finding = Finding(ok=True, text=f"is notified of approvals of {', '.join(tools)}")
         if not tools:
             finding = Finding(
                 ok=None, text="no tool of the configuration names it", hint=f"name it: approval: {{notify: [{name}]}}"
@@ -429,7 +429,7 @@ def _unsaid(tool: AnyTool, auth: AuthSettings | None) -> str | None:
     allowed = frozenset[str]() if tool.allow is None else tool.allow.claims
     claims = sorted(allowed.union(name for rule in tool.approval_rules for name in rule.claims))
     unsaid = [name for name in claims if auth is None or not auth.says(name)]
-    return f"rules go by what nobody's login says here, so that fits nobody: {', '.join(unsaid)}" if unsaid else None
+    return f"rules need claims that no login here has, so they match nobody: {', '.join(unsaid)}" if unsaid else None
 
 
 def _alone(tool: AnyTool, server: ServerSettings) -> Finding | None:
@@ -437,7 +437,7 @@ def _alone(tool: AnyTool, server: ServerSettings) -> Finding | None:
     needs_others = any(not each.requester_may_approve for each in tool.approvals.values())
     if not needs_others or server.auth is not None:
         return None
-    text = "approval: nobody can approve: without server.auth all callers are one, and a requester may not approve"
+    text = "approval: nobody can approve: without server.auth all callers are one, and may not approve their own"
     alone = "requester_may_approve: true"
     if not server.single_user:  # a caller over HTTP is anonymous then, and approves nothing
         alone += ", over HTTP with server.single_user: true"
@@ -447,18 +447,18 @@ def _alone(tool: AnyTool, server: ServerSettings) -> Finding | None:
 def _advice(tool: AnyTool, server: ServerSettings) -> str | None:
     """Return a hint about settings that are valid and may not be intended."""
     if tool.approvals and server.auth is not None and len({each.subject for each in server.auth.tokens or ()}) > 1:
-        return "approval: whoever has tokens of two subjects in server.auth.tokens can approve for themselves"
+        return "approval: a holder of tokens of two subjects in server.auth.tokens can approve their own requests"
     if server.web is not None and any(_by_client(rule) for rule in tool.approval_rules):
         return "approval: scopes and clients are those of hosts, and a login on the pages has neither: name claims"
     if any(_prompts(each) and not each.notify for each in tool.approvals.values()):
-        return "approval: remind and escalate reach nobody by themselves: name channels in its `notify`"
+        return "approval: remind and escalate notify nobody: name channels in its `notify`"
     if tool.approvals and not (server.single_user or server.auth):
         return "approval: approved on stdio only; over HTTP with server.auth or server.single_user"
     if tool.kind is Kind.WATCH and not (server.single_user or server.auth):
         return "seen on stdio only; over HTTP with server.auth or server.single_user"
     waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}
     long = [name for name, value in waits.items() if value is not None and value > UNKNOWN_WAIT]
-    return f"{' and '.join(long)}: a host that gives up sooner may call again; some do after 5s" if long else None
+    return f"{' and '.join(long)}: a host that times out sooner may call again; some do after 5s" if long else None
 
 
 def _by_client(rule: Rule) -> bool:
@@ -509,19 +509,19 @@ class LiveTasks:
 
     def findings(self) -> Mapping[str, Finding]:
         """Return the counts as findings. A removed tool is fine: its tasks keep the settings they started with."""
-        gone = "that is not in the configuration any more"
+        gone = "that is no longer in the configuration"
         is_fine = self.total and not (self.removed_tools or self.removed_engines or self.other_engines)
-        total = counted(self.total) + (", all of tools that are configured" if is_fine else "")
+        total = counted(self.total) + (", all of configured tools" if is_fine else "")
         found = {"live": Finding(ok=True, text=total)}
         for name, count in self.removed_tools.items():
-            text = f"{counted(count)} of a tool {gone}: still to be read, answered, cancelled"
+            text = f"{counted(count)} of a tool {gone}: they can still be read, answered and cancelled"
             found[f"tool {name}"] = Finding(ok=True, text=text)
         for name, count in self.removed_engines.items():
-            text, hint = f"{counted(count)} on an engine {gone}: nobody can look at them", f"put engine {name} back"
+            text, hint = f"{counted(count)} on an engine {gone}: they cannot be polled", f"put engine {name} back"
             found[f"engine {name}"] = Finding(ok=False, text=text, hint=f"{hint} until they have ended")
         for (name, old, new), count in self.other_engines.items():
             here, rebind = new or "without identity", shlex.join([*REBIND.split(), old, new])
-            text = f"{counted(count)} of another engine named {name}: it is {here} here, and is not asked for them"
+            text = f"{counted(count)} of another engine named {name}: it is {here} here, and is not polled for them"
             hint = f"if it is the same engine under a new name or address: {rebind}"
             found[f"engine {name} ({old})"] = Finding(ok=None, text=text, hint=hint)
         return found
@@ -600,9 +600,9 @@ class Discoveries:
             details = {"engine": each.engine, "workflow": each.exposed.workflow}
             yield Row(kind=ItemKind.EXPOSED, name=each.exposed.name, details=details, finding=self._finding(each))
             yield from () if each.tool is None else _host_rows(each.tool)
-        nothing = Finding(ok=True, text="nothing is marked there")
+        nothing = Finding(ok=True, text="no workflow is marked there")
         engines = {name: nothing for name, exposed in self.exposed.items() if not exposed} | {
-            name: Finding(ok=False, text=f"cannot see what is marked there: {why}")
+            name: Finding(ok=False, text=f"marked workflows cannot be listed: {why}")
             for name, why in self.trouble.items()
         }
         for name, finding in engines.items():
@@ -614,7 +614,7 @@ class Discoveries:
         changed = self.changed.get((marked.engine, marked.exposed.source))
         if changed and not marked.named:
             said = f"the server has changed its {changed}"
-            hint = None if self.accept else f"it is offered as it was accepted; to offer it as it is now: {ACCEPT}"
+            hint = None if self.accept else f"it is offered as accepted before; to offer the new one: {ACCEPT}"
             return Finding(ok=self.accept, text=f"{said}; accepted" if self.accept else said, hint=hint)
         return _offered(marked)
 

@@ -111,9 +111,9 @@ class Discovery:
         wrong = await self._discover(engine, adapter)
         if wrong and not was_down:
             level = logging.WARNING if isinstance(wrong, EngineUnavailable) else logging.ERROR
-            logger.log(level, "engine %r: cannot see what is marked there, what was offered stays: %s", engine, wrong)
+            logger.log(level, "engine %r: cannot list marked workflows; offered tools stay: %s", engine, wrong)
         elif was_down and not wrong:
-            logger.info("engine %r: what is marked there can be seen again", engine)
+            logger.info("engine %r: marked workflows can be listed again", engine)
         return wrong is not None
 
     async def _discover(self, engine: str, adapter: Adapter) -> WorkflowsError | None:
@@ -138,7 +138,7 @@ class Discovery:
         """Return a workflow as it may be offered; log and record a changed definition once."""
         offered, changed = await as_accepted(self._workflows.notes(engine), found, accept=not found.pin)
         if changed and self._changed.get((engine, found.source)) != changed:
-            then = f"the accepted one stays until {ACCEPT} is run" if found.pin else "it is offered as it is now"
+            then = f"the accepted one stays until {ACCEPT} is run" if found.pin else "the new one is offered"
             logger.warning("engine %r: tool %s has another %s; %s", engine, found.name, changed, then)
             outcome = "withheld" if found.pin else "offered"
             record = Record(event=Event.CHANGE, principal=None, tool=found.name, engine=engine, outcome=outcome)
@@ -173,6 +173,6 @@ class Discovery:
         self._reported = wrong
         for each in marked:
             if each.tool and each.tool.name not in found_before:
-                logger.info("tool %s is offered: marked is %s", each.tool.name, each.place)
+                logger.info("tool %s is offered: %s is marked", each.tool.name, each.place)
         for name in sorted(found_before - self._workflows.tools.keys()):
-            logger.info("tool %s is not marked any more and not offered; its tasks can still be read", name)
+            logger.info("tool %s is no longer marked or offered; its tasks can still be read", name)

@@ -32,7 +32,7 @@ async def check_engines(engines: Engines) -> Mapping[str, Finding]:
     names = engines.names
 
     async def check(name: str) -> None:
-        unknown = Finding(ok=None, text="not checked: its adapter cannot tell")
+        unknown = Finding(ok=None, text="not checked: its adapter cannot check this")
         findings[name] = await check_engine(engines, name) or unknown
 
     async with anyio.create_task_group() as group:

@@ -28,13 +28,13 @@ def refusals(tool: AnyTool) -> Iterator[tuple[HostRule, str]]:
 
 def _combined(tool: AnyTool) -> str | None:
     found = [word for word in ("anyOf", "oneOf", "allOf") if word in tool.input]
-    return f"input has {found[0]} at its top" if found else None
+    return f"input has {found[0]} at the top level" if found else None
 
 
 def _odd_property(tool: AnyTool) -> str | None:
     names = (name for _, schema in _subschemas(tool.input, "input") for name in object_at(schema, "properties"))
     odd = next((name for name in names if not _PROPERTY.fullmatch(name)), None)
-    return None if odd is None else f"the property {odd!r} has blanks or other signs than letters, digits, _, . and -"
+    return None if odd is None else f"the property {odd!r} has other characters than letters, digits, _, . and -"
 
 
 def _first(tool: AnyTool, wanted: Callable[[Schema], bool], what: str) -> str | None:
@@ -62,7 +62,7 @@ _RULES: Final = (
     HostRule(
         host="Claude Desktop",
         complaint=lambda tool: "the name has a dot" if "." in tool.name else None,
-        hint="write _ or - in place of the dot",
+        hint="use _ or - instead of the dot",
         source="orchard-mcp#14",
     ),
     HostRule(
@@ -88,13 +88,13 @@ _RULES: Final = (
         complaint=lambda tool: _first(
             tool, lambda each: each.get("type") == "array" and "items" not in each, "an array without items"
         ),
-        hint="say what it holds: `items: {type: string}`",
+        hint="say what it contains: `items: {type: string}`",
         source="vscode#248810",
     ),
     HostRule(
         host="the OpenAI Agents SDK",
         complaint=lambda tool: None if is_object(tool.input.get("properties")) else "input has no properties",
-        hint="write `input: {type: object, properties: {}}`, or the arguments it takes",
+        hint="write `input: {type: object, properties: {}}`, or its arguments",
         source="openai-agents-python#449",
     ),
     HostRule(

@@ -215,7 +215,7 @@ class LiveCheck:
                     if running:
                         await anyio.sleep(_AGAIN)
         self.left += [f"{handle}: {why}" for handle, why in running.items()]
-        self.left += [f"key {key}: it is not known whether it was started" for key in self._unanswered]
+        self.left += [f"key {key}: whether it was started is unknown" for key in self._unanswered]
 
     async def _settle(self, adapter: Adapter, start: Start) -> None:
         """Find out what became of a start that was interrupted, as the core does."""

@@ -23,8 +23,8 @@ from mcp_workflows.tools.tool import AnyTool, TaskSupport, Tool
 logger = logging.getLogger(__name__)
 _PINNED = timedelta(days=3650)  # how long an accepted definition is kept
 ACCEPT = "mcp-workflows check --accept"
-NAMING_HINT = "to offer it, name it in workflows.yaml, under a name of its own"
-_ENGINE_HINT = "put that right in the engine, or remove the mark"
+NAMING_HINT = "to offer it, add it to workflows.yaml under another name"
+_ENGINE_HINT = "fix that in the engine, or remove the mark"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ async def as_accepted(notes: Notes, found: Exposed, *, accept: bool) -> tuple[Ex
     before = await notes.get(place)
     if before is None:
         before = await notes.add(place, now, until=until)
-        logger.info("tool %s is seen for the first time and accepted: digest %s", found.name, digest(before))
+        logger.info("tool %s is new and was accepted: digest %s", found.name, digest(before))
     if before == now:
         return found, None
     changed = " and ".join(part for part, words in now.items() if before[part] != words)

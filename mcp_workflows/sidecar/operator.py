@@ -42,7 +42,7 @@ async def find_task(store: Store, name: str) -> Task:
         OperatorError: there is none, or more than one.
     """
     if not name:
-        raise OperatorError("the id of a task is needed, or its beginning")
+        raise OperatorError("give the id of a task, or its beginning")
     found = await store.find(name, MAX_SHOWN + 1)
     exact = [task for task in found if task.id == name] or found
     if not exact:
@@ -138,7 +138,7 @@ class Operator:
         if not task.may_answer:
             raise OperatorError(f"nothing was answered: tool {task.tool} only watches")
         if key not in task.seen.requests:
-            raise OperatorError("nothing was answered: that question is not open any more")
+            raise OperatorError("nothing was answered: that question is no longer open")
         try:
             task, answers = await self._executions.answer(task, {key: response}, OPERATOR, AnswerWay.PAGE)
         except RequestError as error:
@@ -171,11 +171,11 @@ class Operator:
             raise OperatorError(f"task {task.id}: {NOT_STARTED}; nothing was done")
         adapter = self._engines.get(task.engine)
         if adapter is not None and not isinstance(adapter, Terminates):
-            raise OperatorError(f"engine {task.engine} cannot terminate: leave out --terminate to ask it to cancel")
+            raise OperatorError(f"engine {task.engine} cannot terminate: omit --terminate to request a cancellation")
         try:
             task = await self._executions.terminate(task, task.handle, reason)
         except EngineError as error:
-            raise OperatorError(f"not terminated, engine {task.engine}: {error}") from None
+            raise OperatorError(f"not terminated: engine {task.engine}: {error}") from None
         self._record(Event.CANCEL, task, "terminated", reason)
         return await self._executions.observe_once(task)
 
@@ -225,7 +225,7 @@ def _gates(
     answered = {key: request for key, request in task.execution.requests.items() if key in task.answered}
     taken = {str(request.gate): ExplainedGate.closed(f"answered already ({key})") for key, request in answered.items()}
     found = {**open_gates(task.seen.requests), **explained, **taken}
-    other = ExplainedGate.closed(f"it asks nothing now; the adapter of engine {task.engine} does not say why")
+    other = ExplainedGate.closed(f"it asks nothing now; the adapter of engine {task.engine} cannot explain why")
     if observed.warning:
         other = ExplainedGate(state=GateState.UNKNOWN, why=observed.warning)
     later = ExplainedGate.closed(
@@ -242,11 +242,11 @@ def _from_the_store(observed: ObservedTask) -> Explanation:
         said = "" if why in (None, "", task.execution.status) else f", {why}"
         return Explanation(reason=f"it has ended: {task.execution.status}{said}")
     if observed.warning:
-        advice = "mcp-workflows check says what is wrong with the engine; the execution goes on without us"
+        advice = "mcp-workflows check shows what is wrong with the engine; the execution continues without this server"
         return Explanation(reason=observed.warning, advice=advice)
     if task.seen.status is Status.INPUT_REQUIRED:
         advice = "answer it in the MCP host, or with mcp-workflows tasks answer"
         return Explanation(reason=f"it waits for an answer: {asked(task.seen.requests)}", advice=advice)
-    reason = task.seen.message or f"engine {task.engine} says no more than {task.seen.status}"
+    reason = task.seen.message or f"engine {task.engine} reports only {task.seen.status}"
     page = task.execution.url
     return Explanation(reason=reason, advice=f"see it in the engine: {page}" if page else None)

@@ -130,7 +130,7 @@ async def serve_ops(app: ASGIApp, listening: socket.socket) -> None:
     )
     server = _SecondServer(settings)
     host, port = listening.getsockname()[:2]
-    logger.info("for operators: http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
+    logger.info("operators' endpoints: http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
     async with anyio.create_task_group() as group:
         group.start_soon(_serve_to_the_end, server, listening)
         try:

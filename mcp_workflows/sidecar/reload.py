@@ -77,12 +77,12 @@ class Reloader:
             adapters = self._adapters(config, sidecar)
             await sidecar.discovery.reload(config.tools, adapters, config.tool_defaults, config.notify)
         except WorkflowsError as error:
-            logger.error("not reloaded, the last good configuration stays:\n%s", error)
+            logger.error("not reloaded; the last good configuration stays:\n%s", error)
             return
         logger.info("reloaded: %s", "; ".join(_differences(self._config, config)) or "nothing changed")
         for section in ("server", "store", "limits", "audit", "telemetry"):
             if _fixed_settings(config, section) != _fixed_settings(self._started_with, section):
-                logger.warning("%s has changed: that takes effect only after a restart", section)
+                logger.warning("%s has changed: restart the server to apply this", section)
         if sidecar.authenticator is not None and config.server.auth is not None:
             sidecar.authenticator.reload(config.server.auth)
         self._config = config
@@ -122,7 +122,7 @@ def _adapter(engine: Engine) -> Adapter:
     try:
         return engine.kind(engine.settings)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OSError) as error:  # foreign code
-        raise ConfigError(f"engine {engine.name}: its adapter takes no such settings: {error}") from None
+        raise ConfigError(f"engine {engine.name}: its adapter rejects these settings: {error}") from None
 
 
 def _fixed_settings(config: Config, section: str) -> object:

@@ -224,7 +224,7 @@ def _pump(source: int, target: socket.socket) -> None:
             end = data.rfind(b"\n")
             length = length + len(data) if end < 0 else len(data) - end - 1
             if length > MAX_LINE:
-                logger.error("the client sent a line of more than %d bytes: the connection is given up", MAX_LINE)
+                logger.error("the client sent a line of more than %d bytes: the connection was closed", MAX_LINE)
                 break
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)

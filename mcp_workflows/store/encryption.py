@@ -79,7 +79,7 @@ class Cipher:
         except InvalidToken:
             raise CipherError("it was changed since it was encrypted") from None
         if line != _line(names):
-            raise CipherError("it was encrypted for another place and put into this one")
+            raise CipherError("it was encrypted for another place and moved here")
         return text
 
     def digest(self, secret: bytes, *texts: str) -> str:
@@ -127,7 +127,7 @@ def unseal(key: bytes, sealed: str, about: str) -> bytes | None:
 def _fernet(key: str, number: int) -> Fernet:
     if not _KEY.fullmatch(key):  # decoding would skip other characters
         raise ConfigError(
-            f"encryption key {number} is no key: it has to be 32 bytes in URL-safe base64, as printed by: "
+            f"encryption key {number} is not a key: it must be 32 bytes in URL-safe base64, as printed by: "
             "mcp-workflows store key"
         )
     return Fernet(key)

@@ -46,7 +46,7 @@ class Flushes:
             if self._synced >= wanted:
                 return
             if self._failed >= wanted:
-                raise StoreUnavailable("the store got an error from its disk, and the task may be lost with the power")
+                raise StoreUnavailable("the store's disk reported an error, and a power failure may lose the task")
             covered = self.unsynced
             try:
                 took = await flush()

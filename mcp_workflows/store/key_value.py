@@ -50,5 +50,5 @@ def _as_engine_errors() -> Generator[None]:
     try:
         yield
     except StoreError as error:
-        text = f"what must be remembered of it cannot be read or written now: {error}"
+        text = f"its stored data cannot be read or written now: {error}"
         raise EngineUnavailable(text, silent=False) from None

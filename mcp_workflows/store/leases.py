@@ -48,14 +48,14 @@ class Leases:
         while kept:
             await anyio.sleep(_RENEW)
             kept = await self._still(name)
-        logger.warning("the maintenance of %r is another process's now", name)
+        logger.warning("another process now has the maintenance of %r", name)
         work.cancel()
 
     async def _still(self, name: str) -> bool:
         try:
             return await self.holds(name)
         except StoreError as error:
-            logger.warning("the store gives no answer: %s", error)
+            logger.warning("the store does not answer: %s", error)
             return False
 
     async def _release(self, name: str) -> None:
@@ -63,4 +63,4 @@ class Leases:
         try:
             await self.holds(name, timedelta())
         except StoreError as error:
-            logger.info("a lease of the maintenance was not given back, and runs out: %s", error)
+            logger.info("a maintenance lease was not released and will expire: %s", error)

@@ -450,9 +450,9 @@ def open_store(url: str, cipher: Cipher | None = None, **options: object) -> Sto
     kind: type[Store] = next(iter(found)).load()
     make = cast("Callable[..., Store]", kind)
     if unknown := sorted(options.keys() - signature(kind).parameters.keys()):
-        raise ConfigError(f"a store for {scheme} has no option {', '.join(unknown)}: leave it out")
+        raise ConfigError(f"a store for {scheme} has no option {', '.join(unknown)}: remove it")
     if cipher is None:
         return make(url, **options)
     if not issubclass(kind, Seals):
-        raise ConfigError(f"the store for {scheme} cannot encrypt: leave out store.encryption, or use sqlite:///")
+        raise ConfigError(f"the store for {scheme} cannot encrypt: remove store.encryption, or use sqlite:///")
     return make(url, cipher=cipher, **options)

@@ -65,4 +65,4 @@ def reencrypted(found: Iterable[Row], reencrypt: Reencrypt) -> Iterator[Row]:
         try:
             yield reencrypt(row)
         except CipherError as error:
-            logger.error("left as it is: %s", error)
+            logger.error("a row was left as it is: %s", error)

@@ -225,7 +225,7 @@ class Replicas:
             try:
                 await work()
             except Exception:  # a background loop must not end the server: docs/decisions/0002
-                logger.exception("work shared with other replicas broke, goes on in %g s", BEAT_EVERY)
+                logger.exception("work shared with other replicas failed; it restarts in %g s", BEAT_EVERY)
                 await anyio.sleep(BEAT_EVERY)
 
     async def _stay(self, poller: Polling) -> None:
@@ -276,12 +276,12 @@ class Replicas:
         self._is_clock_wrong = abs(behind) > (CLOCKS_DIFFER / 2 if was_wrong else CLOCKS_DIFFER)
         if self._is_clock_wrong and not was_wrong:
             logger.warning(
-                "the clock of this machine is %s %s PostgreSQL's, which is used until they agree",
+                "this machine's clock is %s %s PostgreSQL's, which is used until they agree",
                 timedelta(seconds=round(abs(behind).total_seconds())),
                 "behind" if behind > timedelta() else "ahead of",
             )
         elif was_wrong and not self._is_clock_wrong:
-            logger.info("the clock of this machine agrees with PostgreSQL's again")
+            logger.info("this machine's clock agrees with PostgreSQL's again")
 
     def _check_hearing(self) -> None:
         """Connect anew if nothing was heard for a while, and poll all executions until something is."""
@@ -291,7 +291,7 @@ class Replicas:
         self._listening.cancel()
         if not self._is_deaf:
             logger.warning(
-                "LISTEN hears nothing from PostgreSQL (%s): this replica polls all executions itself", self._trouble
+                "LISTEN receives nothing from PostgreSQL (%s): this replica polls all executions itself", self._trouble
             )
         self._is_deaf = True
 
@@ -317,7 +317,7 @@ class Replicas:
             self._hears = True
             self._beat_now.set()
             if self._is_deaf:
-                logger.info("LISTEN hears PostgreSQL again")
+                logger.info("LISTEN receives from PostgreSQL again")
             self._is_deaf, self._trouble = False, _NO_TROUBLE
         if sender == self._id:
             return

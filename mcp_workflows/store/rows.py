@@ -110,7 +110,7 @@ class Rows:
             if self.cipher is None or (utf8(task.id), utf8(task.owner)) == (task_id, owner):
                 self.keep(task_id, KnownRow(owner, text, task))
                 return task
-            logger.error("a row of the store cannot be read: it is another's")
+            logger.error("a row of the store cannot be read: it belongs to another owner")
         return None
 
     def keep(self, task_id: str, row: KnownRow) -> None:
@@ -209,7 +209,7 @@ class NoteTexts:
         try:
             value: JSON = json.loads(self.opened(space, key, text))
         except CipherError as error:
-            logger.error("a note of the store cannot be read: %s", error)
+            logger.error("a note in the store cannot be read: %s", error)
             raise StoreUnavailable("the store has a note that cannot be read; see the log") from None
         return value
 
@@ -235,7 +235,7 @@ def opened(cipher: Cipher | None, text: str, *names: str) -> str:
     if not is_sealed(text):
         return text
     if cipher is None:
-        raise CipherError("it is encrypted, and no keys are given")
+        raise CipherError("it is encrypted, and no keys are configured")
     return cipher.open(text, *names)
 
 

@@ -51,7 +51,7 @@ def opened(cipher: Cipher | None, name: str, kept: bytes) -> bytes:
     if len(kept) == _SIZE:
         return kept
     if cipher is None:
-        raise CipherError("it is encrypted, and no keys are given")
+        raise CipherError("it is encrypted, and no keys are configured")
     return bytes.fromhex(cipher.open(kept.decode("ascii", "replace"), _TABLE, name))
 
 
@@ -81,14 +81,14 @@ def check_marks(kept: Mapping[str, bytes], cipher: Cipher | None) -> None:
     if cipher is None:
         if missing:
             raise StoreUnusable(
-                f"the store is encrypted (key {', '.join(missing)}): give its keys, "
-                "store: {url: ..., encryption: {keys: [...]}}"
+                f"the store is encrypted (key {', '.join(missing)}): set its keys, store: {{url: ..., encryption: "
+                "{keys: [...]}}"
             )
         return
     if missing:
         raise StoreUnusable(
-            f"the store is encrypted with key {', '.join(missing)}, and the keys given are {', '.join(cipher.names)}: "
-            "add that key after the first; it can be left out after: mcp-workflows store rekey CONFIG"
+            f"the store is encrypted with key {', '.join(missing)}, and the keys set are {', '.join(cipher.names)}: "
+            "add that key after the first; remove it after: mcp-workflows store rekey CONFIG"
         )
     for name, mark in marks.items():
         try:

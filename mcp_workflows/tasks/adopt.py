@@ -40,7 +40,7 @@ class Adoption:
             EngineError: there is none, it cannot become a task, or the engine does not answer.
         """
         if execution_id != execution_id.encode("utf-8", "replace").decode():
-            raise ExecutionNotFound("this is no text that could be an id")  # half a surrogate pair cannot be sent
+            raise ExecutionNotFound("this text cannot be an id")  # half a surrogate pair cannot be sent
         adapter = self._engines.get(tool.engine)
         if not isinstance(adapter, Adopts):
             raise EngineRefused("it cannot adopt executions")

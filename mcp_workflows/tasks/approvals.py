@@ -69,7 +69,7 @@ def check_reason(key: str, request: InputRequest, response: Mapping[str, JSON]) 
     form, fields = _members(request.params.get("requestedSchema")), _members(response.get("content"))
     required = REASON in cast("Sequence[str]", form.get("required", ()))
     if required and response.get("action") == Action.ACCEPT and is_blank(str(fields.get(REASON, ""))):
-        raise invalid_response(key, "content does not fit the question: it needs a reason, and this one is blank")
+        raise invalid_response(key, "content does not match the question: it needs a reason, and `reason` is blank")
 
 
 def refuse_another_decision(task: Task, key: str, response: JSON, principal: Principal) -> None:

@@ -97,7 +97,7 @@ LATE = 10.0  # seconds of age from which a state comes with a warning that says 
 READ_TIMEOUT = 3.0  # seconds until a read is answered, whatever engines and the store do
 DECIDING: Final = timedelta(seconds=30)  # three times what a call to an engine may take
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
-NOT_STARTED: Final = "not known to be started yet; the sidecar starts it under its key, again and again"
+NOT_STARTED: Final = "start not confirmed yet; the server retries it under the same key"
 _PROBE_TIMEOUT = 0.1  # seconds for a call to an engine that is known to be silent: enough if it answers again
 _STORE_TIMEOUT = 0.25  # seconds of `READ_TIMEOUT` reserved for reading the stored state when the engine took too long
 _FIND_PAGES = 4  # of an owner's newest tasks that `newest` reads: the card has only just lost its task
@@ -411,7 +411,7 @@ class Executions:
                 task = await self._poller.poll(task)
                 warning = self._poller.unsaved(task)
                 if warning is None and (age := self._poller.age(task)) >= LATE:
-                    warning = f"engine {task.engine} is asked for many tasks: as of {age:.0f} s ago"
+                    warning = f"engine {task.engine} has many tasks to poll: status as of {age:.0f} s ago"
                 return ObservedTask(task, warning)
         except EngineError as error:
             warning = f"engine {task.engine}: {silence or error}"
@@ -480,7 +480,7 @@ class Executions:
             delivered = await self._deliver_cancel_again(task, handle)
             task = task if delivered.tombstone else delivered
         if anyio.current_time() >= self.replicas.live_until:
-            raise StoreUnavailable("this replica was out of touch with the store for a moment; try again")
+            raise StoreUnavailable("this replica lost touch with the store for a moment; try again")
         is_asking()
         execution = await self._describe(task, handle)
         if task.identity != (current := self._engines.identity(task.engine)):  # written before engines had one
@@ -499,11 +499,11 @@ class Executions:
                 return await adapter.describe(ref_of(task, handle))
         except ExecutionNotFound:
             if task.identity != self._engines.identity(task.engine):
-                raise EngineUnavailable("it does not show the execution, and may not be the one it ran on") from None
+                raise EngineUnavailable("it does not show the execution, and may not be where it ran") from None
             settled = self.clock() - task.updated >= SETTLING  # created: perhaps long before it could be started
             if not (settled and self._clock_check.is_steady()):
                 raise EngineUnavailable("it does not show the execution yet") from None
-            text = f"engine {task.engine} has no such execution any more: its outcome is not known"
+            text = f"engine {task.engine} no longer has this execution: its outcome is unknown"
             failure = Failure(text=text, kind="ExecutionNotFound", code=INTERNAL_ERROR)
             return replace(task.execution, status=Status.FAILED, failure=failure, requests={})
 
@@ -538,7 +538,7 @@ class Executions:
         is_done = task.execution.status is Status.SUCCEEDED
         if wrong := is_done and mismatch(tool_result(task.execution.output), task.output_schema):
             self._engines.telemetry.mismatched(task.engine, task.tool)
-            text = "a result does not match the output schema, and is delivered with a mark"
+            text = "a result does not match the output schema; it is delivered with a mark"
             logger.warning("tool %r: %s: %s", task.tool, text, wrong)
         if self._audit is not silent:
             self._audit(status_record(task))
@@ -632,7 +632,7 @@ class Executions:
             if task.ended:
                 return task, {}
             if not task.may_answer:
-                raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be answered here")
+                raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: it cannot deliver answers")
             if any(key not in task.execution.requests for key in responses):
                 try:
                     task = await self.observe_afresh(task)
@@ -667,9 +667,7 @@ class Executions:
         name, holder = f"decision {task.id}", token_hex(8)
         try:
             if not await self._store.lease(name, holder, lasting=DECIDING):
-                raise RequestError(
-                    INVALID_PARAMS, "Somebody else decides at this moment: nothing was applied; look again"
-                )
+                raise RequestError(INVALID_PARAMS, "Somebody else is deciding now; nothing was applied: look again")
             latest = await self._store.get(task.id, task.owner) or task
             if decided := latest.decisions.keys() & answers.keys():
                 raise decided_already(latest.decisions[min(decided)])
@@ -738,7 +736,7 @@ class Executions:
             }
             return await changed(self._store, task, lambda stored: accept(stored, answers, at, decisions))
         except StoreError as error:
-            text = f"engine {task.engine} took the answer, but that could not be noted: {error}; look at the task first"
+            text = f"engine {task.engine} accepted the answer, but it was not recorded: {error}; check the task first"
             raise RequestError(INTERNAL_ERROR, text) from None
 
     # --- cancel
@@ -756,7 +754,7 @@ class Executions:
         try:
             task = await changed(self._store, task, lambda stored: change(stored, self.clock()))
         except StoreError as error:
-            raise RequestError(INTERNAL_ERROR, f"not cancelled: {error}; the task goes on, try again") from None
+            raise RequestError(INTERNAL_ERROR, f"not cancelled: {error}; the task continues; try again") from None
         self._poller.note(task)
         warning = None
         if task.handle is not None and not task.ended:
@@ -773,12 +771,12 @@ class Executions:
         except EngineError as error:
             if isinstance(error, EngineRefused):
                 self._refused_cancels[task.id] = anyio.current_time()
-            logger.warning("engine %r did not take a cancellation, it will be sent again: %s", task.engine, error)
+            logger.warning("engine %r did not accept a cancellation; it will be sent again: %s", task.engine, error)
             return ObservedTask(task, f"engine {task.engine}: {error}")
         try:
             return ObservedTask(await changed(self._store, task, lambda stored: deliver_cancel(stored, self.clock())))
         except StoreError as error:  # the poll that delivered it goes on
-            logger.warning("a cancellation that engine %r took is sent again: %s", task.engine, error)
+            logger.warning("a cancellation that engine %r accepted will be sent again: %s", task.engine, error)
             return ObservedTask(task, str(error))
 
     async def _deliver_cancel_again(self, task: Task, handle: str) -> Task:
@@ -808,9 +806,9 @@ class Executions:
         if task.ended or task.handle is None:
             return
         if not task.cancel_delivered:
-            raise EngineUnavailable("it did not take a cancellation")
+            raise EngineUnavailable("it did not accept the cancellation")
         if self._is_due(task):
-            reason = f"it had not ended within {task.grace:g} s of being asked to cancel"
+            reason = f"it did not end within {task.grace:g} s of the request to cancel"
             task = await self.terminate(task, task.handle, reason)
             logger.info("terminated an execution of a %s task on engine %r: %s", task.tool, task.engine, reason)
             self._audit(record_of(Event.CANCEL, None, task, outcome="terminated", reason=reason))
@@ -832,7 +830,7 @@ class Executions:
             with suppress(RequestError):  # somebody has decided a moment ago
                 task, answers = await self.answer(task, {key: {"action": Action.DECLINE}}, NOBODY, AnswerWay.PAGE)
             if key in task.seen.requests:
-                raise EngineUnavailable("it did not take the refusal")
+                raise EngineUnavailable("it did not accept the refusal")
             if not answers:
                 return
         self._audit(record_of(Event.ANSWER, None, task, outcome=step.value, reason=f"{key}: nobody decided"))
@@ -974,7 +972,7 @@ def _cancelled_before() -> RequestError:
 def _undelivered(task: Task, error: EngineError) -> RequestError:
     """Return the error for an answer that the engine did not take; the client may give it again."""
     return RequestError(
-        INTERNAL_ERROR, f"engine {task.engine} did not take the answer: {error}; the task goes on, try again"
+        INTERNAL_ERROR, f"engine {task.engine} did not accept the answer: {error}; the task continues; try again"
     )
 
 
@@ -985,13 +983,13 @@ OBSERVED_OLDEST: Final = 20  # tasks: those have most likely ended unseen
 OBSERVED_FOR: Final = 3.0  # seconds
 COUNT_EVERY: Final = 5.0  # seconds for the same owner and tool: repeated calls must not load engines
 _MOST_COUNTED: Final = 1000  # of these
-_WAIT: Final = "wait until one has ended, or cancel one"
+_WAIT: Final = "wait until one ends, or cancel one"
 _MESSAGES: Final[Mapping[str, str]] = {
-    "live_of_owner": f"at most {{cap}} tasks of one caller may go on at the same time: {_WAIT}",
-    "live_of_tool": "at most {cap} tasks of {tool} may go on at the same time, of all callers together: try later",
-    "live_of_owner_and_tool": f"at most {{cap}} tasks of {{tool}} of one caller may go on at the same time: {_WAIT}",
+    "live_of_owner": f"at most {{cap}} tasks of one caller may run at the same time: {_WAIT}",
+    "live_of_tool": "at most {cap} tasks of {tool} of all callers may run at the same time: try later",
+    "live_of_owner_and_tool": f"at most {{cap}} tasks of {{tool}} of one caller may run at the same time: {_WAIT}",
     "created_of_owner": "at most {cap} tasks of one caller may be created in a minute: try again",
-    "created_of_tool": "at most {cap} tasks of {tool} may be created in a minute, by all callers together: try again",
+    "created_of_tool": "at most {cap} tasks of {tool} of all callers may be created in a minute: try again",
 }
 """The message for each field of `Caps`."""
 _COUNTED_BY: Final[Mapping[str, tuple[bool, bool]]] = {
@@ -1045,6 +1043,6 @@ def read_cursor(key: bytes, reader: str, cursor: str) -> Position:
     """
     place = unseal(key, cursor[:_LONGEST_CURSOR], reader)
     if place is None:
-        raise RequestError(INVALID_PARAMS, "unknown cursor: leave it out to begin with the newest task")
+        raise RequestError(INVALID_PARAMS, "unknown cursor: omit it to begin with the newest task")
     created, _, task_id = place.decode().partition(" ")
     return datetime.fromisoformat(created), task_id

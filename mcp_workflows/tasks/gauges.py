@@ -62,14 +62,14 @@ class TaskGauges:
         self._tried = self._wanted = _NEVER  # of the event loop's clock, but for the latter
         self._asked = False
         observe = telemetry.observe
-        observe("tasks", self._tasks, description="Tasks, but for those that have expired.")
-        observe("oldest_working", self._oldest, unit="s", description="Age of the oldest task that works.")
+        observe("tasks", self._tasks, description="Tasks that have not expired.")
+        observe("oldest_working", self._oldest, unit="s", description="Age of the oldest working task.")
         observe("unanswered", self._unanswered, unit="s", description="How long the oldest question has been open.")
-        observe("quota_used_ratio", self._quota, description="Polls of the last minute, of those its quotas allow us.")
+        observe("quota_used_ratio", self._quota, description="Polls of the last minute as a share of the quota.")
         observe("retention_round_age", self._since_round, unit="s", description="Time since all tasks were polled.")
-        observe("retention_skipped", self._skipped, description="Tasks whose poll failed in the last round over all.")
+        observe("retention_skipped", self._skipped, description="Tasks whose poll failed in the last full round.")
         observe("paused", self._paused, description="1 for each pause of new starts.")
-        observe("census_age", self._age, unit="s", description="How old the counts of tasks are.")
+        observe("census_age", self._age, unit="s", description="Age of the task counts.")
 
     async def run(self) -> None:
         """Count from time to time while a collector asks, for ever."""
@@ -92,7 +92,7 @@ class TaskGauges:
                 rounds = await retention_rounds(self._store, self._engines)
                 paused = await Pauses(self._store, self._clock).every()
         except (StoreError, TimeoutError) as error:
-            logger.warning("tasks are not counted now, the last count stays: %s", error or "no answer of the store")
+            logger.warning("tasks cannot be counted; the last count stays: %s", error or "the store does not answer")
             return
         keys = self._engines.keys
         counts = [each for each in counts if each.engine in keys or split_engine_key(each.engine)[0] not in keys]

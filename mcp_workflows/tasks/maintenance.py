@@ -173,7 +173,7 @@ class RetentionScan:
             failed.pop(task.id, None)
             if task.handle is None or task.ended or task.expired(self._clock()):
                 continue
-            trouble = f"whether a {task.tool} task on engine {task.engine!r} has ended is asked later"
+            trouble = f"a {task.tool} task on engine {task.engine!r} cannot be polled; retrying later"
             if not await _guarded(partial(self._observe, task), trouble):
                 failed[task.id] = None
             await anyio.sleep(POLL_EVERY)
@@ -259,8 +259,8 @@ class ClockCheck:
             if self._jump is None or abs(ahead - self._jump.ahead) > JUMP:
                 self._jump = _Jump(ahead=ahead, since=now)
                 logger.warning(
-                    "the clock was set %s by %s: nothing expires and nothing is terminated for %s, unless it is set "
-                    "back before",
+                    "the clock was set %s by %s: nothing expires or is terminated for %s, unless it is set back before "
+                    "then",
                     "forward" if moved > 0 else "back",
                     timedelta(seconds=round(abs(moved))),
                     timedelta(seconds=round(min(abs(moved), LONGEST_DISTRUST))),
@@ -268,7 +268,7 @@ class ClockCheck:
             if now - self._jump.since < min(abs(moved), LONGEST_DISTRUST):
                 return False
         if self._jump is not None:
-            logger.info("the clock has gone on evenly, or is right again: tasks expire as usual")
+            logger.info("the clock is steady or right again: tasks expire as usual")
         self._believed, self._jump = ahead, None
         return True
 
@@ -338,7 +338,7 @@ class Maintenance:
             for task in page:
                 if set_back(task, now) is not task:
                     correct = partial(changed, self._store, task, lambda row: set_back(row, self._clock()))
-                    await _guarded(correct, f"a {task.tool} task keeps the times of the clock before")
+                    await _guarded(correct, f"a {task.tool} task keeps times of the old clock")
 
     # --- starts
 
@@ -391,7 +391,7 @@ class Maintenance:
         async def take(task: Task) -> None:
             try:
                 step = partial(self._take_due_step, task)
-                done = await _guarded(step, f"a {task.tool} task does not end yet, engine {task.engine!r}")
+                done = await _guarded(step, f"a {task.tool} task could not be ended yet, engine {task.engine!r}")
             finally:
                 turns.release()
             if not done:
@@ -417,7 +417,7 @@ async def _repeat(chore: Callable[[], Awaitable[None]], every: float) -> None:
 
 
 async def _guarded(
-    chore: Callable[[], Awaitable[object]], trouble: str = "housekeeping failed, will be tried again"
+    chore: Callable[[], Awaitable[object]], trouble: str = "housekeeping failed and will be retried"
 ) -> bool:
     """Run a chore; return True if it worked. No error may end the server: see docs/decisions/0002."""
     try:

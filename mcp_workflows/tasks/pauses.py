@@ -31,7 +31,7 @@ class Pause:
     @property
     def text(self) -> str:
         """The same in one sentence."""
-        return f"starts of {self.what} are paused since {self.since:%Y-%m-%d %H:%M} UTC: {self.reason}"
+        return f"starts of {self.what} have been paused since {self.since:%Y-%m-%d %H:%M} UTC: {self.reason}"
 
 
 _PAUSE: Final = TypeAdapter(Pause)

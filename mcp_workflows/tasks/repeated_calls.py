@@ -214,10 +214,10 @@ class RepeatedCalls:
             try:
                 row = await self._store.change(task.id, task.owner, change, durable=False)
             except StoreError as error:
-                logger.warning("the store could not save the mark of a call of %s: %s", task.tool, error)
+                logger.warning("the store could not record a call of %s: %s", task.tool, error)
                 return False
             except Exception:  # a store may be third-party code: docs/decisions/0002
-                logger.exception("the mark of a call of %s cannot be written", task.tool)
+                logger.exception("a call of %s cannot be recorded", task.tool)
                 return False
             mark = None if row is None else row.unanswered
             call.has_marked = call.has_marked or (mark is not None and mark.holder == call.holder)

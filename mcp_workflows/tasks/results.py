@@ -84,7 +84,7 @@ def failure_result(failure: Failure | None, schema: Mapping[str, JSON] | None = 
     For a tool with an output schema that object is JSON text in the stand-in that `Tool.promised_output` allows: the
     TypeScript SDK 1.x validates the structured content of errors, too.
     """
-    result = tool_error(failure.text if failure and failure.text else "The workflow failed without saying why.")
+    result = tool_error(failure.text if failure and failure.text else "The workflow failed and gave no reason.")
     if failure is None or not failure_facts(failure):
         return result
     structured = {"error": {"message": cleaned(failure.text, MAX_TEXT), **failure_facts(failure)}}
@@ -118,7 +118,7 @@ def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[s
     if (wrong := mismatch(result, schema)) is None:
         return result
     structured = result.get("structuredContent")
-    note = f"The workflow has completed, and its result follows. It does not match the tool's output schema: {wrong}"
+    note = f"The workflow has completed. Its result follows, but does not match the tool's output schema: {wrong}"
     return {
         "content": [text_block(note), *result["content"]],
         "structuredContent": {UNCHECKED: texts_in(result) if structured is None else document(structured)},
@@ -160,7 +160,7 @@ def fitted(result: dict[str, Any], large: Large, schema: Mapping[str, JSON] | No
         "mimeType": "application/json",
         "size": size,
     }
-    note = f"The result has {size} bytes, over the limit of {large.limit}: read {large.uri} for the whole."
+    note = f"The result has {size} bytes, over the limit of {large.limit}: read {large.uri} for all of it."
     short: dict[str, Any] = {"content": [text_block(note), link], "isError": bool(result.get("isError"))}
     if mark := cast("Mapping[str, JSON]", result.get("_meta") or {}).get(MISMATCH):
         return {**short, "structuredContent": {UNCHECKED: note}, "_meta": {MISMATCH: mark}}
@@ -178,14 +178,14 @@ def keepable(execution: Execution, most: int | None) -> Execution:
     if most is None or not execution.terminal:
         return execution
     if failure is not None and (size := size_of([failure.text, failure.data, failure.details])) > most:
-        text = f"{failure.text[:_SHOWN]} ... ({size} bytes, over the limit of {most}; see the engine for the whole)"
+        text = f"{failure.text[:_SHOWN]} ... ({size} bytes, over the limit of {most}; see the engine for all of it)"
         return replace(execution, failure=replace(failure, text=text, data=None, details=None))
     if execution.output is None or (size := size_of(execution.output)) <= most:
         return execution
     where = f" (execution {execution.execution_id})" if execution.execution_id else ""
     text = (
-        f"The workflow has ended, and its result has {size} bytes, over the limit of {most} that this server keeps: "
-        f"it can be read in the engine only{where}."
+        f"The workflow has ended. Its result has {size} bytes, over the limit of {most} that this server stores: read "
+        f"it in the engine{where}."
     )
     return replace(execution, output=tool_error(text))
 
@@ -305,10 +305,10 @@ def unanswerable_text(task: Task) -> str:
 def abandoned_text(task: Task, why: str, *, continues: bool) -> str:
     """Return the text for a client that has no id of the task; `continues`: the same call again continues it."""
     again, what = ("take the action", "content") if is_action(task.tool) else (f"call {task.tool}", "arguments")
-    follow_up = f"do not {again} again, that would {'send' if is_action(task.tool) else 'start'} it twice"
+    follow_up = f"do not {again} again: that would {'send' if is_action(task.tool) else 'start'} it twice"
     if continues:
-        follow_up = f"{again} again with the same {what} within ten minutes, and you continue it"
-    return f"{why}, so its result cannot be waited for. {_workflow(task)} goes on by itself: {follow_up}."
+        follow_up = f"to continue it, {again} again with the same {what} within ten minutes"
+    return f"{why}, so this call cannot wait for the result. {_workflow(task)} continues by itself: {follow_up}."
 
 
 def continued(outcome: CallOutcome, called: datetime) -> CallOutcome:

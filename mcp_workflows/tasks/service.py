@@ -103,8 +103,8 @@ ABANDONING = 5.0  # seconds to cancel what a client has left
 NOT_FOUND: Final = "Task not found"
 EXPIRED: Final = "Task expired: its time to live is over"
 _MAY_NOT: Mapping[Verb, str] = {
-    Verb.ANSWER: "Not allowed: what this task asks is for somebody else to answer; nothing was applied",
-    Verb.CANCEL: "Not allowed: you may not cancel this task; it goes on",
+    Verb.ANSWER: "Not allowed: somebody else must answer what this task asks; nothing was applied",
+    Verb.CANCEL: "Not allowed: you may not cancel this task; it continues",
     Verb.ACT: "Not allowed: you may not act on this task; nothing was sent",
 }
 
@@ -362,7 +362,7 @@ class TaskService:
             raise RequestError(INVALID_PARAMS, f"{text} (actions: {', '.join(known) or 'none'}); nothing was sent")
         is_over = task.ended or task.cancelled is not None
         if is_over or task.handle is None or self._executions.is_foreign(task):
-            why = "has not started yet" if task.handle is None else f"is on another engine than {task.engine} is now"
+            why = "has not started yet" if task.handle is None else f"belongs to an earlier engine named {task.engine}"
             raise RequestError(INVALID_PARAMS, f"The task {'has ended' if is_over else why}; nothing was sent")
         message = replace(call, tool=tool.name, arguments=content, target=task.handle)
         ended = "left"  # the client may leave while the engine takes the message
@@ -387,12 +387,12 @@ class TaskService:
             text = f"tool {tool.name} is for identified callers only, and you are anonymous"
             raise RequestError(INVALID_PARAMS, text)
         if tool.needs_tasks and not call.takes_tasks:
-            text = f"tool {tool.name} takes long: it needs a client with tasks"
+            text = f"tool {tool.name} runs long: it needs a client with tasks"
             return CapabilityNeeded(capability=Capability.TASKS, message=text)
         if call.wants_task and tool.tasks is TaskSupport.FORBIDDEN:
-            raise RequestError(METHOD_NOT_FOUND, f"tool {tool.name} makes no tasks: call it without params.task")
+            raise RequestError(METHOD_NOT_FOUND, f"tool {tool.name} creates no tasks: call it without params.task")
         if call.unusable_keys:
-            logger.debug("a call of %s: no key can be made of %s in _meta", call.tool, ", ".join(call.unusable_keys))
+            logger.debug("a call of %s has no usable key in %s of _meta", call.tool, ", ".join(call.unusable_keys))
         call = replace(call, arguments=tool.checker.normalize(call.arguments))
         if tool.continues_calls and principal.identified and call.idempotency_key is None and call.host_key is None:
             served.match = self._executions.repeated_calls.match(
@@ -419,7 +419,7 @@ class TaskService:
             refused = "refused to start" if tool.message is None else "refused"
             return Finished(result=tool_error(f"Engine {tool.engine} {refused} {tool.workflow}: {error}"))
         except EngineUnavailable as error:
-            text = f"Engine {tool.engine} cannot be reached, {nothing_done(tool)}; try again later: {error}"
+            text = f"Engine {tool.engine} cannot be reached; {nothing_done(tool)}. Try again later: {error}"
             return Finished(result=tool_error(text))
         if not isinstance(started, Task):
             return started
@@ -516,7 +516,7 @@ class TaskService:
         principal: Principal,
     ) -> Questions | CapabilityNeeded:
         if not call.takes_questions:
-            text = f"tool {tool.name} has to ask a person for: {missing}; it needs a client with elicitation"
+            text = f"tool {tool.name} must ask a person for: {missing}; it needs a client with elicitation"
             return CapabilityNeeded(capability=Capability.ELICITATION, message=text)
         state = write_dialogue(with_key(dialogue, tool, principal, self._executions.clock()))
         return Questions(requests=requests, state=state)
@@ -527,10 +527,10 @@ class TaskService:
         try:
             ref = await self._executions.adoption.find_own(tool, call.arguments[EXECUTION_ID])
         except EngineUnavailable as error:
-            text = f"Engine {tool.engine} gives no answer, nothing is watched; try again later: {error}"
+            text = f"Engine {tool.engine} does not answer; nothing is watched. Try again later: {error}"
             return Finished(result=tool_error(text))
         except ExecutionNotFound as error:
-            self.authorization.denied(principal, tool=tool.name, reason="there is no such execution for them")
+            self.authorization.denied(principal, tool=tool.name, reason="no such execution for this caller")
             self._meters.count_failed_lookup(principal)
             return Finished(result=tool_error(str(error)))
         ttl = self._ttl(call, tool, principal)
@@ -575,15 +575,15 @@ class TaskService:
             except EngineError as error:
                 if tool.hands_over:
                     task = await self._visible_now(task, principal)
-                    text = f"engine {task.engine} gives no answer: {error}"
+                    text = f"engine {task.engine} does not answer: {error}"
                     return Unfinished(task=replace(await self._rendered_to(task, tool, principal), message=text))
-                return self._goes_on(tool, task, f"Engine {task.engine} gives no answer ({error})", served)
+                return self._goes_on(tool, task, f"Engine {task.engine} does not answer ({error})", served)
             except ServerStopping:
                 return self._goes_on(tool, task, "The server is stopping", served)
             task = await self._visible_now(task, principal)
         except ResultHidden:
-            text = f"{tool.name} was started and goes on by itself. What comes of it is for others to see: do not"
-            return Finished(result=tool_error(f"{text} call it again, that would start it twice."))
+            text = f"{tool.name} was started and continues by itself. You may not see its result. Do not"
+            return Finished(result=tool_error(f"{text} call it again: that would start it twice."))
         if task.ended:
             self._record(Event.RETRIEVE, principal, task)
             return finished(task)
@@ -598,7 +598,7 @@ class TaskService:
     def _goes_on(self, tool: AnyTool, task: Task, why: str, served: OpenCall) -> Finished:
         """Return the error of a call that has no result, to a client that has no id to come back with."""
         if tool.message and tool.message.reads:
-            return Finished(result=tool_error(f"Engine {task.engine} gives no answer. Nothing has changed: try again"))
+            return Finished(result=tool_error(f"Engine {task.engine} does not answer. Nothing has changed: try again"))
         served.lose()
         return Finished(result=tool_error(abandoned_text(task, why, continues=bool(served.match))))
 
@@ -639,7 +639,7 @@ class TaskService:
         current = await principal.revalidated_if_unexpired(self._executions.clock())
         rights = _NONE if current is None else await self.authorization.rights(task, current)
         if not rights.reads(task) and (task.ended or not rights.answer):
-            self.authorization.denied(principal, task=task, reason="may not see what comes of it")
+            self.authorization.denied(principal, task=task, reason="may not see the result")
             raise ResultHidden(INVALID_PARAMS, NOT_FOUND)
         return self._executions.with_links(rights.within(task))
 
@@ -769,13 +769,13 @@ class TaskService:
         if tool is None or tool_digest(tool) != held.tool:
             why = f"tool {task.tool} has changed since this was requested"
         elif requester is None or not await self.authorization.offers(tool.name, requester, arguments):
-            why = f"who requested this may not call {task.tool} any more"
+            why = f"the requester may no longer call {task.tool}"
         elif self._executions.is_foreign(task):
-            why = f"{task.engine} is another engine now"
+            why = f"{task.engine} now names another engine"
         elif paused := await self._executions.pauses.refusal(task.engine, task.tool, task.owner):
             raise RequestError(INVALID_PARAMS, f"Not approved: {paused.message}; try again later")
         if why is not None:
-            raise RequestError(INVALID_PARAMS, f"Not approved: {why}: decline it, and have it requested anew")
+            raise RequestError(INVALID_PARAMS, f"Not approved: {why}: decline it and request it again")
 
     async def cancel(self, task_id: str, principal: Principal) -> None:
         """`tasks/cancel`: ask the engine to cancel; the status shows the outcome."""
@@ -804,8 +804,8 @@ class TaskService:
         if task.ended:
             return task
         if not task.may_cancel:
-            why = "only watches, or its message may be delivered already"
-            raise RequestError(INVALID_PARAMS, f"nothing can be cancelled here: tool {task.tool} {why}")
+            why = "only watches, or may have sent its message already"
+            raise RequestError(INVALID_PARAMS, f"nothing to cancel: tool {task.tool} {why}")
         return (await self._executions.cancel(task, is_final=is_final)).task
 
     async def tasks(self, cursor: str | None, principal: Principal) -> Listed:
@@ -895,10 +895,10 @@ class TaskService:
             decision = task.decisions.get(key)
             is_open = key in task.execution.requests and not task.ended and key not in task.answered
             if rights.see or (not is_open and await self.authorization.could_decide(task, decision, principal)):
-                outcome = f"It {waits_for(task)}." if is_open else "It is not open any more."
+                outcome = f"It {waits_for(task)}." if is_open else "It is no longer open."
                 outcome = outcome if decision is None else f"It was {decision_text(decision)}."
                 return self._question(task, key, outcome=outcome, is_whole=rights.see)
-        self.authorization.denied(principal, task=task, task_id=task_id, reason="there is no such question for them")
+        self.authorization.denied(principal, task=task, task_id=task_id, reason="no such question for this caller")
         self._meters.count_failed_lookup(principal)
         raise RequestError(INVALID_PARAMS, "There is no such question for you")
 
@@ -966,7 +966,7 @@ class TaskService:
             current = await principal.revalidated(self._executions.clock())
             rights = _NONE if current is None else await self.authorization.rights(task, current)
             if not rights.reads(task):
-                self.authorization.denied(principal, task=task, reason="may not see it any more")
+                self.authorization.denied(principal, task=task, reason="may no longer see it")
                 raise _not_found()
             if task.ended:
                 self._record(Event.RETRIEVE, principal, task)
@@ -1025,7 +1025,7 @@ class TaskService:
         self._meters.check_lookup(principal, task_id)
         task = await self._executions.find(task_id, principal.id, rules.shared_tools(principal), by=by)
         if task is None:
-            rules.denied(principal, task_id=task_id, reason="there is no such task for them")
+            rules.denied(principal, task_id=task_id, reason="no such task for this caller")
             self._meters.count_failed_lookup(principal)
             raise _not_found()
         rights = await rules.rights(task, principal)

@@ -52,11 +52,11 @@ FIND_EVERY = 3.0  # seconds between two searches for the execution of one task b
 LOOK_BACK = timedelta(days=1)  # of a search for a row with a creation time in the future
 NOT_KNOWN = "not known yet whether it was started"
 NOT_STARTED = "NotStarted"  # kind of the failure of a row whose start the engine refused
-_GONE = "there is no such task any more: its start was given up, or it expired; call again"
+_GONE = "this task no longer exists: its start was given up, or it expired; call again"
 OUTCOME_UNKNOWN = Failure(
-    text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
+    text="outcome unknown: it may have started, and will not be started again", kind="OutcomeUnknown"
 )
-_MESSAGE_UNKNOWN = "outcome unknown: it may have been sent, and is never sent again"
+_MESSAGE_UNKNOWN = "outcome unknown: it may have been sent, and will not be sent again"
 NO_KEY = Idempotency()
 
 
@@ -130,7 +130,7 @@ class ExecutionSearch:
             async with self._engines.calling(row, api="find") as adapter:
                 if isinstance(adapter, Finds):
                     return await adapter.find(self._search_order(row))
-                raise not_known("its adapter cannot look for it any more")
+                raise not_known("its adapter can no longer look for it")
         except StartConflict:
             raise
         except EngineError as error:
@@ -272,7 +272,7 @@ class TaskCreation:
         try:
             return await self._store.sync(briefly=briefly)
         except StoreUnavailable as error:
-            raise StoreUnavailable(f"{error}; it may have been started all the same") from None
+            raise StoreUnavailable(f"{error}; it may have started anyway") from None
 
     async def _start_or_acknowledge(self, row: Task, start: Callable[[Task], Awaitable[Task]]) -> Task | None:
         """Return the started row, or the acknowledged one if the outcome is unknown; None if it was deleted instead."""
@@ -532,8 +532,8 @@ def _check_same_engine(row: Task, engines: Engines) -> None:
     if engines.is_foreign(row):
         raise RequestError(
             INVALID_PARAMS,
-            f"this idempotency key, or the same call, was used on another engine named {row.engine}: nothing was "
-            f"started. Use another key; if it is the same engine after all, the operator can say so: {REBIND}",
+            f"this idempotency key or an identical call was used on another engine named {row.engine}: nothing was "
+            f"started. Use another key; if it is the same engine, the operator can confirm that: {REBIND}",
         )
 
 

@@ -18,24 +18,24 @@ def find_incompatibilities(tool: AnyTool, adapter: Adapter | type[Adapter]) -> I
     if is_watch and not isinstance(adapter, Adopts):
         yield "kind", "the adapter of this engine cannot watch executions that were started elsewhere"
     for name in sorted(adapter.start_options & tool.options.keys()) if is_watch else ():
-        yield name, "only matters when a workflow is started, and kind: watch starts none; leave it out"
+        yield name, "applies only when a workflow is started, and kind: watch starts none; remove it"
     if tool.cancel is not None and adapter.cancels_at_once:
-        yield "cancel", "a cancellation ends executions of this engine at once: leave `cancel` out"
+        yield "cancel", "a cancellation ends executions of this engine at once: remove `cancel`"
     elif tool.cancel is not None and not isinstance(adapter, Terminates):
-        yield "cancel", "the adapter of this engine cannot terminate executions: leave `cancel` out"
+        yield "cancel", "the adapter of this engine cannot terminate executions: remove `cancel`"
     if is_fleeting and is_watch:
-        yield "kind", "this workflow is too short-lived to be watched, the engine keeps nothing to look up"
+        yield "kind", "this workflow is too short-lived to be watched: the engine stores nothing to look up"
     elif is_fleeting and tool.tasks is not TaskSupport.FORBIDDEN:
-        yield "tasks", "this workflow is too short-lived to be a task: leave `tasks` out, it is `forbidden` here"
+        yield "tasks", "this workflow is too short-lived to be a task: remove `tasks`, which is `forbidden` here"
 
 
 def _wrong_message(tool: AnyTool, message: Message) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a tool that sends a message to the execution with an id of the business."""
     if tool.workflow not in {"", message.name}:
-        yield "workflow", f"{message.name} stands in its place: leave it out"
+        yield "workflow", f"{message.name} replaces it: remove it"
     for place, settings in {"questions": tool.gates, "actions": tool.actions}.items():
         if settings:
-            yield place, "a tool that sends a message starts no workflow: leave them out"
+            yield place, "a tool that sends a message starts no workflow: remove them"
     named = message.addressed_by
     rules = tool.allow.act if tool.allow else []
     partial = any(rule.arguments and not rule.binds(named) for rule in rules)
@@ -43,9 +43,9 @@ def _wrong_message(tool: AnyTool, message: Message) -> Iterator[tuple[str, str]]
         plain = named - {"*"}
         names, bound = ", ".join(sorted(plain)) or "the arguments", min(plain, default="NAME")
         text = (
-            f"a model writes {names}, and so could name the execution of somebody else. Say who may: "
-            f"`act: {{arguments: {{{bound}: principal.subject}}}}` binds it to the caller, and `act: {{any_owner: "
-            "true}` lets all who may call the tool speak to every execution"
+            f"a model sets {names}, so a caller could reach somebody else's execution. Say who may: `act: {{arguments: "
+            f"{{{bound}: principal.subject}}}}` binds it to the caller; `act: {{any_owner: true}}` lets every caller "
+            "of the tool message every execution"
         )
         yield "allow", text
 
@@ -95,7 +95,7 @@ def _wrong_gates(tool: AnyTool, adapter: Adapter) -> Iterator[str]:
     model = adapter.GateSettings
     if model is None:
         if tool.gates:
-            yield f"the adapter of engine {tool.engine!r} knows no gates"
+            yield f"the adapter of engine {tool.engine!r} does not support gates"
         return
     for name, gate in tool.gates.items():
         yield from _validated(model, gate.model_dump(include=set(GATE_WORDS)), f"questions.{name}")
@@ -103,7 +103,7 @@ def _wrong_gates(tool: AnyTool, adapter: Adapter) -> Iterator[str]:
 
 def _wrong_actions(tool: AnyTool, adapter: Adapter) -> Iterator[str]:
     if tool.actions and adapter.ActionSettings is None:
-        yield f"actions: the adapter of engine {tool.engine!r} sends no messages"
+        yield f"actions: the adapter of engine {tool.engine!r} cannot send messages"
     elif adapter.ActionSettings is not None:
         for name, action in tool.actions.items():
             yield from _validated(adapter.ActionSettings, action.settings, f"actions.{name}")

@@ -122,9 +122,9 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
     if not isinstance(content, Mapping):
         raise invalid_response(key, "content must be an object when the action is accept")
     if wrong := checker.violations(content):
-        raise invalid_response(key, f"content does not fit the question: {wrong[0]}")
+        raise invalid_response(key, f"content does not match the question: {wrong[0]}")
     if refusals := _refusals(form, cast("Mapping[str, JSON]", content)):
-        text = f"content does not fit the question: it has no field {refusals[0]!r}; a refusal is action decline"
+        text = f"content does not match the question: it has no field {refusals[0]!r}; to refuse, send action decline"
         raise invalid_response(key, text)
     return {**found, "content": cast("JSON", content)}
 
@@ -182,7 +182,7 @@ def confirmation(tool: AnyTool, scope: Mapping[str, JSON]) -> Confirmation | Non
     if Template(question.message).wordless:  # then only values would describe the call
         question = question.model_copy(update={"message": f"Start {tool.name}? {question.message}"})
     if gaps := Template(question.message).gaps(scope):
-        raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to confirm")
+        raise MappingError(f"{', '.join(gaps)} must be given: a person is asked to confirm it")
     params = question.params(name, scope)
     about = digest([tool.name, params["message"], scope["args"]])
     return Confirmation(name=name, request=InputRequest(method=ELICIT, params=params), about=about)

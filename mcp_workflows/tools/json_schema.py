@@ -54,11 +54,9 @@ def check_size(what: str, value: JSON, most: int | None, most_values: int | None
         return
     text = _dump(value)
     if most is not None and len(text) > most:
-        raise LimitReached(
-            f"{what}: {len(text)} bytes of JSON, and at most {most} are taken: send less, or a link to it"
-        )
+        raise LimitReached(f"{what}: {len(text)} bytes of JSON, and at most {most} are accepted: send less, or a link")
     if most_values is not None and has_more_values(text, most_values):
-        raise LimitReached(f"{what}: more than {most_values} JSON values: send less, or a link to it")
+        raise LimitReached(f"{what}: more than {most_values} JSON values: send fewer, or a link")
 
 
 def has_more_values(text: bytes, most: int) -> bool:
@@ -126,11 +124,11 @@ def excess(schema: Schema) -> str | None:
     if is_deeper(schema, MAX_DEPTH):
         return f"it is nested more than {MAX_DEPTH} deep"
     if (size := len(json.dumps(schema))) > MAX_SIZE:
-        return f"it is {size} characters, and at most {MAX_SIZE} are taken"
+        return f"it is {size} characters, and at most {MAX_SIZE} are accepted"
     if (length := sum(len(pattern) for _, pattern in patterns_in(schema))) > MAX_PATTERNS:
-        return f"its patterns are {length} characters together, and at most {MAX_PATTERNS} are taken"
+        return f"its patterns are {length} characters together, and at most {MAX_PATTERNS} are accepted"
     if cost_of(schema) > MAX_STEPS:
-        return "its references multiply, or refer to themselves or to somewhere else: write #/$defs/NAME"
+        return "its references multiply, form a loop or leave the schema: write #/$defs/NAME"
     return None
 
 
@@ -310,7 +308,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _too_long(pattern: str) -> str:
-    return f"takes too long to be checked by the pattern {pattern!r}"
+    return f"takes too long to check against the pattern {pattern!r}"
 
 
 @lru_cache(maxsize=64)
@@ -385,14 +383,14 @@ _LEFT_TO_PARTS: Final = frozenset(
     | {"required", "additionalProperties", "dependentSchemas", "$defs", "definitions", "$id", "$schema", "$anchor"}
 )
 _AS_A_WHOLE: Final[Mapping[str, str]] = {
-    "anyOf": "fits none of the alternatives (anyOf)",
-    "oneOf": "does not fit exactly one of the alternatives (oneOf)",
+    "anyOf": "matches none of the alternatives (anyOf)",
+    "oneOf": "does not match exactly one of the alternatives (oneOf)",
     "not": "is what its schema excludes (not)",
     "contains": "has too few or too many items of a kind (contains)",
     "propertyNames": "has a property whose name is not allowed (propertyNames)",
     "unevaluatedProperties": "has properties that are not allowed (unevaluatedProperties)",
     "unevaluatedItems": "has items that are not allowed (unevaluatedItems)",
-    "$dynamicRef": "does not fit its schema ($dynamicRef)",
+    "$dynamicRef": "does not match its schema ($dynamicRef)",
 }
 """Keywords with subschemas whose errors are reported as a whole."""
 
@@ -551,7 +549,7 @@ class Checker:
                             yield text
         if not is_explained:
             texts = [text for word, text in _AS_A_WHOLE.items() if word in schema]
-            yield place.says(" or ".join(texts) or "does not fit its schema")
+            yield place.says(" or ".join(texts) or "does not match its schema")
 
 
 _Path: TypeAlias = tuple[str | int, ...]
@@ -714,21 +712,19 @@ def check_schema(schema: Schema) -> Schema:
         Draft202012Validator(schema, pattern_options=_SLOW, validate_formats=True, offline=True)
     except ValidationError as error:
         if isinstance(error.kind, ValidationErrorKind.Referencing):
-            text = f"a $ref is not in this schema: inline what it points to, in $defs ({_short(error.message)})"
+            text = f"a $ref is not in this schema: inline its target in $defs ({_short(error.message)})"
             raise ValueError(text) from None
         place = _Place(schema={}, value=None, path=tuple(error.instance_path))
         raise ValueError(f"not a JSON Schema: {place.says(error.message)}") from None
     except ValueError as error:  # half a surrogate pair, or too many levels
         raise ValueError(f"not a JSON Schema: {_short(str(error))}") from None
     if schema.get("type") != "object":
-        raise ValueError("a JSON Schema of an object is needed here: {type: object, properties: {...}}")
+        raise ValueError("must be a JSON Schema of an object: {type: object, properties: {...}}")
     if cost_of(schema) >= ENDLESS:
-        raise ValueError(
-            "a $ref in it never ends, leads out of it, or is nested more than 200 deep: write #/$defs/NAME"
-        )
+        raise ValueError("a $ref in it loops, leaves the schema, or is nested more than 200 deep: write #/$defs/NAME")
     for word, pattern in patterns_in(schema):
         if word == "patternProperties" and not is_quick(pattern):
-            wrong = "names cannot be checked by it in bounded time; leave out what looks around or back"
+            wrong = "names cannot be checked by it in bounded time; remove lookarounds and backreferences"
             raise ValueError(f"patternProperties: {_short(repr(pattern))}: {wrong}, and large repeats")
     return schema
 

@@ -81,8 +81,8 @@ def _secret(key: str | None) -> str | None:
         return key
     raise RequestError(
         INVALID_PARAMS,
-        f"the idempotency key is too short: you are anonymous here, so whoever guesses the key gets the task; "
-        f"send at least {SHORTEST_SECRET} characters that nobody can guess, or log in; nothing was started",
+        "the idempotency key is too short: you are anonymous here, so anybody who guesses the key gets the task; send "
+        f"at least {SHORTEST_SECRET} characters that nobody can guess, or log in; nothing was started",
     )
 
 

@@ -87,7 +87,7 @@ def check_visible(text: str) -> str:
         ValueError: nothing of it can be seen (pydantic wants this error).
     """
     if is_blank(text):
-        raise ValueError("must say something: nothing of this can be seen")
+        raise ValueError("must have visible text")
     return text
 
 
@@ -176,7 +176,7 @@ class Question(_Asked):
     @model_validator(mode="after")
     def _has_what_it_misses(self) -> Question:
         if self.when_missing and self.schema_ is None:
-            raise ValueError("when_missing: a yes or no is asked for always; leave it out, or give a schema")
+            raise ValueError("when_missing: a yes or no is always asked for; remove it, or add a schema")
         return self
 
     def form(self, name: str) -> Schema:
@@ -251,7 +251,7 @@ class Approval(BaseModel):
     @classmethod
     def _say_nothing_of_owners(cls, rules: list[Rule]) -> list[Rule]:
         if any(rule.not_owner or rule.any_owner for rule in rules):
-            raise ValueError("leave out not_owner and any_owner: `requester_may_approve` says that")
+            raise ValueError("remove not_owner and any_owner: use `requester_may_approve`")
         return rules
 
     def rules(self, *, escalated: bool) -> Sequence[Rule]:
@@ -319,7 +319,7 @@ class StartApproval(Approval):
         """
         template = Template(self.message)
         if gaps := template.gaps(scope):
-            raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to approve")
+            raise MappingError(f"{', '.join(gaps)} must be given: a person is asked to approve it")
         message = template.message(scope)
         message = f"Start {tool}? {message}" if template.wordless else message
         text = "\n".join([message, *argument_lines(scope["args"])])
@@ -389,13 +389,13 @@ class GateQuestion(_Asked):
     def problems(self, name: str) -> Iterator[tuple[str, str]]:
         """Yield the fields of an answer that are not there, or not sent on: the part at fault, and the text."""
         if self.approval is not None and REASON in super().form(name).get("properties", {}):
-            yield "schema", f"the field {REASON!r} is the approver's reason, which `approval` adds: leave it out"
+            yield "schema", f"the field {REASON!r} is the approver's reason, which `approval` adds: remove it"
         for part, known in (("send", self.answers(name)), ("decline", frozenset[str]())):
             unknown = Template(getattr(self, part)).fields("answer") - known
             yield from ((part, f"the answer has no {field!r}{did_you_mean(field, known)}") for field in sorted(unknown))
         for field in unused_fields(super().form(name), self.send):
-            text = f"the person answers {field!r}, and send does not use it, so a no would be sent as a yes: "
-            yield "send", f"{text}put {{{{answer.{field}}}}} in it, or leave the field out of the schema"
+            text = f"the person answers {field!r}, but `send` does not use it, so a no would be sent as a yes: "
+            yield "send", f"{text}put {{{{answer.{field}}}}} in it, or remove the field from the schema"
 
     def freeze(self, name: str, scope: Mapping[str, JSON]) -> Gate:
         """Return the gate of one task, with its question filled in.

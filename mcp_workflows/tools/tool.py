@@ -393,16 +393,16 @@ class _Offered(BaseModel):
             return cast("object", values)
         written, other = cast("dict[str, Any]", values), _OTHER[cls.model_fields["kind"].default]
         if useless := sorted(written.keys() & ({*MODELS[other].model_fields} - {*cls.model_fields} | {*cls.fixed})):
-            raise ValueError(f"{', '.join(useless)}: only with kind: {other}; leave it out")
+            raise ValueError(f"{', '.join(useless)}: only with kind: {other}; remove it")
         return {**written, **cls.fixed}
 
     @model_validator(mode="after")
     def _has_only_what_counts(self) -> Self:
         for setting in sorted(self.model_fields_set):
             if need := missing_need(setting, dict(self)):
-                raise ValueError(f"{setting}: only with {need}; leave it out")
+                raise ValueError(f"{setting}: only with {need}; remove it")
         if self.allow and self.allow.call and not self.allow.see and self.tasks is not TaskSupport.FORBIDDEN:
-            raise ValueError("allow: nobody could see what comes of it: say `see: {}` for the owner, or say who")
+            raise ValueError("allow: nobody could see its tasks: add `see: {}` for the owner, or say who may")
         if START_GATE in self.questions:
             raise ValueError(f"questions: {START_GATE}: this name is reserved for the approval before the start")
         if len(confirmations := [name for name, each in self._before.items() if each.schema_ is None]) > 1:
@@ -577,7 +577,7 @@ class _Offered(BaseModel):
         if self.message is not None and self.message.address is not None:
             _check_address(Template(self.message.address), scope)
         if gaps := self._options_template.gaps(scope):
-            raise MappingError(f"{', '.join(gaps)} must be given here: a setting of this tool is made of it")
+            raise MappingError(f"{', '.join(gaps)} must be given here: a setting of this tool needs it")
         filled: Mapping[str, Any] = self._options_template.settings(scope)
         return {**filled, **{name: value for name, value in self.options.items() if name in UNFILLED}}
 
@@ -598,9 +598,9 @@ def _check_address(address: Template, scope: Mapping[str, Any]) -> None:
     """
     caller = scope["principal"]["id"]
     if caller == ANONYMOUS.id and address.mentions("principal"):
-        raise MappingError("the execution is that of the caller, and you are anonymous")
+        raise MappingError("the execution belongs to the caller, and you are anonymous")
     if empty := [each for each in address.empty(scope) if caller != LOCAL.id or not each.startswith("principal.")]:
-        raise MappingError(f"{', '.join(empty)} must be given here: the id of the execution is made of it")
+        raise MappingError(f"{', '.join(empty)} must be given here: the id of the execution needs it")
 
 
 class Tool(_Offered):
@@ -647,9 +647,9 @@ class Tool(_Offered):
     @classmethod
     def _has_names_and_templates(cls, texts: dict[str, str]) -> dict[str, str]:
         if wrong := sorted(name for name in texts if not _LABEL_NAME.fullmatch(name)):
-            raise ValueError(f"{wrong[0]!r} is no name of a label: up to 32 of a-z, 0-9, _ and -, a-z first")
+            raise ValueError(f"{wrong[0]!r} is not a label name: up to 32 of a-z, 0-9, _ and -, a-z first")
         if taken := sorted(texts.keys() & RESERVED_LABELS):
-            raise ValueError(f"executions have the labels {', '.join(taken)} anyway: choose another name")
+            raise ValueError(f"executions have the labels {', '.join(taken)} already: choose another name")
         return check_template(texts)
 
     @cached_property
@@ -706,7 +706,7 @@ class Tool(_Offered):
             MappingError: a text would have a gap.
         """
         if gaps := {gap for template in self._labels_templates.values() for gap in template.gaps(scope)}:
-            raise MappingError(f"{', '.join(sorted(gaps))} must be there: a label of this tool is made of it")
+            raise MappingError(f"{', '.join(sorted(gaps))} must be given: a label of this tool needs it")
         texts = {name: template.text(scope) for name, template in self._labels_templates.items()}
         return {name: text for name, text in texts.items() if text}
 
@@ -734,14 +734,14 @@ class WatchTool(_Offered):
     @model_validator(mode="after")
     def _is_answered_by_its_caller(self) -> Self:
         if self.approvals:
-            text = "kind: watch has no approval: whoever watches is its owner, and may have started the execution"
+            text = "kind: watch has no approval: the watcher owns the task, and may have started the execution"
             raise ValueError(f"questions: {', '.join(self.approvals)}: {text}; put it on the tool that starts")
         return self
 
     @model_validator(mode="after")
     def _asks_nothing_before(self) -> Self:
         if self.ask:
-            raise ValueError(f"questions: {', '.join(self.ask)}: kind: watch starts nothing; say `when` it is asked")
+            raise ValueError(f"questions: {', '.join(self.ask)}: kind: watch starts nothing; add `when`")
         return self
 
     @property

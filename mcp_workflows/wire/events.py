@@ -136,9 +136,8 @@ TASK_ENDED: Final = EventType(
 )
 INPUT_REQUIRED: Final = EventType(
     name="task.input_required",
-    description="A workflow waits for an answer of the user. Ask the user and never answer by yourself; then call "
-    "`task_answer` with the `taskId` and the question's `key`. If you do not see the data, call `task_status` with the "
-    "`taskId`.",
+    description="A workflow waits for the user's answer. Ask the user, never answer yourself; then call `task_answer` "
+    "with the `taskId` and the question's `key`. If you do not see the data, call `task_status` with the `taskId`.",
     filters=("taskId", "tool"),
     payload={"taskId": _TEXT, "tool": _TEXT, "key": _TEXT, "message": _TEXT, "url": _TEXT, "askTheUser": _TEXT},
 )
@@ -388,7 +387,7 @@ def input_required(task: TaskView, key: str, request: InputRequest) -> dict[str,
     advice = f"Ask the user, and pass on only what the user decides: `task_answer` with this taskId and key {key!r}."
     if key in task.for_people:
         asked |= {"requestedSchema": None, "url": task.for_people[key] or None}
-        advice = f"Tell the user that {people_answer(task.for_people[key])}; `task_answer` does not take it."
+        advice = f"Tell the user that {people_answer(task.for_people[key])}; `task_answer` does not accept it."
     return _without_none({**_task(task), **asked, "key": key, "askTheUser": advice})
 
 

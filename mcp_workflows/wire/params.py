@@ -181,7 +181,7 @@ def _check_scalar(value: JSON, where: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise RequestError(INVALID_PARAMS, f"{where} holds a number that is not finite: JSON has none")
     if isinstance(value, str) and not _whole(value):
-        raise RequestError(INVALID_PARAMS, f"{where} holds half a surrogate pair: it is no Unicode text")
+        raise RequestError(INVALID_PARAMS, f"{where} holds half a surrogate pair: it is not Unicode text")
 
 
 def _whole(text: str) -> bool:

@@ -58,7 +58,7 @@ STATUS: Mapping[Status, str] = {
     Status.CANCELLED: "cancelled",
 }
 
-_NO_URL_MODE: Final = "a person has to visit a page, as this client does not declare elicitation in URL mode"
+_NO_URL_MODE: Final = "a person must visit a page, as this client does not declare elicitation in URL mode"
 _NEEDED: Mapping[Capability, JSON] = {
     Capability.TASKS: {"extensions": {EXTENSION: {}}},
     Capability.ELICITATION: {"elicitation": {"form": {}}},

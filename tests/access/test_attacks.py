@@ -78,7 +78,7 @@ async def test_a_plain_call_that_waits_gets_no_result_once_its_caller_may_not_se
             none = tool("nap", "sleep", allow={"call": {}, "see": {"scopes": ["audit"]}})
             await swap(here.site.workflows, tools=[none], engines=here.site.workflows.adapters)
         assert "slept" not in replies[0]
-        assert "for others to see" in replies[0]
+        assert "may not see its result" in replies[0]
 
 
 async def test_a_state_that_is_none_does_not_tell_that_a_tool_is_there(tmp_path: Path) -> None:

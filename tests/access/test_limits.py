@@ -250,7 +250,7 @@ def test_only_so_many_requests_stay_open_for_one_and_for_all() -> None:
 
 def test_what_is_too_large_is_refused_with_its_size() -> None:
     check_size("Arguments of charge", {"a": "é"}, 10)
-    with pytest.raises(LimitReached, match=r"Arguments of charge: 11 bytes of JSON, and at most 10 are taken"):
+    with pytest.raises(LimitReached, match=r"Arguments of charge: 11 bytes of JSON, and at most 10 are accepted"):
         check_size("Arguments of charge", {"a": "éx"}, 10)
     check_size("Arguments of charge", "x" * 100, None)
 

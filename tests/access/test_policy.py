@@ -133,14 +133,14 @@ def test_the_claims_that_arguments_are_bound_to_are_claims_of_the_rules() -> Non
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"call": {"not_owner": True}}, "before a call there is none"),
-    ({"see": {"not_owner": True, "any_owner": True}}, "leave one of the two out"),
+    ({"call": {"not_owner": True}}, "a call has none yet"),
+    ({"see": {"not_owner": True, "any_owner": True}}, "remove one of the two"),
     ({"see": {"principals": [{}]}}, "name a subject or a client"),
     ({"see": {"scope": ["x"]}}, "Extra inputs are not permitted"),
     ({"read": {}}, "Extra inputs are not permitted"),
     ({"call": "everybody"}, "valid list"),
     ({"call": {"claims": {"realm_access": {"roles": "x"}}}}, "write realm_access.roles: and its value"),
-    ({"call": {"claims": {"realm_access.": "x"}}}, "is no name of a claim"),
+    ({"call": {"claims": {"realm_access.": "x"}}}, "is not a claim name"),
 ]
 
 
@@ -151,5 +151,5 @@ def test_a_mistake_in_a_rule_is_said(wrong: dict[str, Any], said: str) -> None:
 
 
 def test_a_tool_whose_tasks_nobody_could_see_is_refused() -> None:
-    with pytest.raises(ValidationError, match="nobody could see what comes of it"):
+    with pytest.raises(ValidationError, match="nobody could see its tasks"):
         Tool.model_validate({"name": "x", "engine": "e", "workflow": "w", "allow": {"call": {}}})

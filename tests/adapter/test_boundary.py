@@ -55,7 +55,7 @@ def test_what_nobody_knows_is_never_installed(monkeypatch: pytest.MonkeyPatch) -
     text = said(monkeypatch, "airflow")
     assert "pip install" not in text
     known = "dbos, google-workflows, http, mcp, stepfunctions, temporal"
-    assert text.endswith(f"there are: {known}; others come in packages of their own")
+    assert text.endswith(f"this project has: {known}; others come in separate packages")
 
 
 def test_an_entry_point_that_names_no_class_says_what_makes_one(monkeypatch: pytest.MonkeyPatch) -> None:

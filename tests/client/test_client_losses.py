@@ -163,10 +163,10 @@ async def test_what_can_become_of_a_task_has_an_error_each() -> None:
             await client.call_tool("x")
         with pytest.raises(TaskExpired):
             await client.call_tool("x")
-        with pytest.raises(ClientError, match="does not keep to the protocol"):
+        with pytest.raises(ClientError, match="violates the protocol"):
             await client.call_tool("x")
     async with foreign(Foreign([{"status": "lost"}])) as (client, tasks):
-        with pytest.raises(ClientError, match="does not keep to the protocol"):
+        with pytest.raises(ClientError, match="violates the protocol"):
             await tasks.handle(client, "t-1").status()
 
 
@@ -322,9 +322,9 @@ async def nobody(key: str | None, params: types.ElicitRequestParams) -> types.El
 @pytest.mark.parametrize(
     ("status", "token", "reason"),
     [
-        (401, None, "it wants a token"),
-        (401, "stranger", "the token is not good there: expired"),
-        (403, "narrow", "lacks a scope; everybody needs: jobs"),
+        (401, None, "it needs a token"),
+        (401, "stranger", "the token is not valid there: expired"),
+        (403, "narrow", "lacks a scope; required: jobs"),
     ],
 )
 async def test_who_is_not_let_in_hears_why(

@@ -39,7 +39,7 @@ _OPENING: Final = re.compile(r'"(?:initialize|server/discover)"')
 _NO_MESSAGE: Final[Mapping[str, Any]] = {}
 _WORDS: Final[Mapping[str, str]] = {
     "list": r'newest first|"tasks":',
-    "handle": r'goes on by itself|"status": ?"working"',
+    "handle": r'continues by itself|"status": ?"working"',
     "question": r'questions? for the user|"status": ?"input_required"',
     "cancelled": r'was cancelled|"status": ?"cancelled"',
     "declined": r'"answer": ?"(?:decline|cancel)"',

@@ -40,7 +40,7 @@ async def test_an_engine_that_gives_no_answer_is_unavailable_in_time(tmp_path: o
     async with Engines({"here": adapter}, call_timeout=0.05) as engines:
         with pytest.raises(EngineUnavailable, match="no answer within"):
             await engines.list_ended("here", "echo", datetime.now(UTC))
-        with pytest.raises(EngineUnavailable, match="not in the configuration"):
+        with pytest.raises(EngineUnavailable, match="no longer in the configuration"):
             await engines.list_ended("elsewhere", "echo", datetime.now(UTC))
 
 

@@ -85,7 +85,7 @@ async def test_an_ended_subscription_is_forgotten_when_its_client_unsubscribes(t
 
 
 @pytest.mark.parametrize(
-    ("status", "why"), [(410, "the endpoint answered 410 Gone"), (500, "its endpoint takes no events (http_5xx)")]
+    ("status", "why"), [(410, "the endpoint answered 410 Gone"), (500, "its endpoint accepts no events (http_5xx)")]
 )
 async def test_my_tasks_shows_lost_subscriptions_to_their_owner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, why: str

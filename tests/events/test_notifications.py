@@ -715,7 +715,7 @@ async def test_clients_of_each_revision_hear_of_a_start_to_approve_and_of_no_int
         ({"webhook": "https://example.com"}, "webhook needs a secret"),
         ({"webhook": "https://example.com", "secret": "s3cret"}, "secret: must be whsec_"),
         ({"email": ["a@example.com"]}, "email needs smtp and from"),
-        ({"email": ["a@example.com\r\nBcc: s3cret@example.com"]}, "an address is needed here"),
+        ({"email": ["a@example.com\r\nBcc: s3cret@example.com"]}, "must be an address"),
         ({"email": ["a@example.com"], "from": "b@example.com", "smtp": "http://s3cret"}, "smtps:// or smtp://"),
         ({"email": ["a@example.com"], "from": "b@example.com", "smtp": "smtp://s3cret:70000"}, "smtps:// or smtp://"),
     ],

@@ -221,7 +221,7 @@ async def test_a_message_cannot_be_taken_back(tmp_path: Path) -> None:
         )
         created = await workflows.service.call(call, LOCAL, unwatched)
         assert isinstance(created, Created)
-        with pytest.raises(RequestError, match="its message may be delivered already"):
+        with pytest.raises(RequestError, match="may have sent its message already"):
             await workflows.service.cancel(created.task.task_id, LOCAL)
 
 
@@ -375,7 +375,7 @@ def test_a_rule_binds_texts_and_whole_numbers(claim: Any, argument: Any, fits: b
 )
 def test_an_id_that_a_model_writes_needs_a_rule_that_binds_it(allow: Mapping[str, Any] | None) -> None:
     engines = {"memory": MemoryAdapter(MemorySettings())}
-    with pytest.raises(ConfigError, match=r"a model writes user, .*act: \{arguments: \{user: principal\.subject"):
+    with pytest.raises(ConfigError, match=r"a model sets user, .*act: \{arguments: \{user: principal\.subject"):
         attach(Server("test", version="1"), tools=[mail(allow=allow)], engines=engines, store="sqlite:///:memory:")
 
 
@@ -385,7 +385,7 @@ def test_an_id_of_the_caller_alone_needs_no_rule() -> None:
     attach(Server("test", version="1"), tools=[bound], engines=engines, store="sqlite:///:memory:")
     for text in ("{{join('', [user])}}", "{{args}}", "{{principal.subject}}-{{user}}"):
         odd = mail(options={"event": "poke", "execution": text})
-        with pytest.raises(ConfigError, match="a model writes"):
+        with pytest.raises(ConfigError, match="a model sets"):
             attach(Server("test", version="1"), tools=[odd], engines=engines, store="sqlite:///:memory:")
 
 

@@ -121,7 +121,7 @@ async def test_the_task_tools_name_the_page_and_take_no_answer(tmp_path: Path) -
         for more in ({"content": {"ok": True}}, {"action": "decline"}, {}):
             refused = await client.tool("task_answer", {"taskId": task_id, **more})
             assert refused["isError"]
-            assert f"Nothing was answered: only a person answers this, at {url}." in refused["content"][0]["text"]
+            assert f"No answer was sent: only a person answers this, at {url}." in refused["content"][0]["text"]
         assert await answer_on_the_page(workflows) == url
         ended = await client.tool("task_wait", {"taskId": task_id})
         assert ended["structuredContent"]["result"] == DONE
@@ -208,7 +208,7 @@ async def test_a_model_that_may_not_answer_reads_where_people_do(tmp_path: Path,
         assert "task_answer" not in text
         refused = await client.tool("task_answer", {"taskId": task_id, "content": {"ok": True}})
         assert refused["isError"]
-        assert f"Nothing was answered: only a person answers this, {where}" in refused["content"][0]["text"]
+        assert f"No answer was sent: only a person answers this, {where}" in refused["content"][0]["text"]
         other = await client.tool("other")
         given = {"taskId": other["structuredContent"]["taskId"], "content": {"ok": True}}
         assert (await client.tool("task_answer", given))["structuredContent"]["status"] != "input_required"

@@ -210,7 +210,7 @@ async def test_a_card_gets_its_handle_soon_however_long_the_tool_would_wait(tmp_
     shown = result["structuredContent"]
     assert shown["status"] == "working"
     assert (shown["pollIntervalMs"] > 0, shown["createdAt"][-1]) == (True, "Z")
-    assert "A card where it was started shows it to the user and takes answers and a cancellation." in told(result)
+    assert "The user sees it in a card where it was started, and can answer or cancel there." in told(result)
     assert shown["next"].startswith(f'call task_wait with {{"taskId": "{shown["taskId"]}"}} for its result')
 
 
@@ -240,7 +240,7 @@ async def test_with_answers_only_the_model_is_neither_given_nor_told_a_way_to_an
         handle = await client.tool("ask")
         assert handle["structuredContent"]["questions"]["question"]["message"] == "question?"  # for the card
         assert "- question?" in told(handle)
-        assert "only the card takes answers" in told(handle)
+        assert "can answer or cancel only there" in told(handle)
         assert "task_answer" not in told(handle) + handle["structuredContent"]["next"]
 
 
@@ -380,7 +380,7 @@ async def test_a_host_that_ignores_for_whom_a_tool_is_gets_past_no_rule(tmp_path
         answer = {"taskId": shown["taskId"], "content": {"answer": "yes"}}
         refused = (await alice.call("task_answer", answer)).result
         assert refused["isError"]
-        assert "somebody else to answer" in told(refused)
+        assert "somebody else must answer" in told(refused)
         stopped = (await bob.call("task_cancel", {"taskId": shown["taskId"]})).result
         assert stopped["isError"]
         assert not (await bob.call("task_answer", answer)).result.get("isError")
@@ -409,5 +409,5 @@ def config_of(folder: Path, text: str) -> Mapping[str, Card]:
 
 @pytest.mark.parametrize("more", [{"tasks": "wait"}, {"tasks": "required"}])
 def test_a_tool_that_hands_nothing_over_has_no_card_to_set(more: Mapping[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=r"card: only with .*; leave it out"):
+    with pytest.raises(ValidationError, match=r"card: only with .*; remove it"):
         Tool.model_validate({**each_of("echo"), "card": "on", **more})

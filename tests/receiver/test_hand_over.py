@@ -100,7 +100,7 @@ async def test_one_call_is_handed_over_once(tmp_path: Path) -> None:
     @server.tool()
     async def twice() -> types.CallToolResult:  # pyright: ignore[reportUnusedFunction]  # the decorator took it
         await workflows.hand_over("refund_order", {"order_id": "A1"})
-        with pytest.raises(RequestError, match="once in a call"):
+        with pytest.raises(RequestError, match="works once per call"):
             await workflows.hand_over("refund_order", {"order_id": "A2"})
         return types.CallToolResult(content=[])
 

@@ -118,13 +118,13 @@ def test_what_cannot_work_is_refused_when_attaching(tools: list[Tool], complaint
 
 @pytest.mark.parametrize("wrong", [MemoryAdapter, MemorySettings(), None])
 def test_an_engine_that_is_no_adapter_is_refused_when_attaching(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="engine 'memory' is no adapter: give an instance"):
+    with pytest.raises(ConfigError, match="engine 'memory' is not an adapter: pass an instance"):
         attach(Server("own"), tools=memory_tools(), engines={"memory": wrong})
 
 
 def test_a_server_that_is_not_one_of_the_sdk_is_refused_when_attaching() -> None:
     other: Any = object()
-    with pytest.raises(ConfigError, match="MCPServer or Server of the MCP SDK, and this is a object: attach to an MC"):
+    with pytest.raises(ConfigError, match="MCPServer or Server of the MCP SDK, not a object: attach to an MCPServer"):
         attach(other, tools=memory_tools(), engines=engines())
 
 

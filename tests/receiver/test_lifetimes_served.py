@@ -44,7 +44,7 @@ async def test_who_listens_hears_that_it_will_be_terminated_and_that_it_was(serv
                         break
         messages: list[str] = [each.get("statusMessage", "") for each in heard]
         assert any(message.startswith("asked to cancel; will be terminated at ") for message in messages)
-        assert messages[-1] == "terminated: it had not ended within 0.3 s of being asked to cancel"
+        assert messages[-1] == "terminated: it did not end within 0.3 s of the request to cancel"
         assert len(messages) <= 6  # no change each second
         seen = (await old.request("tasks/get", {"taskId": task_id})).result
         assert (seen["status"], seen["statusMessage"]) == ("cancelled", messages[-1])

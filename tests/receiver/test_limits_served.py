@@ -112,7 +112,7 @@ async def test_tasks_of_one_principal_are_bounded_over_all_replicas(tmp_path: Pa
         await two.create("forever")
         for at in (one, two):
             told = await at.refused("forever")
-            assert "at most 2 tasks of one caller may go on at the same time" in told["text"]
+            assert "at most 2 tasks of one caller may run at the same time" in told["text"]
             assert "cancel one; nothing was started" in told["text"]
             assert first not in told["text"]
         await one.create("forever", BEN)
@@ -136,7 +136,7 @@ async def test_tasks_of_a_tool_are_bounded_for_one_and_for_all(tmp_path: Path) -
         assert "at most 1 tasks of few of one caller" in (await here.refused("few"))["text"]
         await here.create("few", BEN)
         carl = Principal(id="carl")
-        assert "at most 2 tasks of few may go on" in (await here.refused("few", carl))["text"]
+        assert "at most 2 tasks of few of" in (await here.refused("few", carl))["text"]
         await here.create("forever", carl)
 
 
@@ -183,7 +183,7 @@ async def test_who_goes_on_calling_in_vain_is_held_back_before_the_engine_is_ask
         task_id = await here.create("forever", key="k" * 32)
         here.engine.faults.unavailable = frozenset({"start"})
         for _ in range(3):
-            assert "cannot be reached, nothing was started" in (await here.refused("forever"))["text"]
+            assert "cannot be reached; nothing was started" in (await here.refused("forever"))["text"]
         asked = here.engine.calls["start"]
         told = await here.refused("forever")
         assert "at most 3 calls of one caller may fail to start anything in a minute: try again in" in told["text"]
@@ -200,7 +200,7 @@ async def test_who_goes_on_calling_in_vain_is_held_back_before_the_engine_is_ask
 async def test_arguments_and_answers_that_are_too_large_are_refused_before_anything_is_done(tmp_path: Path) -> None:
     async with replica(tmp_path, only(max_arguments=50, max_answer=60)) as here:
         told = await here.refused("echo", text="x" * 100)
-        assert told["text"].startswith("Arguments of echo: 111 bytes of JSON, and at most 50 are taken")
+        assert told["text"].startswith("Arguments of echo: 111 bytes of JSON, and at most 50 are accepted")
         assert not here.engine.handles
         task_id = await here.create("ask")
         responses = {"question": {"action": "accept", "content": {"text": "x" * 100}}}

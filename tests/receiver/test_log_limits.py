@@ -63,14 +63,14 @@ def test_a_flood_of_lines_is_a_few_and_then_their_number(
     logger.warning("of another place")
     assert messages(caplog) == ["refused 0", "refused 1", "refused 2", "of another place"]
     limit.tell()
-    assert messages(caplog)[4:] == ["997 more lines like this were left out: refused 999"]
+    assert messages(caplog)[4:] == ["997 more lines like this were omitted: refused 999"]
     assert caplog.records[-1].levelno == logging.WARNING
 
 
 def test_the_number_is_told_when_the_period_is_over(logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
     logger.addFilter(LineLimit(lines=1, period=0.1))
     deadline = time.monotonic() + 60
-    while "more lines like this were left out" not in caplog.text:
+    while "more lines like this were omitted" not in caplog.text:
         logger.warning("refused")
         time.sleep(0.01)
         assert time.monotonic() < deadline
@@ -176,5 +176,5 @@ def test_a_sidecar_that_is_flooded_logs_a_few_lines_of_each_kind_and_their_numbe
     text = "\n".join(lines)
     assert "requestState rejected" in text
     assert "its Host, " in text
-    assert f"{FLOOD - 5} more lines like this were left out" in text
+    assert f"{FLOOD - 5} more lines like this were omitted" in text
     assert len(lines) < FLOOD, text

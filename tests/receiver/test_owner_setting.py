@@ -45,7 +45,7 @@ async def test_another_setting_is_refused_with_what_to_do_while_there_are_tasks_
     await opened(url, other)  # there is nothing to lose
     await opened(url, first)
     await holding(tmp_path, [WITH_CLIENT if first is Owner.CLIENT else PERSON])
-    with pytest.raises(StoreUnusable, match=f"write owner: {first} under server.auth"):
+    with pytest.raises(StoreUnusable, match=f"set owner: {first} under server.auth"):
         await opened(url, other)
     await opened(url, None)  # no caller has a token there, so nobody looks for a task in vain
     await opened(url, first)
@@ -67,7 +67,7 @@ async def test_a_store_from_before_the_setting_was_kept_is_known_by_its_owners(
 ) -> None:
     url = await holding(tmp_path, owners)
     if refused:
-        with pytest.raises(StoreUnusable, match="write owner: client"):
+        with pytest.raises(StoreUnusable, match="set owner: client"):
             await opened(url, Owner.SUBJECT)
         await opened(url, Owner.CLIENT)
     else:

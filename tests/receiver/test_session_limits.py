@@ -34,7 +34,7 @@ from tests.support.served import VERSION, Peer, serving, site
 pytestmark = pytest.mark.anyio
 
 ACCEPT = {"accept": "application/json, text/event-stream"}
-TEXT = "at most {most} sessions of one caller may be open: end one (DELETE), or come again later"
+TEXT = "at most {most} sessions of one caller may be open: end one (DELETE), or try again later"
 
 
 def only(most: int) -> Limits:

@@ -257,7 +257,7 @@ async def test_several_questions_are_answered_by_their_keys(client: Line) -> Non
     task_id = await handed(client, "ask_two")
     which = await client.tool("task_answer", {"taskId": task_id, "content": YES})
     assert which["isError"] is True
-    assert "Nothing was answered: several questions are open, give the key of one: first, second." in told(which)
+    assert "No answer was sent: several questions are open, so give the key of one: first, second." in told(which)
     ready = {"taskId": task_id, "key": "first", "content": {"answer": "..."}}
     assert f"once per question, with its key, such as {json.dumps(ready)}" in which["structuredContent"]["next"]
     left = await client.tool("task_answer", {"taskId": task_id, "key": "second", "content": YES})
@@ -273,7 +273,7 @@ async def test_an_answer_without_a_key_never_answers_a_later_question(tmp_path: 
         assert list((await client.tool("task_answer", answer))["structuredContent"]["questions"]) == ["second"]
         repeated = await client.tool("task_answer", answer)  # as a host does that got no reply in time
         assert repeated["isError"] is True
-        assert "this task has asked something else before, so give the key: second" in told(repeated)
+        assert "this task has asked another question before, so give the key: second" in told(repeated)
         done = await client.tool("task_answer", {**answer, "key": "second"})
         assert done["structuredContent"]["result"] == {"first": YES, "second": YES}
 
@@ -297,7 +297,7 @@ async def test_a_question_without_a_form_is_accepted_if_the_user_agrees(tmp_path
     ):
         found = (await client.tool("ask"))["structuredContent"]
         ready: Mapping[str, Any] = {"taskId": found["taskId"], "key": "question", "content": {}}
-        assert f"task_answer with {json.dumps(ready)} if the user agrees; if the user does not" in found["next"]
+        assert f"task_answer with {json.dumps(ready)} if the user agrees; if the user refuses" in found["next"]
 
 
 class Elaborate(MemoryAdapter):
@@ -336,7 +336,7 @@ async def test_the_example_in_the_text_can_be_sent_as_it_is(tmp_path: Path, whic
         line(server) as client,
     ):
         asked = await client.tool("ask")
-        found = re.search(r"call task_answer with (\{.*\}), where content", told(asked))
+        found = re.search(r"call task_answer with (\{.*\}), with the user's answer", told(asked))
         assert found, told(asked)
         ready = json.loads(found[1])
         content = {"formal": True, "tone": "warm", "mail": "name@example.com", "copies": 2}
@@ -351,9 +351,9 @@ async def test_the_example_in_the_text_can_be_sent_as_it_is(tmp_path: Path, whic
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"content": {"answer": 1}}, "task_answer: content does not fit the question: answer: 1 is not of type"),
+        ({"content": {"answer": 1}}, "task_answer: content does not match the question: answer: 1 is not of type"),
         ({}, "task_answer: content must be an object when the action is accept; nothing was applied"),
-        ({"key": "other", "content": YES}, "no open question has the key «other»; there is: question."),
+        ({"key": "other", "content": YES}, "no open question has the key «other»; open: question."),
         ({"content": "yes"}, 'Wrong arguments for task_answer: content: "yes" is not of type "object"'),
         ({"action": "agree"}, 'Wrong arguments for task_answer: action: "agree" is not one of'),
     ],
@@ -372,7 +372,7 @@ async def test_an_answer_that_does_not_fit_changes_nothing(
 async def test_cancelling_says_what_came_of_it(client: Line) -> None:
     task_id = await handed(client, "forever")
     result = await client.tool("task_cancel", {"taskId": task_id})
-    assert told(result).startswith("Its workflow was asked to cancel.")
+    assert told(result).startswith("The workflow was asked to cancel.")
     assert "was cancelled on request. There is no result." in told(result), "and not: was cancelled: cancelled ..."
     assert result["structuredContent"]["status"] == "cancelled"
     again = await client.tool("task_cancel", {"taskId": task_id})
@@ -427,7 +427,7 @@ async def test_tasks_of_others_look_like_none(tmp_path: Path) -> None:
             unknown = (await bob.call(tool, {**arguments, "taskId": "0" * 40})).result
             assert foreign == unknown
             assert foreign["isError"] is True
-            assert "Task not found. Give the taskId exactly as the tool answered with it; my_tasks" in told(foreign)
+            assert "Task not found. Give the taskId exactly as the tool returned it; my_tasks" in told(foreign)
         assert (await bob.call("my_tasks")).result["structuredContent"]["tasks"] == []
         mine = (await ann.call("my_tasks")).result["structuredContent"]["tasks"]
         assert [(task["taskId"], task["status"]) for task in mine] == [(task_id, "working")]
@@ -484,7 +484,7 @@ def test_a_tool_with_a_task_tools_name_is_refused_where_they_are_offered(name: s
     tools = [Tool(name=name, engine="memory", workflow="echo", tasks=TaskSupport.WAIT)]
     attach(Server("fine"), tools=tools, engines=engines)
     for wrong, my_tasks in ((tools, True), ([*tools, *handing("echo")], False)):
-        with pytest.raises(ConfigError, match=f"tool '{name}': this is the name of a task tool"):
+        with pytest.raises(ConfigError, match=f"tool '{name}': this name is reserved for a task tool"):
             attach(Server("wrong"), tools=wrong, engines=engines, my_tasks=my_tasks)
 
 

@@ -181,7 +181,7 @@ def test_settings_that_do_not_go_together_are_refused(tasks: str, adaptive: str)
     if look_up(TOOLS, tasks, adaptive)["is"] == "fine":
         assert Tool(name="tool", engine="memory", workflow="echo", **said).name == "tool"
     else:
-        with pytest.raises(ValidationError, match="leave it out"):
+        with pytest.raises(ValidationError, match="remove it"):
             Tool(name="tool", engine="memory", workflow="echo", **said)
 
 

@@ -302,7 +302,7 @@ def test_on_stdio_the_log_says_that_nobody_can_call_it(tmp_path: Path, monkeypat
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    warning = "the workflows of engine here cannot call it on stdio, only over HTTP (--http HOST:PORT): "
+    warning = "workflows of engine here cannot call this server over stdio, only over HTTP (--http HOST:PORT): "
     assert f"{warning}/engines/here/input, /engines/here/claim" in done.stderr
 
 

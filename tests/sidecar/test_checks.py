@@ -75,7 +75,10 @@ async def test_the_hint_for_an_approval_without_logins_leads_to_one_that_works(
         ("", None),
         ("wait: auto, ", None),
         ("wait: 4s, adaptive: 2s, ", None),
-        ("wait: 5s, adaptive: 2h, ", "wait and adaptive: a host that gives up sooner may call again; some do after 5s"),
+        (
+            "wait: 5s, adaptive: 2h, ",
+            "wait and adaptive: a host that times out sooner may call again; some do after 5s",
+        ),
         ("tasks: wait, ", None),  # that is what it says
     ],
 )
@@ -96,7 +99,7 @@ async def test_live_tasks_on_removed_engines_are_a_problem_with_what_to_do(confi
         {"live": 2, "removed_tools": {"old": 1}, "removed_engines": {"gone": 2}},
     )
     [finding] = [row.finding for row in report.rows if row.name == "engine gone" and row.finding]
-    assert finding.text.startswith("2 live tasks on an engine that is not in the configuration any more")
+    assert finding.text.startswith("2 live tasks on an engine that is no longer in the configuration")
     assert finding.hint == "put engine gone back until they have ended"
 
 

@@ -35,7 +35,7 @@ DOUBLING: Mapping[str, JSON] = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"
 MULTIPLYING: Mapping[str, JSON] = {"type": "object", "$defs": {**DOUBLING, "d30": {}}, "$ref": "#/$defs/d0"}
 NESTED: Mapping[str, JSON] = json.loads('{"type": "object", "not":' * 300 + "{}" + "}" * 300)
 LONG: Mapping[str, JSON] = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(30_000)}}
-NAMING_HINT = "to offer it, name it in workflows.yaml, under a name of its own"
+NAMING_HINT = "to offer it, add it to workflows.yaml under another name"
 
 
 class MarkingSettings(MemorySettings):
@@ -265,9 +265,9 @@ async def test_an_engine_that_is_down_keeps_nobody_from_starting(
             await seen(here)
         assert await stage.listed() == ["file", "a", "b"]
     [down], [refused] = (said(caplog, level) for level in (logging.WARNING, logging.ERROR))
-    assert down == "engine 'here': cannot see what is marked there, what was offered stays: it is down"
-    assert refused == "engine 'here': cannot see what is marked there, what was offered stays: no permission"
-    assert "engine 'here': what is marked there can be seen again" in said(caplog, logging.INFO)
+    assert down == "engine 'here': cannot list marked workflows; offered tools stay: it is down"
+    assert refused == "engine 'here': cannot list marked workflows; offered tools stay: no permission"
+    assert "engine 'here': marked workflows can be listed again" in said(caplog, logging.INFO)
 
 
 async def test_of_two_with_one_name_none_is_offered(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -289,10 +289,10 @@ async def test_of_two_with_one_name_none_is_offered(stage: Stage, caplog: pytest
     ("exposed", "complaint"),
     [
         (marked("a", input={"type": "objekt"}), "it cannot be a tool: input: not a JSON Schema: "),
-        (marked("a", input={"type": "array"}), "a JSON Schema of an object is needed here"),
+        (marked("a", input={"type": "array"}), "must be a JSON Schema of an object"),
         (marked("a", input=NESTED), "it cannot be a tool: input: it is nested more than 40 deep"),
         (marked("a", input=MULTIPLYING), "it cannot be a tool: input: its references multiply"),
-        (marked("a", input=LONG), "characters, and at most 65536 are taken"),
+        (marked("a", input=LONG), "characters, and at most 65536 are accepted"),
         (marked("a b"), "it cannot be a tool: name: "),
         (marked("a", options={"size": 1}), "it cannot be a tool: options.size: "),
         (marked("task_status"), "'task_status' is the name of a task tool"),
@@ -430,6 +430,6 @@ async def test_check_says_where_nothing_is_marked_and_where_nobody_can_see(
     MARKINGS[f"{tmp_path.name}-there"].trouble = EngineRefused("no permission to list")
     found = (await check(config)).as_json()["exposed"]
     assert [(each["name"], each["ok"], each["text"]) for each in found] == [
-        ("here", True, "nothing is marked there"),
-        ("there", False, "cannot see what is marked there: no permission to list"),
+        ("here", True, "no workflow is marked there"),
+        ("there", False, "marked workflows cannot be listed: no permission to list"),
     ]

@@ -106,7 +106,7 @@ async def test_a_task_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(
     assert (await here.operator.find("abc2")).task.id == other.id
     assert (await here.operator.find("abc1")).task.id == one.id  # all of it, though another begins so
     assert (await here.operator.find("abc12")).task.id == longer.id
-    for name, complaint in (("abc", "more than one"), ("x", "no task"), ("", "needed"), ("ab%", "no task")):
+    for name, complaint in (("abc", "more than one"), ("x", "no task"), ("", "give the id"), ("ab%", "no task")):
         with pytest.raises(OperatorError, match=complaint):
             await here.operator.find(name)
 
@@ -125,7 +125,7 @@ async def test_why_says_when_the_engine_is_down_or_the_task_has_ended_or_never_b
     failed, lost = await here.task("fail"), await here.task()
     unborn = await here.store.create(make_task(engine="here"))
     assert (await here.operator.why(failed.id))[1].reason == "it has ended: failed, the card was declined"
-    assert "not known to be started" in (await here.operator.why(unborn.id))[1].reason
+    assert "start not confirmed" in (await here.operator.why(unborn.id))[1].reason
     here.adapter.faults.unavailable = frozenset({"describe"})
     _, found = await here.operator.why(lost.id)
     assert "does not answer" in found.reason
@@ -172,7 +172,7 @@ async def test_every_gate_of_a_task_is_told_open_closed_or_unknown(here: Office)
     task = await here.task("gated", gates={"first": memory_gate(0), "later": memory_gate(1000)})
     assert await gates_of(here, task) == {
         "first": "open: it asks: Ship A1? (first.1)",
-        "later": "closed: it asks nothing now; the adapter of engine here does not say why",
+        "later": "closed: it asks nothing now; the adapter of engine here cannot explain why",
     }
     await here.store.change(task.id, task.owner, lambda row: replace(row, answered=frozenset({"first.1"})))
     assert (await gates_of(here, task))["first"] == "closed: answered already (first.1)"
@@ -187,11 +187,11 @@ YES: dict[str, Any] = {"action": "accept", "content": {"answer": "Ada"}}
 
 async def test_an_answer_is_checked_as_a_clients_is_and_delivered_once(here: Office) -> None:
     task = await here.task("ask_two", owner="anna")
-    with pytest.raises(OperatorError, match=r"^content does not fit the question: .*; nothing was applied$"):
+    with pytest.raises(OperatorError, match=r"^content does not match the question: .*; nothing was applied$"):
         await here.operator.answer(task.id, "first", {"action": "accept", "content": {"answer": 7}})
     observed = await here.operator.answer(task.id, "first", YES)
     assert (list(observed.task.seen.requests), observed.task.answered) == (["second"], {"first"})
-    with pytest.raises(OperatorError, match="not open any more"):
+    with pytest.raises(OperatorError, match="no longer open"):
         await here.operator.answer(task.id, "first", YES)
     observed = await here.operator.answer(task.id[:6], "second", {"action": "decline"})
     assert observed.task.execution.output == {"first": {"answer": "Ada"}, "second": {"action": "decline"}}
@@ -201,11 +201,11 @@ async def test_an_answer_is_checked_as_a_clients_is_and_delivered_once(here: Off
 async def test_what_cannot_be_answered_says_why(here: Office) -> None:
     ended, watched, down = await here.task("echo"), await here.task("ask", may_answer=False), await here.task("ask")
     unborn = await here.store.create(make_task(engine="here"))
-    for task, complaint in ((ended, "not open"), (watched, "only watches"), (unborn, "not known to be started")):
+    for task, complaint in ((ended, "no longer open"), (watched, "only watches"), (unborn, "start not confirmed")):
         with pytest.raises(OperatorError, match=complaint):
             await here.operator.answer(task.id, "question", YES)
     here.adapter.faults.unavailable = frozenset({"answer"})
-    with pytest.raises(OperatorError, match=r"engine here did not take the answer: .* does not answer"):
+    with pytest.raises(OperatorError, match=r"engine here did not accept the answer: .* does not answer"):
         await here.operator.answer(down.id, "question", YES)
     kept = await here.store.get(down.id, down.owner)
     assert kept is not None
@@ -267,11 +267,11 @@ async def test_what_cannot_be_terminated_says_why(here: Office) -> None:
     with pytest.raises(OperatorError, match="nothing was done"):
         await here.operator.terminate(unborn.id, "no reason")
     here.adapter.faults.unavailable = frozenset({"terminate"})
-    with pytest.raises(OperatorError, match="not terminated, engine here"):
+    with pytest.raises(OperatorError, match="not terminated: engine here"):
         await here.operator.terminate(down.id, "no reason")
     async with office(FourVerbs) as plain:
         task = await plain.task()
-        with pytest.raises(OperatorError, match="leave out --terminate"):
+        with pytest.raises(OperatorError, match="omit --terminate"):
             await plain.operator.terminate(task.id, "no reason")
 
 

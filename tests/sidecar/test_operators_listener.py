@@ -151,7 +151,7 @@ async def test_a_page_on_the_web_reads_no_metrics(tmp_path: Path) -> None:
 async def test_a_pause_is_shown(tmp_path: Path) -> None:
     async with operated(tmp_path, "paused") as (_, url), httpx2.AsyncClient() as http:
         [shown] = (await http.get(f"{url}/enginez")).json()["paused"]
-        assert shown.startswith("starts of tool nobody are paused since 20")
+        assert shown.startswith("starts of tool nobody have been paused since 20")
         assert shown.endswith("UTC: audit")
         found = samples(read_text((await http.get(f"{url}/metrics")).text))
         assert found["mcp_workflows_paused"] == [{"what": "tool nobody"}]

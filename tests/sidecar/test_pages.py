@@ -172,7 +172,7 @@ async def test_a_required_reason_is_asked_for_until_it_says_something(tmp_path: 
         for blank in ("", "   ", "\r\n\t", "\u3000"):
             again = await bob.press(shown, "accept", reason=blank)
             assert again.status == 400
-            assert "Not taken: " in again.text
+            assert "Not accepted: " in again.text
             assert again.buttons == ["accept", "decline"]
             assert await is_waiting(place, task)
         assert "UTC: tested." in (await bob.press(shown, "accept", reason="tested")).text
@@ -298,13 +298,13 @@ async def test_a_question_that_is_over_cannot_be_answered(tmp_path: Path, provid
         await place.peer().answer(withdrawn, **{"release.1": {"action": "accept", "content": {}}})
         closed = await bob.press(opened[0], "accept")
         assert (closed.status, closed.buttons) == (200, [])
-        assert "It is not open any more." in closed.text
+        assert "It is no longer open." in closed.text
         assert "1.4" not in closed.text  # its arguments were for those who decide
         carol = place.browser()
         assert (await carol.log_in("carol", links[0])).status == 404
         after = await alice.press(opened[1], "decline")
         assert (after.status, after.buttons) == (200, [])
-        assert "It is not open any more." in after.text
+        assert "It is no longer open." in after.text
         place.executions.clock = lambda: utc_now() + timedelta(days=3651)
         assert (await alice.get(links[2])).status == 404
         assert (await alice.press(opened[2], "accept")).status == 404
@@ -415,7 +415,7 @@ async def test_a_wrong_value_is_refused_and_what_was_typed_is_kept(
         typed: Mapping[str, str | Sequence[str]] = {name: wrong, "note": HOSTILE, "boxes": []}
         again = await alice.press(shown, "accept", **typed)
         assert again.status == 400
-        assert "Not taken: " in again.text
+        assert "Not accepted: " in again.text
         assert again.fields["answer.note"] == [HOSTILE]
         assert "answer.boxes" not in again.fields, "the default does not come back"
         if isinstance(wrong, str) and name in {"number", "count", "email"}:
@@ -693,7 +693,7 @@ async def test_an_engine_that_is_away_is_told_in_words_and_the_question_stays(
         engine.faults.unavailable = frozenset({"answer"})
         again = await alice.press(shown, "accept")
         assert again.status == 400
-        assert "Not taken: " in again.text
+        assert "Not accepted: " in again.text
         assert "does not answer" in again.text
         engine.faults.unavailable = frozenset()
         await alice.press(again, "accept")
@@ -742,9 +742,9 @@ WEB: Final = "  web: {issuer: https://other.example, client_id: pages}"
 @pytest.mark.parametrize(
     ("auth", "said"),
     [
-        ("", "those are none"),
-        ("  auth: {issuers: [{issuer: https://login.example}]}", "those are https://login.example"),
-        ("  auth: {tokens: [{name: a, subject: a, sha256: '" + "0" * 64 + "'}]}", "those are none"),
+        ("", "auth.issuers has none"),
+        ("  auth: {issuers: [{issuer: https://login.example}]}", "auth.issuers has https://login.example"),
+        ("  auth: {tokens: [{name: a, subject: a, sha256: '" + "0" * 64 + "'}]}", "auth.issuers has none"),
     ],
 )
 def test_pages_for_people_whom_the_server_does_not_know_are_an_error_with_its_place(

@@ -80,7 +80,7 @@ async def test_a_bad_edit_changes_nothing_and_all_that_is_wrong_is_said(
     async with edited(tmp_path, HEAD + HERE + ECHO) as stage:
         await stage.save(HEAD + HERE + ECHO + "  ask: {engine: her, workflow: ask}\n  say: {}\n")
         [said] = errors(caplog)
-        assert said.startswith("not reloaded, the last good configuration stays:\n")
+        assert said.startswith("not reloaded; the last good configuration stays:\n")
         assert [line.rpartition(":")[0].partition(": ")[0] for line in said.splitlines()[1:]] == [
             f"{stage.path}:{line}" for line in (7, 8, 8)
         ]
@@ -97,7 +97,7 @@ async def test_what_needs_a_restart_is_said_and_not_done(tmp_path: Path, caplog:
         await stage.save(HEAD.replace("dev", "other").replace("tasks.db", "others.db") + HERE + ECHO + MORE)
         assert await stage.listed() == ["echo", "ask", "forever"]
         assert errors(caplog, logging.WARNING) == [
-            f"{section} has changed: that takes effect only after a restart" for section in ("server", "store")
+            f"{section} has changed: restart the server to apply this" for section in ("server", "store")
         ]
     assert not (tmp_path / "others.db").exists()
 
@@ -125,9 +125,9 @@ async def test_a_task_on_a_removed_engine_says_so_and_goes_on_when_it_is_back(tm
         await stage.save(HEAD + HERE + ECHO)
         gone = await _until_gone(client, endless)
         assert gone["status"] == "working"
-        assert gone["statusMessage"].startswith("engine there: it is not in the configuration any more; last known: ")
+        assert gone["statusMessage"].startswith("engine there: it is no longer in the configuration; last known: ")
         refused = await client.answer(asking, **{key: _accept("yes")})
-        assert "engine there did not take the answer: it is not in the configuration any more" in str(refused.error)
+        assert "engine there did not accept the answer: it is no longer in the configuration" in str(refused.error)
         await client.send("tasks/cancel", {"taskId": endless})
         await stage.save(HEAD + BOTH + tools)
         assert (await client.until(endless))["status"] == "cancelled"
@@ -137,7 +137,7 @@ async def test_a_task_on_a_removed_engine_says_so_and_goes_on_when_it_is_back(tm
 
 async def _until_gone(client: Peer, task_id: str) -> Any:  # any JSON value
     with anyio.fail_after(60):
-        while "not in the configuration" not in (seen := await client.get(task_id)).get("statusMessage", ""):
+        while "no longer in the configuration" not in (seen := await client.get(task_id)).get("statusMessage", ""):
             await anyio.sleep(0.05)
     return seen
 
@@ -203,7 +203,7 @@ async def test_a_removed_engine_is_closed_when_its_last_call_is_over() -> None:
         await until(lambda: log[-1] == "old closed")
         engines.use(await engines.opened({"b": kept}))
         await until(lambda: log[-1] == "new closed")
-        with pytest.raises(EngineUnavailable, match="not in the configuration any more"):
+        with pytest.raises(EngineUnavailable, match="no longer in the configuration"):
             async with engines.calling("a"):
                 pass
     assert log[-1] == "kept closed"
@@ -289,7 +289,7 @@ async def test_clients_of_both_eras_hear_of_changed_tools(tmp_path: Path) -> Non
             assert client.server_capabilities.tools.list_changed
         async with new.listen(tools_list_changed=True) as listening:
             config.write_text(HEAD + HERE + "tools: {}")
-            await _until_logged(process, "not reloaded, the last good configuration stays")
+            await _until_logged(process, "not reloaded; the last good configuration stays")
             config.write_text(HEAD + HERE + ECHO + MORE)
             with anyio.fail_after(60):
                 assert await anext(aiter(listening)) == ToolsListChanged()

@@ -102,7 +102,7 @@ def test_an_origin_of_the_configuration_is_spelled_as_browsers_do(written: str, 
 )
 def test_what_is_no_origin_is_refused(written: str) -> None:
     for kind in (origin, exact_origin):
-        with pytest.raises(ValueError, match=r"must be an origin|pages of anybody"):
+        with pytest.raises(ValueError, match=r"must be an origin|pages of any site"):
             kind(written)
 
 

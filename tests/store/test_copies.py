@@ -172,7 +172,7 @@ async def test_a_target_in_use_leaves_both_stores_as_they_were(source: SQLiteFil
         (f"postgresql://ann:{SECRET}@127.0.0.1:1/db", "cannot be reached"),
         (f"postgresql://ann:{SECRET}/x@host/db", "percent-encoded"),
         (f"//ann:{SECRET}@host/db", "no store for"),
-        ("sqlite:///other.db", "FROM is an SQLite store and TO one on PostgreSQL"),
+        ("sqlite:///other.db", "FROM must be an SQLite store, TO a PostgreSQL one"),
     ],
 )
 async def test_a_target_that_is_not_there_leaves_the_source_usable(source: SQLiteFile, url: str, reason: str) -> None:
@@ -343,7 +343,7 @@ def test_tables_are_made_for_a_server_that_may_not(target: PostgresSchema, tmp_p
     assert "run `mcp-workflows store migrate`" in refused.stdout + refused.stderr
     for _ in range(2):
         done = store("migrate", written)
-        assert (done.returncode, done.stdout) == (0, "the store's tables are those of this version\n")
+        assert (done.returncode, done.stdout) == (0, "the store's tables match this version\n")
     assert run([COMMAND, "check", written]).returncode == 0
 
 

@@ -88,7 +88,7 @@ async def test_a_password_file_that_is_rewritten_is_used_by_the_next_connection(
         assert await store.get(task.id, task.owner) == task
         file.unlink()
         end_sessions(postgres_server, role)
-        with pytest.raises(StoreUnavailable, match=r"no password for the store now \(FileNotFoundError\)"):
+        with pytest.raises(StoreUnavailable, match=r"password is not available now \(FileNotFoundError\)"):
             await store.check()
 
 
@@ -108,12 +108,12 @@ async def test_a_password_function_is_called_for_each_connection_and_its_error_n
         await store.check()
         end_sessions(postgres_server, role)
         for call in (store.check, lambda: store.create(make_task())):
-            with pytest.raises(StoreUnavailable, match=r"no password for the store now \(RuntimeError\)$"):
+            with pytest.raises(StoreUnavailable, match=r"password is not available now \(RuntimeError\)$"):
                 await call()
         tokens.append(PASSWORD)
         await store.check()
         assert not tokens
-    with pytest.raises(StoreUnavailable, match=r"no password for the store now \(RuntimeError\)$"):
+    with pytest.raises(StoreUnavailable, match=r"password is not available now \(RuntimeError\)$"):
         async with open_store(url, password=token):
             pass
 

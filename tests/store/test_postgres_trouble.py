@@ -368,8 +368,8 @@ async def test_a_replica_whose_listener_is_half_open_connects_anew(
                     await anyio.sleep(0.05)
             caplog.clear()
             way.cut()
-            await said("LISTEN hears nothing")
-            await said("LISTEN hears PostgreSQL again")
+            await said("LISTEN receives nothing")
+            await said("LISTEN receives from PostgreSQL again")
             assert anyio.current_time() < member.live_until
             group.cancel_scope.cancel()
 

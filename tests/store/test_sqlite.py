@@ -298,7 +298,7 @@ async def test_a_disk_that_fails_to_sync_is_told(url: str, monkeypatch: pytest.M
                 group.start_soon(sync)
         first, *others = told
         assert first == "the store got an error from its disk: Input/output error"
-        assert others == ["the store got an error from its disk, and the task may be lost with the power"] * 2
+        assert others == ["the store's disk reported an error, and a power failure may lose the task"] * 2
 
 
 async def test_after_a_failed_sync_the_log_is_begun_anew(

@@ -259,7 +259,7 @@ class QuestionSuite(Suite):
             refused = (await client.call("other", wanted)).result
             assert (refused["isError"], "shows no execution" in refused["content"][0]["text"]) == (True, True)
             looks = str((await client.call("looks", wanted)).result["taskId"])
-            assert "nothing can be cancelled" in (await client.send("tasks/cancel", {"taskId": looks})).error["message"]
+            assert "nothing to cancel" in (await client.send("tasks/cancel", {"taskId": looks})).error["message"]
             words = ("tasks", "track", "it", wanted["execution_id"], "--owner", "local", "-c", str(config))
             adopted = (await anyio.to_thread.run_sync(partial(invoked, *words))).strip()
             assert await all_asked(client, adopted) == keys
@@ -435,7 +435,7 @@ class ReplicaSuite(Suite):
             engine.freeze()
             seen = await told(client, first, "no answer", within=30)
             assert (seen["status"], list(seen["inputRequests"])) == ("input_required", [one])
-            assert "did not take the answer" in (await client.answer(first, **{one: YES})).error["message"]
+            assert "did not accept the answer" in (await client.answer(first, **{one: YES})).error["message"]
             engine.thaw()
             with anyio.fail_after(PATIENCE):
                 while "error" in (await client.answer(first, **{one: YES})).body:

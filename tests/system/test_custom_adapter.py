@@ -206,7 +206,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     done = new_adapter("acme", "--path", str(tmp_path / "mine"))
     assert isinstance(done.exception, ConfigError)
-    assert "mine: exists already, and nothing is overwritten" in str(done.exception)
+    assert "mine: already exists and was left unchanged" in str(done.exception)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 

@@ -69,7 +69,7 @@ async def test_a_task_of_another_engine_stays_readable_until_it_is_rebound(
             async with peer(served.url) as client:
                 seen = await client.get(task_id)
                 assert seen["status"] == "working"
-                assert "has another identity now" in seen["statusMessage"]
+                assert "now has another identity" in seen["statusMessage"]
                 assert (await client.send("tasks/cancel", {"taskId": task_id})).result["resultType"] == "complete"
             assert (staging.starts, staging.looks) == ([], [])
             checked = run([COMMAND, "check", str(config)])
@@ -84,7 +84,7 @@ async def test_a_task_of_another_engine_stays_readable_until_it_is_rebound(
             assert "nothing was changed" in asked.stderr
             assert staging.looks == []
             done = run([*command, "--yes"])
-            assert "changed, with those that have ended: 1" in done.stdout
+            assert "changed, including ended tasks: 1" in done.stdout
             async with peer(served.url) as client:
                 assert (await client.until(task_id))["status"] in {"completed", "cancelled"}
                 assert (await client.call("report", {"month": 5}, meta=KEY)).result["taskId"] == task_id

@@ -156,7 +156,7 @@ async def test_a_session_of_2025_11_25_gets_nothing_more_when_its_token_is_no_go
         before = len(stream.frames)
         await owner.modern.answer(task, question={"action": "accept", "content": ANSWER})
         await owner.modern.until(task, "completed")
-        await said(caplog, "something beside the requests of a client ended: Task not found")
+        await said(caplog, "background work of a client's session ended: Task not found")
         assert "Task not found" in str(await blocked.until("error"))
         assert MARK not in str([*stream.frames[before:], *blocked.frames])
         assert task not in str(stream.frames[before:])

@@ -335,7 +335,7 @@ def test_a_page_to_visit_is_opened_by_the_host(opened: Open) -> None:
 @pytest.mark.parametrize("url", ["https://ex\u0430mple.com/a", "javascript:alert(1)"])  # a Cyrillic letter
 def test_a_question_that_sends_people_to_no_safe_address_is_not_shown(opened: Open, url: str) -> None:
     stage = opened("visit", {"url": url})
-    expect(stage.card.get_by_text("it asks a question that is not shown").first).to_be_visible()
+    expect(stage.card.get_by_text("it asks a question that cannot be shown").first).to_be_visible()
     stage.shows_status("working")
     expect(stage.button("Open page ↗")).to_have_count(0)
     expect(stage.card.locator("a")).to_have_count(0)

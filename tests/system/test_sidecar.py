@@ -72,7 +72,7 @@ def _at(process: Process, path: str) -> str:
 
 
 async def test_health_tells_process_store_and_engines_apart_and_a_lost_engine_affects_no_other(served: Process) -> None:
-    assert f"made a new store, without any tasks: {served.log.parent}/tasks.db" in served.log.read_text()
+    assert f"created a new store, without tasks: {served.log.parent}/tasks.db" in served.log.read_text()
     async with peer(served.url) as client:
         assert (await client.http.get(_at(served, "/healthz"))).json() == {"ok": True}
         assert (await client.http.get(_at(served, "/readyz"))).json() == {"ok": True}
@@ -110,7 +110,7 @@ async def test_only_known_hosts_and_origins_are_let_in(served: Process, headers:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "sidecar.internal"])
 def test_one_user_is_for_loopback_only(tmp_path: Path, host: str) -> None:
     config = scene(tmp_path, "  echo: {engine: here, workflow: echo}", server="single_user: true").config
-    with pytest.raises(ConfigError, match=r"listen on 127\.0\.0\.1:80, or leave out server\.single_user"):
+    with pytest.raises(ConfigError, match=r"listen on 127\.0\.0\.1:80, or remove server\.single_user"):
         refuse_shared_single_user(Address(host=host, port=80), config)
     for fine in (None, Address(host="127.0.0.1", port=80), Address(host="::1", port=80)):
         refuse_shared_single_user(fine, config)
@@ -125,7 +125,7 @@ server:
     proxy: {{peers: [10.0.0.1], subject_header: x-user}}
 audit: {{to: stderr}}
 """
-GUARDS = "callers: tokens of https://login.example, tokens by hash (1), whom a trusted proxy names"
+GUARDS = "callers: tokens of https://login.example, tokens by hash (1), users that a trusted proxy names"
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ async def test_without_allow_cancel_no_era_cancels(here: House) -> None:
     execution_id = await here.running("forever")
     task = await here.watched("billing", execution_id)
     for cancel in (here.service.cancel, here.service.withdraw):
-        with pytest.raises(RequestError, match="nothing can be cancelled here") as caught:
+        with pytest.raises(RequestError, match="nothing to cancel") as caught:
             await cancel(task.task_id, ANN)
         assert caught.value.code == -32602
     assert (await here.get(task)).status is Status.RUNNING
@@ -302,7 +302,7 @@ WATCHING = ENGINES + "tools:\n  it:\n    engine: orders\n    workflow: sleep\n  
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("    input: {type: object}\n", "input: only with kind: start; leave it out"),
+        ("    input: {type: object}\n", "input: only with kind: start; remove it"),
         ("    cancel_on_disconnect: true\n", "cancel_on_disconnect: only with allow_cancel: true"),
         ("    description: x\n    title: '{{x}}'\n    allow_cancel: maybe\n", "allow_cancel"),
     ],

@@ -226,7 +226,7 @@ async def test_a_tool_that_has_changed_and_a_requester_without_rights_are_not_st
             "allow": {"call": {"scopes": ["admin"]}, "see": {}},
         }
     )
-    for tool, said in ((changed, "has changed since"), (closed, "may not call deploy any more")):
+    for tool, said in ((changed, "has changed since"), (closed, "may no longer call deploy")):
         async with served(tmp_path, script, BOB, tool=tool) as [bob]:
             refused = await bob.answer(task_id, **start(YES))
             assert (refused.code, said in refused.error["message"]) == (-32602, True)
@@ -295,7 +295,7 @@ async def test_a_blank_reason_is_no_reason(tmp_path: Path, blank: str) -> None:
             [key] = (await bob.get(task_id))["inputRequests"]
             assert (await bob.answer(task_id, **{key: said})).code == -32602
             told = (await bob.call("task_answer", {"taskId": task_id, **said})).result
-            assert (told["isError"], "this one is blank" in told["content"][0]["text"]) == (True, True)
+            assert (told["isError"], "`reason` is blank" in told["content"][0]["text"]) == (True, True)
             assert (await bob.answer(task_id, **{key: YES})).status == 200
 
 
@@ -304,7 +304,7 @@ async def test_a_decline_by_a_task_tool_has_its_reason_although_the_tool_gives_n
     async with served(tmp_path, Script(), ANNA, BOB, tool=tool) as [anna, bob]:
         task_id = (await anna.call("deploy", {"version": "1.4"})).result["taskId"]
         asked = (await bob.call("open_questions")).result["structuredContent"]
-        assert asked["next"].endswith('"action": "decline", and content {"reason": ...} if the user says why')
+        assert asked["next"].endswith('"action": "decline", and content {"reason": ...} if the user gives a reason')
         said = {"action": "decline", "content": {"reason": "not on\nFriday"}}
         await bob.call("task_answer", {"taskId": task_id, **said})
         assert (await anna.until(task_id))["result"]["content"][0]["text"].endswith(" UTC: not on Friday")
@@ -356,7 +356,7 @@ async def test_a_message_with_a_gap_starts_and_asks_nothing(tmp_path: Path) -> N
     async with served(tmp_path, script, ANNA) as [anna]:
         refused = (await anna.call("deploy", {})).result
     assert refused["isError"]
-    assert "version must be given: it is what a person is asked to approve" in refused["content"][0]["text"]
+    assert "version must be given: a person is asked to approve it" in refused["content"][0]["text"]
 
 
 RELEASE: Mapping[str, Any] = {
@@ -511,7 +511,7 @@ async def test_while_another_replica_delivers_a_decision_no_other_one_is_sent(tm
         [key] = found.result["inputRequests"]
         assert await other.lease(f"decision {task_id}", "another replica", lasting=DECIDING)
         refused = await bob.answer(task_id, **{key: YES})
-        assert "Somebody else decides at this moment" in refused.error["message"]
+        assert "Somebody else is deciding now" in refused.error["message"]
         assert script.answers == []
         await other.lease(f"decision {task_id}", "another replica", lasting=timedelta())
         assert (await bob.answer(task_id, **{key: YES})).status == 200
@@ -544,7 +544,7 @@ def test_a_field_of_the_form_is_not_the_reason_of_the_approval() -> None:
     for tool in (gated(schema=fields), gated(schema=fields, approval=None)):
         wrong = [text for place, text in tool.problems() if place == "questions.release.schema"]
         assert wrong == (
-            ["the field 'reason' is the approver's reason, which `approval` adds: leave it out"] * bool(tool.approvals)
+            ["the field 'reason' is the approver's reason, which `approval` adds: remove it"] * bool(tool.approvals)
         )
 
 

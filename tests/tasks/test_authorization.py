@@ -101,7 +101,7 @@ async def test_somebody_else_approves_with_a_login_of_their_own(tmp_path: Path) 
         assert seen["status"] == "working"  # a question that its owner may not answer is none to them
         assert "waits for somebody else's answer" in seen["statusMessage"]
         refused = await alice.answer(task_id, answer=YES)
-        assert "for somebody else to answer" in refused.error["message"]
+        assert "somebody else must answer" in refused.error["message"]
 
         assert "open_questions" not in await listed(alice)
         assert {"open_questions", "task_answer"} <= await listed(bob)
@@ -127,7 +127,7 @@ async def test_who_approves_is_not_denied_anything_and_who_tries_it_on_their_own
         answer = {"taskId": task_id, "content": {"answer": "yes"}}
         own = (await alice.call("task_answer", answer)).result
         assert own["isError"]
-        assert "for somebody else to answer" in own["content"][0]["text"]
+        assert "somebody else must answer" in own["content"][0]["text"]
         assert not (await bob.call("task_answer", answer)).result["isError"]
         assert [(each.subject, each.reason) for each in here.recorded(Event.DENY)] == [("alice", "may not answer it")]
 
@@ -154,7 +154,7 @@ async def test_the_owner_approves_neither_through_another_client_nor_in_the_olde
         async with elder_of(here.site.url, me) as old:
             seen = (await old.send("tasks/get", {"taskId": task_id}))["result"]
             assert seen["status"] == "working"
-        assert "for somebody else" in (await alice.answer(task_id, answer=YES)).error["message"]
+        assert "somebody else must answer" in (await alice.answer(task_id, answer=YES)).error["message"]
 
 
 @asynccontextmanager
@@ -206,7 +206,7 @@ async def test_rules_are_asked_anew_at_each_poll_and_each_push(tmp_path: Path) -
             assert isinstance(engine, MemoryAdapter)
             [key] = (await engine.describe(Ref(workflow="ask", handle=engine.handles[-1]))).requests
             await engine.answer(Ref(workflow="ask", handle=engine.handles[-1]), {key: YES})
-            await until(lambda: any(each.reason == "may not see it any more" for each in here.records))
+            await until(lambda: any(each.reason == "may no longer see it" for each in here.records))
             with anyio.move_on_after(0.2):
                 raise AssertionError(f"it was told {await anext(frames)}")
 

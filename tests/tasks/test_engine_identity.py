@@ -117,7 +117,7 @@ async def test_its_owner_reads_the_last_state_and_the_reason_and_no_call_is_made
         seen, warning = await here.executions.observe(theirs)
         assert (seen.execution, warning) == (running, f"engine jobs: {FOREIGN}")
         for verb in ("answer", "cancel", "describe", "find", "start", "terminate", "wait", "other"):
-            with pytest.raises(EngineUnavailable, match="has another identity now") as caught:
+            with pytest.raises(EngineUnavailable, match="now has another identity") as caught:
                 async with here.engines.calling(theirs, api=verb):
                     raise AssertionError("the adapter of another engine")
             assert not caught.value.sent
@@ -181,7 +181,7 @@ async def test_a_started_row_of_an_earlier_version_belongs_to_the_engine_that_sh
         await there.store.create(left)
         async with house(tmp_path, "staging") as here:
             _, warning = await here.executions.observe(left)
-            assert warning == "engine jobs: it does not show the execution, and may not be the one it ran on"
+            assert warning == "engine jobs: it does not show the execution, and may not be where it ran"
             row = await here.row(left)
             assert (row.identity, row.ended) == ("", None)
         seen, warning = await there.executions.observe(row)

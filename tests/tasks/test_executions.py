@@ -221,7 +221,7 @@ async def test_of_an_answer_and_its_contrary_at_once_the_engine_gets_one(tmp_pat
 @pytest.mark.parametrize("verb", ["start", "describe"])
 @pytest.mark.parametrize(
     ("tasks", "told"),
-    [(TaskSupport.WAIT, "goes on by itself"), (TaskSupport.OPTIONAL, "It goes on by itself")],
+    [(TaskSupport.WAIT, "continues by itself"), (TaskSupport.OPTIONAL, "It continues by itself")],
 )
 async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: TaskSupport, told: str, verb: str
@@ -235,7 +235,7 @@ async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
             outcome = outcome_in_text(await service.call(command, ANONYMOUS, quiet))
         assert isinstance(outcome, Finished)
         said = outcome.result["content"][0]["text"]
-        assert ("gives no answer" in said, told in said) == (True, True)
+        assert ("does not answer" in said, told in said) == (True, True)
 
 
 class Odd(MemoryAdapter):
@@ -333,7 +333,7 @@ async def test_an_engine_that_is_down_or_slow_never_ends_a_task(tmp_path: Path, 
                 await anyio.sleep(0.02)
         assert seen.status is Status.INPUT_REQUIRED
         assert seen.requests == asked.requests
-        with pytest.raises(RequestError, match="did not take the answer"):
+        with pytest.raises(RequestError, match="did not accept the answer"):
             await service.update(task.task_id, {"question": _accept("a")}, ANONYMOUS)
         setattr(engine.faults, fault, frozenset())
         await service.update(task.task_id, {"question": _accept("a")}, ANONYMOUS)
@@ -390,7 +390,7 @@ async def test_an_execution_its_engine_has_forgotten_is_an_error_not_a_mystery(
         monkeypatch.setattr("mcp_workflows.tasks.executions.SETTLING", timedelta(0))
         gone = await until(service, task.task_id, Status.FAILED)
         assert gone.error is not None
-        assert "no such execution any more" in gone.error.message
+        assert "no longer has this execution" in gone.error.message
 
 
 async def test_an_execution_that_was_started_late_may_not_show_yet(tmp_path: Path) -> None:

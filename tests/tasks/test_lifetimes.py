@@ -56,7 +56,7 @@ ANN = Principal(id="ann")
 BEN = Principal(id="ben")
 SOON = {"grace": "30s", "then": "terminate"}
 BOUND_TO_GRACE = replace(bind(make_task(created=NOON, updated=NOON, expires=NOON + DAY), "h", NOON), grace=30.0)
-OVER = "terminated: it had not ended within 30 s of being asked to cancel"
+OVER = "terminated: it did not end within 30 s of the request to cancel"
 
 
 def seconds(number: float) -> timedelta:
@@ -216,7 +216,7 @@ async def test_what_has_not_ended_in_its_grace_is_terminated_with_the_reason(her
 async def test_the_client_is_told_the_time_at_which_it_will_be_terminated_until_then_it_works(here: House) -> None:
     task = await here.cancelled("stubborn")
     due = here.clock.now + seconds(30)
-    told = f"asked to cancel; will be terminated at {due:%H:%M:%S} UTC if it has not ended; sleeping"
+    told = f"asked to cancel; will be terminated at {due:%H:%M:%S} UTC unless it ends before; sleeping"
     first = await here.get(task)
     assert (first.status, first.message) == (Status.RUNNING, told)
     here.clock.now += seconds(15)
@@ -227,7 +227,7 @@ async def test_the_grace_begins_when_the_engine_has_taken_the_cancellation(here:
     here.engine.faults.unavailable = frozenset({"cancel"})
     task = await here.cancelled("stubborn")
     here.clock.now += seconds(3600)
-    assert "its engine has not taken that yet" in str((await here.get(task)).message)
+    assert "its engine has not accepted that yet" in str((await here.get(task)).message)
     here.engine.faults.unavailable = frozenset()
     here.clock.now += LONGEST_PAUSE
     row = await here.until(task, lambda row: row.cancel_delivered)

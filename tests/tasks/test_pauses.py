@@ -88,7 +88,7 @@ async def test_what_runs_goes_on_and_a_repeated_call_is_found(tmp_path: Path) ->
         refused = (await anna.call("ship", {})).result
         assert refused["isError"]
         text = refused["content"][0]["text"]
-        assert text.startswith("starts of everything are paused since 20")
+        assert text.startswith("starts of everything have been paused since 20")
         assert text.endswith("UTC: the bank is down; nothing was started")
         assert (await anna.call("charge", {}, meta=key)).result["taskId"] == task_id
         await anna.until(task_id, "input_required")

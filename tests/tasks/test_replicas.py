@@ -111,7 +111,7 @@ class Cluster:
         if replica in self.cut_off:
             raise StoreUnavailable("it is cut off")
         if replica in self.silent:
-            raise EngineUnavailable("it gives no answer")
+            raise EngineUnavailable("it does not answer")
         asks()
         self.calls.append((now(), replica, task.id))
         status = self.status(task.handle)
@@ -191,7 +191,7 @@ class Engine(MemoryAdapter):
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """One call for many."""
         if self._name in self._cluster.silent:
-            raise EngineUnavailable("it gives no answer")
+            raise EngineUnavailable("it does not answer")
         self._cluster.batch_calls += 1
         await anyio.sleep(0.01)
         return {ref.handle: Execution(status=self._cluster.status(ref.handle)) for ref in refs}

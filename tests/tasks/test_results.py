@@ -78,8 +78,8 @@ def test_any_json_is_a_result(output: Any, content: list[dict[str, str]], struct
     ("failure", "text"),
     [
         (Failure(text="declined"), "declined"),
-        (Failure(text=""), "The workflow failed without saying why."),
-        (None, "The workflow failed without saying why."),
+        (Failure(text=""), "The workflow failed and gave no reason."),
+        (None, "The workflow failed and gave no reason."),
     ],
 )
 def test_a_failure_is_a_text_for_the_model(failure: Failure | None, text: str) -> None:

@@ -106,7 +106,7 @@ async def test_when_the_disk_fails_the_error_says_that_it_may_run(
     monkeypatch.setattr(LogFile, "sync", broken)
     async with creation(tmp_path) as here:
         task = new_task(idempotency_key="k")
-        with pytest.raises(StoreUnavailable, match="No space left on device; it may have been started all the same"):
+        with pytest.raises(StoreUnavailable, match="No space left on device; it may have started anyway"):
             await here.create(task)
         assert (await here.create(new_task(idempotency_key="k"))).id == task.id
         assert len(here.engine.handles) == 1

@@ -70,7 +70,7 @@ async def test_what_cannot_be_noted_is_refused_and_reaches_no_engine(disk: Disk)
         calls = engine.calls.copy()
         with pytest.raises(RequestError, match=r"the answer was not delivered: the store .*; try again"):
             await here.service.update(asks, YES, ANONYMOUS)
-        with pytest.raises(RequestError, match=r"not cancelled: the store .*; the task goes on, try again"):
+        with pytest.raises(RequestError, match=r"not cancelled: the store .*; the task continues; try again"):
             await here.service.cancel(asks, ANONYMOUS)
         with pytest.raises(StoreUnavailable):
             await here.start("echo", 1)

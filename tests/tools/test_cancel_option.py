@@ -77,7 +77,7 @@ def test_how_temporal_is_asked_to_cancel_and_what_follows_are_written_in_one_pla
         (
             "machines",
             "{grace: 30s}",
-            "cancel: a cancellation ends executions of this engine at once: leave `cancel` out",
+            "cancel: a cancellation ends executions of this engine at once: remove `cancel`",
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_who_may_not_cancel_what_they_watch_may_not_have_it_ended_either(setting
     WatchTool.model_validate({**tool, "allow_cancel": True})
 
 
-AT_ONCE = "a cancellation ends executions of this engine at once: leave `cancel` out"
+AT_ONCE = "a cancellation ends executions of this engine at once: remove `cancel`"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ AT_ONCE = "a cancellation ends executions of this engine at once: leave `cancel`
     [
         (TemporalAdapter, None),
         (MemoryAdapter, None),
-        (FunctionsAdapter, "the adapter of this engine cannot terminate executions: leave `cancel` out"),
+        (FunctionsAdapter, "the adapter of this engine cannot terminate executions: remove `cancel`"),
         (StepFunctionsAdapter, AT_ONCE),
         (GoogleAdapter, AT_ONCE),
     ],

@@ -39,7 +39,7 @@ class BriefAdapter(MemoryAdapter):
 BRIEF = Tool(name="brief", engine="here", workflow="echo", tasks=TaskSupport.FORBIDDEN, options={"brief": True})
 NOT_A_TASK = (
     "tasks",
-    "this workflow is too short-lived to be a task: leave `tasks` out, it is `forbidden` here",
+    "this workflow is too short-lived to be a task: remove `tasks`, which is `forbidden` here",
 )
 
 
@@ -83,7 +83,7 @@ async def test_what_may_have_been_started_is_never_started_again_and_its_key_sta
         for _ in range(2):
             result = (await client.call("brief", {"a": 1}, meta={"mcp-workflows/idempotencyKey": "one-" * 8})).result
             assert result["isError"]
-            assert "outcome unknown: it may have been started, and is never started again" in str(result["content"])
+            assert "outcome unknown: it may have started, and will not be started again" in str(result["content"])
         assert engine.calls["start"] == 1
 
 
@@ -100,7 +100,7 @@ def test_a_fleeting_task_in_a_configuration_is_a_problem_with_its_line(
     )
     text = "this workflow is too short-lived to be"
     assert problems(tmp_path, head + wrong) == [
-        f"4: tools.a.tasks: {text} a task: leave `tasks` out, it is `forbidden` here",
-        f"8: tools.b.tasks: {text} a task: leave `tasks` out, it is `forbidden` here",
-        f"11: tools.d.kind: {text} watched, the engine keeps nothing to look up",
+        f"4: tools.a.tasks: {text} a task: remove `tasks`, which is `forbidden` here",
+        f"8: tools.b.tasks: {text} a task: remove `tasks`, which is `forbidden` here",
+        f"11: tools.d.kind: {text} watched: the engine stores nothing to look up",
     ]

@@ -27,7 +27,7 @@ def test_a_form_is_accepted_with_content_only() -> None:
 
 @pytest.mark.parametrize("content", [{"ok": False}, {"action": "decline"}, {"approved": "no"}])
 def test_a_no_that_a_question_has_no_field_for_is_no_acceptance(content: dict[str, object]) -> None:
-    with pytest.raises(RequestError, match=r"it has no field .*; a refusal is action decline"):
+    with pytest.raises(RequestError, match=r"it has no field .*; to refuse, send action decline"):
         checked_response("sure", FORM, {"action": "accept", "content": content})
     noted = {"type": "object", "properties": {"note": {"type": "string"}}}
     question = InputRequest(method="elicitation/create", params={"message": "Sure?", "requestedSchema": noted})

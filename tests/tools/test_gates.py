@@ -168,5 +168,5 @@ def test_an_engine_without_gates_says_so(tmp_path: Path) -> None:
     class Ungated(MemoryAdapter):
         GateSettings = None
 
-    with pytest.raises(ConfigError, match="knows no gates"):
+    with pytest.raises(ConfigError, match="does not support gates"):
         attach(Server("test"), tools=[gated(approve=approve())], engines={"memory": Ungated(MemorySettings())})

@@ -50,9 +50,9 @@ def with_input(**properties: Any) -> dict[str, Any]:
     [
         ({"name": "orders.fulfil"}, "Claude Desktop", "dot"),
         ({"name": "a" * 61}, "Cursor", "61 characters"),
-        ({"input": {**with_input(a=TEXT), "anyOf": [{"required": ["a"]}]}}, "the Claude API", "anyOf at its top"),
-        ({"input": {**with_input(a=TEXT), "oneOf": [{"required": ["a"]}]}}, "the Claude API", "oneOf at its top"),
-        ({"input": {**with_input(a=TEXT), "allOf": [{"required": ["a"]}]}}, "the Claude API", "allOf at its top"),
+        ({"input": {**with_input(a=TEXT), "anyOf": [{"required": ["a"]}]}}, "the Claude API", "anyOf at the top level"),
+        ({"input": {**with_input(a=TEXT), "oneOf": [{"required": ["a"]}]}}, "the Claude API", "oneOf at the top level"),
+        ({"input": {**with_input(a=TEXT), "allOf": [{"required": ["a"]}]}}, "the Claude API", "allOf at the top level"),
         ({"input": {"type": "object"}}, "the OpenAI Agents SDK", "no properties"),
         ({"input": with_input(a={"type": "array"})}, "VS Code", "input.properties.a: an array without items"),
         (

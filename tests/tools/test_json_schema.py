@@ -72,11 +72,11 @@ def complaints(word: Any, value: Any) -> Sequence[str]:
             {"n": "1"},
             ['it.n: "1" is not of type "integer"'],
         ),
-        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 5, ["fits none of the alternatives (anyOf)"]),
-        ({"oneOf": [{"minimum": 1}, {"maximum": 5}]}, 3, ["does not fit exactly one of the alternatives (oneOf)"]),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 5, ["matches none of the alternatives (anyOf)"]),
+        ({"oneOf": [{"minimum": 1}, {"maximum": 5}]}, 3, ["does not match exactly one of the alternatives (oneOf)"]),
         ({"not": {"const": 1}}, 1, ["is what its schema excludes (not)"]),
         ({"contains": {"const": 1}}, [0], ["has too few or too many items of a kind (contains)"]),
-        ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, {"a": 1}, ["does not fit its schema"]),
+        ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, {"a": 1}, ["does not match its schema"]),
         ({"dependentSchemas": {"a": {"required": ["b"]}}}, {"a": 1}, ["'b' is a required property"]),
         ({"uniqueItems": True}, [1, 1.0], ["it has non-unique elements"]),
         (
@@ -297,7 +297,7 @@ def test_schemas_that_cost_too_much_are_told_from_others(schema: dict[str, Any],
 
 def test_a_schema_with_many_long_patterns_is_too_much_from_a_stranger() -> None:
     schema = {"properties": {f"p{n}": {"pattern": "[a-z]" * 20} for n in range(11)}}
-    assert excess(schema) == "its patterns are 1100 characters together, and at most 1000 are taken"
+    assert excess(schema) == "its patterns are 1100 characters together, and at most 1000 are accepted"
 
 
 # --- values as hosts send them
@@ -482,7 +482,7 @@ _FOR_EVER: Sequence[tuple[dict[str, Any], Any]] = [
 def test_a_slow_pattern_is_given_up_and_told(word: dict[str, Any], value: Any) -> None:
     began = time.thread_time()
     [complaint] = complaints(word, value)
-    assert complaint.startswith(r"takes too long to be checked by the pattern '^(\\w")
+    assert complaint.startswith(r"takes too long to check against the pattern '^(\\w")
     assert time.thread_time() - began < LIMIT + SLOW_MACHINE
     assert complaints({"pattern": _ENDLESS}, "aa") == []  # what was given up does not count for the next value
 
@@ -509,12 +509,12 @@ def test_what_is_no_pattern_is_a_complaint_wherever_it_is(pattern: str) -> None:
     ("schema", "wrong"),
     [
         ({"properties": {"a": {"type": "strin"}}}, "not a JSON Schema: properties.a.type: "),
-        ({"$ref": "#/$defs/x"}, "a $ref is not in this schema: inline what it points to, in $defs"),
+        ({"$ref": "#/$defs/x"}, "a $ref is not in this schema: inline its target in $defs"),
         ({"$ref": "http://127.0.0.1:1/x.json"}, "a $ref is not in this schema"),
         ({"$ref": "file:///etc/passwd"}, "a $ref is not in this schema"),
-        ({"allOf": [{"$ref": "#"}]}, "a $ref in it never ends"),
+        ({"allOf": [{"$ref": "#"}]}, "a $ref in it loops"),
         ({"title": "\ud800"}, "not a JSON Schema: "),
-        ({"type": "array"}, "a JSON Schema of an object is needed here"),
+        ({"type": "array"}, "must be a JSON Schema of an object"),
     ],
 )
 def test_a_wrong_schema_is_told(schema: Mapping[str, Any], wrong: str) -> None:

@@ -172,9 +172,9 @@ class Executor:
                     self._loop.run_until_complete(main)
                 except (SystemExit, KeyboardInterrupt) as error:
                     place = place_in(self.folder, error.__traceback__) or self.application.module
-                    logger.error("%s: a workflow called exit: raise an exception in its place", place)
+                    logger.error("%s: a workflow called exit: raise an exception instead", place)
                 except (asyncio.CancelledError, RuntimeError):  # by `asyncio.all_tasks` or `stop`, which belong to us
-                    logger.error("a workflow of %s stopped the event loop: all begin again", self.application.module)
+                    logger.error("a workflow of %s stopped the event loop: all restart", self.application.module)
                     if main.done():
                         main = self._loop.create_task(self._serve())
                 finally:
@@ -238,7 +238,7 @@ class Executor:
     async def _until_lost(self) -> None:
         while await asyncio.to_thread(self._lock.is_held):  # noqa: ASYNC110  # nothing tells it
             await asyncio.sleep(_TIMING.retry)
-        logger.warning("the workflows of %s begin again: their database was away", self.application.module)
+        logger.warning("the workflows of %s restart: their database was unavailable", self.application.module)
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:

@@ -105,8 +105,8 @@ async def test_a_file_is_served_with_schemas_until_dev_is_killed_and_a_question_
 async def test_after_a_mistake_dev_waits_for_the_next_save_and_the_port_is_free_at_the_end(file: Path) -> None:
     save(file, CODE[0].replace("async def order", "async def task_wait"))
     with developing(file) as (url, _):
-        await until_logged(file, "starts again when a Python file here is saved")
-        assert f"{file}:11: tools.task_wait: this is the name of a task tool" in log_of(file)
+        await until_logged(file, "restarts when a Python file here is saved")
+        assert f"{file}:11: tools.task_wait: this name is reserved for a task tool" in log_of(file)
         save(file, CODE[0])
         await until_offered(url, "order")
         save(file, "import nobody_wrote_this\n")
@@ -159,7 +159,7 @@ tool(nightly, expose=False)
 NO_TOOLS = {
     "async def bare": "bare: no JSON Schema for the type hint of sock",
     "async def mistyped": "tools.mistyped.titel: ",
-    "async def task_wait": "tools.task_wait: this is the name of a task tool",
+    "async def task_wait": "tools.task_wait: this name is reserved for a task tool",
 }
 
 

@@ -305,7 +305,7 @@ async def test_changed_code_is_told_and_waits_for_its_version(application: Appli
     with application.host():
         async with application.outside() as adapter:
             told = await adapter.tooling.explain(Ref(workflow="", handle="one"))
-            assert "was begun by version" in told.reason
+            assert "was started by version" in told.reason
             assert "version:" in (told.advice or "")
             await adapter.answer(
                 Ref(workflow="", handle="one"), {key: accepted("1") for key in (await look(adapter)).requests}

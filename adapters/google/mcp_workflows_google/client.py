@@ -421,7 +421,7 @@ class Client:
         """
         found = _CALLBACK.search(url)
         if found is None:
-            raise EngineRefused("this is no URL of a callback: nothing is sent there")
+            raise EngineRefused("this is not a callback URL: nothing is sent there")
         name = ExecutionName.parse(found["execution"])
         call = _of_execution(CallKind.SEND, "send_callback", "workflows.callbacks.send", name)
 

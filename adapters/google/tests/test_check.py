@@ -60,7 +60,7 @@ async def test_the_engine_is_there_or_what_to_check_is_said(calls: Client, googl
     without = await check_engine(calls, settings(google_engine.address))
     assert without == Finding(ok=True, text=f"{answers}; without inbound no workflow can ask by mcp_elicit")
     found = await check_engine(calls, settings(google_engine.address, inbound=INBOUND))
-    assert found.text == f"{answers}; questions are taken from {ACCOUNT}"
+    assert found.text == f"{answers}; questions are accepted from {ACCOUNT}"
     nowhere = settings(f"127.0.0.1:{free_port()}", timeout_seconds=1)
     async with open_client(nowhere) as lost:
         missing = await check_engine(lost, nowhere)
@@ -74,7 +74,7 @@ async def test_another_project_or_location_than_the_local_engine_plays_is_said(g
     async with open_client(other) as calls:
         found = await check_engine(calls, other)
     assert (found.ok, "shop-prod" in found.text) == (False, True)
-    assert found.hint == "a local engine plays one project: correct project here"
+    assert found.hint == "a local engine serves one project: correct project here"
     elsewhere = settings(google_engine.address, location="moon-east1")
     async with open_client(elsewhere) as calls:
         assert "moon-east1" in (await check_engine(calls, elsewhere)).text
@@ -134,7 +134,7 @@ async def test_a_step_that_does_not_wait_and_one_of_two_gates_are_mentioned(
     assert found == [[], [Finding(ok=True, text=f"questions.approval.when: {text}")]]
     gate: Mapping[str, Any] = {"when": {"step": "wait"}, "send": {"body": {}}}
     twice = await verify(calls, given, workflow, {"first": gate, "second": {**gate, "when": "wait"}})
-    said = "questions.second.when: step 'wait' is asked about by gate first already"
+    said = "questions.second.when: step 'wait' already belongs to gate first"
     assert [finding.text for finding in twice] == [said]
 
 
@@ -159,9 +159,9 @@ async def test_what_a_workflow_needs_to_ask_people_is_told(calls: Client, google
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
-        ("tasks.example.com/engines/shop", "which is no URL"),
-        ("https://tasks.example.com/engines/shop/", "whose last slash is one too many"),
-        ("https://tasks.example.com/mcp", "which is not that of an engine"),
+        ("tasks.example.com/engines/shop", "which is not a URL"),
+        ("https://tasks.example.com/engines/shop/", "which must not end in a slash"),
+        ("https://tasks.example.com/mcp", "which is not the URL of an engine"),
         ("https://tasks.example.com/behind/engines/shop", None),
     ],
 )
@@ -181,7 +181,7 @@ async def test_what_a_workflow_reads_is_suggested_and_what_cannot_be_looked_at_i
     given = settings(google_engine.address)
     (found,) = await verify(calls, given, google_engine.deploy("reads", READS), {})
     assert (found.ok, found.text) == (True, "it reads amount, order_id")
-    assert found.hint == "its input might be, correct it: {type: object, properties: {amount: {}, order_id: {}}}"
+    assert found.hint == "its input may be (please correct it): {type: object, properties: {amount: {}, order_id: {}}}"
     (unknown,) = await verify(calls, given, "nobody", {"a": {"when": "b", "send": {"body": {}}}})
     assert unknown.ok is None
     assert "could not be verified" in unknown.text
@@ -212,11 +212,11 @@ async def test_why_it_waits_is_told(calls: Client, google_engine: GoogleEngine) 
         while not any(callback.waiters for callback in await calls.callbacks(execution)):
             await anyio.sleep(0.01)
     gate = await explain(calls, execution, RUNNING)
-    assert gate.reason == "it waits until somebody calls a callback of it at step approve/wait"
+    assert gate.reason == "it waits for a call of one of its callbacks at step approve/wait"
     assert gate.facts["step"] == "approve/wait"
     assert gate.facts["started"].endswith(" s ago")
     assert gate.facts["callback"] == "POST, somebody waits for it"
-    assert "a gate of the step" in str(gate.advice)
+    assert "the step a gate" in str(gate.advice)
     asked = await explain(calls, execution, Execution(status=Status.INPUT_REQUIRED))
     assert asked.reason == "it waits for an answer at step approve/wait"
     google_engine.executions().cancel_execution(name=name)
@@ -228,7 +228,7 @@ async def test_one_that_cannot_reach_us_is_told(calls: Client, google_engine: Go
     name = google_engine.execute(google_engine.deploy("asks", asks, env=nowhere))
     google_engine.at(name, "of_the_connection")
     told = await explain(calls, ExecutionName.parse(name), RUNNING)
-    assert told.reason.startswith("it calls the MCP server (mcp_elicit, mcp_claim), and tries again")
+    assert told.reason.startswith("it calls the MCP server (mcp_elicit, mcp_claim), and retries")
     assert "MCP_WORKFLOWS_URL" in str(told.advice)
     google_engine.executions().cancel_execution(name=name)
 
@@ -291,7 +291,7 @@ async def test_an_execution_whose_key_is_lost_or_in_a_state_of_the_future_is_exp
     assert told.reason == "Google cannot show it now: the key is disabled"
     assert "service agent" in str(told.advice)
     told = await explain(stubbed, execution(stub, state=42), RUNNING)
-    assert told.reason == "its state is one that is not known yet (42)"
+    assert told.reason == "its state is unknown here (42)"
 
 
 async def test_who_may_not_list_callbacks_hears_the_rest(stub: Injecting, stubbed: Client) -> None:

@@ -96,7 +96,7 @@ NAPS_FIRST: Final = GATED.replace("  steps:\n", "  steps:\n    - nap: {call: sys
         (
             NAPS_FIRST,
             "wait_for_approval",
-            "the execution is at main/nap; step wait_for_approval was not reached, or is over: Google does not tell .*",
+            "the execution is at main/nap; step wait_for_approval was not reached, or is over: Google does not .*",
         ),
         (NAPS_FIRST, "prepare", "step 'prepare' does not call events.await_callback itself: .*do: wait_for_approval.*"),
         (NAPS_FIRST, "nap", "step nap waits for no callback now"),

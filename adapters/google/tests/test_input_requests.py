@@ -196,7 +196,7 @@ def test_a_gate_that_is_wrong_once_it_is_filled_in_is_told(change: Any, complain
 def test_two_gates_of_one_step_are_told() -> None:
     gates = {"a": gate(), "b": gate()}
     assert open_keys(gates, callback("c")) == ["a/c"]
-    assert said(gates, callback("c")) == ["gate b: step approve is asked about by gate a already"]
+    assert said(gates, callback("c")) == ["gate b: step approve already belongs to gate a"]
 
 
 def sent(gates: Mapping[str, Gate], key: str, response: Any, *callbacks: Callback, steps: str = "approve") -> Any:

@@ -82,7 +82,7 @@ async def test_a_question_that_cannot_be_asked_fails_the_workflow_in_plain_words
 @pytest.mark.parametrize(
     ("deployed", "status", "why"),
     [
-        ({"url": "/"}, 404, "whose last slash is one too many"),
+        ({"url": "/"}, 404, "which must not end in a slash"),
         ({"account": "other@demo.iam.gserviceaccount.com"}, 403, "not among inbound.accounts"),
     ],
     ids=["address", "account"],

@@ -200,7 +200,7 @@ class ApiClient:
         try:
             built, there, follows = client.build_request("GET", url), _origin(url), await may_follow(url, follow)
         except (httpx2.InvalidURL, ValueError):
-            raise EngineRefused("it redirects to something that is no URL") from None
+            raise EngineRefused("it redirects to something that is not a URL") from None
         if not follows:
             raise EngineRefused(f"it redirects to {there}, which describe.log.follow does not name")
         return await self._replied(client, built, end_only=True, is_theirs=False)
@@ -335,7 +335,7 @@ class ApiClient:
                         headers={"user-agent": AGENT, "accept": "application/json"},
                     )
                 except ValueError:
-                    raise EngineUnavailable("HTTPS_PROXY or HTTP_PROXY is no URL of a proxy", sent=False) from None
+                    raise EngineUnavailable("HTTPS_PROXY or HTTP_PROXY is not a URL of a proxy", sent=False) from None
             return self._opened
 
 

@@ -86,7 +86,7 @@ async def describe(
     if how.needs_more_for_status and reply.ok:
         scope = await _with_more(client, how, scope)
     if reply.status in how.gone and not reply.is_json and "gone" not in how.model_fields_set:
-        raise EngineUnavailable(f"it answered {reply.status} with a page that is no JSON", silent=False)
+        raise EngineUnavailable(f"it answered {reply.status} with a page that is not JSON", silent=False)
     is_gone = how.gone_if is not None and bool(lenient(partial(scope.is_true, how.gone_if)))
     if is_gone or (reply.status in how.gone and reply.status not in how.codes):
         settling = definition.settling.total_seconds()

@@ -88,7 +88,7 @@ def start_error(reply: Reply, starts: StartGuarantee) -> EngineError:
     if reply.status in _CREDENTIALS:
         return EngineRefused(said(reply))
     if reply.status in _NO_SUCH_PAGE and not reply.is_json:
-        return EngineUnavailable(f"it answered {reply.status} with a page that is no JSON", silent=False)
+        return EngineUnavailable(f"it answered {reply.status} with a page that is not JSON", silent=False)
     if reply.status in _ABOUT_THE_INPUT:
         return EngineRefused(said(reply), final=True)
     if not reply.is_client_error or reply.status in _LATER:

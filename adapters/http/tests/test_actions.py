@@ -146,7 +146,7 @@ async def test_after_a_lost_reply_a_message_without_a_key_is_never_sent_again(tm
         reply = (await client.call("task_action", taken))["result"]
         assert reply["isError"]
         assert (
-            "outcome unknown: it may have been sent, and is never sent again (it answered 502"
+            "outcome unknown: it may have been sent, and will not be sent again (it answered 502"
             in reply["content"][0]["text"]
         )
         assert (api.calls["note"], notes(api)) == (1, ["hi"])

@@ -97,7 +97,7 @@ async def test_a_word_that_no_map_names_is_a_finding_after_a_day(
         (HTMLResponse("<html>", status_code=200), "it answered 200 with no JSON: it may have been started"),
         (JSONResponse({"id": "x" * 6_000_000}), "more than 5000000 bytes"),
         (JSONResponse({"error": "down"}, status_code=503), "it answered 503"),
-        (HTMLResponse("<html>not here</html>", status_code=404), "with a page that is no JSON"),
+        (HTMLResponse("<html>not here</html>", status_code=404), "with a page that is not JSON"),
         (RedirectResponse("http://169.254.169.254/latest", status_code=303), "it answered 303"),
         (Response("{}", headers={"content-encoding": "gzip"}), "its reply cannot be decoded"),
     ],
@@ -348,8 +348,8 @@ async def test_check_tells_whether_it_answers_and_lets_us_in() -> None:
     ("describe", "text"),
     [
         ("/jobs/{{handle}}", "workflow echo its executions can be searched"),  # 404: nobody started it
-        ("/pages/{{handle}}", "workflow echo: a poll of 0 gets a page that is no JSON (404)"),
-        ({"path": "/pages", "query": {"id": "{{handle}}"}}, "workflow echo: a poll of 0 gets a page that is no JSON"),
+        ("/pages/{{handle}}", "workflow echo: a poll of 0 gets a page that is not JSON (404)"),
+        ({"path": "/pages", "query": {"id": "{{handle}}"}}, "workflow echo: a poll of 0 gets a page that is not JSON"),
     ],
 )
 async def test_check_polls_an_execution_that_nobody_started(describe: Any, text: str) -> None:
@@ -365,7 +365,7 @@ async def test_check_polls_an_execution_that_nobody_started(describe: Any, text:
         (JSONResponse({}, status_code=401), "a poll of 0 fails: it answered 401: it does not accept our credentials"),
         (JSONResponse({}, status_code=500), "a poll of 0 fails: it answered 500"),
         (RedirectResponse("/login", status_code=302), "a poll of 0 fails: it answered 302"),
-        (HTML, "a poll of 0 gets a page that is no JSON (200)"),
+        (HTML, "a poll of 0 gets a page that is not JSON (200)"),
     ],
     ids=["422", "429", "401", "500", "login", "html"],
 )
@@ -380,7 +380,7 @@ async def test_check_tells_a_look_that_fails_from_an_id_that_is_none(reply: Resp
         finding = await found.adapter.tooling.check("echo", {})
         assert found.api.calls["describe"] == 1
     if text is None:
-        assert (finding.ok, finding.text) == (None, "workflow echo: this API cannot tell without a start")
+        assert (finding.ok, finding.text) == (None, "workflow echo: this API cannot show it without a start")
     else:
         assert (finding.ok, finding.text, finding.hint) == (False, f"workflow echo: {text}", "check describe")
 
@@ -389,7 +389,7 @@ async def test_check_tells_a_page_in_place_of_the_api() -> None:
     async with here(check={"engine": "/jobs/x"}) as found:
         found.api.next_replies.append(answering(HTML))
         finding = await found.adapter.tooling.check_engine()
-    assert (finding.ok, finding.text) == (False, "it answered 200 with a page that is no JSON")
+    assert (finding.ok, finding.text) == (False, "it answered 200 with a page that is not JSON")
 
 
 MORE: Mapping[str, Any] = {"result": {"request": "/jobs/{{handle}}", "when": "{{status == 'succeeded'}}"}}

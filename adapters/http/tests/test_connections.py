@@ -278,4 +278,4 @@ async def test_a_token_endpoint_that_cannot_be_connected_to_is_told_likewise(
 
 async def test_a_proxy_of_the_environment_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "ftp://mcp:s3cret@127.0.0.1:1")
-    await refused("https://localhost:1", "HTTPS_PROXY or HTTP_PROXY is no URL of a proxy")
+    await refused("https://localhost:1", "HTTPS_PROXY or HTTP_PROXY is not a URL of a proxy")

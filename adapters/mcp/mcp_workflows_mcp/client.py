@@ -116,7 +116,7 @@ class _LineDecoder(IncrementalDecoder):
         end = input.rfind(b"\n")
         self._length = self._length + len(input) if end < 0 else len(input) - end - 1
         if self._length > MAX_LINE:
-            logger.warning("a program wrote a line of more than %d bytes: the connection is given up", MAX_LINE)
+            logger.warning("a program wrote a line of more than %d bytes: the connection was closed", MAX_LINE)
             self._give_up()
             raise anyio.BrokenResourceError
         return super().decode(input, final)
@@ -247,7 +247,7 @@ class Upstream:
                 logger.info("the connection to an MCP server ended: %s", error)
             attempt.error = error
         except UNEXPECTED as error:  # here it would end the whole engine
-            logger.exception("a connection to an MCP server ended in an unexpected way")
+            logger.exception("a connection to an MCP server ended unexpectedly")
             attempt.error = AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log")
         if attempt.connection is not None:
             attempt.connection.over.set()
@@ -427,7 +427,7 @@ class Upstream:
         if attempt.connection is None or attempt.connection.over.is_set() or attempt.silent < _SILENT:
             return
         if not self._calls.are_open or anyio.current_time() > attempt.answered_at + _SILENT_SECONDS:
-            logger.warning("an MCP server gave no answer to %d calls in a row: it is connected to again", _SILENT)
+            logger.warning("an MCP server did not answer %d calls in a row: reconnecting", _SILENT)
             attempt.connection.over.set()
 
 
@@ -491,7 +491,7 @@ def _skip_malformed_tools(client: Client) -> None:
             types.Tool.model_validate(tool, by_name=False)
         except ValidationError as error:
             name = cleaned(str((as_object(tool) or {}).get("name")), _LONGEST_NAME)
-            logger.warning("a tool of an MCP server is malformed and left out: %r (%s)", name, error.errors()[0]["msg"])
+            logger.warning("a tool of an MCP server is malformed and omitted: %r (%s)", name, error.errors()[0]["msg"])
             return False
         return True
 

@@ -78,7 +78,7 @@ class Elicitations:
         """
         written = mask_known(params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"}))
         if isinstance(params, types.ElicitRequestURLParams) and safe_link(params.url, local=self._is_local) is None:
-            logger.warning("an MCP server asks people to visit a page that is not https: its question is cancelled")
+            logger.warning("an MCP server asks people to visit a page without https: its question was cancelled")
             return types.ElicitResult(action="cancel")
         count, in_all = len(self._open.get(execution, ())), sum(map(len, self._open.values()))
         if count >= MOST_QUESTIONS or in_all >= _MOST_QUESTIONS_IN_ALL or len(json.dumps(written)) > _LONGEST_QUESTION:
@@ -183,7 +183,7 @@ class OpenCalls:
         except EngineError as error:
             self._fail(call, error)
         except UNEXPECTED as error:  # here it would end the whole engine
-            logger.exception("the call of a tool failed in an unexpected way")
+            logger.exception("the call of a tool failed unexpectedly")
             self._fail(call, AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log"))
         finally:
             del self._open[call.id]

@@ -520,7 +520,7 @@ async def test_a_malformed_tool_hides_no_other(revision: str, caplog: pytest.Log
     async with scene(server, expose=["start_job"]) as found:
         assert [each.name for each in await found.adapter.tooling.exposed()] == ["start_job"]
         assert (await found.adapter.tooling.check_engine()).text.startswith("cancel: the server has no tool")
-    assert "is malformed and left out" in caplog.text
+    assert "is malformed and omitted" in caplog.text
 
 
 # --- results

@@ -40,7 +40,7 @@ async def test_a_queue_that_cannot_be_read_is_told_and_no_message_is_taken_from_
     async with cloud.adapter(stepfunctions, events={"queue_url": f"{queue}-not"}) as adapter:
         found = await adapter.tooling.check_engine()
     assert found.ok
-    assert f"but events tell nothing: SQS at {stepfunctions.url}: there is no queue {queue}-not" in found.text
+    assert f"but events cannot be read: SQS at {stepfunctions.url}: there is no queue {queue}-not" in found.text
 
 
 async def test_a_machine_its_versions_aliases_and_type_are_looked_for(
@@ -76,7 +76,7 @@ GATED = cloud.one_state("Approve", {**cloud.asking("?"), "TimeoutSeconds": 60})
         ({"state": "Approve"}, {}, None),
         ({"state": "Aprove"}, {}, "there is no state 'Aprove'"),
         ({"state": "Wrap"}, {}, "does not wait for a task token"),
-        ({"state": "Approve"}, {"history": False}, "nobody sees it"),
+        ({"state": "Approve"}, {"history": False}, "nobody sees the questions"),
     ],
 )
 async def test_the_states_of_gates_are_looked_for_however_deep_they_are(
@@ -95,7 +95,7 @@ async def test_the_states_of_gates_are_looked_for_however_deep_they_are(
     gate: Mapping[str, Any] = {"when": when, "send": {"output": {}}}
     twice = [each.text for each in await adapter.tooling.verify(arn, options, {"first": gate, "second": gate})]
     if said is None:
-        assert twice == ["questions.second.when: state 'Approve' is asked about by gate first already"]
+        assert twice == ["questions.second.when: state 'Approve' already belongs to gate first"]
 
 
 @pytest.mark.parametrize(("error", "meant"), [("Rejected", None), ("Rejectd", "Rejected"), ("TooExpensive", None)])
@@ -125,13 +125,13 @@ FOR_JSONATA = {"QueryLanguage": "JSONata", "Arguments": {"Message": "{% $base64e
             {"Parameters": SENT},
             {"state": "Approve", "token": "MessageBody.id"},
             "questions.approval.when.token: MessageBody.id is not where state 'Approve' has its task token",
-            "write token: MessageBody.cb.id, or leave it out",
+            "write token: MessageBody.cb.id, or remove it",
         ),
         (
             {"Parameters": {"QueueUrl": "q", "MessageBody": {"token.$": "$.token"}}},
             "Approve",
             "questions.approval.when: state 'Approve' sends its task token to nobody",
-            'among what the state sends: "taskToken.$": "$$.Task.Token"',
+            'of what the state sends: "taskToken.$": "$$.Task.Token"',
         ),
         (
             FOR_JSONATA,
@@ -207,7 +207,7 @@ async def test_why_it_waits_is_told(adapter: StepFunctionsAdapter, stepfunctions
     await until(adapter, ref, lambda seen: seen.message == "Sleep")
     told = await adapter.tooling.explain(ref)
     await adapter.terminate(ref, "enough")
-    assert told.reason == "state Sleep waits for time to pass"
+    assert told.reason == "state Sleep waits for its time"
     assert told.facts["state"].startswith("Sleep, for ")
 
 

@@ -123,7 +123,7 @@ async def test_that_a_gate_is_open_and_that_it_was_answered_is_told(
     key = await it.asked()
     await it.until_explained(rf"open: it asks: Approve\? \({key}\)")
     unseen = Watched(adapter, replace(it.ref, options={"history": False}))
-    await unseen.until_explained("closed: the tool has history: false, so its questions are not looked for")
+    await unseen.until_explained("closed: the tool has history: false, so its questions are not read")
     await adapter.answer(it.ref, {key: response})
     await it.until_explained(rf"closed: {how}: state WaitForApproval was left \d s ago \(event \d+\)")
     await adapter.cancel(it.ref)

@@ -267,7 +267,7 @@ def test_two_gates_of_one_state_are_told() -> None:
     gates = {"approve": one, "again": one}
     [found] = requests(fold, gates).values()
     assert found.gate == "approve"
-    assert problems(fold, gates) == ["gate again: state Approve is asked about by gate approve already"]
+    assert problems(fold, gates) == ["gate again: state Approve already belongs to gate approve"]
 
 
 @pytest.mark.parametrize(

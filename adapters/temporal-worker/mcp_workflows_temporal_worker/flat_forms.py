@@ -166,7 +166,7 @@ def field_problem(field: object, *, only_choices: bool = False) -> str | None:
     choices = [each.get("const") for each in items.get("anyOf", items.get("oneOf", []))] or items.get("enum", [])
     are_texts = all(isinstance(each, str) for each in choices) if choices else items.get("type", "string") == "string"
     if kind == "array" and not (are_texts and (choices or not only_choices)):
-        return "is a list, which must be of texts: {'type': 'string', 'enum': [...]}"
+        return "is a list, whose items must be strings: {'type': 'string', 'enum': [...]}"
     return None
 
 

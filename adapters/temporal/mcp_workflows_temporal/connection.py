@@ -84,11 +84,11 @@ class Connection:
         try:
             config = _stable_config(self._settings)
         except ConfigError as error:
-            logger.warning("%s; what was read before stays in use", error)
+            logger.warning("%s; the values read before stay in use", error)
             return client
         before, self._config = self._config, config
         if config.get("tls") != before.get("tls"):
-            logger.info("new TLS files: connecting anew")
+            logger.info("new TLS files: reconnecting")
             return await self.open()
         if config.get("api_key") != before.get("api_key"):
             logger.info("new API key: in use")

@@ -89,7 +89,7 @@ class Call:
         if self._scope.__exit__(kind, error, trace) or isinstance(error, TimeoutError):
             raise EngineUnavailable(f"{self._place}: no answer within {self._seconds:g} s") from None
         if isinstance(error, OSError):  # the SDK raises none: it comes from a user's codec that asks a key server
-            raise EngineUnavailable(f"the payload codec gives no answer ({type(error).__name__})") from error
+            raise EngineUnavailable(f"the payload codec does not answer ({type(error).__name__})") from error
         if isinstance(error, RPCError):
             raise translate(error, self._place) from error
         if isinstance(error, RuntimeError) and str(error).startswith(CONNECT_FAILED):

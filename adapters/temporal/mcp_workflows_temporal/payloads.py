@@ -117,7 +117,7 @@ async def _outcome(awaited: Awaitable[T]) -> T | BaseException:
     except EngineError:
         raise
     except OSError as error:  # also TimeoutError: from a user's codec that asks a key server
-        raise EngineUnavailable(f"the payload codec gives no answer ({type(error).__name__})") from error
+        raise EngineUnavailable(f"the payload codec does not answer ({type(error).__name__})") from error
     except Exception as error:  # noqa: BLE001  # the user's code
         return error
 

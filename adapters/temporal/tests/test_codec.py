@@ -106,7 +106,7 @@ async def test_a_codec_whose_key_server_is_away_starts_nothing_and_ends_nothing(
         codec.away = True
         asks = (lambda: adapter.describe(failed), lambda: adapter.describe(done), lambda: scene.start("Echo", "y"))
         for ask in asks:
-            with pytest.raises(EngineUnavailable, match="payload codec gives no answer") as caught:
+            with pytest.raises(EngineUnavailable, match="payload codec does not answer") as caught:
                 await ask()
             assert "hush" not in str(caught.value)
         codec.away = False

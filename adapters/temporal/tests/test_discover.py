@@ -145,7 +145,7 @@ async def test_what_the_workflow_has_is_fine_and_what_it_lacks_is_a_problem_with
         "questions.ship.when.query",
     ]
     assert any("has no signal 'aprove'; did you mean 'approve'? (it has: approve)" in text for text in problems)
-    text = "no execution of workflow type Shop.FulfillOrder has been seen in namespace default"
+    text = "no execution of workflow type Shop.FulfillOrder was seen in namespace default"
     assert unseen == {True: [f"{text}; did you mean 'Shop.FulfilOrder'?"], False: []}
 
 

@@ -68,7 +68,7 @@ async def test_without_a_worker_it_says_that_nobody_polls_and_what_to_do(scene: 
     assert "WorkflowTaskScheduled" in why.facts["nothing new since"]
     assert await cancel_and_see(scene, ref) == f"cancellation requested: nobody polls task queue {scene.queue}"
     why = await scene.adapter.tooling.explain(ref)
-    assert why.reason == f"it was asked to cancel and goes on; nobody polls task queue {scene.queue}"
+    assert why.reason == f"it was asked to cancel and continues; nobody polls task queue {scene.queue}"
     assert "the MCP client asked to cancel the task" in why.facts["cancel requested"]
 
 
@@ -247,7 +247,7 @@ async def run_advice(why: Explanation) -> None:
     [
         ("Shipment", "Ship is running since ", "activity Ship (1)"),
         ("Guardian", "it waits for child workflow Waiter", "child workflows"),
-        ("Waiter", "it waits for something from outside", "started"),
+        ("Waiter", "it waits for a signal or an update", "started"),
     ],
 )
 async def test_when_nothing_is_wrong_it_says_what_it_waits_for(

@@ -123,7 +123,7 @@ async def test_a_rotated_certificate_is_shown_and_a_half_written_one_never(
         new_cert, new_key = mutual.authority.issue("adapter two")
         cert.write_bytes(new_cert)  # the key is still the old one
         with caplog.at_level(logging.WARNING):
-            await until(adapter, lambda: "what was read before stays in use" in caplog.text)
+            await until(adapter, lambda: "the values read before stay in use" in caplog.text)
         key.write_bytes(new_key)
         await until(adapter, lambda: "adapter two" in mutual.proxy.clients)
     assert set(mutual.proxy.clients) == {"adapter one", "adapter two"}

@@ -33,7 +33,7 @@ def https_url(text: str) -> str:
         parts = urlsplit(text)
         host, _ = parts.hostname or "", parts.port
     except ValueError:
-        raise ValueError("is no URL") from None
+        raise ValueError("is not a URL") from None
     if not host or parts.scheme not in {"https", "http"} or any(sign.isspace() for sign in text):
         raise ValueError("must be a URL, https://...")
     if parts.scheme == "http" and not is_loopback(host):
@@ -76,7 +76,7 @@ class JsonFetcher:
         try:
             return await to_thread.run_sync(partial(json.loads, body))
         except (ValueError, RecursionError):
-            raise IssuerUnavailable("what it answers is no JSON") from None
+            raise IssuerUnavailable("its answer is not JSON") from None
 
     async def _body(self, request: httpx2.Request) -> bytes:
         if self._trusting is None:

@@ -113,7 +113,7 @@ def _name(claims: Mapping[str, Any], name: str) -> str | None:  # Any: JSON valu
     if found is None or found == "":
         return None
     if not isinstance(found, str) or len(found) > LONGEST_NAME:
-        raise TokenRefused(f"its {name} is no text of at most {LONGEST_NAME} characters")
+        raise TokenRefused(f"its {name} is not a text of at most {LONGEST_NAME} characters")
     if not found.isprintable():  # approvers are shown it
         raise TokenRefused(f"its {name} has characters that cannot be shown")
     return found
@@ -124,7 +124,7 @@ def _expiry(exp: object, skew: float) -> datetime | None:
     if exp is None:
         return None
     if isinstance(exp, bool) or not isinstance(exp, int | float):
-        raise TokenRefused("its exp is no time")
+        raise TokenRefused("its exp is not a time")
     return moment(min(max(exp, 0), _LATEST) + skew)  # numbers in JSON can be larger than any float
 
 

@@ -128,7 +128,7 @@ class IntrospectionVerifier:
             TokenRefused, IssuerUnavailable: the token is not good, or the issuer cannot be asked.
         """
         if len(token) > LONGEST_TOKEN or not token.isascii():
-            raise TokenRefused("it is too long, or no token")
+            raise TokenRefused("it is too long, or not a token")
         found = await self._find(hashlib.sha256(token.encode()).digest(), token)
         if isinstance(found, IssuerUnavailable):
             raise IssuerUnavailable(str(found))
@@ -183,10 +183,10 @@ class IntrospectionVerifier:
 
     def _read(self, answer: Any) -> Identity | str:  # Any: a JSON value
         if not isinstance(answer, dict):
-            raise IssuerUnavailable("what it answers is no object")
+            raise IssuerUnavailable("its answer is not an object")
         claims = cast("Mapping[str, Any]", answer)
         if not isinstance(claims.get("active"), bool):
-            raise IssuerUnavailable("what it answers does not say whether the token is active")
+            raise IssuerUnavailable("its answer does not say whether the token is active")
         if not claims["active"]:
             return "its issuer says that it is not active"
         try:

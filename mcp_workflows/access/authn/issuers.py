@@ -81,7 +81,7 @@ class KeySet:
         if self._fetched < self._tried:
             raise KeysUnavailable("the keys of its issuer cannot be fetched")
         if name is None:
-            raise TokenRefused("it names no key, and its issuer has not just one")
+            raise TokenRefused("it names no key, and its issuer does not have exactly one")
         if self._tried < begun:
             raise KeysUnavailable("its key is not known; the keys of its issuer were fetched a moment ago")
         raise TokenRefused("its issuer has no such key")
@@ -132,7 +132,7 @@ def _read_keys(found: Any, algorithms: Sequence[str]) -> Known:  # Any: a JSON v
     """Return the keys that are good for verifying; a bad one is left out."""
     written: object = cast("Mapping[str, object]", found).get("keys") if isinstance(found, dict) else None
     if not isinstance(written, list):
-        raise IssuerUnavailable("it is no list of keys")
+        raise IssuerUnavailable("it is not a list of keys")
     known: dict[str | None, dict[str, jwt.PyJWK]] = {}
     for one in cast("list[object]", written):
         if isinstance(one, dict):
@@ -237,12 +237,12 @@ def read_header(token: str, algorithms: Collection[str]) -> TokenHeader:
     try:
         header = jwt.get_unverified_header(token)
     except _GARBAGE:
-        raise TokenRefused("it is no token") from None
+        raise TokenRefused("it is not a token") from None
     algorithm, key, kind = header.get("alg"), header.get("kid"), header.get("typ")
     if not isinstance(algorithm, str) or algorithm not in algorithms:
-        raise TokenRefused(f"its algorithm is none of {', '.join(algorithms)}")
+        raise TokenRefused(f"its algorithm is not one of {', '.join(algorithms)}")
     if not isinstance(key, str | None) or not isinstance(kind, str | None):
-        raise TokenRefused("it is no token")
+        raise TokenRefused("it is not a token")
     return TokenHeader(algorithm=algorithm, key=key, kind=kind)
 
 
@@ -277,7 +277,7 @@ def decode_token(
     except jwt.MissingRequiredClaimError:
         raise TokenRefused(f"it must have {', '.join(required)}") from None
     except _GARBAGE as error:
-        raise TokenRefused(_REASONS.get(type(error), "it is no token")) from None
+        raise TokenRefused(_REASONS.get(type(error), "it is not a token")) from None
     return found
 
 

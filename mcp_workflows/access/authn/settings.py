@@ -39,7 +39,7 @@ def _server(url: str) -> str:
     if "?" in https_url(url):
         raise ValueError("must be a URL without a ?query")
     if url.rstrip("/").endswith("/mcp"):
-        raise ValueError("leave out /mcp at its end: it comes after it by itself")
+        raise ValueError("remove /mcp at its end: the server adds it")
     return url.rstrip("/")
 
 
@@ -183,7 +183,7 @@ class TokenSettings(BaseModel):
     @classmethod
     def _of_something(cls, value: str) -> str:
         if value.lower() == _NOTHING:
-            raise ValueError("is the hash of an empty token; `mcp-workflows token` makes a good one")
+            raise ValueError("is the hash of an empty token; `mcp-workflows token` creates a token")
         return value.lower()
 
 
@@ -222,9 +222,9 @@ class ProxySettings(BaseModel):
             try:
                 network = ipaddress.ip_network(each)
             except ValueError as error:
-                raise ValueError(f"{each!r} is no address and no network: {error}") from None
+                raise ValueError(f"{each!r} is not an address or a network: {error}") from None
             if network.prefixlen == 0:
-                raise ValueError(f"{each!r} is everybody; name the proxy's own addresses")
+                raise ValueError(f"{each!r} is every address; name the proxy's own addresses")
         return value
 
     @model_validator(mode="after")
@@ -233,9 +233,9 @@ class ProxySettings(BaseModel):
         named = [name for name in given if name is not None]
         for name in named:
             if name in _OURS:
-                raise ValueError(f"the header {name} has a meaning of its own; take another")
+                raise ValueError(f"the header {name} has its own meaning; choose another")
             if named.count(name) > 1:
-                raise ValueError(f"the header {name} is named for two things")
+                raise ValueError(f"the header {name} is used for two things")
         return self
 
 
@@ -271,16 +271,16 @@ class AuthSettings(BaseModel):
     @model_validator(mode="after")
     def _somebody(self) -> Self:
         if not (self.issuers or self.introspection or self.tokens or self.proxy):
-            raise ValueError("nobody could be let in: name issuers, introspection, tokens or a proxy")
-        _once([each.issuer for each in self.issuers], "the issuer {} is here twice")
+            raise ValueError("nobody could be let in: set issuers, introspection, tokens or a proxy")
+        _once([each.issuer for each in self.issuers], "the issuer {} is listed twice")
         _once([each.sha256 for each in self.tokens], "two tokens have the sha256 {}")
-        _once([each.prefix for each in self.introspection], "introspection: of several, each needs a prefix of its own")
+        _once([each.prefix for each in self.introspection], "introspection: with several, each needs its own prefix")
         if any(
             one is not other and one.prefix.startswith(other.prefix)
             for one in self.introspection
             for other in self.introspection
         ):
-            raise ValueError("introspection: of several, no prefix may be the beginning of another")
+            raise ValueError("introspection: with several, no prefix may be the beginning of another")
         return self
 
     @property

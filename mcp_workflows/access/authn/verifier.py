@@ -105,7 +105,7 @@ class TrustedProxy:
 def _one(headers: Mapping[str, Sequence[str]], name: str | None) -> str | None:
     value = (_single(headers, name) or "").strip()
     if len(value) > LONGEST_NAME or not value.isprintable():
-        raise TokenRefused(f"the header {name} is no name of at most {LONGEST_NAME} characters")
+        raise TokenRefused(f"the header {name} is not a name of at most {LONGEST_NAME} characters")
     return value or None
 
 
@@ -119,7 +119,7 @@ def _single(headers: Mapping[str, Sequence[str]], name: str | None) -> str | Non
     if name is None or not (values := headers.get(name)):
         return None
     if len(values) > 1:
-        raise TokenRefused(f"the header {name} is there {len(values)} times: the proxy must replace what it gets")
+        raise TokenRefused(f"the header {name} occurs {len(values)} times: the proxy must replace incoming ones")
     return values[0]
 
 
@@ -149,7 +149,7 @@ class JwtVerifier:
         """
         head = read_header(token, self._algorithms)
         if head.kind is not None and head.kind.lower() not in _KINDS:  # made for something else: RFC 8725, section 3.11
-            raise TokenRefused("it is no access token by its typ")
+            raise TokenRefused("its typ is not that of an access token")
         key = await self.keys.get(head.key, head.algorithm)
         return self._reading.identity(decode_token(token, key, leeway=self._reading.skew, required=_REQUIRED))
 
@@ -182,7 +182,7 @@ class JwtVerifier:
             KeysUnavailable: they could not.
         """
         count = await self.keys.probe()
-        return f"{self.keys} can be had: {count}"
+        return f"{self.keys} can be fetched: {count}"
 
 
 class MetadataLocator:
@@ -277,8 +277,8 @@ class Verifier:
             if token.startswith(each.prefix):
                 return await each.verify(token)
         if issuer is None:
-            raise TokenRefused("nobody here knows it")
-        raise TokenRefused(f"its issuer is {shortened(issuer)}, which is none of those trusted here")
+            raise TokenRefused("it is not known here")
+        raise TokenRefused(f"its issuer is {shortened(issuer)}, which is not trusted here")
 
     @property
     def authorization_servers(self) -> Sequence[str]:

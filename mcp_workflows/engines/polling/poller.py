@@ -281,7 +281,7 @@ class Poller:
                 entry.error = error
             except Exception:  # a poll belongs to all requests; its error must not end the server: docs/decisions/0002
                 logger.exception("a poll of a task failed")
-                entry.error = EngineUnavailable("the poll of it failed; see the log")
+                entry.error = EngineUnavailable("the poll failed; see the log")
             self._note_outcome(entry, began)
             if self._peers.replicas > 1 and entry.error is None and entry.unsaved is None:
                 changed = any(getattr(entry.task, name) != getattr(before, name) for name in _NEWS)
@@ -346,7 +346,7 @@ class Poller:
             try:
                 await run()
             except Exception:  # a background loop must not end the server: docs/decisions/0002
-                logger.exception("polling in the background broke, goes on in %g s", self._policy.restart_after)
+                logger.exception("background polling failed; it restarts in %g s", self._policy.restart_after)
                 await anyio.sleep(self._policy.restart_after)
 
     @property
@@ -461,7 +461,7 @@ class BatchLoop:
 
     def _later(self, error: EngineError) -> None:
         """Postpone the next batch; the known states stay, and single polls go on."""
-        logger.warning("engine %r answers no batch, next try in %g s: %s", self._schedule.engine, self._pause, error)
+        logger.warning("engine %r answered no batch; retry in %g s: %s", self._schedule.engine, self._pause, error)
         self._schedule.batch_after = anyio.current_time() + self._pause
         self._pause = min(self._pause * 2, self._policy.batch_pauses[1])
 

@@ -92,7 +92,7 @@ class HintListeners:
                     if anyio.current_time() - began > backoff.longest:
                         backoff.succeed()  # it was connected, and nothing changed
                     if not backoff.failing:
-                        text = "engine %r cannot report changes and is only polled until it can: %s"
+                        text = "engine %r cannot report changes and is polled until it can: %s"
                         logger.warning(text, engine, error)
                     await anyio.sleep(backoff.fail())
                 else:
@@ -161,7 +161,7 @@ class LongPolls:
         try:
             await self._engines.wait(wait.task)
         except EngineError as error:
-            logger.info("engine %r cannot be waited for now, only polled: %s", wait.task.engine, error)
+            logger.info("engine %r cannot report changes now and is only polled: %s", wait.task.engine, error)
             return wait.backoff.fail()
         wait.backoff.succeed()
         self._refresh_now(wait.task.id)

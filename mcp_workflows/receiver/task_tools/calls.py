@@ -111,13 +111,13 @@ class TaskToolCalls:
         if task.status is not Status.INPUT_REQUIRED:
             if task.status not in TERMINAL:  # the question may be visible to others only
                 await self.service.owned(task.task_id, self.principal, Verb.ANSWER)
-            return {**self._render(task, lead="Nothing was answered: no question is open."), "isError": True}
+            return {**self._render(task, lead="No answer was sent: no question is open."), "isError": True}
         asked = {key: request.params for key, request in task.requests.items()}
         key = find_key(asked, arguments["key"]) if "key" in arguments else task.only_question
         if key is None:
             return {**self._render(task, lead=unclear_key_text(task, arguments.get("key"))), "isError": True}
         if key in task.for_people:
-            lead = f"Nothing was answered: {people_answer(task.for_people[key])}."
+            lead = f"No answer was sent: {people_answer(task.for_people[key])}."
             return {**self._render(task, lead=lead), "isError": True}
         response = {"action": "accept"} | {part: arguments[part] for part in ("action", "content") if part in arguments}
         try:
@@ -126,7 +126,7 @@ class TaskToolCalls:
             raise RequestError(error.code, error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
         after = await self.service.answered(task.task_id, self.principal)
         if after is None:  # the caller could see the task only while it asked
-            return tool_result(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")
+            return tool_result(f"Task {task.task_id} ({task.tool}) received the answer. There is nothing more to do.")
         return self._render(self._seen(after))
 
     async def questions(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
@@ -140,7 +140,7 @@ class TaskToolCalls:
         if before.status in TERMINAL:
             return self._render(before, lead="There was nothing to cancel.")
         await self.service.cancel(before.task_id, self.principal)
-        return self._render(await self._observe(before.task_id), lead="Its workflow was asked to cancel.")
+        return self._render(await self._observe(before.task_id), lead="The workflow was asked to cancel.")
 
     async def action(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Take an action; one that takes long becomes a task of its own."""
@@ -178,9 +178,9 @@ class TaskToolCalls:
             raise
         except RequestError as error:
             if error.message == EXPIRED:
-                raise RequestError(error.code, f"{EXPIRED}. Nothing of it can be read any more.") from None
+                raise RequestError(error.code, f"{EXPIRED}. Its result is gone.") from None
             elsewhere = f"; {Name.LIST} lists the user's tasks" if self.principal.identified else ""
-            said = f"{error.message}. Give the taskId exactly as the tool answered with it{elsewhere}."
+            said = f"{error.message}. Give the taskId exactly as the tool returned it{elsewhere}."
             raise RequestError(error.code, said) from None
 
     def _seen(self, task: TaskView) -> TaskView:
@@ -210,8 +210,7 @@ _OVER: Final = "nothing: the task has ended"
 _LONGEST_MESSAGE: Final = 200  # characters of a message in a list
 _WAITS_FOR_OTHERS: Final = "somebody else's answer"
 _ANSWERED_ELSEWHERE: Final = (
-    "let the user answer in a client without cards; in this one the user answers in the card, and only where the task "
-    "was started"
+    "let the user answer in a client without cards: in this one, only the card where the task was started takes answers"
 )
 _TELL_THE_USER: Final = "tell the user where to answer: you cannot"
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
@@ -283,12 +282,12 @@ def render_list(page: Listed, lost: Sequence[str] = ()) -> dict[str, Any]:
     """Return a page of tasks, a line each, and texts about subscriptions that are lost."""
     rows = [_row(task) for task in page.tasks]
     lines = [f"{row['taskId']} {row['tool']} ({row['createdAt']}): {_state(row)}" for row in rows]
-    follow_up = f"call {Name.STATUS} with a taskId for more of one (a client with tasks: tasks/get)"
+    follow_up = f"call {Name.STATUS} with a taskId for details (clients with tasks: tasks/get)"
     if page.next_cursor:
         follow_up += f", or {Name.LIST} with {_call(cursor=page.next_cursor)} for older ones"
     head = f"{_counted(len(rows), 'task')}, newest first. Next: {follow_up}."
     if not rows:
-        head = f"No tasks among the newest. Next: {follow_up}." if page.next_cursor else "There are no tasks."
+        head = f"No tasks on this page. Next: {follow_up}." if page.next_cursor else "There are no tasks."
     found = _page_result(
         [head, *lines, *lost], rows, follow_up if rows or page.next_cursor else "nothing", page.next_cursor
     )
@@ -311,7 +310,7 @@ def render_questions(page: Listed, *, answers_only: bool = False) -> dict[str, A
         + "\n".join(_line(key, asked, has_form=not answers_only) for key, asked in _questions(task).items())
         for task in page.tasks
     ]
-    follow_up = f"ask the user, then call {Name.ANSWER} with the taskId, the key of the question and content"
+    follow_up = f"ask the user, then call {Name.ANSWER} with the taskId, the question's key and content"
     answerable = [task for task in page.tasks if _for_model(task)]
     if answers_only:
         follow_up = _ANSWERED_ELSEWHERE
@@ -338,11 +337,11 @@ def unclear_key_text(task: TaskView, key: str | None) -> str:
     """Return the reason why no open question can be told from this key, or from a missing one."""
     keys = ", ".join(short_key(each, request.params) for each, request in task.requests.items())
     if key is not None:
-        return f"Nothing was answered: no open question has the key {quoted(key)}; there is: {keys}."
+        return f"No answer was sent: no open question has the key {quoted(key)}; open: {keys}."
     if len(task.requests) > 1:
-        return f"Nothing was answered: several questions are open, give the key of one: {keys}."
+        return f"No answer was sent: several questions are open, so give the key of one: {keys}."
     # an answer to the question before, that comes late or twice, must not answer this one
-    return f"Nothing was answered: this task has asked something else before, so give the key: {keys}."
+    return f"No answer was sent: this task has asked another question before, so give the key: {keys}."
 
 
 # --- one text per status
@@ -350,9 +349,8 @@ def unclear_key_text(task: TaskView, key: str | None) -> str:
 
 _CARD_SENTENCES: Final[Mapping[Card, str]] = {
     Card.OFF: "",
-    Card.ON: " A card where it was started shows it to the user and takes answers and a cancellation.",
-    Card.ANSWERS_ONLY: " A card where it was started shows it to the user, and only the card takes answers and a "
-    "cancellation.",
+    Card.ON: " The user sees it in a card where it was started, and can answer or cancel there.",
+    Card.ANSWERS_ONLY: " The user sees it in a card where it was started, and can answer or cancel only there.",
 }
 """The sentence that tells the model about the card."""
 
@@ -361,7 +359,7 @@ def _working(task: TaskView, card: Card) -> tuple[str, str]:
     again = "take the action" if is_action(task.tool) else f"call {task.tool}"
     follow_up = f"call {Name.WAIT} with {_call(taskId=task.task_id)} for its result; do not {again} again"
     doing = f"{_named(task)} is working{_because(_doing(task))}"
-    return f"{doing}. It goes on by itself.{_CARD_SENTENCES[card]} Next: {follow_up}.", follow_up
+    return f"{doing}. It continues by itself.{_CARD_SENTENCES[card]} Next: {follow_up}.", follow_up
 
 
 def _asking(task: TaskView, card: Card) -> tuple[str, str]:
@@ -462,8 +460,8 @@ def _ready(task: TaskView) -> str:
         return _call(**which)
     content = example_of(schema)
     if content is None:
-        return f"{_call(**which)} and content, an object that fits the schema"
-    meaning = ", where content says what the user answers" if content else " if the user agrees"
+        return f"{_call(**which)} and content, an object that matches the schema"
+    meaning = ", with the user's answer as content" if content else " if the user agrees"
     return f"{_call(**which, content=content)}{meaning}"
 
 
@@ -496,8 +494,8 @@ def _refusal(requests: Iterable[InputRequest]) -> str:
     forms = [cast("Mapping[str, JSON]", each.params.get("requestedSchema") or {}) for each in asked]
     why = " and no content"
     if any(REASON in form.get("properties", {}) for form in forms):
-        why = ', and content {"reason": ...} if the user says why'
-    return f'; if the user does not want to answer{where} with "action": "decline"{why}'
+        why = ', and content {"reason": ...} if the user gives a reason'
+    return f'; if the user refuses{where} send "action": "decline"{why}'
 
 
 def _action(action: ActionView) -> dict[str, JSON]:

@@ -36,9 +36,9 @@ FOR_APPROVERS: Final = frozenset({Name.QUESTIONS, Name.STATUS, Name.ANSWER})  # 
 
 TASK_TOOL_NAMES: Final = frozenset(name.value for name in Name)
 TAKEN: Final = (
-    "this is the name of a task tool, by which clients without tasks go on with theirs: rename it, or set "
-    "`tasks: wait` or `required` for all tools with optional tasks, no `my_tasks`, no approvals, and no rules for "
-    "others than owners"
+    "this name is reserved for a task tool: rename the tool, or turn the task tools off with `tasks: wait` or "
+    "`required` on every tool with optional tasks, no `my_tasks`, approvals or actions, and no rules for others than "
+    "owners"
 )
 
 
@@ -111,7 +111,7 @@ _TASK_ID: Final[Schema] = {
     "type": "string",
     "minLength": 1,
     "maxLength": 200,
-    "description": "The taskId that the tool answered with.",
+    "description": "The taskId that the tool returned.",
 }
 _READ_ONLY: Final = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 
@@ -119,8 +119,8 @@ _ALL: Final[Sequence[TaskTool]] = (
     TaskTool(
         name=Name.STATUS,
         title="Status of a task",
-        description="Look at a task: something long that a tool started for you and answered with a taskId. Returns at "
-        "once: what it is doing, what it asks, or, once it has ended, its result. To wait for the result use "
+        description="Get the status of a task: long-running work that a tool started, returning a taskId. Returns at "
+        "once: the current step, open questions or, once the task has ended, the result. To wait for the result use "
         f"{Name.WAIT.value}.",
         properties={"taskId": _TASK_ID},
         required=["taskId"],
@@ -129,15 +129,15 @@ _ALL: Final[Sequence[TaskTool]] = (
     TaskTool(
         name=Name.WAIT,
         title="Wait for a task",
-        description="Wait for a task that a tool answered with. Returns its result as soon as it has ended, or its "
-        "question as soon as it asks one. If neither happens for a while, it returns the status: call it again then. "
-        "Use this, not the tool that started the task: calling that again starts everything again.",
+        description="Wait for a task. Returns its result as soon as it ends, or its question as soon as it asks one. "
+        "If neither happens for a while, it returns the status: call it again then. Do not call the tool that started "
+        "the task again: that starts the work twice.",
         properties={
             "taskId": _TASK_ID,
             "seconds": {
                 "type": "number",
                 "minimum": 0,
-                "description": "How long to wait at most. The server may return the status earlier.",
+                "description": "The longest wait. The server may return the status earlier.",
             },
         },
         required=["taskId"],
@@ -146,26 +146,26 @@ _ALL: Final[Sequence[TaskTool]] = (
     TaskTool(
         name=Name.ANSWER,
         title="Answer a task's question",
-        description="Answer a question of a task whose status is input_required. The question and the JSON Schema of "
-        "its answer are in the status. Ask the user and pass on what they say: never answer in their place. Returns "
-        "the status after that.",
+        description="Answer a question of a task whose status is input_required. The status has the question and the "
+        "JSON Schema of its answer. Ask the user and pass on their answer: never answer for them. Returns the new "
+        "status.",
         properties={
             "taskId": _TASK_ID,
             "key": {
                 "type": "string",
-                "description": "Which question, by its key in the status. May be left out if the task has asked no "
-                "other one.",
+                "description": "The key of the question in the status. Optional if the task has asked only this "
+                "question.",
             },
             "action": {
                 "type": "string",
                 "enum": ["accept", "decline", "cancel"],
                 "default": "accept",
-                "description": "accept: the user answers with `content`, also if that is a no; decline: the user "
-                "refuses, where the question can be declined; cancel: the user makes no choice.",
+                "description": "accept: the user answers with `content`, even if the answer is no; decline: the user "
+                "refuses, if the question can be declined; cancel: the user makes no choice.",
             },
             "content": {
                 "type": "object",
-                "description": "With accept: the answer, an object that fits the schema of the question. With decline: "
+                "description": "With accept: the answer, an object that matches the question's schema. With decline: "
                 "the user's reason, if the schema has the field `reason`.",
             },
         },
@@ -180,8 +180,8 @@ _ALL: Final[Sequence[TaskTool]] = (
     TaskTool(
         name=Name.CANCEL,
         title="Cancel a task",
-        description="Ask to cancel a task, if the user wants that. The workflow may need a while to stop, may clean up "
-        "first, or may end all the same: the status says what came of it.",
+        description="Cancel a task, if the user wants that. The workflow may take a while to stop, clean up first, or "
+        "complete anyway: the status shows the outcome.",
         properties={"taskId": _TASK_ID},
         required=["taskId"],
         annotations={"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": True},
@@ -189,14 +189,14 @@ _ALL: Final[Sequence[TaskTool]] = (
     TaskTool(
         name=Name.ACTION,
         title="Act on a task",
-        description="Send something to a task while it works: one of the actions in its status, such as a change of "
-        "plan, a pause or a question about its state. Returns what the action returns.",
+        description="Take one of the actions in the status of a working task, such as a change of plan, a pause or a "
+        "question about its state. Returns the result of the action.",
         properties={
             "taskId": _TASK_ID,
             "action": {"type": "string", "minLength": 1, "maxLength": 64, "description": "The name of the action."},
             "content": {
                 "type": "object",
-                "description": "What the action takes, an object that fits its schema. Leave it out if it takes none.",
+                "description": "The input of the action, an object that matches its schema. Omit it if it takes none.",
             },
         },
         required=["taskId", "action"],
@@ -205,10 +205,10 @@ _ALL: Final[Sequence[TaskTool]] = (
     TaskTool(
         name=Name.LIST,
         title="My tasks",
-        description="List the user's own tasks, newest first, those of earlier conversations too: for when a taskId "
-        "is not at hand. Returns a page of them, each with its taskId, tool, status and time.",
+        description="List the user's own tasks, newest first, including those of earlier conversations. Use it if you "
+        "lack a taskId. Returns a page of them, each with its taskId, tool, status and time.",
         properties={
-            "cursor": {"type": "string", "description": "The nextCursor of the page before. Leave it out at first."}
+            "cursor": {"type": "string", "description": "The nextCursor of the previous page. Omit it at first."}
         },
         annotations=_READ_ONLY,
         lists=True,
@@ -216,11 +216,11 @@ _ALL: Final[Sequence[TaskTool]] = (
     TaskTool(
         name=Name.QUESTIONS,
         title="Open questions",
-        description="List what tasks of other people ask that the user may answer, such as approvals, newest first. "
-        "Returns a page of them, each with its taskId, tool, question, and who started it. The user decides; answer "
+        description="List other people's tasks with questions the user may answer, such as approvals, newest first. "
+        "Returns a page of them, each with its taskId, tool, questions and who started it. The user decides; answer "
         "with task_answer.",
         properties={
-            "cursor": {"type": "string", "description": "The nextCursor of the page before. Leave it out at first."}
+            "cursor": {"type": "string", "description": "The nextCursor of the previous page. Omit it at first."}
         },
         annotations=_READ_ONLY,
         lists=True,
@@ -232,7 +232,7 @@ _ALL: Final[Sequence[TaskTool]] = (
         "Returns its status.",
         properties={
             "tool": {"type": "string", "minLength": 1, "maxLength": 64, "description": "The tool that was called."},
-            "arguments": {"type": "object", "description": "The arguments of that call, all of them."},
+            "arguments": {"type": "object", "description": "All arguments of that call."},
         },
         required=["tool", "arguments"],
         annotations=_READ_ONLY,

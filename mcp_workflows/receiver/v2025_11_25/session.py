@@ -64,7 +64,7 @@ class Channel:
                 cast("types.ServerRequest", asked), _Answer, metadata=self._metadata
             )
         except (MCPError, ValidationError) as error:
-            logger.info("a client was asked, and did not answer: %s", error)
+            logger.info("a client did not answer a question: %s", error)
             return None
         found = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
         return {key: value for key, value in found.items() if key not in {"_meta", "resultType"}}
@@ -156,11 +156,11 @@ class TaskQuestions:
             except RequestError as error:
                 if error.code == INVALID_PARAMS:
                     return str(error)
-                logger.warning("an answer was not taken, it is sent again in %d s: %s", pause, error)
+                logger.warning("an answer was not accepted; it will be sent again in %d s: %s", pause, error)
             else:
                 return None
             await anyio.sleep(pause)
-        logger.error("an answer was not taken for minutes, the person has to be asked again")
+        logger.error("an answer was not accepted for minutes; the person must be asked again")
         return None
 
 
@@ -260,9 +260,9 @@ class Session:
             try:
                 await work()
             except WorkflowsError as error:
-                logger.info("something beside the requests of a client ended: %s", error)
+                logger.info("background work of a client's session ended: %s", error)
             except Exception:  # work beside requests must not end the server: docs/decisions/0002
-                logger.exception("something beside the requests of a client broke")
+                logger.exception("background work of a client's session failed")
             finally:
                 self._beside.discard(scope)
 

@@ -25,22 +25,22 @@ from mcp_workflows.errors import OperatorError, WorkflowsError
 from mcp_workflows.sidecar import DISTRIBUTION
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "init": ("init", "Write a first configuration, or print what to add to it."),
-    "check": ("check", "Check the configuration, the store, each engine and each workflow."),
-    "serve": ("serve", "Serve the configured tools, on stdio or over HTTP."),
-    "dev": ("dev", "Serve, and reload on save."),
-    "connect": ("connect", "Print what to put into a host's configuration."),
-    "call": ("call", "Call a tool and wait for its result: progress, questions and all."),
-    "tasks": ("tasks", "Everybody's tasks: list, show, why, answer, cancel, track."),
-    "events": ("events", "Everybody's subscriptions to events: list, test, retry."),
-    "print": ("print_", "Print schemas, permissions, presets and more, for files of yours."),
+    "init": ("init", "Create a configuration, or print what to add to one."),
+    "check": ("check", "Check the configuration, store, engines and workflows."),
+    "serve": ("serve", "Serve the configured tools over stdio or HTTP."),
+    "dev": ("dev", "Serve, and reload when a file is saved."),
+    "connect": ("connect", "Print what to add to your MCP host's configuration."),
+    "call": ("call", "Call a tool, answer its questions and wait for the result."),
+    "tasks": ("tasks", "List, show, explain, answer, cancel and track tasks."),
+    "events": ("events", "List, test and retry subscriptions to events."),
+    "print": ("print_", "Print schemas, permissions, presets and other files."),
     "skills": ("print_", "Write Agent Skills: how to use each tool, or how to expose a workflow."),
-    "token": ("token", "Make a bearer token."),
-    "store": ("store", "The store: encryption keys, tables, a backup, a move to PostgreSQL."),
-    "engines": ("engines", "The engines that tasks belong to: rebind tasks."),
-    "pause": ("engines", "Refuse new starts: of everything, an engine, a tool or a principal."),
-    "resume": ("engines", "Allow new starts again."),
-    "new-adapter": ("new_adapter", "Write a package for an adapter of your own."),
+    "token": ("token", "Create a bearer token."),
+    "store": ("store", "Encrypt, migrate, back up or move the store."),
+    "engines": ("engines", "Rebind tasks to an engine whose identity changed."),
+    "pause": ("engines", "Refuse new starts: all, or by engine, tool or principal."),
+    "resume": ("engines", "Allow new starts after a pause."),
+    "new-adapter": ("new_adapter", "Create a package for your own adapter."),
 }
 """The module of each command and its line in the help, in the order of the help."""
 
@@ -75,7 +75,7 @@ class CommandLine(TyperGroup):
 app = typer.Typer(
     cls=CommandLine,
     name=DISTRIBUTION,
-    help="Your workflow engine's executions as MCP tasks, in every MCP host.",
+    help="Offer your workflow engine's executions as MCP tasks, in every MCP host.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -70,7 +70,7 @@ def _place(pair: Pair, schema: Schema, root: Schema, into: dict[str, Any]) -> tu
         at = _property(pair, key, at, root)
         inside = inside.setdefault(key, {})
         if not isinstance(cast("object", inside), dict):
-            raise WrongUsage(f"{pair.path}: {key} has a value already, and it is no object")
+            raise WrongUsage(f"{pair.path}: {key} already has a value, which is not an object")
         left = rest
 
 
@@ -116,7 +116,7 @@ def typed(pair: Pair, schema: Schema, root: Schema) -> Any:  # Any: JSON
         shown = {choice if isinstance(choice, str) else json.dumps(choice): choice for choice in choices}
         if pair.text in shown:
             return shown[pair.text]
-        raise WrongUsage(f"{pair.path}: {pair.text!r} is none of {', '.join(shown)}{did_you_mean(pair.text, shown)}")
+        raise WrongUsage(f"{pair.path}: {pair.text!r} is not one of {', '.join(shown)}{did_you_mean(pair.text, shown)}")
     types = [name for option in options for name in _types(option)]
     if not types or "string" in types:
         return pair.text

@@ -62,53 +62,53 @@ NEW = "0" * 40  # in a dry run: the id and the key that a real call would get
 def call(
     tool: Annotated[
         str | None,
-        typer.Argument(metavar="TOOL", help="Left out with --resume.", autocompletion=names_in("tools")),
+        typer.Argument(metavar="TOOL", help="The tool to call; none with --resume.", autocompletion=names_in("tools")),
     ] = None,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments; KEY:=JSON for anything else.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Arguments; KEY:=JSON for values that are not text.")
     ] = None,
     args_json: Annotated[
         typer.FileText | None,
-        typer.Option("--args-json", metavar="FILE", help="Arguments from a JSON file; - is standard input."),
+        typer.Option("--args-json", metavar="FILE", help="Read arguments from a JSON file; - for stdin."),
     ] = None,
     answer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME.FIELD=VALUE", help="Answer a question; FIELD=VALUE answers any with that field."),
+        typer.Option(metavar="NAME.FIELD=VALUE", help="Answer a question; FIELD=VALUE: any with that field."),
     ] = None,
     decline: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Decline a question, by its name or a field of it.")
+        list[str] | None, typer.Option(metavar="NAME", help="Decline a question, by its name or one of its fields.")
     ] = None,
-    client: Annotated[ClientKind, typer.Option(help="The kind of client; none: one without tasks.")] = ClientKind.TASKS,
+    client: Annotated[ClientKind, typer.Option(help="The kind of client to act as.")] = ClientKind.TASKS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; start nothing.")] = False,
     as_json: AsJson = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Print the task's id and leave.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Print the task's id and exit.")] = False,
     resume: Annotated[
-        str | None, typer.Option(metavar="ID", help="Come back to a task; the beginning of its id is enough.")
+        str | None, typer.Option(metavar="ID", help="Continue with a task; the beginning of its id is enough.")
     ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key and arguments start one workflow, not two.")
     ] = None,
     config: ConfigOption = DEFAULT_CONFIG,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="Call there, not what CONFIG says.")] = None,
+    url: Annotated[str | None, typer.Option(metavar="URL", help="Call this server, not that of CONFIG.")] = None,
     token_file: Annotated[
         typer.FileText | None,
-        typer.Option(metavar="FILE", help="With --url: a bearer token from a file; - is standard input."),
+        typer.Option(metavar="FILE", help="With --url: read a bearer token from a file; - for stdin."),
     ] = None,
 ) -> None:
-    """Call a tool and wait for its result: progress, questions and all; Ctrl-C leaves the workflow running.
+    """Call a tool, answer its questions and wait for the result. Ctrl-C leaves the workflow running.
 
-    Exit code 0: it succeeded, 1: it failed or was cancelled, 2: wrong usage, 130: interrupted.
+    Exit code 0: success, 1: failed or cancelled, 2: wrong usage, 130: interrupted.
     """
     log(LogLevel.ERROR)
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the screen reports the state of the connection
     given, token = _read_json(args_json), _read_token(token_file)
     problems = {
-        "which tool? or --resume ID": not tool and not resume,
-        "--resume ID comes without a tool and arguments": bool(resume and (tool or given)),
+        "name a tool, or give --resume ID": not tool and not resume,
+        "--resume ID takes no tool and no arguments": bool(resume and (tool or given)),
         f"--resume needs tasks: leave out --client {client}": bool(resume) and client is ClientKind.NONE,
         f"--no-wait needs tasks: leave out --client {client}": no_wait and client is ClientKind.NONE,
         "--dry-run needs the configuration: leave out --url": dry_run and url is not None,
-        "--token-file is for --url: here you are the local user": token is not None and url is None,
+        "--token-file needs --url: without it you are the local user": token is not None and url is None,
         "--dry-run starts nothing, so there is nothing to resume": dry_run and resume is not None,
     }
     for problem, is_there in problems.items():
@@ -175,7 +175,7 @@ def _read_token(file: typer.FileText | None) -> str | None:
         return None
     token = file.read().strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise WrongUsage("--token-file: there must be one token in it, and nothing else")
+        raise WrongUsage("--token-file: the file must contain one token and nothing else")
     return token
 
 
@@ -235,17 +235,17 @@ class _Call:
             self.resume = screen.task_id
             await anyio.sleep(1)
         if outcome.error and outcome.error.code == MISSING_CAPABILITY and self.client is not ClientKind.TASKS:
-            screen.note(f"--client {self.client} cannot have it: leave that out")
+            screen.note(f"--client {self.client} does not support this: omit that option")
         if outcome.error and self.resume and self.url and not screen.followed:
-            screen.note("with --url, --resume takes the whole id of a task: mcp-workflows tasks show ID prints it")
+            screen.note("with --url, --resume needs the full task id: mcp-workflows tasks show ID prints it")
         if outcome.handle:
             self.client = ClientKind.TASKS
             screen.note(self.left_behind(outcome.handle["taskId"]))
         if outcome.error and screen.followed:
             screen.note(self.left_behind())
-        early = "" if self.wait else " (--no-wait leaves before a task asks)"
+        early = "" if self.wait else " (--no-wait exits before a task asks)"
         for flag in self.answers.unused:
-            screen.note(f"note: nothing asked for {flag}{early}")
+            screen.note(f"note: no question used {flag}{early}")
         return outcome
 
     async def _outcome_of_connection(self) -> Outcome:
@@ -337,14 +337,14 @@ class _Call:
         """Return the command to come back to the task, at the same server and as the same kind of client."""
         task_id = task_id or self.screen.task_id
         if task_id is None:
-            return "interrupted; what was started goes on, but no task is known to come back to"
+            return "interrupted; anything started continues, but no task id is known to resume it"
         words = ["call", "--resume", task_id, *([] if self.client is ClientKind.TASKS else ["--client", self.client])]
         if self.config:
             command = command_line(*words, config=self.file)
         else:
             token = ["--token-file", self.token_file] if self.token_file else []
             command = shlex.join([DISTRIBUTION, *words, "--url", self.url, *token])
-        return f"the task goes on; come back with: {command}"
+        return f"the task continues; come back with: {command}"
 
 
 async def preview(

@@ -27,10 +27,10 @@ from mcp_workflows.wire.params import Params, object_of
 
 _PLACE: Final = "in ChatGPT on the web: https://chatgpt.com/plugins, the plus button, Add custom MCP server"
 _LIMITS: Final = """
-What ChatGPT does, by its documentation; none of this was run against ChatGPT itself:
-- It takes events by webhook alone, in Work chats and with dots. It has no tasks: it goes on with a task by its id.
-- It reads tools and events once. After a change, choose "Refresh tools" on the page of the plugin.
-- It does not say that a subscription is lost. Ask it for my_tasks, which shows that."""
+What ChatGPT does, by its documentation; none of this was tested against ChatGPT itself:
+- It receives events by webhook only, in Work chats and with dots. It has no tasks: it continues a task by its id.
+- It reads tools and events once. After a change, choose "Refresh tools" on the plugin's page.
+- It does not report a lost subscription. Ask it for my_tasks, which does."""
 _WITHIN: Final = 10.0  # seconds
 _DISCOVER: Final = """{"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}}}"""
@@ -50,27 +50,27 @@ def connect_chatgpt(name: str, url: str, events: EventSettings, variable: str) -
         OperatorError: a test failed.
     """
     if "@" in url.partition("//")[2].partition("/")[0]:
-        raise ConfigError("--url has a user or a password, which ChatGPT does not take: leave them out")
+        raise ConfigError("--url has a user or a password, which ChatGPT does not accept: remove them")
     failed = 0
     try:
         for what, holds, remedy in _checks(url, events, variable):
             say(f"ok     {what}" if holds else f"{'?      ' if holds is None else 'FAILS  '}{what}: {remedy}", err=True)
             failed += holds is False
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-        say(f"FAILS  reachable: {error or type(error).__name__}: see that the server and its proxy run", err=True)
+        say(f"FAILS  reachable: {error or type(error).__name__}: check that the server and its proxy run", err=True)
         failed += 1
     typer.echo(f"\n{_PLACE}:", err=True)
     typer.echo(f"Name: {name}\nServer URL: {url}\nAuthentication: OAuth")
     typer.echo(_LIMITS, err=True)
     if failed:
-        raise OperatorError(f"\nChatGPT cannot use it yet: see what FAILS ({failed})")
+        raise OperatorError(f"\nChatGPT cannot use it yet: fix what FAILS ({failed})")
 
 
 def _checks(url: str, events: EventSettings, variable: str) -> Iterator[tuple[str, bool | None, str]]:
     """Yield each thing that ChatGPT needs, if it is there (None: it cannot be told), and what to do otherwise."""
     found = _addresses(url)
     is_reached = url.startswith("https://") and bool(found) and all(map(is_public, found))
-    remedy = "serve it over https at a public address, by a proxy or a tunnel, and set server.public_url"
+    remedy = "serve it over https at a public address, through a proxy or a tunnel, and set server.public_url"
     yield f"public address: {url} is at {', '.join(found) or 'none'}", is_reached, remedy
     answer, token = _discovered(url), os.environ.get(variable)
     wants_login = answer.status_code == HTTPStatus.UNAUTHORIZED
@@ -83,23 +83,23 @@ def _checks(url: str, events: EventSettings, variable: str) -> Iterator[tuple[st
         yield from _login(url, answer)
         answer = _discovered(url, token) if token else answer
     is_declared = None if wants_login and not token else EXTENSION in answer.text
-    yield "events: declared", is_declared, f"to see that, this command needs a good token in the variable {variable}"
-    yield "events: webhooks", events.allow != [], "server.events.allow allows none: name hosts, or leave it out"
+    yield "events: declared", is_declared, f"to check this, put a valid token in the variable {variable}"
+    yield "events: webhooks", events.allow != [], "server.events.allow allows no host: name hosts, or omit it"
 
 
 def _login(url: str, answer: httpx2.Response) -> Iterator[tuple[str, bool, str]]:
     named = re.search(r'resource_metadata="([^"]+)"', answer.headers.get("www-authenticate", ""))
     resource = _json(named[1] if named else "")
     issuer = str((resource.get("authorization_servers") or [""])[0])
-    remedy = "set server.auth.issuers, and server.public_url so that with /mcp it is this URL"
+    remedy = "set server.auth.issuers, and set server.public_url to this URL without /mcp"
     yield "login: protected resource metadata (RFC 9728)", resource.get("resource") == url, remedy
     server: Params = next((found for each in metadata_urls(issuer) if (found := _json(each))), object_of(None))
     remedy = "the identity service must publish it"
     yield f"login: authorization server metadata (RFC 8414) of {issuer}", "token_endpoint" in server, remedy
     has_pkce = "S256" in (server.get("code_challenge_methods_supported") or ())
-    yield "login: PKCE (S256)", has_pkce, "switch it on at the identity service, which must publish it"
+    yield "login: PKCE (S256)", has_pkce, "enable it at the identity service, which must publish it"
     registers = "registration_endpoint" in server or server.get("client_id_metadata_document_supported") is True
-    remedy = "switch on DCR or CIMD at the identity service, or enter a client of your own in ChatGPT"
+    remedy = "enable DCR or CIMD at the identity service, or enter your own client in ChatGPT"
     yield "login: registration of clients", registers, remedy
 
 

@@ -50,10 +50,10 @@ from mcp_workflows.wire.params import STATUS, progress_text
 _UNBROKEN: Final = 10_000  # columns: lines that go elsewhere than to a terminal are never broken
 _WIDTH: Final = 9  # of the longest verdict
 _ORIGIN: Final = (
-    "Nobody has run this check in a cloud yet: it was tried on local engines only. What is broken or odd in your "
-    "account is worth an issue."
+    "This check has run on local engines only, never in a cloud. If something in your account is broken or odd, please "
+    "open an issue."
 )
-_NO_HANDLE: Final = "for tools of yours no handle of nothing is known; `mcp-workflows check` polls one"
+_NO_HANDLE: Final = "your own tools have no handle of a missing execution; `mcp-workflows check` polls one"
 _TOOL: Final = "'TOOL [KEY=VALUE ...]'"
 _LIVE: Final = "With --live"
 _HISTORY: Final = "With --history"
@@ -78,20 +78,20 @@ def check(
         str | None,
         typer.Option(
             metavar="ENGINE",
-            help="Find out which promises hold on this engine, with executions that are started and ended there.",
+            help="Test which promises hold on this engine: start and end executions there.",
             rich_help_panel=_LIVE,
             autocompletion=names_in("engines"),
         ),
     ] = None,
     finishes: Annotated[str | None, _part("succeeds soon, and its arguments")] = None,
-    other: Annotated[str | None, _part("is the same with other arguments: they must be refused")] = None,
+    other: Annotated[str | None, _part("is that of --finishes, with other arguments: they must be refused")] = None,
     fails: Annotated[str | None, _part("fails soon")] = None,
     endless: Annotated[str | None, _part("runs until it is cancelled")] = None,
     asks: Annotated[str | None, _part("asks one question")] = None,
     answer: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FIELD=VALUE", help="What to answer to --asks; FIELD:=JSON likewise.", rich_help_panel=_LIVE
+            metavar="FIELD=VALUE", help="The answer to --asks; FIELD:=JSON if it is not text.", rich_help_panel=_LIVE
         ),
     ] = None,
     settings: Annotated[
@@ -99,13 +99,13 @@ def check(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="What the adapter needs to create workflows (a role).",
+            help="A setting the adapter needs to create workflows (a role).",
             rich_help_panel=_LIVE,
         ),
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=1, help="How long an execution may take to end.", rich_help_panel=_LIVE),
+        typer.Option(metavar="SECONDS", min=1, help="The longest time for an execution to end.", rich_help_panel=_LIVE),
     ] = 60,
     yes: Yes = False,
     history: Annotated[
@@ -121,17 +121,15 @@ def check(
         str | None,
         typer.Option(
             metavar=_TOOL,
-            help="The tool with its gates, and the call's arguments. Without these, placeholders stay as they are "
-            "written.",
+            help="The tool with its gates, and the call's arguments. Without arguments, placeholders stay unfilled.",
             rich_help_panel=_HISTORY,
             autocompletion=names_in("tools"),
         ),
     ] = None,
 ) -> None:
-    """Check the configuration, the store, each engine and each workflow; or an engine, or gates on a history.
+    """Check the configuration, store, engines and workflows; or one engine, or gates on a history.
 
-    Exit code 0: no problem, no broken promise; 1: there is one, or nothing could be tried; 2: wrong usage; 130:
-    interrupted.
+    Exit code 0: no problem; 1: a problem, a broken promise, or nothing was tried; 2: wrong usage; 130: interrupted.
     """
     parts = {"finishes": finishes, "other": other, "fails": fails, "endless": endless, "asks": asks}
     if live is None and (any(parts.values()) or answer or settings):
@@ -198,8 +196,8 @@ def _live_check(
     tooling = engine.kind.tooling
     if not isinstance(tooling, HasFixtures):
         raise ConfigError(
-            f"the adapter {engine.adapter!r} brings no workflows to check with: name tools of yours, at least "
-            "--finishes 'TOOL KEY=VALUE', and --fails and --endless if there are such"
+            f"the adapter {engine.adapter!r} has no workflows to check with: name your own tools, at least --finishes "
+            "'TOOL KEY=VALUE', and --fails and --endless if you have them"
         )
     read = _fixture_settings(tooling.fixture_settings(), settings)
     return LiveCheck(engine=engine, roles=None, settings=read, timeout=timeout, report=lines)
@@ -227,7 +225,7 @@ def _roles(config: Config, engine: Engine, parts: Mapping[str, str | None], answ
         mine = [tool for tool in config.tools if tool.engine == engine.name]
         tool, arguments = _read_call(mine, written, f"--{part}")
         if tool.kind is Kind.WATCH or engine.kind.fleeting(tool.options):
-            raise ConfigError(f"--{part} {tool.name}: it starts nothing that can be looked up later")
+            raise ConfigError(f"--{part} {tool.name}: its executions cannot be looked up later")
         if wrong := tool.complaints(arguments or {}):
             raise WrongUsage(f"--{part} {tool.name}: {'; '.join(wrong)}")
         kept = fill_templates(tool, {"args": arguments or {}, **LOCAL.scope, "task": {"id": "0" * 40}}, LOCAL)
@@ -249,13 +247,13 @@ def _roles(config: Config, engine: Engine, parts: Mapping[str, str | None], answ
 
 def _consent(run: LiveCheck, *, yes: bool) -> None:
     """Say what will be done, and go on only if the user agrees."""
-    own = "It uses the tools that you named; what their workflows do is done."
+    own = "It runs the tools that you named, side effects included."
     if run.roles is None:
         own = run.engine.kind.tooling.fixtures_notice()
     engine = f"{run.engine.name} ({run.engine.adapter})"
-    say(f"the check starts some 30 executions on engine {engine}, and ends those that run. {own}", err=True)
+    say(f"the check starts about 30 executions on engine {engine}, and ends those still running. {own}", err=True)
     if not yes and not sys.stdin.isatty():
-        raise WrongUsage(f"nobody can be asked here: {DISTRIBUTION} check --live {run.engine.name} --yes")
+        raise WrongUsage(f"no terminal to ask for consent: run {DISTRIBUTION} check --live {run.engine.name} --yes")
     if not yes:
         typer.confirm("Go on?", abort=True, err=True)
 
@@ -270,8 +268,8 @@ def _run(run: LiveCheck, *, as_json: bool) -> int:
         is_whole = False
     if not is_whole:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done by now, and the exit code says how
-        rest = "but for what is named below" if run.left else "and what was created is removed"
-        say(f"interrupted; what was started has been ended, {rest}", err=True)
+        rest = "except those named below" if run.left else "and what was created was removed"
+        say(f"interrupted; the started executions were ended, {rest}", err=True)
     elif as_json:
         found = {"adapter": run.engine.adapter, "promises": [asdict(each) for each in run.promises]}
         typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
@@ -325,7 +323,7 @@ def _replay(config: Config, written: str, history: Path, *, as_json: bool) -> No
     messages = " ".join(each.execution.message or "" for each in seen)
     for gate in gates:
         if gate not in asked and f"gate {gate}:" not in messages:
-            say(f"gate {gate} was never open in this history: compare its `when` with what is in there", err=True)
+            say(f"gate {gate} was never open in this history: compare its `when` with the history", err=True)
 
 
 def _read(path: Path) -> Any:  # Any: JSON

@@ -47,15 +47,15 @@ def dev(
     option: ConfigInstead = None,
     http: Annotated[
         Address,
-        typer.Option(parser=read_address, metavar="HOST:PORT", help="Where to serve Streamable HTTP, at /mcp."),
+        typer.Option(parser=read_address, metavar="HOST:PORT", help="The address for Streamable HTTP, at /mcp."),
     ] = _DEFAULT_ADDRESS,  # type: ignore[assignment]  # typer parses the default, too
-    stdio: Annotated[bool, typer.Option("--stdio", help="Serve stdio, for a host that starts this itself.")] = False,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Serve stdio, for a host that starts the server.")] = False,
     unsafe_no_auth: Annotated[
-        bool, typer.Option("--unsafe-no-auth", help="Listen on other addresses than loopback, open to everybody.")
+        bool, typer.Option("--unsafe-no-auth", help="Listen beyond loopback without login, open to everybody.")
     ] = False,
-    log_level: Annotated[LogLevel, typer.Option(help="How much to log, on standard error.")] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="The log level, on standard error.")] = LogLevel.INFO,
 ) -> None:
-    """Serve, and reload on save: a bad edit keeps the last good configuration. A Python file is started again."""
+    """Serve, and reload on save. A bad edit keeps the last good configuration; a Python file is restarted."""
     path = existing(either(config, option))
     if is_python(path) and not stdio:
         if not path.is_file():
@@ -82,13 +82,13 @@ def _restart_on_save(folder: Path, command: Sequence[str]) -> None:
         ):
             if changes:
                 names = sorted({str(Path(name).relative_to(folder)) for _, name in changes})
-                say(f"saved: {', '.join(names[:3])}; starting again", err=True)
+                say(f"saved: {', '.join(names[:3])}; restarting", err=True)
                 _stop(process)
                 process, is_reported = _start(command), False
             elif process.poll() is not None and not is_reported:
                 is_reported = True
                 code = process.returncode
-                say(f"ended with exit code {code}; starts again when a Python file here is saved", err=True)
+                say(f"exited with code {code}; restarts when a Python file here is saved", err=True)
     except KeyboardInterrupt:
         pass
     finally:

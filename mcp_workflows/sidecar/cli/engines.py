@@ -36,19 +36,19 @@ app.add_typer(engine_commands, name="engines")
 
 @engine_commands.command()
 def rebind(
-    old: Annotated[str, typer.Argument(help="The identity that tasks have, as `check` prints it.")],
-    new: Annotated[str, typer.Argument(help="The identity that an engine of the configuration has now.")],
+    old: Annotated[str, typer.Argument(help="The identity stored with the tasks, as `check` prints it.")],
+    new: Annotated[str, typer.Argument(help="The current identity of a configured engine.")],
     yes: Yes = False,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
-    """Assign the tasks of an engine to its new identity, after its address or name has changed.
+    """Assign an engine's tasks to its new identity, after its address or name has changed.
 
-    It must be the same engine, with the same executions: on another one the tasks would start again or fail. OLD is the
+    It must be the same engine, with the same executions: on another engine tasks would start again or fail. OLD is the
     engine's name for tasks from versions that stored no identity.
     """
     log(LogLevel.ERROR)
     done = anyio.run(partial(_rebind, load_shared(config), old, new, yes=yes))
-    say(f"changed, with those that have ended: {done}")
+    say(f"changed, including ended tasks: {done}")
 
 
 EngineOption = Annotated[str | None, typer.Option("--engine", help="Only starts on this engine.")]
@@ -66,7 +66,7 @@ def pause(
     principal: PrincipalOption = None,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
-    """Refuse new starts from now on, on every replica; reads, answers and cancellations go on."""
+    """Refuse new starts, on every replica. Reads, answers and cancellations continue to work."""
 
     async def do(pauses: Pauses, what: str) -> str:
         await pauses.begin(what, reason)
@@ -83,7 +83,7 @@ def resume(
     reason: Annotated[str | None, typer.Option(help="The reason, for the audit log.")] = None,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
-    """Allow new starts again, of what was paused with the same options."""
+    """Allow the new starts that a pause with the same options refused."""
 
     async def do(pauses: Pauses, what: str) -> str:
         if not await pauses.end(what):
@@ -107,7 +107,7 @@ def _change_pauses(
     loaded = load_shared(config)
     given = [f"{kind} {name}" for kind, name in named.items() if name is not None]
     if len(given) > 1:
-        raise OperatorError("name one of --engine, --tool and --principal, or none for everything")
+        raise OperatorError("give one of --engine, --tool and --principal, or none for everything")
     known = {"engine": list(loaded.engines), "tool": [tool.name for tool in loaded.tools]}
     for kind, names in known.items():
         if is_checked and (name := named[kind]) is not None and name not in names:
@@ -137,7 +137,9 @@ async def _rebind(config: Config, old: str, new: str, *, yes: bool) -> int:
         keys = [name if name == old else engine_key(name, old) for name in known if known[name] == new != old]
         if not keys:
             there = ", ".join(known.values())
-            raise OperatorError(f"NEW must be the identity of an engine, and not OLD; the configuration has: {there}")
+            raise OperatorError(
+                f"NEW must be the identity of a configured engine, not OLD; the configuration has: {there}"
+            )
         live = sum([await store.count_all(TaskFilter(engine=key)) for key in keys])
         say(f"{counted(live)}: {old} -> {new}")
         confirm("Is it the same engine?", yes=yes)

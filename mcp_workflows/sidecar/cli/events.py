@@ -29,27 +29,27 @@ from mcp_workflows.wire.params import time_of
 T = TypeVar("T")
 
 _ADVICE: Final[Mapping[Trouble, str]] = {
-    Trouble.REFUSED: "see that the receiver runs and can be reached from here, at a public address unless "
+    Trouble.REFUSED: "check that the receiver runs and is reachable from here, at a public address unless "
     "server.events.allow_private is true",
     Trouble.TIMEOUT: f"the receiver must answer within {ANSWER_WITHIN:g} s, and do its work later",
     Trouble.TLS: "the receiver needs a certificate for this host that this machine trusts",
-    Trouble.HTTP_4XX: "see the receiver's path and its check of the signature; redirects are not followed",
+    Trouble.HTTP_4XX: "check the receiver's path and signature check; redirects are not followed",
     Trouble.HTTP_5XX: "the receiver's log says why",
     Trouble.MAIL: "only channels get mail",
-    Trouble.CHALLENGE: "it takes events, but a client cannot subscribe anew until it echoes the challenge",
+    Trouble.CHALLENGE: "it accepts events, but no client can subscribe again until it echoes the challenge",
 }
 
 event_commands = typer.Typer(help=COMMANDS["events"][1], no_args_is_help=True)
 app.add_typer(event_commands, name="events")
 
 SubscriptionId = Annotated[
-    str, typer.Argument(metavar="ID", help="The subscription's id, or its beginning if no other begins so.")
+    str, typer.Argument(metavar="ID", help="The subscription's id, or a unique beginning of it.")
 ]
 
 
 @event_commands.command("list")
 def list_subscriptions(as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
-    """List the subscriptions, those that have ended in the last days, and the channels of notifications."""
+    """List subscriptions, including those that ended in the last days, and notification channels."""
 
     async def do(subscriptions: Subscriptions, loaded: Config, _: Audit) -> Sequence[Mapping[str, Any]]:
         found = [_facts(*each) for each in await subscriptions.states()]
@@ -67,7 +67,7 @@ def list_subscriptions(as_json: AsJson = False, config: ConfigOption = DEFAULT_C
 
 @event_commands.command("test")
 def send_test(subscription_id: SubscriptionId, config: ConfigOption = DEFAULT_CONFIG) -> None:
-    """Send a signed challenge to the endpoint of a subscription, and say what came back."""
+    """Send a signed challenge to a subscription's endpoint, and print the reply."""
 
     async def do(subscriptions: Subscriptions, loaded: Config, audit: Audit) -> str:
         found, _ = await _find(subscriptions, subscription_id)
@@ -85,7 +85,7 @@ def send_test(subscription_id: SubscriptionId, config: ConfigOption = DEFAULT_CO
 
 @event_commands.command()
 def retry(subscription_id: SubscriptionId, config: ConfigOption = DEFAULT_CONFIG) -> None:
-    """Resume a suspended subscription; the server sends what is pending, from now on."""
+    """Resume a suspended subscription. The server then sends its pending events."""
 
     async def do(subscriptions: Subscriptions, _: Config, audit: Audit) -> int:
         found, state = await _find(subscriptions, subscription_id)
@@ -97,7 +97,7 @@ def retry(subscription_id: SubscriptionId, config: ConfigOption = DEFAULT_CONFIG
         audit(record_of(Event.SUBSCRIPTION, OPERATOR, outcome="resumed", reason=f"{found.name}: {found.principal.id}"))
         return len(state.pending)
 
-    say(f"resumed; events that are pending: {_run(config, do)}")
+    say(f"resumed; pending events: {_run(config, do)}")
 
 
 async def _find(subscriptions: Subscriptions, name: str) -> tuple[Subscription, Deliveries | None]:
@@ -109,9 +109,7 @@ async def _find(subscriptions: Subscriptions, name: str) -> tuple[Subscription, 
     found = [each for each in await subscriptions.states() if each[0].id.startswith(name)]
     if len(found) != 1:
         shown = ", ".join(each.id for each, _ in found[:MAX_SHOWN]) or "none"
-        raise OperatorError(
-            f"the beginning of one subscription's id is needed; those that begin with {name!r}: {shown}"
-        )
+        raise OperatorError(f"give the id of one subscription; those that begin with {name!r}: {shown}")
     if found[0][0].ended:
         raise OperatorError(f"it has {trouble(*found[0], utc_now())}: only its client can subscribe again")
     return found[0]

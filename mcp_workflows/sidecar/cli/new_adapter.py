@@ -29,10 +29,10 @@ NEXT_STEPS = """\
 next:
   cd {path}
   pip install -e '.[dev]'
-  pytest                      # each failing test is a law of the boundary, and says what is to be written
+  pytest                      # each failing test states a law of the boundary and what to write
 then:
   {module}/adapter.py: the settings, the client and the functions
-  tests/test_contract.py: which of your workflows play the parts
+  tests/test_contract.py: your workflows that the tests use
   docs/extend/write-an-adapter.md explains each law
 """
 
@@ -44,7 +44,7 @@ def new_adapter(
         Path | None, typer.Option(help="The new folder. Default: mcp-workflows-NAME, here.", show_default=False)
     ] = None,
 ) -> None:
-    """Write a package for an adapter of your own, with contract tests that fail until it is done."""
+    """Create a package for your own adapter, with contract tests that fail until it is complete."""
     _check_name(name)
     folder = path or Path(f"{DISTRIBUTION}-{name}")
     values = _values(name)
@@ -60,7 +60,7 @@ def write_package(folder: Path, values: Mapping[str, str]) -> None:
     """
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{folder}: exists already, and nothing is overwritten; name another with --path")
+            raise ConfigError(f"{folder}: already exists and was left unchanged; name another folder with --path")
         for place, text in _filled(files("mcp_workflows.sidecar.cli") / _FILES, Path(), values).items():
             target = folder / place
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def _values(name: str) -> Mapping[str, str]:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
-        wanted = f"small letters, digits and single hyphens, a letter first, at most {_LONGEST} characters"
+        wanted = f"lowercase letters, digits and single hyphens, starting with a letter, at most {_LONGEST} characters"
         raise ConfigError(f"{name!r} cannot be the name of an adapter: {wanted} (acme, print-shop)")
     if name in installed_adapters():
-        raise ConfigError(f"an adapter named {name!r} is installed already: choose another name")
+        raise ConfigError(f"an adapter named {name!r} is already installed: choose another name")

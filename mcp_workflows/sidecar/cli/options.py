@@ -47,8 +47,8 @@ ConfigArgument = Annotated[
 ]
 """`[CONFIG]`, of commands that take no other argument; goes with `ConfigInstead`, and both through `either`."""
 ConfigInstead = Annotated[Path | None, _OPTION]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs, as JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is started or changed.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class LogLevel(StrEnum):
@@ -67,7 +67,7 @@ def confirm(question: str, *, yes: bool) -> None:
         OperatorError: nobody can be asked.
     """
     if not (yes or sys.stdin.isatty()):
-        raise OperatorError("nothing was changed, as nobody can be asked here: add --yes")
+        raise OperatorError("nothing was changed: no terminal to ask for consent; add --yes")
     if not yes:
         typer.confirm(question, abort=True, err=True)
 
@@ -96,7 +96,7 @@ def either(argument: Path | None, option: Path | None) -> Path:
         typer.BadParameter: there are two.
     """
     if argument and option and argument.resolve() != option.resolve():
-        raise typer.BadParameter(f"there are two configurations, {argument} and -c {option}: give one of them")
+        raise typer.BadParameter(f"two configurations were given, {argument} and -c {option}: give one of them")
     return option or argument or DEFAULT_CONFIG
 
 
@@ -110,8 +110,7 @@ def existing(config: Path, *, is_yaml: bool = False) -> Path:
         if PYTHON_FILE.exists() and not is_yaml:
             return PYTHON_FILE
         raise ConfigError(
-            f"{config}: no such file in this folder; write a first one with `{DISTRIBUTION} init`, "
-            "or say where yours is: -c CONFIG"
+            f"{config}: no such file in this folder; create one with `{DISTRIBUTION} init`, or name yours: -c CONFIG"
         )
     return config
 

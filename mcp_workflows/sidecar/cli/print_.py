@@ -51,9 +51,7 @@ class Format(StrEnum):
 
 @printers.command()
 def schema(
-    team: Annotated[
-        bool, typer.Option("--team", help="The schema of the files that it includes, which have tools only.")
-    ] = False,
+    team: Annotated[bool, typer.Option("--team", help="The schema of included files, which have tools only.")] = False,
     preset: Annotated[bool, typer.Option("--preset", help="The schema of a preset for job APIs.")] = False,
 ) -> None:
     """Print the JSON Schema of workflows.yaml, for editors."""
@@ -74,7 +72,7 @@ def print_config(
         Format, typer.Option("--format", help="For people, with comments, or for programs.")
     ] = Format.YAML,
 ) -> None:
-    """Print the configuration with all that it includes, and where each tool is from; no secrets."""
+    """Print the configuration with its included files and the source of each tool, without secrets."""
     log(LogLevel.WARNING)
     path = either(config, option)
     shown = redact_config(existing(path, is_yaml=True), os.environ)
@@ -82,7 +80,7 @@ def print_config(
     try:
         load(path)
     except ConfigError as error:
-        typer.echo(f"note: as it is here, the configuration cannot be used:\n{error}", err=True)
+        typer.echo(f"note: the configuration has errors and cannot be served:\n{error}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -90,7 +88,7 @@ def print_config(
 def print_presets(
     name: Annotated[str | None, typer.Argument(help="The preset to print. Default: a list of all.")] = None,
 ) -> None:
-    """Print the settings for a known engine, or the list of them; what an engine sets itself overrides them."""
+    """Print a preset for a known engine, or list all presets. An engine's own settings override its preset."""
     tools = {adapter: load_adapter(adapter).tooling for adapter in installed_adapters()}
     found: Mapping[str, tuple[str, Preset]] = {
         name: (adapter, preset)
@@ -121,7 +119,7 @@ def helper(
         ),
     ] = None,
 ) -> None:
-    """Print the file that lets workflows in this language ask people and tell their progress: > mcpwf.go"""
+    """Print the file with which workflows in this language ask people and report progress: > mcpwf.go"""
     tools = {name: load_adapter(name).tooling for name in ([adapter] if adapter else installed_adapters())}
     files = {name: tooling.embeds() for name, tooling in tools.items() if isinstance(tooling, Embeds)}
     having = [name for name, found in files.items() if language in found]
@@ -144,13 +142,13 @@ def iam(
         ),
     ] = None,
 ) -> None:
-    """Print the least-privilege policy for what the configured tools use, as JSON."""
+    """Print the least-privilege policy that the configured tools need, as JSON."""
     log(LogLevel.WARNING)
     loaded = load(either(config, option))
     chosen = _chosen(loaded, engine)
     for other in loaded.engines.values() if engine is None else ():
         if not isinstance(other.kind.tooling, Permits):
-            said = f"nothing for it, the adapter {other.adapter!r} has no policies"
+            said = f"nothing to print: the adapter {other.adapter!r} has no policies"
             typer.echo(f"note: engine {other.name}: {said}", err=True)
     uses = [_use(tool) for tool in loaded.tools if tool.engine == chosen.name]
 
@@ -201,14 +199,10 @@ def _chosen(config: Config, name: str | None) -> Engine:
         raise ConfigError(no_engine(name, engines))
     can = [engine.name for engine in engines.values() if isinstance(engine.kind.tooling, Permits)]
     if name is None and len(can) > 1:
-        raise ConfigError(
-            f"several engines have policies, and each is printed by itself: say --engine {' or '.join(can)}"
-        )
+        raise ConfigError(f"several engines have policies: choose one with --engine {' or '.join(can)}")
     engine = engines[name or next(iter(can or engines))]
     if engine.name not in can:
-        raise ConfigError(
-            f"engine {engine.name}: the adapter {engine.adapter!r} cannot tell which permissions it needs"
-        )
+        raise ConfigError(f"engine {engine.name}: the adapter {engine.adapter!r} cannot list the permissions it needs")
     return engine
 
 

@@ -74,7 +74,7 @@ class Screen:
 
     def lost(self) -> None:
         """Show that the connection is lost; again only after another line."""
-        self._line("connection lost, trying again")
+        self._line("connection lost, retrying")
 
     def _once(self, text: str) -> None:
         if text not in self._shown:

@@ -162,7 +162,7 @@ class Answers:
                 slip, there = did_you_mean(field, asks[name]), ", ".join(sorted(asks[name]))
                 raise WrongUsage(f"{option} {flag}: question {name} has no field {field!r}{slip} (there are: {there})")
             if slip := did_you_mean(flag, sorted(each for each in known if each.rpartition(".")[2] not in given)):
-                raise WrongUsage(f"{option} {flag}: this tool asks for nothing of that name{slip}")
+                raise WrongUsage(f"{option} {flag}: this tool has no question of that name{slip}")
 
     async def answer(self, question: PendingQuestion) -> Response:
         """Answer one question.
@@ -191,13 +191,13 @@ class Answers:
         missing = [name for name in question.form.get("required", ()) if name not in content]
         if not content or missing:
             if not self._screen.asks:
-                raise WrongUsage(f"nobody can be asked here: {question.title}\n{self._hint(question, missing)}")
+                raise WrongUsage(f"no terminal to ask at: {question.title}\n{self._hint(question, missing)}")
             for flag in (flag for flag in self.unused if "did you mean" in flag):
-                self._screen.note(f"not asked here: {flag}")
+                self._screen.note(f"not a question here: {flag}")
             with self._screen.still():
                 return await _ask(question, content, self._screen)
         if wrong := violations(question.form, content):
-            raise WrongUsage(f"the answer to {question.title} does not fit: {wrong[0]}")
+            raise WrongUsage(f"the answer to {question.title} is not valid: {wrong[0]}")
         self._counts[question.message] = self._counts.get(question.message, 0) + 1
         if self._counts[question.message] > MAX_SAME_ANSWERS:
             raise WrongUsage(f"{question.title} was answered {MAX_SAME_ANSWERS} times by flag and is asked again")
@@ -227,7 +227,7 @@ class Answers:
         refusal = question.stem or next(iter(question.fields), None)
         refused = f"\nor refuse it with: --decline {refusal}" if refusal else ""
         there = ", ".join(question.fields)
-        slips = f"\nnot asked here: {', '.join(self.unused)} (fields: {there})" if self.unused else ""
+        slips = f"\nnot a question here: {', '.join(self.unused)} (fields: {there})" if self.unused else ""
         return f"answer it with: {flags}{refused}{slips}"
 
     def _reported(self, question: PendingQuestion, result: Response) -> Response:
@@ -239,7 +239,7 @@ class Answers:
 
     async def _visit(self, question: PendingQuestion) -> Response:
         if not self._screen.asks:
-            raise WrongUsage(f"{question.title} wants somebody to open {question.url}: call it at a terminal")
+            raise WrongUsage(f"{question.title} asks somebody to open {question.url}: call it at a terminal")
         with self._screen.still():
             self._screen.note(f"? {question.message}\n  {question.url}")
             line = await self._screen.line("  opened it? [y/n] ")
@@ -294,7 +294,7 @@ class _Field(PromptBase[Any]):  # Any: JSON; None: left out
         self.may_be_empty = not required or "default" in schema
         self.choices_with_titles = choices_of(schema)
         about = schema.get("title") or schema.get("description") or name
-        kinds = {"boolean": "y/n", "string": "text", "array": "several, by commas"}
+        kinds = {"boolean": "y/n", "string": "text", "array": "several, separated by commas"}
         kind = kinds.get(str(schema.get("type", "string")), schema.get("type"))
         rest = f", default {schema['default']}" if "default" in schema else "" if required else ", may be empty"
         super().__init__(Text(harmless(f"  {about}{f' ({name})' if about != name else ''} [{kind}{rest}]")))
@@ -304,7 +304,7 @@ class _Field(PromptBase[Any]):  # Any: JSON; None: left out
         if not value and self.may_be_empty:
             return self.schema.get("default")
         if not value:
-            raise InvalidResponse("it needs an answer")
+            raise InvalidResponse("an answer is required")
         if self.schema.get("type") == "array":
             found: Any = [self._picked(word.strip()) for word in value.split(",") if word.strip()]
         else:
@@ -387,7 +387,7 @@ def named_question(
             left, said = [each for each in left if each.is_called(name)], f"no open question is named {name!r}"
             there = [each.label for each in questions]
         else:
-            left, said = [each for each in left if each.field_of(name)], f"{name} fits no open question"
+            left, said = [each for each in left if each.field_of(name)], f"{name} matches no open question"
             there = [path for each in questions for field in each.fields for path in (field, f"{each.label}.{field}")]
         if not left:
             listed = [f"  {each.title} (fields: {', '.join(each.fields)})" for each in questions]

@@ -54,19 +54,18 @@ def refuse_remote_callers(http: Address | None, config: Config, unsafe_no_auth: 
     """Raise `ConfigError` if other machines can reach a server without authentication, unless that is wanted."""
     auth = config.server.auth
     if http and auth is not None and unsafe_no_auth:
-        raise ConfigError("--unsafe-no-auth is for servers that ask nobody; server.auth asks everybody: leave one out")
+        raise ConfigError("--unsafe-no-auth turns authentication off, and server.auth turns it on: remove one")
     if http is None or is_loopback(http.host):
         return
     if auth is None and not unsafe_no_auth:
         raise ConfigError(
-            f"{http.host} can be reached from other machines, and nothing here asks who is calling: "
-            f"set server.auth (see: docs/secure/authentication.md), listen on 127.0.0.1:{http.port}, "
-            "or say --unsafe-no-auth"
+            f"{http.host} is reachable from other machines, and callers are not authenticated: set server.auth (see: "
+            f"docs/secure/authentication.md), listen on 127.0.0.1:{http.port}, or pass --unsafe-no-auth"
         )
     if auth is not None and (auth.issuers or auth.introspection) and config.server.public_url is None:
         raise ConfigError(
-            f"tokens must be for the URL by which clients reach this server, which {http.host} does not tell: "
-            "set server.public_url, for example https://workflows.example.com"
+            f"tokens must name the URL that clients use for this server, which {http.host} does not show: set "
+            "server.public_url, for example https://workflows.example.com"
         )
 
 
@@ -76,15 +75,15 @@ def warn_of_remote_callers(http: Address | None, config: Config) -> None:
         return
     if config.server.auth is None:
         logger.warning(
-            "UNSAFE: NOBODY IS ASKED WHO THEY ARE (--unsafe-no-auth). Whoever reaches %s:%d can call every tool, start "
-            "workflows with any arguments, and read, answer and cancel every task whose id they know; records will not "
-            "say who it was. Set server.auth, or let nobody reach this address",
+            "UNSAFE: CALLERS ARE NOT AUTHENTICATED (--unsafe-no-auth). Anybody who reaches %s:%d can call every tool, "
+            "start workflows with any arguments, and read, answer and cancel every task whose id they know; records "
+            "will not show who it was. Set server.auth, or block access to this address",
             http.host,
             http.port,
         )
     elif config.server.public_url is None or not config.server.public_url.startswith("https:"):
         logger.warning(
-            "tokens reach %s:%d unencrypted unless a proxy in front of it does TLS; then say so with server.public_url",
+            "tokens reach %s:%d unencrypted unless a proxy in front of it does TLS: if one does, set server.public_url",
             http.host,
             http.port,
         )
@@ -110,7 +109,7 @@ def _who_is_let_in(http: Address | None, config: Config) -> str:
         *(f"tokens of {each.issuer}" for each in auth.issuers),
         *(f"tokens of {each.issuer}" for each in auth.introspection),
         *([f"tokens by hash ({len(auth.tokens)})"] if auth.tokens else []),
-        *(["whom a trusted proxy names"] if auth.proxy else []),
+        *(["users that a trusted proxy names"] if auth.proxy else []),
     ]
     return ", ".join(ways)
 
@@ -119,8 +118,8 @@ def refuse_shared_single_user(http: Address | None, config: Config) -> None:
     """Raise `ConfigError` if other machines can reach a server that takes all callers for one user."""
     if http and config.server.single_user and not is_loopback(http.host):
         raise ConfigError(
-            f"server.single_user makes everybody one user, and {http.host} can be reached from other machines: "
-            f"listen on 127.0.0.1:{http.port}, or leave out server.single_user"
+            f"server.single_user makes everybody one user, and {http.host} is reachable from other machines: listen on "
+            f"127.0.0.1:{http.port}, or remove server.single_user"
         )
 
 
@@ -131,8 +130,8 @@ def warn_of_hidden_tools(http: Address | None, config: Config) -> None:
     watching = [tool.name for tool in config.tools if tool.kind is Kind.WATCH]
     if http and watching and not config.server.single_user and config.server.auth is None:
         logger.warning(
-            "not offered over HTTP, where all callers are anonymous: %s; if that is always you, say "
-            "server: {single_user: true}; otherwise set server.auth",
+            "not offered over HTTP, where all callers are anonymous: %s; if you are the only caller, set server: "
+            "{single_user: true}; otherwise set server.auth",
             ", ".join(watching),
         )
 
@@ -176,20 +175,20 @@ def serve(
         typer.Option(parser=read_address, metavar="HOST:PORT", help="Serve Streamable HTTP at /mcp, not stdio."),
     ] = None,
     unsafe_no_auth: Annotated[
-        bool, typer.Option("--unsafe-no-auth", help="Listen on other addresses than loopback, open to everybody.")
+        bool, typer.Option("--unsafe-no-auth", help="Listen beyond loopback without login, open to everybody.")
     ] = False,
     ops: Annotated[
         Address | None,
         typer.Option(
             parser=read_address,
             metavar="HOST:PORT",
-            help="Serve /metrics, /healthz, /readyz and /enginez there too, for operators.",
+            help="Also serve /metrics, /healthz, /readyz and /enginez there, for operators.",
         ),
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option(help="How much to log, on standard error.")] = LogLevel.INFO,
-    parent: Annotated[int | None, typer.Option(hidden=True, help="The process to end with.")] = None,
+    log_level: Annotated[LogLevel, typer.Option(help="The log level, on standard error.")] = LogLevel.INFO,
+    parent: Annotated[int | None, typer.Option(hidden=True, help="Exit when this process exits.")] = None,
 ) -> None:
-    """Serve the configured tools, on stdio or over HTTP."""
+    """Serve the configured tools over stdio or HTTP."""
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True, name="watch of the parent").start()
     log(log_level)
@@ -202,9 +201,7 @@ def serve(
     check_exposure(http, loaded, unsafe_no_auth=unsafe_no_auth)
     log_protection(http, loaded)
     if ops and not is_loopback(ops.host):
-        logger.warning(
-            "--ops: whoever reaches %s:%d reads the metrics; nobody is asked who they are", ops.host, ops.port
-        )
+        logger.warning("--ops: anybody who reaches %s:%d can read the metrics, without login", ops.host, ops.port)
     collect_rarely()
     with suppress(KeyboardInterrupt):  # Ctrl-C ends the command
         if http is None:

@@ -22,40 +22,40 @@ app.add_typer(store_commands, name="store")
 
 @store_commands.command()
 def key() -> None:
-    """Print a fresh key to encrypt a store with; keep it where the store's backups are not."""
+    """Print a new encryption key for a store. Keep it apart from the store's backups."""
     typer.echo(new_key())
 
 
 @store_commands.command()
 def rekey(config: ConfigArgument = None, option: ConfigInstead = None) -> None:
-    """Encrypt the whole store with the first of its keys; then the others can be left out.
+    """Encrypt the whole store with its first key, so that you can remove the others.
 
-    It can be stopped and done again at any time, and servers go on meanwhile.
+    You can stop and repeat it at any time, while servers run.
     """
     log(LogLevel.ERROR)
     rewritten, done = anyio.run(_rekey, load_shared(either(config, option)).store)
-    typer.echo(f"encrypted with the first key: {rewritten} tasks and notes that were not yet")
+    typer.echo(f"encrypted with the first key: {rewritten} tasks and notes that were not before")
     if done.left:
         raise OperatorError(
             f"{done.left} are not ({done.unreadable} of them cannot be read, see above): if a server still has another "
-            "key first, restart it with this configuration and do this again; all keys are needed until then"
+            "key first, restart it with this configuration and run this again; keep all keys until then"
         )
     if done.cleaned is None:
         typer.echo(
-            "traces of before stay in the database's files until it vacuums its tables, in its write-ahead log, and in "
+            "old content stays in the database's files until it vacuums its tables, in its write-ahead log and in "
             "backups: run VACUUM, and let old backups expire",
             err=True,
         )
     elif not done.cleaned:
-        raise OperatorError("traces of before may be left in its files, as others were using it: do this again")
-    typer.echo("no other key is needed any more")
+        raise OperatorError("old content may be left in its files, as other processes were using it: run this again")
+    typer.echo("the other keys are no longer needed")
 
 
 async def _rekey(settings: StoreSettings) -> tuple[int, Rekeyed]:
     """Return the number of rewritten rows, and the last report with the sum of the unreadable ones."""
     if settings.encryption is None:
         raise OperatorError(
-            "the store is not to be encrypted: give it keys first, store: {url: ..., encryption: {keys: [...]}}"
+            "the store has no encryption keys: set them first, store: {url: ..., encryption: {keys: [...]}}"
         )
     rewritten, unreadable, last = 0, 0, Rekeyed()
     async with settings.open() as store:
@@ -69,7 +69,7 @@ async def _rekey(settings: StoreSettings) -> tuple[int, Rekeyed]:
 
 @store_commands.command()
 def migrate(config: ConfigArgument = None, option: ConfigInstead = None) -> None:
-    """Create or change the store's tables for this version; servers that run wait for it, and go on."""
+    """Create or upgrade the store's tables for this version. Running servers wait, then continue."""
     log(LogLevel.ERROR)
     settings = load_shared(either(config, option)).store
 
@@ -78,35 +78,35 @@ def migrate(config: ConfigArgument = None, option: ConfigInstead = None) -> None
             pass
 
     anyio.run(run)
-    typer.echo("the store's tables are those of this version")
+    typer.echo("the store's tables match this version")
 
 
 @store_commands.command()
 def copy(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="sqlite:///tasks.db; stop its servers before.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="postgresql://user@host/database, still without tasks.")],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="sqlite:///tasks.db; stop its servers first.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="postgresql://user@host/database, without tasks.")],
 ) -> None:
-    """Move all tasks, notes and secrets to another store; from then on the old one cannot be opened any more.
+    """Move all tasks, notes and secrets to another store. The old store can no longer be opened afterwards.
 
-    Nothing is lost if it fails or is killed: do it again. What is encrypted stays so, with the same keys.
+    If it fails or is killed, nothing is lost: run it again. Encrypted content keeps its keys.
     """
     old, new = open_store(source), open_store(target)
     if not (isinstance(old, CopySource) and isinstance(new, CopyTarget)):
-        raise OperatorError("FROM is an SQLite store and TO one on PostgreSQL: sqlite:///tasks.db postgresql://...")
+        raise OperatorError("FROM must be an SQLite store, TO a PostgreSQL one: sqlite:///tasks.db postgresql://...")
     with old.moving(new.place) as (rows, resumed):
         copied = anyio.run(lambda: new.take_over(rows, resumed=resumed))
-    typer.echo(f"copied {copied} tasks, with all notes and secrets: name the new store in the configuration now")
+    typer.echo(f"copied {copied} tasks, with all notes and secrets: now set the new store in the configuration")
 
 
 @store_commands.command()
 def backup(
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, which is not there yet.")],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
     config: ConfigArgument = None,
     option: ConfigInstead = None,
 ) -> None:
-    """Write a copy of an SQLite store, as of one moment, while servers use it."""
+    """Write a consistent copy of an SQLite store, while servers use it."""
     store = load_shared(either(config, option)).store.open()
     if not isinstance(store, CopySource):
-        raise OperatorError("only an SQLite store is backed up here: use pg_dump, or your provider's backups")
+        raise OperatorError("this backs up SQLite stores only: use pg_dump, or your provider's backups")
     store.backup(target)
-    typer.echo(f"wrote {target}; keep the keys of encryption elsewhere")
+    typer.echo(f"wrote {target}; keep the encryption keys elsewhere")

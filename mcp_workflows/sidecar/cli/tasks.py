@@ -63,7 +63,7 @@ ENDED = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED
 tasks = typer.Typer(help=COMMANDS["tasks"][1], no_args_is_help=True)
 app.add_typer(tasks, name="tasks")
 
-TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id, or its beginning if no other begins so.")]
+TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id, or a unique beginning of it.")]
 
 
 @tasks.command("list")
@@ -72,19 +72,19 @@ def list_tasks(
         str | None,
         typer.Option(metavar="TOOL", help="Only tasks of this tool.", autocompletion=names_in("tools")),
     ] = None,
-    owner: Annotated[str | None, typer.Option(metavar="OWNER", help="Only tasks of this principal's id.")] = None,
+    owner: Annotated[str | None, typer.Option(metavar="OWNER", help="Only tasks of this principal id.")] = None,
     older: Annotated[
         timedelta | None,
         typer.Option(parser=parse_duration, metavar="DURATION", help="Only tasks older than this, such as 2d."),
     ] = None,
     status: Annotated[list[TaskStatus] | None, typer.Option(help="Only tasks in this status; can be repeated.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also tasks that have ended.")] = False,
-    limit: Annotated[int, typer.Option(metavar="COUNT", min=1, max=10_000, help="How many, at most.")] = 50,
-    wide: Annotated[bool, typer.Option("--wide", help="Cut no line to the width of the terminal.")] = False,
+    limit: Annotated[int, typer.Option(metavar="COUNT", min=1, max=10_000, help="The most tasks to list.")] = 50,
+    wide: Annotated[bool, typer.Option("--wide", help="Do not cut lines to the terminal's width.")] = False,
     as_json: AsJson = False,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
-    """List the tasks that have not ended, the youngest first."""
+    """List the tasks that have not ended, newest first."""
     states = frozenset(status or ())
     where = TaskFilter(
         tool=tool,
@@ -99,7 +99,7 @@ def list_tasks(
     elif observed:
         typer.echo(render_table(observed, None if wide or not sys.stdout.isatty() else Console().width))
     else:
-        typer.echo("no tasks under way; those that have ended: --all" if where.live_only else "no tasks")
+        typer.echo("no tasks under way; for ended tasks add --all" if where.live_only else "no tasks")
     for trouble in dict.fromkeys(each.warning for each in observed if each.warning):
         say(f"as last known: {trouble}", err=True)
 
@@ -114,7 +114,7 @@ def show(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAUL
 
 @tasks.command()
 def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
-    """Say why a task is still working, what to do, and of each gate of its tool why it is closed."""
+    """Explain why a task is still working, what to do, and why each gate of its tool is closed."""
 
     async def do(operator: Operator, loaded: Config) -> tuple[ObservedTask, Explanation, Sequence[str]]:
         observed, found = await operator.why(task_id)
@@ -144,18 +144,18 @@ def answer(
         list[str] | None,
         typer.Argument(
             metavar="NAME.FIELD=VALUE",
-            help="What to answer; NAME.FIELD:=JSON for anything else. FIELD=VALUE is enough if one question is open; "
-            "NAME alone names the question that you are to be asked here, or that you decline.",
+            help="The answer; NAME.FIELD:=JSON for values that are not text. FIELD=VALUE is enough if one question is "
+            "open. NAME alone names the question to ask you here, or to decline.",
         ),
     ] = None,
     decline: Annotated[bool, typer.Option("--decline", help="Decline the question.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
-    """Answer an open question of a task: by what is on the line, or else you are asked at the terminal."""
+    """Answer an open question of a task, with the values given or at a prompt."""
     screen = Screen()
     values = [word for word in words or () if "=" in word]
     if decline and values:
-        raise WrongUsage("--decline comes without values: name the question alone")
+        raise WrongUsage("--decline takes no values: give the question's name alone")
 
     async def do(operator: Operator, _: Config) -> tuple[PendingQuestion, Response, ObservedTask]:
         observed = await operator.find(task_id)
@@ -187,24 +187,22 @@ def answer(
 @tasks.command()
 def cancel(
     task_id: TaskId,
-    terminate: Annotated[
-        bool, typer.Option("--terminate", help="End it without asking it; it can clean nothing up.")
-    ] = False,
+    terminate: Annotated[bool, typer.Option("--terminate", help="End it at once; it cannot clean up.")] = False,
     reason: Annotated[
-        str | None, typer.Option(metavar="REASON", help="Why it is terminated, for whoever looks at it.")
+        str | None, typer.Option(metavar="REASON", help="The reason, which readers of the task see.")
     ] = None,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
-    """Ask a task's workflow to stop, or end it without asking."""
+    """Cancel a task: ask its workflow to stop, or terminate it."""
     if reason is not None and not terminate:
-        raise typer.BadParameter("a reason goes with --terminate: a workflow that is asked to cancel is told none")
+        raise typer.BadParameter("--reason needs --terminate: a request to cancel carries no reason")
     if terminate:
         why_so = reason or "terminated by the operator, mcp-workflows tasks cancel"
         observed = _run(config, lambda operator, _: operator.terminate(task_id, why_so))
     else:
         observed = _run(config, lambda operator, _: operator.cancel(task_id))
     if observed.warning:
-        say(f"{observed.task.id}: noted, and delivered with the next poll: {observed.warning}", err=True)
+        say(f"{observed.task.id}: recorded; the next poll delivers it: {observed.warning}", err=True)
         raise typer.Exit(1)
     say(f"{observed.task.id}: {_outcome(observed, terminate=terminate)}")
 
@@ -213,15 +211,15 @@ def cancel(
 def track(
     tool: Annotated[
         str,
-        typer.Argument(metavar="TOOL", help="The tool it is to be a task of.", autocompletion=names_in("tools")),
+        typer.Argument(metavar="TOOL", help="The tool that the task belongs to.", autocompletion=names_in("tools")),
     ],
-    execution_id: Annotated[str, typer.Argument(metavar="EXECUTION_ID", help="As the engine's own UI shows it.")],
+    execution_id: Annotated[str, typer.Argument(metavar="EXECUTION_ID", help="The id that the engine's own UI shows.")],
     owner: Annotated[
         str | None,
         typer.Option(
             metavar="OWNER",
-            help=f"Whose task it is to be: a principal's id. Default: {ANONYMOUS.id}, or {LOCAL.id} if the server is "
-            f"for a single_user; who comes over stdio is {LOCAL.id} too.",
+            help=f"The owner: a principal's id. Default: {ANONYMOUS.id}, or {LOCAL.id} if the server has single_user; "
+            f"callers over stdio are {LOCAL.id} too.",
         ),
     ] = None,
     args: Annotated[
@@ -229,15 +227,15 @@ def track(
     ] = None,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
-    """Make a task of an execution that was started elsewhere; prints the task's id."""
+    """Create a task for an execution that was started elsewhere, and print its id."""
     if owner == "":
         raise typer.BadParameter("--owner is empty; leave it out for a server without authentication")
     try:
         arguments: Any = json.loads(args or "{}")  # any JSON value
     except ValueError as error:
-        raise typer.BadParameter(f"--args is no JSON: {error}") from None
+        raise typer.BadParameter(f"--args is not JSON: {error}") from None
     if not isinstance(arguments, dict):
-        raise typer.BadParameter('--args is a JSON object: {"order_id": "A1"}')
+        raise typer.BadParameter('--args must be a JSON object: {"order_id": "A1"}')
     known = cast("Mapping[str, JSON]", arguments)
 
     def do(operator: Operator, config: Config) -> Awaitable[ObservedTask]:

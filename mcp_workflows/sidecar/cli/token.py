@@ -13,16 +13,16 @@ from mcp_workflows.sidecar.cli.app import app
 
 @app.command()
 def token(
-    name: Annotated[str, typer.Argument(help="The client in rules and records that the token is for, such as ci.")],
-    scope: Annotated[list[str] | None, typer.Option(help="A scope that it has; can be repeated.")] = None,
-    subject: Annotated[str | None, typer.Option(help="The person, if it is one's own.")] = None,
+    name: Annotated[str, typer.Argument(help="The client's name in rules and records, such as ci.")],
+    scope: Annotated[list[str] | None, typer.Option(help="A scope of the token; can be repeated.")] = None,
+    subject: Annotated[str | None, typer.Option(help="The person, for a personal token.")] = None,
 ) -> None:
-    """Make a bearer token: prints it once, on standard output, and what goes into workflows.yaml beside it."""
+    """Create a bearer token. Print it once, on standard output, with the lines for workflows.yaml."""
     made = make_token()
     entry = {"name": name, "sha256": sha256_of(made)}
     entry |= {"subject": subject} if subject else {}
     line = json.dumps({**entry, **({"scopes": scope} if scope else {})}, ensure_ascii=False)  # JSON is YAML
-    typer.echo("The token, which is kept nowhere and not shown again:", err=True)
+    typer.echo("The token, which is not stored and not shown again:", err=True)
     typer.echo(made)
-    typer.echo("\nFor workflows.yaml, which needs its hash only:", err=True)
+    typer.echo("\nFor workflows.yaml, which needs only its hash:", err=True)
     typer.echo(f"\nserver:\n  auth:\n    tokens:\n      - {line}", err=True)

@@ -123,14 +123,14 @@ def _files_for(config: Path, pattern: str) -> Sequence[Path]:
     """
     folder = config.parent
     if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-        raise ConfigError(f"{pattern}: files in the folder of {config.name} only, and no ..")
+        raise ConfigError(f"{pattern}: must stay in the folder of {config.name}, without ..")
     files = [folder / name for name in sorted(glob.glob(pattern, root_dir=folder, recursive=True))]
     others = [file for file in files if file.is_file() and not file.samefile(config)]
     for file in others:
         if not file.resolve().is_relative_to(folder.resolve()):
-            raise ConfigError(f"{file} leads out of the folder of {config.name}; put the file itself there")
+            raise ConfigError(f"{file} leads outside the folder of {config.name}; put the file itself there")
     if not others:
-        raise ConfigError(f"{pattern}: there is no such file")
+        raise ConfigError(f"{pattern}: no such file")
     return others
 
 
@@ -154,7 +154,7 @@ def read_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
     written: dict[Where, object] = {("defaults",): defaults, **{("rules", name): rule for name, rule in rules.items()}}
     for where, settings in written.items():
         if settings is not None and not isinstance(settings, dict):
-            report.add(where, "must be a mapping of settings of tools")
+            report.add(where, "must be a mapping of tool settings")
     layers = Layers(defaults=mapping_in(defaults), rules={name: mapping_in(rule) for name, rule in rules.items()})
     own = mapping_in(source.data.get("tools"))
     found = [_ToolEntry(name=name, source=source, where=("tools", name), entry=entry) for name, entry in own.items()]
@@ -166,7 +166,7 @@ def read_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
         first = tools.setdefault(tool.name, tool)
         if first is not tool:
             place = first.source.problem(first.where, "").place
-            wrong = f"there is a tool {tool.name!r} already: {place}; `namespace:` keeps teams apart"
+            wrong = f"a tool {tool.name!r} already exists: {place}; `namespace:` keeps teams apart"
             problems.append(tool.source.problem(tool.where, wrong))
             continue
         moved[("tools", tool.name)] = (tool.source, tool.where)
@@ -192,7 +192,7 @@ def _included(report: Report, source: Source, problems: list[Problem]) -> Iterat
     """Yield the tools of the files that `include` names; add the problems of these files."""
     entries, known = list_in(source.data.get("include")), mapping_in(source.data.get("engines"))
     if source.data.get("include") is not None and not isinstance(source.data["include"], list):
-        report.add(("include",), "must be a list, of globs or of mappings with files and engines")
+        report.add(("include",), "must be a list of globs, or of mappings with files and engines")
     for index, entry in enumerate(entries):
         where: Where = ("include", index)
         if isinstance(entry, str):
@@ -219,7 +219,7 @@ def _included(report: Report, source: Source, problems: list[Problem]) -> Iterat
                 for name, at_tool, tool in _tools_in(theirs, source.path):
                     full = f"{prefix}{name}"
                     if len(full) > MAX_NAME >= len(name):
-                        wrong = f"{full!r} has {len(full)} characters with its namespace, at most {MAX_NAME} will do"
+                        wrong = f"{full!r} has {len(full)} characters with its namespace; the limit is {MAX_NAME}"
                         theirs.add(at_tool, wrong)
                     else:
                         yield _ToolEntry(name=full, source=theirs.source, where=at_tool, entry=tool, engines=engines)
@@ -230,19 +230,19 @@ def _tools_in(report: Report, config: Path) -> Iterator[tuple[str, Where, object
     """Yield the tools of an included file, without what it may not say, which is reported."""
     data = report.source.data
     for key in data.keys() - {"tools"}:
-        text = "a file that is included has tools only"
-        report.add((key,), f"{text}; anything else belongs in {config.name}, which includes it")
+        text = "an included file may have tools only"
+        report.add((key,), f"{text}; put this in {config.name}, which includes it")
     for where, wrong in find_mistakes({"tools": data.get("tools")}):
         if where[-1] not in POLICY:  # which is an error anyway
             report.add(where, wrong)
     tools = mapping_in(data.get("tools"))
     if not tools:
-        report.add(("tools",), "must be a mapping, by name" if data.get("tools") else "needs at least one of the tools")
+        report.add(("tools",), "must be a mapping, by name" if data.get("tools") else "needs at least one entry")
     for name, entry in tools.items():
         at: Where = ("tools", name)
         written = dict(mapping_in(entry))
         for key in sorted(written.keys() & POLICY):
-            report.add((*at, key), f"is policy, which belongs in {config.name}: in `rules`, or in `defaults`")
+            report.add((*at, key), f"is policy, which belongs in `rules` or `defaults` of {config.name}")
             del written[key]
         for key in ("input", "output"):
             if isinstance(reference := written.get(key), str):
@@ -264,11 +264,11 @@ def _schema_file(reference: str, folder: Path, config: Path) -> str:
         if not REFERENCE.fullmatch(reference):
             return reference  # which is an error in any file
         raise ConfigError(
-            f"{reference} is code, and none is run for a file that is included: write the schema out, or name a file"
+            f"{reference} is code, which an included file cannot run: write out the schema, or name a file"
         )
     file = folder / reference
     if Path(reference).is_absolute() or not file.resolve().is_relative_to(folder.resolve()):
-        raise ConfigError(f"{reference} leads out of the folder of this file; put the schema beside it")
+        raise ConfigError(f"{reference} leads outside the folder of this file; put the schema beside it")
     return f"./{file.relative_to(config).as_posix()}"
 
 

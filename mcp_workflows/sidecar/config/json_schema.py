@@ -132,7 +132,7 @@ def _loadable() -> Iterator[tuple[str, type[Adapter]]]:
         try:
             yield name, load_adapter(name)
         except ConfigError as error:
-            logger.warning("left out of the schema: %s", error)
+            logger.warning("omitted from the schema: %s", error)
 
 
 def _by_name(description: str, entry: Schema) -> Schema:

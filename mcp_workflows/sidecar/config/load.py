@@ -76,7 +76,7 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
     audited = None if audit is None else report.validate(AuditSettings, audit, ("audit",))
     telemetry = source.data.get("telemetry")
     if (not isinstance(telemetry, dict | None) and telemetry != OTLP) or telemetry == {}:
-        report.add(("telemetry",), f"must be {OTLP}, or left out")
+        report.add(("telemetry",), f"must be {OTLP} or omitted")
     kinds, engines = _engines(report, source)
     found = _tools(report, composed, kinds, engines)
     tools = [tool for tool in found if tool]
@@ -89,7 +89,7 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
             _check_issuers(report, tool, claims_differ=server.auth.claiming > 1)
     if server and server.web is None:
         for where in (*_on_page(tools), *_asked_on_page(engines)):
-            report.add((*where, "answer_in"), "page needs server.web, which has the pages: see docs/use/approvals.md")
+            report.add((*where, "answer_in"), "page needs server.web: see docs/use/approvals.md")
     _check_layers(report, composed, kinds)
     channels = _channels(report, composed)
     authorizer: Authorizer | None = None
@@ -130,7 +130,7 @@ def _channels(report: Report, composed: ComposedConfig) -> Mapping[str, Notifica
     for name, entry in _section(report, source, "notify", needed=False).items():
         channels[name] = report.validate(NotificationChannel, entry, ("notify", name))
         if not CHANNEL_NAME.fullmatch(name):
-            report.add(("notify", name), "is no name of a channel: up to 64 of a-z, A-Z, 0-9, _, . and -")
+            report.add(("notify", name), "is not a channel name: up to 64 of a-z, A-Z, 0-9, _, . and -")
     of_tools: dict[Where, object] = {
         ("tools", name): tool for name, tool in mapping_in(source.data.get("tools")).items()
     }
@@ -171,11 +171,11 @@ def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, E
 
 def _check_issuers(report: Report, tool: AnyTool, *, claims_differ: bool) -> None:
     """Report the rules whose subjects or claims several issuers could mean differently."""
-    subjects = "principals need an `issuer` here: with several, a subject alone names somebody at each of them"
-    claims = "claims need an `issuer` here: with several, each can say of its people what it likes"
+    subjects = "principals need an `issuer` here: with several issuers, each may have this subject"
+    claims = "claims need an `issuer` here: with several issuers, each can set this claim"
     address = Template((tool.message and tool.message.address) or "").begun_with("principal")
     if address and not address & {"id", "issuer"}:
-        text = "several issuers may know one subject: make the id of `principal.id`, or of `principal.issuer` as well"
+        text = "several issuers may have the same subject: build the id from `principal.id`, or add `principal.issuer`"
         report.add(("tools", tool.name), text)
     for text, of in ((subjects, "loose"), (claims, "claiming")):
         if of == "claiming" and not claims_differ:
@@ -237,7 +237,7 @@ def _section(report: Report, source: Source, name: str, *, needed: bool = True) 
     """Return a section of named entries; report it if it is needed and empty."""
     found = source.data.get(name)
     if not mapping_in(found) and (found or needed):
-        report.add((name,), "must be a mapping, by name" if found else f"needs at least one of the {name}")
+        report.add((name,), "must be a mapping, by name" if found else "needs at least one entry")
     return mapping_in(found)
 
 
@@ -393,7 +393,7 @@ def _check_gates(
         return {}
     model = kind.GateSettings
     if model is None:
-        report.add(where, "the adapter of this engine knows no gates: leave out the questions with `when`")
+        report.add(where, "the adapter of this engine does not support gates: remove the questions with `when`")
         return {}
     for name, gate in gates.items():
         report.validate(model, {key: value for key, value in gate.items() if key in GATE_WORDS}, (*where, name))
@@ -405,7 +405,7 @@ def _check_action(report: Report, action: Mapping[str, Any], kind: type[Adapter]
     if kind is None:
         return
     if kind.ActionSettings is None:
-        report.add(where[:-1], "the adapter of this engine sends no messages: leave out `actions`")
+        report.add(where[:-1], "the adapter of this engine cannot send messages: remove `actions`")
         return
     settings = {key: value for key, value in action.items() if key not in TaskAction.model_fields}
     _by_adapter(report, kind.ActionSettings, settings, where, frozenset(TaskAction.model_fields))
@@ -442,17 +442,17 @@ def _resolve(key: str, reference: str, folder: Path, kind: type[Adapter] | None)
     if is_schema_file(reference):
         return {key: _schema_file(folder, reference)}
     if not REFERENCE.fullmatch(reference):
-        raise ConfigError("write a schema, a file (./schema.json) or a workflow in code (module:attribute)")
+        raise ConfigError("must be a schema, a file (./schema.json) or a workflow in code (module:attribute)")
     if kind is None:
         return {}  # reported elsewhere
     tooling = kind.tooling
     if not isinstance(tooling, Schemas):
-        raise ConfigError("the adapter of this engine cannot read schemas from code; write one out")
+        raise ConfigError("the adapter of this engine cannot read schemas from code; write out the schema")
     derived = tooling.schema(reference)
     if key == "input":
         return {"input": derived.input, "output": derived.output, "args": derived.args}
     if derived.output is None:
-        raise ConfigError(f"what {reference} returns is not an object; leave the output out")
+        raise ConfigError(f"{reference} does not return an object; remove `output`")
     return {"output": derived.output}
 
 
@@ -463,7 +463,7 @@ def _schema_file(folder: Path, reference: str) -> Schema:
     except json.JSONDecodeError as error:
         raise ConfigError(f"{reference}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     if not isinstance(schema, dict):
-        raise ConfigError(f"{reference}: a JSON Schema of an object is needed here")
+        raise ConfigError(f"{reference}: must be a JSON Schema of an object")
     try:
         return check_schema(cast("Schema", schema))
     except ValueError as error:

@@ -239,12 +239,12 @@ class ServerSettings(BaseModel):
     @model_validator(mode="after")
     def _one_or_many(self) -> Self:
         if self.single_user and self.auth is not None:
-            raise ValueError("single_user makes everybody one user, and auth asks who it is: leave one of the two out")
+            raise ValueError("single_user makes everybody one user, and auth tells them apart: remove one of the two")
         issuers = [] if self.auth is None else [each.issuer for each in self.auth.issuers]
         if self.web is not None and self.web.issuer not in issuers:
             raise ValueError(
-                f"web.issuer must be one of auth.issuers, so that a person is the same in hosts and on pages; "
-                f"those are {', '.join(issuers) or 'none'}"
+                "web.issuer must be one of auth.issuers, so that a person has one identity in hosts and on pages; "
+                f"auth.issuers has {', '.join(issuers) or 'none'}"
             )
         return self
 
@@ -292,7 +292,7 @@ class StoreSettings(BaseModel):
     @model_validator(mode="after")
     def _one_password(self) -> Self:
         if self.password_file and self.password_function:
-            raise ValueError("has either a password_file or a password_function: leave one of them out")
+            raise ValueError("has both a password_file and a password_function: remove one of them")
         return self
 
     def open(self, *, migrate: bool = False) -> Store:

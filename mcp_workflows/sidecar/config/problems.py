@@ -24,20 +24,20 @@ M = TypeVar("M", bound=BaseModel)
 _ANY: Final = "*"
 _SETTINGS: Final[tuple[Where, ...]] = (("tools", _ANY), ("rules", _ANY), ("defaults",))
 _OF_TOOLS: Final[Mapping[Where, str]] = {
-    ("allow",): "whoever is let in may call it; `{}` is nobody",
-    ("allow", _ANY, "issuer"): "any issuer will do",
-    ("allow", _ANY, _ANY, "issuer"): "any issuer will do",
-    ("questions",): "nobody is asked",
-    ("questions", _ANY): "nobody is asked",
+    ("allow",): "every caller may call it; `{}` allows nobody",
+    ("allow", _ANY, "issuer"): "any issuer is accepted",
+    ("allow", _ANY, _ANY, "issuer"): "any issuer is accepted",
+    ("questions",): "no question is asked",
+    ("questions", _ANY): "no question is asked",
 }
 _OTHERS: Final[Mapping[Where, str]] = {
-    ("server", "auth"): "whoever reaches the server is let in",
-    ("server", "auth", _ANY, _ANY, "may_grant"): "all scopes of its tokens count; `[]` is none",
-    ("server", "authorizer"): "only the rules of the tools are asked",
-    ("store", "encryption"): "arguments and results are in the file as they are",
-    ("audit",): "nothing is put on record",
-    ("rules",): "there are none",
-    ("rules", _ANY): "there is none",
+    ("server", "auth"): "anybody who reaches the server is let in",
+    ("server", "auth", _ANY, _ANY, "may_grant"): "all scopes of its tokens count; `[]` allows none",
+    ("server", "authorizer"): "only the rules of the tools decide",
+    ("store", "encryption"): "arguments and results are stored unencrypted",
+    ("audit",): "nothing is recorded",
+    ("rules",): "no rule applies",
+    ("rules", _ANY): "no rule applies",
 }
 GUARDS: Final[Mapping[Where, str]] = {
     **_OTHERS,
@@ -245,7 +245,7 @@ def find_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     for pattern, without in GUARDS.items():
         for where, value in _matches(data, pattern, ()):
             if value is None:
-                yield where, f"is left empty, and without it {without}: say what it shall be, or take it out"
+                yield where, f"is empty, and without it {without}: give it a value, or remove it"
 
 
 def _matches(value: object, pattern: Where, where: Where) -> Iterator[tuple[Where, object]]:

@@ -254,7 +254,7 @@ class _Reader:
                 return self._yaml.constructor.construct_object(node)
             return self._mark_unreadable(_line(node), where, f"the tag {node.tag} is not known here")
         if any(node is outer for outer in self._around):
-            return self._mark_unreadable(_line(node), where, f"*{node.anchor} stands inside itself")
+            return self._mark_unreadable(_line(node), where, f"*{node.anchor} refers to itself")
         self._around.append(node)
         try:
             if isinstance(node, MappingNode):
@@ -277,7 +277,7 @@ class _Reader:
         for key, value, line in self._own(node, where):
             if key in pairs:
                 first = self.lines[(*where, key)]
-                self._report_problem(line, (*where, key), f"{key!r} is here twice; the first is on line {first}")
+                self._report_problem(line, (*where, key), f"{key!r} is a duplicate key; the first is on line {first}")
                 continue
             pairs[key] = value
             self.lines[(*where, key)] = line
@@ -304,7 +304,7 @@ class _Reader:
         seen = {} if seen is None else seen
         for line, source in self._sources(node):
             if not isinstance(source, MappingNode) or any(source is each for each in (*outer, node)):
-                self._report_problem(line, where, "<< takes a mapping, or a list of them")
+                self._report_problem(line, where, "<< needs a mapping, or a list of mappings")
             elif id(source) not in seen:
                 seen[id(source)] = source
                 if len(seen) > MAX_MERGED:
@@ -342,9 +342,7 @@ class _Reader:
     def _find(self, inside: str) -> str | None:
         """Return the value of a placeholder, or None for its default."""
         if self._environ is None:
-            raise ConfigError(
-                "a file that is included gets nothing from outside: write the value, or say it in `rules`"
-            )
+            raise ConfigError("an included file cannot use ${...}: write the value, or set it in `rules`")
         if inside.startswith("file:"):
             text = read_text(self._path.parent / inside.removeprefix("file:"))
             return text.removesuffix("\n").removesuffix("\r")
@@ -357,5 +355,5 @@ class _Reader:
         if not value and default is not None:
             return None
         if value is None:
-            raise ConfigError(f"{name} is not set in the environment, and there is no default (${{{name}:-default}})")
+            raise ConfigError(f"{name} is not set in the environment and has no default (${{{name}:-default}})")
         return value

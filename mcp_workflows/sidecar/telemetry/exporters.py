@@ -154,7 +154,7 @@ class AuditLog:
         try:
             self._queue.put_nowait(logging.makeLogRecord({"msg": event, "levelno": logging.INFO}))
         except Full:
-            self._lost("they come faster than they can be written")
+            self._lost("they arrive faster than they can be written")
 
     async def __aenter__(self) -> Self:
         try:
@@ -181,7 +181,7 @@ class AuditLog:
         self._telemetry.lost(1)
         if time.monotonic() - self._reported_at >= _TELL_EVERY:
             self._reported_at = time.monotonic()
-            logger.error("audit events are lost: %s; requests go on", reason)
+            logger.error("audit events are lost: %s; requests are still served", reason)
 
 
 async def close_in_thread(close: Callable[[], object], within: float = _FLUSH_WITHIN) -> None:
@@ -197,7 +197,7 @@ def _stop(listener: _Listener) -> None:
     try:
         listener.stop()
     except Full:
-        logger.error("the last audit events are lost: they cannot be written in time")
+        logger.error("the last audit events are lost: they could not be written in time")
     for sink in listener.handlers:
         with suppress(OSError):  # losses have been counted
             sink.close()
@@ -321,6 +321,4 @@ def _loaded(module: str, extra: str, wanted_by: str) -> ModuleType:
         return import_module(f"mcp_workflows.sidecar.telemetry.{module}")
     except ImportError as error:
         missing = f" ({error.name} is missing)" if error.name else ""
-        raise ConfigError(
-            f"{wanted_by} needs more than is installed{missing}: pip install 'mcp-workflows[{extra}]'"
-        ) from None
+        raise ConfigError(f"{wanted_by} needs more packages{missing}: pip install 'mcp-workflows[{extra}]'") from None

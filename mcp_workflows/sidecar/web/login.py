@@ -141,7 +141,7 @@ class OpenIdLogin:
         if browser is None or not secrets.compare_digest(sha256_of(browser), attempt.browser):
             if attempt.again:
                 text = "This browser does not keep our cookie. Allow cookies for this site, and log in again."
-                raise LoginFailed(text, "the browser keeps no cookie", attempt.to)
+                raise LoginFailed(text, "the browser rejects cookies", attempt.to)
             raise OtherBrowserError(attempt.to)
         if error := query.get("error"):
             raise LoginFailed("Your identity provider did not log you in.", f"it said {error[:100]!r}", attempt.to)
@@ -212,7 +212,7 @@ class OpenIdLogin:
             return https_url(str(self._metadata.get(name)))
         except IssuerUnavailable as error:
             text = "Your identity provider cannot be reached. Try again in a minute."
-            raise LoginFailed(text, f"its metadata cannot be had: {error}", to) from None
+            raise LoginFailed(text, f"its metadata cannot be fetched: {error}", to) from None
         except ValueError as error:
             raise LoginFailed("The login is not set up rightly.", f"{name} in its metadata {error}", to) from None
 
@@ -227,9 +227,9 @@ class OpenIdLogin:
                 try:
                     self._metadata, self._fetched = await issuer_metadata(self._settings.issuer, self._fetcher), now
                 except IssuerUnavailable as error:
-                    logger.warning("the metadata of %s cannot be had: %s", self._settings.issuer, error)
+                    logger.warning("the metadata of %s cannot be fetched: %s", self._settings.issuer, error)
             if not self._metadata:
-                raise IssuerUnavailable("it gave none, see the log")
+                raise IssuerUnavailable("no metadata; see the log")
 
 
 def with_userinfo(identity: Identity, claims: object) -> Identity:

@@ -102,8 +102,8 @@ class Web:
         parts = urlsplit(web_url)
         if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
             raise ConfigError(
-                "server.web: its pages need https, as they have logins: set server.public_url to the https:// address "
-                "of the proxy in front, or listen on loopback"
+                "server.web: its pages need https for the login: set server.public_url to the https:// address of the "
+                "proxy in front, or listen on loopback"
             )
         self._workflows = workflows
         self._settings = settings
@@ -279,10 +279,10 @@ class Web:
                 response = response_of(form_of(question.request, given), question.request, given)
                 await service.update(question.task_id, {question.key: response}, principal, AnswerWay.PAGE)
         except ValueError as error:
-            return await self._question(request, f"Not taken: {error}", given)
+            return await self._question(request, f"Not accepted: {error}", given)
         except RequestError as error:
             text = str(error).removeprefix(f"inputResponses[{question.key!r}]: ")
-            return await self._question(request, "" if text == NOT_FOUND else f"Not taken: {text}", given)
+            return await self._question(request, "" if text == NOT_FOUND else f"Not accepted: {text}", given)
         return RedirectResponse(f"{self._path}{request.url.path}", 303)
 
     async def _style(self, _: Request) -> Response:

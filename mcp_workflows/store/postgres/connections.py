@@ -40,11 +40,11 @@ _LIBPQ: Final = frozenset(
     | {"ssl_min_protocol_version", "ssl_max_protocol_version"}
 )
 _READ_ONLY: Final = (StoreUnavailable, "can only be read: it is a standby, or set to read-only")
-_CONTENDED: Final = (StoreUnavailable, "has others that write the same all the time; try again")
+_CONTENDED: Final = (StoreUnavailable, "has too many conflicting writes; try again")
 _TROUBLE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "28000": (StoreUnusable, "rejects the user or the password, or a connection like this (TLS, pg_hba.conf)"),
     "28P01": (StoreUnusable, "rejects the user or the password"),
-    "3D000": (StoreUnusable, "cannot be opened: there is no such database"),
+    "3D000": (StoreUnusable, "cannot be opened: no such database"),
     "3F000": (StoreUnavailable, "has lost its schema"),
     "42501": (StoreUnusable, "denies its user a right: grant CREATE on the database, or all rights on the schema"),
     "42P01": (StoreUnavailable, "has lost a table"),
@@ -53,7 +53,7 @@ _TROUBLE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "40P01": _CONTENDED,
     "53100": (StoreUnavailable, "has no room left on its disk"),
     "53300": (StoreUnavailable, "has no free connection (max_connections)"),
-    "54000": (StoreUnavailable, "cannot keep a text as long as this"),
+    "54000": (StoreUnavailable, "cannot store a text this long"),
     "55P03": (StoreUnavailable, "is locked by another process"),
     "57014": (StoreUnavailable, "has cancelled a statement that took too long"),
     "57P03": (StoreUnavailable, "is starting or stopping"),
@@ -103,8 +103,8 @@ class DatabaseUrl:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if netloc is None or parts.fragment or "@" in parts.path + parts.query:
             raise ConfigError(
-                "the URL of the store cannot be read: write postgresql://user:password@host:5432/database, with "
-                "special characters of user and password percent-encoded"
+                "the store's URL is not valid: write postgresql://user:password@host:5432/database, with special "
+                "characters of user and password percent-encoded"
             )
         schema = options.pop("schema", _SCHEMA)
         if not _NAME.fullmatch(schema):
@@ -365,7 +365,7 @@ class Connections:
             found = self._password()
             return found if isinstance(found, str) else await found
         except Exception as error:  # noqa: BLE001  # whatever it raises may show a secret
-            raise StoreUnavailable(f"there is no password for the store now ({type(error).__name__})") from None
+            raise StoreUnavailable(f"the store's password is not available now ({type(error).__name__})") from None
 
     def _drop_idle(self) -> None:
         while self._idle:
@@ -376,7 +376,7 @@ class Connections:
         name = type(error).__name__ if state is None else f"{type(error).__name__}, {state}"
         kind: type[StoreError]
         if isinstance(error, TimeoutError):
-            kind, text = StoreUnavailable, "gives no answer in time"
+            kind, text = StoreUnavailable, "does not answer in time"
         elif isinstance(error, OSError):
             kind, text = StoreUnavailable, f"cannot be reached ({error.strerror or name})"
         elif isinstance(error, self._asyncpg.TargetServerAttributeNotMatched):

@@ -127,7 +127,7 @@ async def _version(connection: PostgresConnection, schema: str) -> int:
         return 0
     if not is_ours:
         raise StoreUnusable(
-            f"the schema {schema} of the database has tables of another program: name another one, "
+            f"the schema {schema} of the database has tables of another program: choose another schema, "
             "postgresql://...?schema=NAME"
         )
     last = await connection.row("SELECT version, oldest FROM @migrations ORDER BY version DESC LIMIT 1")
@@ -135,6 +135,6 @@ async def _version(connection: PostgresConnection, schema: str) -> int:
     if oldest > len(MIGRATIONS):
         raise StoreUnusable(
             f"the store's tables have version {version} and need at least version {oldest}, this mcp-workflows knows "
-            f"version {len(MIGRATIONS)}: install a newer mcp-workflows, or name another schema"
+            f"version {len(MIGRATIONS)}: install a newer mcp-workflows, or choose another schema"
         )
     return int(version)

@@ -139,7 +139,7 @@ def prepare(file: str) -> Path | None:
     _refuse_network(path)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        logger.info("made a new store, without any tasks: %s", path)
+        logger.info("created a new store, without tasks: %s", path)
     except FileExistsError:
         pass  # and not to be opened here: closing any descriptor of it would drop the locks SQLite has on it
     except FileNotFoundError:

@@ -451,7 +451,7 @@ class SQLiteStore(Store):
         if damage is not None:
             self._note_damage(damage)
         elif self._damaged:
-            logger.info("the store's file is whole after all: SQLite's quick check finds no damage")
+            logger.info("the store's file is intact: SQLite's quick check finds no damage")
             self._damaged = False
 
     async def rekey(self) -> AsyncGenerator[Rekeyed]:
@@ -475,7 +475,7 @@ class SQLiteStore(Store):
         try:
             await self._write(rekey.rewrite)
         except StoreUnavailable as error:
-            logger.error("not written anew: %s", error)
+            logger.error("the file was not rewritten: %s", error)
             return False
         for _ in range(_TRIES):
             if await self._write(rekey.empty_log):
@@ -524,7 +524,7 @@ class SQLiteStore(Store):
     def _note_damage(self, damage: str) -> None:
         """Stop all writes, until the file is opened anew or proves to be whole."""
         if not self._damaged:
-            logger.error("%s; nothing is written to it any more: %s", _IS_DAMAGED, damage)
+            logger.error("%s; writes have stopped: %s", _IS_DAMAGED, damage)
         self._damaged = True
 
     async def _while_locked(self, connection: sqlite3.Connection, step: Step[T], turns: LogFile | None = None) -> T:

@@ -208,7 +208,7 @@ async def test_an_answer_to_a_plain_call_that_does_not_fit_is_asked_for_again(
     tool: str, field: str, said: str, served: Site
 ) -> None:
     def wrong_first(message: Message) -> Any:
-        right = {field: said} if "does not fit" in message.params["message"] else {}
+        right = {field: said} if "does not match" in message.params["message"] else {}
         return {"action": "accept", "content": right}
 
     async with session(served.url, answer=wrong_first) as client:
@@ -223,7 +223,7 @@ async def test_a_plain_call_whose_answers_never_fit_ends_with_a_handle(served: S
         assert reply.result["structuredContent"]["status"] == "input_required"
         assert len([message for message in client.inbox if message.method == "elicitation/create"]) == 3
         refused = await client.request("tools/call", {"name": "asks_first", "arguments": {}})
-        assert "does not fit the question" in refused.error["message"]
+        assert "does not match the question" in refused.error["message"]
 
 
 async def test_questions_of_a_tool_come_before_its_task(served: Site) -> None:

@@ -42,13 +42,13 @@ def config_of(folder: Path, server: Mapping[str, Any]) -> Config:
 @pytest.mark.parametrize(
     ("http", "server", "unsafe", "complaint"),
     [
-        (WORLD, {}, False, "nothing here asks who is calling"),
+        (WORLD, {}, False, "callers are not authenticated"),
         (WORLD, {}, True, None),
         (WORLD, BY_HAND, False, None),
         (WORLD, BY_ISSUER, False, "set server.public_url"),
         (WORLD, {**BY_ISSUER, **PUBLIC}, False, None),
-        (WORLD, BY_HAND, True, "leave one out"),
-        (HERE, BY_HAND, True, "leave one out"),
+        (WORLD, BY_HAND, True, "remove one"),
+        (HERE, BY_HAND, True, "remove one"),
         (HERE, {}, False, None),
         (HERE, BY_ISSUER, False, None),
         (None, {}, False, None),
@@ -69,7 +69,7 @@ def test_other_machines_are_served_only_where_somebody_asks(
 @pytest.mark.parametrize(
     ("http", "server", "warning"),
     [
-        (WORLD, {}, "NOBODY IS ASKED WHO THEY ARE"),
+        (WORLD, {}, "CALLERS ARE NOT AUTHENTICATED"),
         (WORLD, BY_HAND, "unencrypted"),
         (WORLD, {**BY_HAND, **PUBLIC}, None),
         (HERE, {}, None),
@@ -187,7 +187,7 @@ async def test_tokens_and_issuers_in_a_saved_file_take_effect_and_the_rest_is_to
         config_of(tmp_path, {"auth": {**other, "required_scopes": ["more"]}})
         await reloading.reload(found)
         assert await status_of(client) == 200
-        assert "server has changed: that takes effect only after a restart" in caplog.text
+        assert "server has changed: restart the server to apply this" in caplog.text
         config_of(tmp_path, {})
         await reloading.reload(found)
         assert await status_of(client) == 200
@@ -209,4 +209,4 @@ def test_a_sidecar_believes_the_socket_and_no_header_of_where_it_comes_from(tmp_
         forged = {**sent, "x-forwarded-user": "alice", "x-forwarded-for": "10.0.0.7"}
         assert http.post(running.url, json=body, headers=forged).status_code == 401
         assert http.post(running.url, json=body, headers={**sent, "authorization": "Bearer secret"}).status_code == 200
-        assert "127.0.0.1 is none of server.auth.proxy.peers" in running.log.read_text()
+        assert "127.0.0.1 is not one of server.auth.proxy.peers" in running.log.read_text()

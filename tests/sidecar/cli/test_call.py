@@ -177,7 +177,7 @@ def test_arguments_of_a_file_are_read_as_a_server_reads_them(here: Terminal) -> 
 def test_standard_input_is_a_file_too_and_never_a_person(shell: Shell) -> None:
     assert shell.call("echo", "--args-json", "-", stdin='{"a": 5}').json == {"a": 5}
     ended = shell.call("ask", stdin="one\n")
-    assert (ended.code, "nobody can be asked here" in ended.err) == (2, True)
+    assert (ended.code, "no terminal to ask at" in ended.err) == (2, True)
 
 
 # --- questions
@@ -198,7 +198,7 @@ def test_the_beginning_of_an_id_is_enough_to_come_back(here: Terminal) -> None:
     assert (ended.code, ended.json) == (0, {"first": {"answer": "x"}, "second": {"answer": "x"}})
     assert f"task {task_id}" in ended.err
     here.run("call", "ask", "--no-wait")
-    for name, complaint in (("xyz", "no task's id begins with 'xyz'"), ("", "which tool? or --resume ID")):
+    for name, complaint in (("xyz", "no task's id begins with 'xyz'"), ("", "name a tool, or give --resume ID")):
         ended = here.run("call", "--resume", name)
         assert complaint in ended.err
         assert ended.code != 0
@@ -293,7 +293,7 @@ async def test_flags_decide_with_a_reason(words: list[str], sent: Mapping[str, A
 async def test_a_reason_alone_decides_nothing() -> None:
     schema = {"type": "object", "properties": {"reason": {"type": "string"}}}
     asking = PendingQuestion(key="k", message="Ship?", schema=schema)
-    with pytest.raises(WrongUsage, match="nobody can be asked here"):
+    with pytest.raises(WrongUsage, match="no terminal to ask at"):
         await Answers([read_pair("reason=not on Friday")], [], Screen()).answer(asking)
 
 
@@ -340,7 +340,9 @@ def test_a_task_of_a_server_is_started_left_and_come_back_to(here: Terminal) -> 
         assert here.run("call", "sleep", "seconds=0", "--idempotency-key", "k" * 32, "--no-wait", *url).out == first.out
         unknown = here.run("call", "--resume", "0" * 40, *url)
         assert (unknown.code, "not found" in unknown.err) == (1, True)
-        assert "no MCP server answers there" in here.run("call", "echo", "a=1", "--url", process.url + "/no").err
+        assert (
+            "no MCP server answers at that address" in here.run("call", "echo", "a=1", "--url", process.url + "/no").err
+        )
 
 
 @pytest.mark.usefixtures("processes")
@@ -353,9 +355,9 @@ def test_a_server_that_asks_who_calls_is_shown_a_token_from_a_file(here: Termina
     with sidecar(here.folder / "asking.yaml") as process:
         url = ["--url", process.url]
         nobody = here.run("call", "echo", "a=1", *url)
-        assert (nobody.code, nobody.err) == (1, f"{process.url}: it wants a token; give one with --token-file\n")
+        assert (nobody.code, nobody.err) == (1, f"{process.url}: it needs a token; give one with --token-file\n")
         stranger = here.run("call", "echo", "a=1", *url, "--token-file", "other")
-        assert (stranger.code, "the token is not good there" in stranger.err) == (1, True)
+        assert (stranger.code, "the token is not valid there" in stranger.err) == (1, True)
         begun = here.run("call", "ask", *url, "--token-file", "token")
         assert f"{process.url} --token-file token" in begun.err  # how to come back
         for era in ("2026-07-28", "2025-11-25"):
@@ -532,7 +534,7 @@ def test_a_client_without_tasks_that_is_handed_one_says_how_to_come_back_and_can
     ended = here.run("call", "slow", "--client", "none", "--json")
     task_id = ended.json["taskId"]
     assert (ended.code, ended.json["status"]) == (0, "working"), "and not completed"
-    assert f"the task goes on; come back with: mcp-workflows call --resume {task_id}\n" in ended.err
+    assert f"the task continues; come back with: mcp-workflows call --resume {task_id}\n" in ended.err
     waited = here.run("call", "task_wait", f"taskId={task_id}", "seconds=0", "--client", "none")
     assert waited.json["status"] == "working"
 

@@ -224,7 +224,7 @@ def test_iam_prints_what_the_tools_of_an_engine_need_and_nothing_else(terminal: 
     assert pay == {**shared, "tool": "pay", "workflow": "echo"}
     assert see == {**shared, "tool": "see", "workflow": "ask", "watches": True, "cancels": False}
     assert ship == {**shared, "tool": "ship", "workflow": "gated", "gates": {"go": gate}}
-    assert ended.err == "note: engine other: nothing for it, the adapter 'memory' has no policies\n"
+    assert ended.err == "note: engine other: nothing to print: the adapter 'memory' has no policies\n"
     chosen = terminal.run("print", "iam", str(permits), "--engine", "orders")
     assert (chosen.out, chosen.err) == (ended.out, "")
 
@@ -298,7 +298,7 @@ def test_iam_of_several_engines_is_one_policy_each(terminal: Terminal, permits: 
     permits.write_text(PERMITS.replace("{adapter: memory}", "{adapter: permitting}"))
     ended = terminal.run("print", "iam", str(permits))
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err.endswith("each is printed by itself: say --engine orders or other\n")
+    assert ended.err.endswith("choose one with --engine orders or other\n")
     policy = json.loads(terminal.run("print", "iam", str(permits), "--engine", "other").out)
     assert [use["tool"] for use in policy["Statement"]] == ["far"]
 

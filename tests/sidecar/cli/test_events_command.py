@@ -121,7 +121,7 @@ async def test_an_operator_sees_tests_and_resumes_a_subscription_beside_the_serv
         assert (found["pending"], found["lastError"]) == (1, "http_5xx")
         receiver.status = 200
         resumed = await run(terminal, "retry", name)
-        assert (resumed.code, resumed.out) == (0, "resumed; events that are pending: 1\n")
+        assert (resumed.code, resumed.out) == (0, "resumed; pending events: 1\n")
         await receiver.until(lambda: bool(receiver.events()))
         with anyio.fail_after(TIMEOUT):
             while (found := await listed(terminal))["pending"]:
@@ -135,10 +135,13 @@ async def test_an_operator_sees_tests_and_resumes_a_subscription_beside_the_serv
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
-        (404, "http_4xx (404); see the receiver's path"),
-        (307, "http_4xx (307); see the receiver's path and its check of the signature; redirects are not followed"),
+        (404, "http_4xx (404); check the receiver's path"),
+        (
+            307,
+            "http_4xx (307); check the receiver's path and signature check; redirects are not followed",
+        ),
         (500, "http_5xx (500); the receiver's log says why"),
-        (200, "challenge_failed; it takes events, but"),
+        (200, "challenge_failed; it accepts events, but"),
         (0, "timeout; the receiver must answer within"),
     ],
 )
@@ -167,7 +170,7 @@ async def test_a_test_says_that_nobody_is_there_or_that_the_address_is_private(t
     await store(terminal.folder, f"http://127.0.0.1:{port}/hook?token=hush")
     refused = await run(terminal, "test", NAME)
     assert refused.err.startswith("127.0.0.1: connection_refused: ")
-    assert "see that the receiver runs" in refused.err
+    assert "check that the receiver runs" in refused.err
     private = await run(terminal, "test", NAME, private=False)
     assert private.err.startswith("127.0.0.1: connection_refused: its address is not public: 127.0.0.1; ")
     async with endpoint() as receiver:

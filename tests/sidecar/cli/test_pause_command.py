@@ -19,7 +19,7 @@ def test_a_pause_is_shown_recorded_and_ended(terminal: Terminal) -> None:
     paused = terminal.run("pause", "--tool", "charge", "--reason", "the bank is down")
     assert (paused.code, paused.out.strip()) == (0, "paused: starts of tool charge")
     shown = terminal.run("check")
-    assert "starts of tool charge are paused since" in " ".join(shown.out.split())
+    assert "starts of tool charge have been paused since" in " ".join(shown.out.split())
     other = terminal.run("resume")
     assert (other.code, "everything is not paused; paused: tool charge" in other.err) == (1, True)
     assert terminal.run("resume", "--tool", "charge", "--reason", "it is back").code == 0
@@ -46,4 +46,4 @@ def test_what_cannot_be_paused_is_said(terminal: Terminal) -> None:
     wrong = terminal.run("pause", "--tool", "charg", "--reason", "x")
     assert (wrong.code, "there is no tool 'charg'; did you mean 'charge'?" in wrong.err) == (1, True), wrong.err
     both = terminal.run("pause", "--tool", "charge", "--engine", "shop", "--reason", "x")
-    assert (both.code, "name one of" in both.err) == (1, True)
+    assert (both.code, "give one of" in both.err) == (1, True)

@@ -101,7 +101,7 @@ def test_a_key_file_that_is_not_there_or_empty_is_named(tmp_path: Path) -> None:
 def test_what_is_no_key_is_said_with_its_line_and_not_shown(tmp_path: Path, written: str, at: str) -> None:
     key_file(tmp_path, KEY, "hunter2-hunter2")
     (said,) = problems(tmp_path, f"store: {{encryption: {{{written}}}}}\n{FINE}", KEY=KEY)
-    assert said.startswith(f"1: store.encryption.{at}: encryption key 2 is no key")
+    assert said.startswith(f"1: store.encryption.{at}: encryption key 2 is not a key")
     assert "mcp-workflows store key" in said
     assert "hunter2" not in said
 
@@ -125,7 +125,7 @@ def test_keys_are_changed_on_the_command_line(
     code, out, err = command("store", "rekey", str(config))
     assert (code, out) == (
         0,
-        "encrypted with the first key: 1 tasks and notes that were not yet\nno other key is needed any more\n",
+        "encrypted with the first key: 1 tasks and notes that were not before\nthe other keys are no longer needed\n",
     )
     assert b"canary" not in (tmp_path / "tasks.db").read_bytes()
     monkeypatch.setenv("KEY", KEY)

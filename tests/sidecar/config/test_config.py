@@ -179,7 +179,7 @@ def test_code_that_returns_no_object_gives_no_output_schema(tmp_path: Path, code
     assert load(tmp_path, text).tools[0].output is None
     (problem,) = problems(tmp_path, _with_input(f"output: {code}:CountOrders"))
     assert problem.startswith("15: tools.fulfil_order.output: ")
-    assert "is not an object" in problem
+    assert "does not return an object" in problem
 
 
 @pytest.mark.parametrize("missing", ["nowhere:FulfilOrder", "shop_of_test_config:Nothing"])

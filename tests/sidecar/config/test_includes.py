@@ -175,8 +175,8 @@ def test_a_symbolic_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None
     path = written(
         tmp_path / "in", {"workflows.yaml": PLATFORM, "teams/a.yaml": TEAM.replace("}", ", input: ./x.json}")}
     )
-    with pytest.raises(ConfigError, match=r"a.yaml:2: tools.create.input: ./x.json leads out of the folder"):
+    with pytest.raises(ConfigError, match=r"a.yaml:2: tools.create.input: ./x.json leads outside the folder"):
         load_config(path, {})
     (tmp_path / "in" / "teams" / "b.yaml").symlink_to(tmp_path / "outside.yaml")
-    with pytest.raises(ConfigError, match=r"workflows.yaml:2: include\[0\].files: .*b.yaml leads out of the folder"):
+    with pytest.raises(ConfigError, match=r"workflows.yaml:2: include\[0\].files: .*b.yaml leads outside the folder"):
         load_config(path, {})

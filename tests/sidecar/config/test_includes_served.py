@@ -86,7 +86,7 @@ async def test_a_team_that_saves_adds_or_removes_a_file_is_served(
         with anyio.fail_after(60):
             while not (said := _errors(caplog)):
                 await anyio.sleep(0.02)
-        assert said[0].startswith("not reloaded, the last good configuration stays:\n")
+        assert said[0].startswith("not reloaded; the last good configuration stays:\n")
         assert f"{tmp_path}/teams/a.yaml:2: tools.create.engine: no engine named 'vault'" in said[0]
         assert await stage.listed() == ["orders_make"]
         assert (await stage.client.call("orders_make")).result["resultType"] == "task"

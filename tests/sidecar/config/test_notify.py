@@ -67,7 +67,7 @@ def test_a_channel_with_mistakes_is_reported_without_its_secrets(tmp_path: Path)
     assert any("notify.releases.slak: unknown key; did you mean 'slack'?" in each for each in found)
     text = HERE + TOOL.format(notify="[]") + "notify:\n  a b: {slack: 'http://s3cret.example.com'}\n"
     wrong = "\n".join(problems(tmp_path, text))
-    assert "is no name of a channel" in wrong
+    assert "is not a channel name" in wrong
     assert "slack: must be a URL: https://" in wrong
     assert "s3cret" not in wrong
 
@@ -86,7 +86,7 @@ async def test_check_names_channels_and_warns_of_those_that_nobody_uses_and_of_r
     config = load(tmp_path, HEAD + HERE + CHANNELS + TOOL.format(notify="[releases]"))
     report = await check(config)
     channels = {each["name"]: each for each in report.as_json()["channels"]}
-    assert channels["releases"]["text"] == "hears of approvals of deploy"
+    assert channels["releases"]["text"] == "is notified of approvals of deploy"
     assert (channels["releases"]["to"], channels["releases"]["host"]) == ("slack", "hooks.slack.com")
     assert (channels["ops"]["ok"], channels["ops"]["text"]) == (None, "no tool of the configuration names it")
     assert report.problems == 0
@@ -94,7 +94,7 @@ async def test_check_names_channels_and_warns_of_those_that_nobody_uses_and_of_r
     assert "s3cret" not in str(report.as_json())
     silent = await check(load(tmp_path, HEAD + HERE + TOOL.format(notify="[]")))
     [tool] = silent.as_json()["tools"]
-    assert "remind and escalate reach nobody by themselves" in str(tool["hint"])
+    assert "remind and escalate notify nobody" in str(tool["hint"])
 
 
 @pytest.mark.anyio

@@ -173,7 +173,7 @@ async def test_a_full_disk_fails_no_request_and_is_counted(tmp_path: Path, caplo
         result = (await client.call("echo", {"order": "1"})).result
         assert result["isError"] is False
     assert [record.getMessage() for record in caplog.records if "audit" in record.getMessage()] == [
-        "audit events are lost: No space left on device; requests go on"
+        "audit events are lost: No space left on device; requests are still served"
     ]
 
 
@@ -195,7 +195,7 @@ async def test_check_says_whether_the_file_could_be_written_and_begins_none(tmp_
     )
     config = load_config(tmp_path / "workflows.yaml", {})
     [told] = (await check(config)).as_json()["audit"]
-    assert (told["ok"], told["text"]) == (False, f"there is no folder {tmp_path / 'logs'}")
+    assert (told["ok"], told["text"]) == (False, f"the folder {tmp_path / 'logs'} does not exist")
     (tmp_path / "logs").mkdir()
     assert (await check(config)).problems == 0
     assert not (tmp_path / "logs" / "audit.jsonl").exists()
@@ -209,7 +209,7 @@ async def test_a_queue_that_is_full_loses_events_and_never_waits(
         for _ in range(WAITING + 3):
             recording(Record(event=Event.LIMIT, principal=None))  # not entered: nothing takes them out
         assert [r.getMessage() for r in caplog.records] == [
-            "audit events are lost: they come faster than they can be written; requests go on"
+            "audit events are lost: they arrive faster than they can be written; requests are still served"
         ]
         async with recording:
             pass

@@ -18,10 +18,10 @@ def check_engine(settings: DbosSettings, executor: Executor | None, queues: Sequ
             return Finding(ok=False, text=f"no worker has registered the queue {settings.queue} (there are: {names})")
         return Finding(ok=True, text=f"the database answers; workers elsewhere have the queues {names}")
     if executor.problem is not None:
-        hint = "correct the module, and start again" if executor.is_running else None  # else it has the remedy
+        hint = "correct the module and restart" if executor.is_running else None  # else it has the remedy
         return Finding(ok=False, text=executor.problem, hint=hint)
     if not executor.is_running:
-        return Finding(ok=True, text="another process runs the workflows; this one hands executions over to it")
+        return Finding(ok=True, text="another process runs the workflows; this one hands executions to it")
     kept = "an SQLite file" if is_sqlite(executor.application.url) else "PostgreSQL"
     text = f"this process runs {len(executor.workflows)} workflows of {executor.application.module}"
     return Finding(ok=True, text=f"{text}, version {executor.version}, kept in {kept}")

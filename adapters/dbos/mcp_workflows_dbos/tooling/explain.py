@@ -15,8 +15,8 @@ from mcp_workflows_dbos.tables import Row
 _REPEATED: Final = 2  # attempts from which on the reason names their number
 _RESUME: Final = (
     "DBOS recovers an execution only with the version of the code that began it. Deploy that version again, or, if the "
-    "new code takes the same steps in the same order, say `version:` in the engine and keep it over edits; "
-    "or cancel it and start it again"
+    "new code takes the same steps in the same order, set `version:` in the engine and keep it across edits; or cancel "
+    "it and start it again"
 )
 
 
@@ -34,20 +34,20 @@ def _reason(row: Row, executor: Executor | None, latest: str | None) -> tuple[st
     here = latest if executor is None else executor.version
     if row.status == "PENDING" and here is not None and row.version != here:
         where = "the newest application" if executor is None else "this process"
-        return f"it was begun by version {row.version} of the code, and {where} has version {here}", _RESUME
+        return f"it was started by version {row.version} of the code, and {where} has version {here}", _RESUME
     if seen.requests:
         asked = "; ".join(str(each.params.get("message", "")).splitlines()[0] for each in seen.requests.values())
         return f"it waits for a person: {asked}", None
     if row.status in {"ENQUEUED", "DELAYED"}:
         since = rough_duration(_age(row.created_at))
         text = f"it has waited in the queue {row.queue} for {since}: no worker has taken it"
-        return text, "start a worker that has this queue, or look at the concurrency of the queue"
+        return text, "start a worker for this queue, or check the queue's concurrency"
     if executor is not None and executor.problem is not None:
-        return executor.problem, "correct the module, and start again" if executor.is_running else None
+        return executor.problem, "correct the module and restart" if executor.is_running else None
     if executor is not None and not executor.is_running:
         return "another process runs it", None
     if row.attempts >= _REPEATED:
-        return f"it runs, and has been begun {row.attempts} times: its process ended before", None
+        return f"it runs, and was started {row.attempts} times, as its process ended before", None
     return "it runs", None
 
 

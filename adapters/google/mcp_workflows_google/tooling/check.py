@@ -25,8 +25,8 @@ from mcp_workflows_google.tooling.discover import ACTIVE
 
 _UNAVAILABLE: Final = 2  # of Workflow.State
 _STATES: Final[Mapping[int, str]] = {
-    0: "has no state that can be seen",
-    _UNAVAILABLE: "is UNAVAILABLE: Google cannot use the key it is encrypted with, or may not",
+    0: "has no visible state",
+    _UNAVAILABLE: "is UNAVAILABLE: Google cannot or may not use its encryption key",
 }
 
 
@@ -42,7 +42,7 @@ async def check_engine(client: Client, settings: GoogleSettings) -> Finding:
         await client.workflows()
     except PermissionDenied as denied:
         if settings.emulator:
-            return Finding(ok=False, text=str(denied), hint="a local engine plays one project: correct project here")
+            return Finding(ok=False, text=str(denied), hint="a local engine serves one project: correct project here")
         place = await client.place()  # the credentials are valid; each tool's permissions are checked with the tool
     except EngineError as error:
         local = _CHECK_REFUSED if "connection refused" in str(error) else _CHECK_LOCAL
@@ -51,7 +51,7 @@ async def check_engine(client: Client, settings: GoogleSettings) -> Finding:
     if settings.inbound is None:
         return Finding(ok=True, text=f"{answers}; without inbound no workflow can ask by mcp_elicit")
     accounts = ", ".join(settings.inbound.accounts)
-    return Finding(ok=True, text=f"{answers}; questions are taken from {accounts}")
+    return Finding(ok=True, text=f"{answers}; questions are accepted from {accounts}")
 
 
 async def check_workflow(client: Client, workflow: str) -> Finding:
@@ -101,8 +101,8 @@ def _gates(read: Definition, gates: Mapping[str, Mapping[str, JSON]]) -> Iterato
         step, routine, method = gate_step(when), _word(when, "routine"), _word(when, "method")
         where = f"questions.{gate}.when"
         if first.setdefault((step, routine, method), gate) != gate:
-            taken = f"{where}: step {step!r} is asked about by gate {first[step, routine, method]} already"
-            yield Finding(ok=False, text=taken, hint="leave one of the two out")
+            taken = f"{where}: step {step!r} already belongs to gate {first[step, routine, method]}"
+            yield Finding(ok=False, text=taken, hint="remove one of the two")
         elif wrong := place_problem(read, routine, step):
             text, hint = wrong
             yield Finding(ok=False, text=f"{where}: {text}", hint=hint)
@@ -187,10 +187,10 @@ def _wrong_url(url: str | None) -> str | None:
     if not url:
         return f"without {URL}"
     if not url.startswith(("https://", "http://")):
-        return f"with {URL}={url}, which is no URL"
+        return f"with {URL}={url}, which is not a URL"
     if url.endswith("/"):
-        return f"with {URL}={url}, whose last slash is one too many"
-    return None if re.search(r"/engines/[^/?#]+$", url) else f"with {URL}={url}, which is not that of an engine"
+        return f"with {URL}={url}, which must not end in a slash"
+    return None if re.search(r"/engines/[^/?#]+$", url) else f"with {URL}={url}, which is not the URL of an engine"
 
 
 def service_account_email(written: str) -> str | None:
@@ -204,7 +204,7 @@ def _suggestion(read: Definition) -> Iterator[Finding]:
     if drafted is not None:
         fields = ", ".join(drafted["properties"])
         schema = "{type: object, properties: {" + ", ".join(f"{name}: {{}}" for name in drafted["properties"]) + "}}"
-        yield Finding(ok=True, text=f"it reads {fields}", hint=f"its input might be, correct it: {schema}")
+        yield Finding(ok=True, text=f"it reads {fields}", hint=f"its input may be (please correct it): {schema}")
 
 
 def _starts(use: Use) -> bool:
@@ -235,7 +235,7 @@ def permissions(settings: GoogleSettings, uses: Sequence[Use]) -> Mapping[str, J
     needed = [permission for permission, is_needed in GRANTS.items() if any(map(is_needed, all_uses))]
     if settings.impersonate is not None:
         _log.warning(
-            "this role is for %s; who acts as it needs roles/iam.serviceAccountTokenCreator on that account",
+            "this role is for %s; impersonators need roles/iam.serviceAccountTokenCreator on that account",
             settings.impersonate,
         )
     return {

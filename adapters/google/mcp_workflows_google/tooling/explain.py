@@ -25,11 +25,11 @@ Reason = tuple[str, str | None]  # the reason, and advice
 
 _ANSWER: Final = "answer it in the MCP host, or with mcp-workflows tasks answer"
 _REACHED: Final = (
-    "see that the MCP server is served over HTTP where MCP_WORKFLOWS_URL of the workflow leads, and what its log says: "
-    "it names each call that it refuses"
+    "check that MCP_WORKFLOWS_URL of the workflow leads to the MCP server over HTTP, and read the server's log, which "
+    "names each refused call"
 )
 _BACKLOG: Final = (
-    "it is queued: as many executions of the project run in this location as Google allows",
+    "it is queued: the project has as many executions in this location as Google allows",
     "wait, end executions that are not needed, or ask Google for a higher quota of concurrent executions",
 )
 
@@ -85,14 +85,14 @@ def _reason(execution: Execution, resource: ExecutionResource, callbacks: Sequen
         key = "give the Workflows service agent access to the key it is encrypted with"
         return f"Google cannot show it now{why}", key
     if resource.state != ACTIVE:
-        return f"its state is one that is not known yet ({resource.state})", "see it in the console, and tell us"
+        return f"its state is unknown here ({resource.state})", "see it in the console, and tell us"
     if any(callback.waiters for callback in callbacks):
-        waits = f"it waits until somebody calls a callback of it{_at(resource)}"
-        todo = "whoever got the callback's URL must call it; or make a gate of the step"
+        waits = f"it waits for a call of one of its callbacks{_at(resource)}"
+        todo = "the receiver of the callback's URL must call it; or make the step a gate"
         return waits, f"{todo}, see: docs/engines/google-contract.md#gates"
     if resource.steps and all(calls_us(step) for step in resource.steps):
-        return "it calls the MCP server (mcp_elicit, mcp_claim), and tries again until that takes the call", _REACHED
-    return (f"it is{_at(resource)}" if resource.steps else "no step of it is told yet"), None
+        return "it calls the MCP server (mcp_elicit, mcp_claim), and retries until it answers", _REACHED
+    return (f"it is{_at(resource)}" if resource.steps else "no step is reported yet"), None
 
 
 def _facts(
@@ -105,11 +105,11 @@ def _facts(
     if resource.revision:
         yield "revision", resource.revision
     for number, callback in enumerate(callbacks, 1):
-        taken = f", {callback.payloads} requests not taken yet" if callback.payloads else ""
+        taken = f", {callback.payloads} requests not accepted yet" if callback.payloads else ""
         waits = "somebody waits" if callback.waiters else "nobody waits"
         yield "callback" if len(callbacks) == 1 else f"callback {number}", f"{callback.method}, {waits} for it{taken}"
     if trouble is not None:
-        yield "callbacks", f"could not be told: {trouble}"
+        yield "callbacks", f"could not be read: {trouble}"
 
 
 def _at(resource: ExecutionResource) -> str:
@@ -132,15 +132,15 @@ def _closed_gate(
         if read is not None and (wrong_step := wait_problem(read, when.routine, when.step)):
             return ExplainedGate.closed(wrong_step)
         steps = ", ".join(f"{step.routine}/{step.step}" for step in resource.steps)
-        now = f"the execution is at {steps}" if steps else "no step of the execution is told yet"
+        now = f"the execution is at {steps}" if steps else "no step of the execution is reported yet"
         return ExplainedGate.closed(
-            f"{now}; step {when.step} was not reached, or is over: Google does not tell which steps were"
+            f"{now}; step {when.step} was not reached, or is over: Google does not report past steps"
         )
     if trouble is not None:
-        return ExplainedGate(state=GateState.UNKNOWN, why=f"its callbacks could not be told: {trouble}")
+        return ExplainedGate(state=GateState.UNKNOWN, why=f"its callbacks could not be read: {trouble}")
     mine = [callback for callback in callbacks if when.may_wait_for(callback)]
     if mine and all(callback.payloads for callback in mine):
-        return ExplainedGate.closed(f"answered already: step {when.step} has not taken the request yet")
+        return ExplainedGate.closed(f"already answered: step {when.step} has not accepted the request yet")
     if callbacks and not mine:
         methods = ", ".join(sorted({callback.method for callback in callbacks}))
         return ExplainedGate.closed(

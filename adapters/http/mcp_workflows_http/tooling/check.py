@@ -33,7 +33,7 @@ async def check_engine(client: ApiClient, settings: HttpSettings) -> Finding:
     if reply.is_server_error or (settings.check.engine is not None and not reply.ok):
         return Finding(ok=False, text=said(reply), hint="check url")
     if settings.check.engine is not None and not reply.is_json:
-        return Finding(ok=False, text=f"it answered {reply.status} with a page that is no JSON", hint="check url")
+        return Finding(ok=False, text=f"it answered {reply.status} with a page that is not JSON", hint="check url")
     ahead = 0.0 if reply.date is None else reply.date - time.time()
     if abs(ahead) > CLOCKS_DIFFER:
         how = "ahead of" if ahead > 0 else "behind"
@@ -72,7 +72,7 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
     except EngineError as error:  # a value that only a call has
         return Finding(ok=None, text=f"workflow {start.workflow}: {error}")
     if not texts:
-        return Finding(ok=None, text=f"workflow {start.workflow}: this API cannot tell without a start")
+        return Finding(ok=None, text=f"workflow {start.workflow}: this API cannot show it without a start")
     return Finding(ok=True, text=f"workflow {start.workflow} {', '.join(texts)}")
 
 
@@ -87,7 +87,7 @@ async def _poll_nobodys(client: ApiClient, settings: HttpSettings, start: Start)
     refuses_the_id = reply.is_client_error and reply.status not in _NOT_LET_IN
     if not (reply.ok or refuses_the_id or reply.status in settings.describe.codes):
         return f"a poll of {_NOBODYS} fails: {said(reply)}"
-    return None if reply.is_json else f"a poll of {_NOBODYS} gets a page that is no JSON ({reply.status})"
+    return None if reply.is_json else f"a poll of {_NOBODYS} gets a page that is not JSON ({reply.status})"
 
 
 def made_up(workflow: str, options: dict[str, object]) -> Start:

@@ -54,7 +54,7 @@ def _identity(settings: McpSettings) -> str:
     if settings.url is None:
         return "all callers act there as the program's own account"
     if auth is None:
-        return "all callers act there as nobody (no auth)"
+        return "all callers act there anonymously (no auth)"
     return "all callers act there as the account of auth"
 
 
@@ -112,9 +112,9 @@ async def check_workflow(
     if settings.describe is not None:
         return _check_replies(settings.start, settings.describe, tool, tools)
     if connection.offers_tasks:
-        return Finding(ok=True, text=f"workflow {workflow} is a tool of a server that makes tasks")
-    text = f"workflow {workflow}: its calls are no tasks: each is waited for, and is lost when this process ends"
-    return Finding(ok=None, text=text, hint="if another tool tells how it stands, say so in start.handle and describe")
+        return Finding(ok=True, text=f"workflow {workflow} is a tool of a server that creates tasks")
+    text = f"workflow {workflow}: its calls are not tasks: they are lost when this process ends"
+    return Finding(ok=None, text=text, hint="if another tool reports the status, set start.handle and describe")
 
 
 def _check_replies(start: StartCall, how: DescribeCall, starts: types.Tool, tools: Mapping[str, types.Tool]) -> Finding:
@@ -130,7 +130,7 @@ def _check_replies(start: StartCall, how: DescribeCall, starts: types.Tool, tool
     if not unknown:
         return Finding(ok=True, text=text)
     places = " and ".join(unknown)
-    hint = "make one call and see: mcp-workflows call"
+    hint = "make one call to check: mcp-workflows call"
     return Finding(ok=None, text=f"{text}; no output schema names the fields that {places} read", hint=hint)
 
 

@@ -38,7 +38,7 @@ async def check_engine(client: Client, events: Events | None) -> Finding:
         if events is not None:  # VisibilityTimeout=0 hides no message from other consumers
             await client.queue("receive_message", QueueUrl=events.queue_url, WaitTimeSeconds=0, VisibilityTimeout=0)
     except EngineError as error:
-        return Finding(ok=True, text=f"{answers}, but events tell nothing: {error}")
+        return Finding(ok=True, text=f"{answers}, but events cannot be read: {error}")
     return Finding(ok=True, text=answers)
 
 
@@ -66,7 +66,7 @@ async def _check_qualified(client: Client, machine: Machine) -> Finding:
             await client.call("describe_state_machine_alias", known=_ANSWERS, stateMachineAliasArn=machine.arn)
     except ExpectedCodeError as answered:
         if answered.code == DENIED:
-            return Finding(ok=None, text=f"{machine.name} is there; nobody may look whether its {word} is")
+            return Finding(ok=None, text=f"{machine.name} is there; no permission to check whether its {word} is")
         return Finding(ok=False, text=f"{machine.name} has no {word} {machine.qualifier}")
     return Finding(ok=True, text=f"{machine.name} is there, with its {word} {machine.qualifier}")
 
@@ -117,8 +117,8 @@ def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) 
         name = gate_state(words.get("when"))
         state = there.get(name)
         if first.setdefault(name, gate) != gate:
-            text = f"questions.{gate}.when: state {name!r} is asked about by gate {first[name]} already"
-            yield Finding(ok=False, text=text, hint="leave one of the two out")
+            text = f"questions.{gate}.when: state {name!r} already belongs to gate {first[name]}"
+            yield Finding(ok=False, text=text, hint="remove one of the two")
             continue
         if state is None:
             meant = closest(name, there)
@@ -128,7 +128,7 @@ def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) 
             yield Finding(
                 ok=False,
                 text=f"questions.{gate}.when: state {name!r} does not wait for a task token",
-                hint="its Resource must end in .waitForTaskToken: nothing else can be answered from outside",
+                hint="its Resource must end in .waitForTaskToken: only such states can be answered from outside",
             )
         else:
             yield from _token(f"questions.{gate}.when", state, gate_token(words.get("when")))
@@ -138,7 +138,7 @@ def _token(where: str, state: State, written: str | None) -> Iterator[Finding]:
     """Check that the task token of a state can be found in the parameters it sends."""
     places = state.token_places
     fields = [place for place in places if place.readable]
-    put = f"put it into a field of its own among what the state sends: {_own_field(state)}"
+    put = f"put it into its own field of what the state sends: {_own_field(state)}"
     if not places:
         yield Finding(ok=False, text=f"{where}: state {state.name!r} sends its task token to nobody", hint=put)
     elif written is None and not fields:
@@ -146,7 +146,7 @@ def _token(where: str, state: State, written: str | None) -> Iterator[Finding]:
         yield Finding(ok=False, text=text, hint=put)
     elif written is not None and fields and not points_to_token(written, state.sent):
         text = f"{where}.token: {written} is not where state {state.name!r} has its task token"
-        yield Finding(ok=False, text=text, hint=f"write token: {fields[0].expression}, or leave it out")
+        yield Finding(ok=False, text=text, hint=f"write token: {fields[0].expression}, or remove it")
 
 
 def _own_field(state: State) -> str:
@@ -186,10 +186,10 @@ def _questions(
         names = ", ".join(state.name for state in asking)
         yield Finding(
             ok=False,
-            text=f"{names}: people are asked, and with history: false nobody sees it",
-            hint="leave history out",
+            text=f"{names}: people are asked, but with history: false nobody sees the questions",
+            hint="remove history",
         )
     if unbounded := [state.name for state in asking if not state.bounded]:
         yield Finding(
-            ok=True, text=f"{', '.join(unbounded)} has no TimeoutSeconds: nobody's answer is waited for a year long"
+            ok=True, text=f"{', '.join(unbounded)} has no TimeoutSeconds: without an answer it waits for a year"
         )

@@ -64,13 +64,13 @@ async def explain(
         why = execution.failure.text if execution.failure else execution.message
         return Explanation(reason=f"it has ended: {execution.status}" + (f", {why}" if why else ""))
     if execution.execution_id is None or not execution.execution_id.startswith("arn:"):
-        return Explanation(reason="an Express execution: it ends within 5 minutes, and nothing can be seen of it")
+        return Explanation(reason="an Express execution: it ends within 5 minutes, and nothing of it is visible")
     page = await client.call("get_execution_history", executionArn=ref.handle, reverseOrder=True, maxResults=LATEST)
     events = [Event.read(event) for event in page["events"]]
     gates = dict(open_gates(execution.requests))
     closed = [name for name in ref.gates if name not in gates]
     if closed and not StepFunctionsOptions.read(ref.options).history:
-        unseen = ExplainedGate.closed("the tool has history: false, so its questions are not looked for")
+        unseen = ExplainedGate.closed("the tool has history: false, so its questions are not read")
         gates |= dict.fromkeys(closed, unseen)
     elif closed:
         said = problems(await reader.read(ref.handle), ref.gates)
@@ -124,8 +124,8 @@ def _resource(event: Event) -> str:
 
 def _task(event: Event) -> Reason:
     if str(event.details.get("resource", "")).endswith(WAITS_FOR_TOKEN):
-        waits = f"it waits until somebody answers with the task token that went to {_resource(event)}"
-        remedy = "whoever got the token must call SendTaskSuccess; or make a gate of the state"
+        waits = f"it waits for an answer with the task token that was sent to {_resource(event)}"
+        remedy = "the receiver of the token must call SendTaskSuccess; or make the state a gate"
         return waits, f"{remedy}, see: docs/use/gates.md"
     return f"{_resource(event)} is under way", None
 
@@ -136,7 +136,7 @@ def _activity(event: Event) -> Reason:
 
 
 def _failed_attempt(event: Event) -> Reason:
-    return f"an attempt has failed, and it will be tried again: {_failure(event)}", None
+    return f"an attempt failed and will be retried: {_failure(event)}", None
 
 
 def _fixed_reason(text: str) -> Callable[[Event], Reason]:
@@ -151,7 +151,7 @@ _REASONS: Final[Mapping[str, Callable[[Event], Reason]]] = {
     "TaskSubmitted": _task,
     "LambdaFunctionScheduled": lambda event: (f"Lambda function {event.details.get('resource')} is to be called", None),
     "LambdaFunctionStarted": _fixed_reason("its Lambda function runs"),
-    "WaitStateEntered": lambda event: (f"state {event.details.get('name')} waits for time to pass", None),
+    "WaitStateEntered": lambda event: (f"state {event.details.get('name')} waits for its time", None),
     "MapRunStarted": _fixed_reason("a distributed Map runs: its child executions have histories of their own"),
     "ExecutionRedriven": _fixed_reason("it was redriven just now"),
     **dict.fromkeys(_TROUBLE, _failed_attempt),
@@ -168,7 +168,7 @@ SHOWN: Final = 10  # states
 _ENDS: Final[Mapping[str, str]] = {
     "TaskSucceeded": "answered already",
     "TaskFailed": "answered already by an error",
-    "TaskTimedOut": "its time was up before an answer came",
+    "TaskTimedOut": "it timed out before an answer came",
 }
 
 
@@ -196,7 +196,7 @@ def _why_closed(state: str, events: Sequence[Event], defined: Mapping[str, State
         return f"state {state} has not been entered; entered {far}: {shown or 'none'}"
     if latest.type.endswith("StateExited"):
         ended = next((event.type for event in events if event.id == latest.before), "")
-        end = _ENDS.get(ended, "it asks nothing any more")
+        end = _ENDS.get(ended, "it no longer asks")
         return f"{end}: state {state} was left {_elapsed(latest.at)} ago (event {latest.id})"
     waits = state not in defined or defined[state].waits_for_token
     return (

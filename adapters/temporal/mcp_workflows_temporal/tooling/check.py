@@ -176,7 +176,7 @@ async def _latest(frontend: Frontend, workflow: str, queue: str | None) -> Seque
 
 
 async def _never_seen(frontend: Frontend, workflow: str, named: Sequence[Reference]) -> Finding:
-    text = f"no execution of workflow type {workflow} has been seen in namespace {frontend.place.namespace}"
+    text = f"no execution of workflow type {workflow} was seen in namespace {frontend.place.namespace}"
     types = {row.type.name async for row in frontend.list_executions("", page=TYPES, pages=1)}
     text += _did_you_mean(workflow, types)
     return Finding(ok=None, text=f"{_not_verified(named, 'it takes one')}: {text}" if named else text)
@@ -230,7 +230,7 @@ async def _handlers(frontend: Frontend, execution: WorkflowExecution, share: flo
         payload = await frontend.query(execution, METADATA, share=share, only_open=False)
         metadata = await decode(frontend.converter(execution.workflow_id), payload) if payload else None
     except RPCError as error:
-        raise Unverifiable(NO_ANSWER.get(error.status) or f"the worker does not tell ({error.message})") from None
+        raise Unverifiable(NO_ANSWER.get(error.status) or f"the worker does not report it ({error.message})") from None
     except UndecodableError:
         raise Unverifiable("the worker's answer about its handlers cannot be read") from None
     definition = as_mapping(as_mapping(metadata).get("definition"))

@@ -147,7 +147,7 @@ async def explain(
     facts += [fact async for fact in _queues(subject)]
     reason, advice = (subject.problem.text, subject.problem.advice) if subject.problem else _reason(subject)
     if found.workflow_extended_info.cancel_requested:
-        reason = f"it was asked to cancel and goes on; {reason}"
+        reason = f"it was asked to cancel and continues; {reason}"
     return Explanation(reason=reason, facts=dict(facts), advice=advice, gates=await gate_states(subject, gates))
 
 
@@ -160,7 +160,7 @@ async def _unanswered_query(
         return None
     queue = found.workflow_execution_info.task_queue
     known = f"it waited for an answer when it was last asked: {one_line(asked(gates.requests))}"
-    unknown = "nobody knows whether it waits for an answer"
+    unknown = "whether it waits for an answer is unknown"
     text = f"{known if gates.requests else unknown}; no worker on task queue {queue} answers the query that tells"
     return Problem(text=text, advice=no_worker_problem(frontend, queue).advice)
 
@@ -208,7 +208,7 @@ async def _work(subject: Subject) -> AsyncIterator[tuple[str, str]]:
 
 async def _task_failure(subject: Subject, event: HistoryEvent) -> str:
     if event.WhichOneof("attributes") == TASK_TIMED_OUT:
-        return f"a worker took it and did not answer in time, {ago(event.event_time)}"
+        return f"a worker accepted it and did not answer in time, {ago(event.event_time)}"
     failed = event.workflow_task_failed_event_attributes
     converter = subject.frontend.converter(subject.found.workflow_execution_info.execution.workflow_id)
     text = one_line((await read_failure(converter, failed.failure)).text)
@@ -294,17 +294,17 @@ def _reason(subject: Subject) -> tuple[str, str]:
         advice = f"see the log of worker {first.last_worker_identity or 'that runs it'} if that is too long"
         return f"{first.activity_type.name} is running since {moment(first.last_started_time)}{others}", advice
     if found.pending_activities or found.pending_workflow_task.state:
-        return "its next step is about to be taken by a worker", "look again in some seconds"
+        return "its next step is about to be taken by a worker", "look again in a few seconds"
     if found.pending_children:
         child = found.pending_children[0]
         describe = command(subject.frontend.place, "workflow", "describe", "--workflow-id", child.workflow_id)
         reason = f"it waits for child workflow {child.workflow_type_name}, {child.workflow_id}"
-        return reason, f"see why that one goes on: {describe}"
+        return reason, f"see why that one still runs: {describe}"
     if timers:
         return f"it sleeps: its next timer fires {moment(timers[0])}", "wait for it"
     stack = ("workflow", "stack", "--workflow-id", found.workflow_execution_info.execution.workflow_id)
     return (
-        "it waits for something from outside, a signal or an update: no step, timer or child of it is under way",
+        "it waits for a signal or an update from outside: no step, timer or child is under way",
         f"see where its code stands (needs a worker): {command(subject.frontend.place, *stack)}",
     )
 
@@ -347,11 +347,11 @@ async def _explain_gate(subject: Subject, name: str, gate: Gate) -> ExplainedGat
             return _unknown(f"after: {activity} has completed ({subject.event(completed)}): the next poll may show it")
         return ExplainedGate.closed(f"after: {_not_completed(subject, activity)}")
     if rule.is_answered_and_not_taken(summary):
-        return ExplainedGate.closed(f"answered already: {answer}, and the workflow has not taken it yet")
+        return ExplainedGate.closed(f"answered already: {answer}, and the workflow has not processed it yet")
     try:
         result = (await GateQueries().ask(Run.of(subject.frontend, subject.found), [rule], fresh=True))[name]
     except RPCError as error:
-        return _unknown(f"Temporal does not tell ({error.status.name.lower()})")
+        return _unknown(f"Temporal does not report it ({error.status.name.lower()})")
     if result.problem is not None:
         return _unknown(result.problem)
     value, equals = (one_line(json.dumps(each, ensure_ascii=False)) for each in (result.value, rule.when.equals))
@@ -405,7 +405,7 @@ async def find_mistake(frontend: Frontend, found: Described, tail: Tail) -> Prob
     )
     workflow_id, queue = info.execution.workflow_id, info.task_queue
     terminate = command(frontend.place, "workflow", "terminate", "--workflow-id", workflow_id)
-    again = f"then start it again, as an execution keeps what it was started with: {terminate}"
+    again = f"then start it again, as an execution keeps its start settings: {terminate}"
     is_deserted = await frontend.task_queues.is_deserted(queue, WORKFLOWS)
     if is_deserted and other:
         text = f"{_IN_FILE}: nobody polls task queue {queue}; workers of {info.type.name} poll task queue {other}"
