@@ -348,7 +348,7 @@ def _writes_the_configuration(document: Path, folder: Path, temporal: DevServer)
     """Run the document's `init`, which writes the document's first configuration."""
     init = f"{next(line for line in lines(document) if line.endswith(' init'))} --yes --engine temporal --force"
     deadline = time.monotonic() + TIMEOUT  # a list of executions lags behind them
-    while "no workflow has run there yet" in _do(init, folder, temporal.address).stderr:
+    while "no workflow has run yet" in _do(init, folder, temporal.address).stderr:
         assert time.monotonic() < deadline
     assert (folder / "workflows.yaml").read_text() == blocks(document, "yaml")[0]
 

@@ -162,7 +162,7 @@ async def test_without_a_worker_it_could_not_be_verified(dev_server: DevServer, 
 
 async def test_a_name_with_a_quote_in_it_is_only_a_name(own: Scene) -> None:
     kind = "It's' OR 'a'='a"
-    assert (await verified(own, kind, gates={}))[True][0].startswith(f"no execution of workflow type {kind} has")
+    assert (await verified(own, kind, gates={}))[True][0].startswith(f"no execution of workflow type {kind} was seen")
 
 
 async def test_a_dynamic_handler_cannot_be_told_from_the_one_that_is_named(own: Scene) -> None:
@@ -356,7 +356,7 @@ async def test_a_first_configuration_has_the_chosen_workflows_as_tools_and_the_o
     assert "  # other:  # 1 execution, last started 20" in config.read_text()
     again = ["-c", str(config), "--force"]
     done = await anyio.to_thread.run_sync(run, "init", *words, "--workflow", "Chosn", *again)
-    assert "note: no workflow 'Chosn' has been seen there; did you mean 'Chosen'?" in done.stderr
+    assert "note: no execution of a workflow 'Chosn' was found; did you mean 'Chosen'?" in done.stderr
 
 
 async def test_at_a_terminal_the_workflows_of_an_engine_are_chosen_by_number(
@@ -501,7 +501,7 @@ async def test_keys_that_are_data_are_not_written_and_the_recommended_call_works
         more = await run_in(tmp_path, environment, "mcp-workflows init --add temporal --workflow FulfilOrder")
     written = (tmp_path / "workflows.yaml").read_text()
     assert [word for word in ("hunter2", "alice", "cus_") if word in said + written] == []
-    assert "the input of Count is made of recent executions" in said
+    assert "the input of Count is inferred from recent executions" in said
     assert "order_id" not in written
     assert "order_id" in more
 
@@ -537,7 +537,7 @@ async def test_where_nothing_has_run_yet_there_is_a_sample(empty_server: DevServ
     words = ["--engine", "temporal", "--set", f"address={empty_server.address}", "--set", f"namespace={namespace}"]
     done = await anyio.to_thread.run_sync(run, "init", *words, "-c", str(config))
     assert done.returncode == 0, done.stderr
-    assert "no workflow has run there yet" in done.stderr
+    assert "no workflow has run yet" in done.stderr
     [tool] = load_config(config, {}).tools
     assert tool.workflow == "MyWorkflow"
 

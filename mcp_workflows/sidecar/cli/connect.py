@@ -20,6 +20,7 @@ import shutil
 import sys
 import sysconfig
 import tomllib
+from base64 import b64encode
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, cast
+from urllib.parse import quote
 
 import typer
 
@@ -104,23 +106,24 @@ class Target:
 
 @app.command()
 def connect(
-    host: Annotated[Host, typer.Argument(help="Which host to connect.")],
+    host: Annotated[Host, typer.Argument(help="The host to connect.")],
     config: ConfigOption = DEFAULT_CONFIG,
     url: Annotated[
-        str | None, typer.Option(help="The sidecar is served there, over HTTP; else the host shall start it itself.")
+        str | None, typer.Option(help="Where the server listens, for HTTP. Without it, the host starts the server.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The server's name in the host. Default: that of CONFIG.")] = None,
+    name: Annotated[str | None, typer.Option(help="The server's name in the host. Default: that in CONFIG.")] = None,
     stdio: Annotated[
-        bool, typer.Option("--stdio", help="The host shall start it itself, though CONFIG says where it is served.")
+        bool, typer.Option("--stdio", help="Let the host start the server, although CONFIG has a public URL.")
     ] = False,
     write: Annotated[
-        bool, typer.Option("--write", help="Write it to the host's file, after showing the change; keeps a backup.")
+        bool,
+        typer.Option("--write", help="Write the entry to the host's file after confirmation; keep a backup."),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Print what to put into a host's configuration; says on standard error where that is, and how to log in."""
+    """Print the entry for a host's configuration; standard error says where it belongs and how to log in."""
     if write and host not in _FILES:
-        raise typer.BadParameter(f"{host} has no file to write to; leave it out", param_hint="--write")
+        raise typer.BadParameter(f"{host} has no file to write to; omit this option", param_hint="--write")
     if stdio and url:
         raise typer.BadParameter("the host starts the server itself, so there is no --url", param_hint="--stdio")
     server = _server_in(config, needed=url is None or config != DEFAULT_CONFIG)
@@ -128,15 +131,13 @@ def connect(
     if host is Host.CHATGPT:
         url = url or (f"{server.public_url}{PATH}" if server.public_url else "")
         if not url:
-            raise ConfigError("ChatGPT starts no server: set server.public_url, or say --url https://...")
+            raise ConfigError("ChatGPT cannot start a server: set server.public_url, or pass --url https://...")
         connect_chatgpt(name, url, server.events, Target(name=name).variable)
         return
     if not url and not stdio and server.auth and server.public_url:
         url = f"{server.public_url}{PATH}"
-        typer.echo(
-            f"note: --stdio would have the host start it itself; {config} says that it is served at {url}", err=True
-        )
-    login = "nothing, as whoever starts the server is its user; server.auth is for HTTP, see --url"
+        typer.echo(f"note: {config} says that the server is at {url}; pass --stdio to let the host start it", err=True)
+    login = "nothing: the user who starts the server is its user; server.auth is for HTTP, see --url"
     if url:
         target = Target(name=name, url=url, login=_login_of(server.auth))
         login = _login(host, target)
@@ -153,6 +154,11 @@ def connect(
     else:
         typer.echo(f"{_PLACES[host]}:", err=True)
         typer.echo(_snippet(host, target))
+    if (
+        host in _LINKS and target.url and not write and not (host is Host.VSCODE and target.token)
+    ):  # that is two entries
+        entry = _entries(_FORMATS[host], target)[_FORMATS[host].section][target.name]
+        typer.echo(f"or open: {_LINKS[host](target.name, entry)}", err=True)
     if host is Host.CLAUDE and not write:
         typer.echo(f"or run:\n{_claude_command(target)}", err=True)
     if server.auth:
@@ -167,13 +173,13 @@ def _server_in(config: Path, *, needed: bool) -> ServerSettings:
     """
     if not config.exists():
         if needed:
-            say_url = f"say where it is served: --url http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"
+            say_url = f"pass its address: --url http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"
             raise ConfigError(f"{config}: no such file; name the configuration with --config, or {say_url}")
         return ServerSettings(name=DISTRIBUTION)
     try:
         return load(config).server
     except ConfigError as error:
-        typer.echo(f"note: as it is here, the configuration is not complete:\n{error}", err=True)
+        typer.echo(f"note: the configuration has errors here:\n{error}", err=True)
         return ServerSettings(name=DISTRIBUTION)
 
 
@@ -190,9 +196,9 @@ def _login(host: Host, target: Target) -> str:
     """Return the steps to log in, for people."""
     if target.login is Login.PAGE:
         opened_by = _OPENED_BY[host].format(name=target.name)
-        return f"no token is needed here: {opened_by} opens the login page, which it finds by itself"
+        return f"no token is needed: {opened_by} finds and opens the login page"
     if target.token is None:
-        return "a proxy in front of the server says who is calling: log in as it wants that"
+        return "a proxy identifies callers: log in there"
     if host is Host.VSCODE:
         return "VS Code asks for the token when it first starts the server, and keeps it"
     place = "that terminal" if host is Host.INSPECTOR else "the host"
@@ -331,6 +337,14 @@ def _snippet(host: Host, target: Target) -> str:
     return _SNIPPETS[host](target) if host in _SNIPPETS else _dumped(_entries(_FORMATS[host], target))
 
 
+_LINKS: Final[Mapping[Host, Callable[[str, Mapping[str, Any]], str]]] = {  # Any: JSON
+    Host.VSCODE: lambda name, entry: f"vscode:mcp/install?{quote(json.dumps({'name': name, **entry}))}",
+    Host.CURSOR: lambda name, entry: (
+        f"cursor://anysphere.cursor-deeplink/mcp/install?name={quote(name)}"
+        f"&config={quote(b64encode(json.dumps(entry).encode()).decode())}"
+    ),
+}
+"""Links that install the entry by one click, from a page or a chat."""
 _PLACES: Final[Mapping[Host, str]] = {
     Host.CLAUDE: ".mcp.json in the project's folder",
     Host.VSCODE: ".vscode/mcp.json in the workspace",
@@ -399,11 +413,11 @@ def _write(host: Host, target: Target, *, yes: bool) -> None:
         by_hand = f"correct it, or add by hand what `{DISTRIBUTION} connect {host}` prints"
         raise ConfigError(f"{shown}: nothing was changed: {error}\n{by_hand}") from None
     if content == before:
-        say(f"{shown}: {target.name} is there already, nothing to change")
+        say(f"{shown}: {target.name} is up to date")
         return
     say(f"{shown}:\n{_snippet(host, target)}")  # and nothing that the file has: it may be a secret
     if gone:
-        say(f"instead of what {target.name} has now: {', '.join(gone)}")
+        say(f"replaces these keys of {target.name}: {', '.join(gone)}")
     confirm(f"Write {shown}?", yes=yes)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     backup = None
@@ -411,7 +425,7 @@ def _write(host: Host, target: Target, *, yes: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _create(beside, content, path)
         if (path.read_bytes() if path.exists() else b"") != before:
-            raise ConfigError(f"{shown}: somebody else has just changed it; call this again")
+            raise ConfigError(f"{shown}: another program has just changed it; run this again")
         if path.exists():
             names = (path.with_name(f"{path.name}.bak{number or ''}") for number in count())
             backup = next(name for name in names if not name.exists())

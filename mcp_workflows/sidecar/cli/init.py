@@ -67,14 +67,14 @@ def init(
         typer.Option("--workflow", metavar="WORKFLOW", help="A workflow that becomes a tool; can be repeated."),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing: the usual settings, and the first workflow found.")
+        bool, typer.Option("--yes", "-y", help="Ask nothing: take the usual settings and the first workflow found.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if there is one.")] = False,
     add: Annotated[
         str | None,
         typer.Option(
             metavar="ENGINE",
-            help="Print tools for the workflows of this engine of the configuration; write nothing.",
+            help="Print tools for the workflows of this configured engine; write nothing.",
             autocompletion=names_in("engines"),
         ),
     ] = None,
@@ -84,11 +84,11 @@ def init(
             "--mcp",
             metavar="URL|COMMAND",
             help="Print an engine for the tools of an MCP server; write nothing. --workflow names a tool that starts "
-            "something. The variables of a command stand before it: 'TOKEN=x npx -y some-server'.",
+            "something. Put variables before a command: 'TOKEN=x npx -y some-server'.",
         ),
     ] = None,
 ) -> None:
-    """Write a first configuration: asks at a terminal for what the options leave open. Or print what to add to one."""
+    """Create a configuration, and ask at a terminal for what the options leave open; or print what to add to one."""
     log(LogLevel.WARNING)
     path = either(config, option)
     if add is not None or mcp is not None:
@@ -105,7 +105,7 @@ def init(
     if path.exists() and asks and not force:
         force = typer.confirm(f"{path} exists already. Overwrite it?", abort=True, err=True)
     if path.exists() and not force:
-        raise ConfigError(f"{path}: exists already; name another with -c CONFIG, or overwrite it with --force")
+        raise ConfigError(f"{path}: already exists; name another file with -c CONFIG, or overwrite it with --force")
     if file is not None:
         drafted, problems = draft_python(file)
         text: Sequence[str] = [*drafted.splitlines(), *(f"# not offered: {problem}" for problem in problems)]
@@ -154,22 +154,20 @@ def _first_configuration(
         head = list(draft_engine(adapter, _settings(kind, given, asks=asks_now), name=engine))
         with _beside(path, head) as written:
             [loaded] = load_engines(written, os.environ)[0].values()
-        say(f"asking engine {loaded.name} which workflows there are ...", err=True)
+        say(f"listing the workflows of engine {loaded.name} ...", err=True)
         try:
             found, trouble = list(anyio.run(discover, loaded, workflows)), None
             break
         except WorkflowsError as error:
             if isinstance(error, EngineUnavailable) and not (asks or workflows):
-                what = (
-                    "nothing was written; correct it (--set NAME=VALUE), or name a workflow that you know (--workflow)"
-                )
+                what = "nothing was written; correct the settings (--set NAME=VALUE), or name a workflow (--workflow)"
                 raise EngineUnavailable(f"{error}\n{what}") from None
             trouble = error
             say(f"note: {error}", err=True)
             if isinstance(error, ConfigError):
                 break
     if trouble is None and not found:
-        say(f"note: engine {engine}: no workflow has run there yet", err=True)
+        say(f"note: engine {engine}: no workflow has run yet", err=True)
     sample = None if found or trouble is not None else _SAMPLE
     chosen = _chosen(found, workflows, sample, asks=asks, yes=yes)
     for each in chosen:
@@ -255,10 +253,10 @@ def _chosen(
     names = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not names:
         seen = f" (there are: {', '.join(one_line(each.workflow) for each in listed)})" if listed else ""
-        raise typer.BadParameter(f"which workflow shall be a tool?{seen}", param_hint="--workflow")
+        raise typer.BadParameter(f"which workflow should become a tool?{seen}", param_hint="--workflow")
     for name in names if found else ():
         if name not in by_name and name not in by_number:
-            say(f"note: no workflow {name!r} has been seen there{did_you_mean(name, by_name)}", err=True)
+            say(f"note: no execution of a workflow {name!r} was found{did_you_mean(name, by_name)}", err=True)
     return [by_number.get(name) or by_name.get(name) or Discovered(workflow=name) for name in names]
 
 
@@ -297,7 +295,7 @@ def _of_engine(config: Path, name: str, workflows: Collection[str]) -> Iterator[
         raise ConfigError(f"{config}: {no_engine(name, engines)}")
     seen = anyio.run(discover, engines[name], workflows)
     if not seen:
-        raise ConfigError(f"engine {name}: no workflow has been seen there yet")
+        raise ConfigError(f"engine {name}: no workflow has run yet")
     configured = defaultdict[str, list[str]](list)
     for tool, written in tools.items():  # malformed ones are ignored
         entry = mapping_in(written)

@@ -21,7 +21,7 @@ from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.units import write_duration
 
 MAX_NAME = 64
-SAMPLED: Final = "made of recent executions, so a key in it may be data: look through them"
+SAMPLED: Final = "inferred from recent executions: check that no key is data"
 _ADAPTER: Final = "dbos"  # the only adapter whose workflows are functions in a Python file
 _PLAIN = re.compile(r"[A-Za-z][\w-]*")
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
@@ -48,7 +48,7 @@ def draft_engine(adapter: str, settings: Mapping[str, JSON], *, name: str | None
 
     `name` is the engine's; it is named after its adapter without one.
     """
-    yield "# Workflows as MCP tools: mcp-workflows check says whether all of it works, mcp-workflows serve serves them"
+    yield "# Workflows as MCP tools. `mcp-workflows check` tests this file, `mcp-workflows serve` serves it."
     yield "engines:"
     yield f"  {_scalar(name or adapter)}:"
     yield f"    adapter: {_scalar(adapter)}"
@@ -83,14 +83,12 @@ def draft(
     new = [found if found in chosen or not found.is_sampled else _without_input(found) for found in new]
     rest = [found for found in new if found not in chosen]
     if rest or not chosen:
-        text = (
-            f"{_count(len(rest), 'workflow')} seen on engine {engine} and not configured yet, the most frequent first."
-        )
+        text = f"{_count(len(rest), 'workflow')} on engine {engine} not configured yet, the most frequent first."
         yield f"# {text}"
-        todo = "" if all(found.input for found in rest) else ", and say what goes in: the engine knows no types"
-        yield f"# Put what you want under `tools`, without the #{todo}."
+        todo = "" if all(found.input for found in rest) else ", and add the input, as the engine knows no types"
+        yield f"# Copy what you want to `tools`, without the #{todo}."
         if any(found.is_sampled for found in rest):
-            yield f"# With --workflow NAME a tool has its input, too, {SAMPLED}."
+            yield f"# With --workflow NAME, a tool also gets its input, {SAMPLED}."
     for found in seen:
         if found.workflow in configured:
             yield f"# {one_line(found.workflow)} is there already: {', '.join(configured[found.workflow])}"
@@ -104,7 +102,7 @@ def draft(
             yield f"  {_scalar(name)}:"
             yield from (f"    {line}" for line in _entry(engine, found))
             if found.input is None:
-                yield f"    # input: {_INPUT}  # TODO: what goes in, as JSON Schema"
+                yield f"    # input: {_INPUT}  # TODO: the arguments, as JSON Schema"
         else:
             yield f"  # {_scalar(name)}:  # {summary(found)}"
             yield from (f"  #   {line}" for line in _entry(engine, found))

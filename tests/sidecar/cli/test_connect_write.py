@@ -58,7 +58,7 @@ def test_a_new_file_has_what_is_printed_otherwise(terminal: Terminal, home: Path
     assert parsed(home / name) == whole
     assert whole[section]["shop"]
     again = terminal.run("connect", host, "--write")
-    assert (again.code, "nothing to change" in again.out) == (0, True)
+    assert (again.code, "is up to date" in again.out) == (0, True)
     assert [each.name for each in (home / name).parent.glob("*.bak*")] == []
 
 
@@ -173,7 +173,7 @@ def test_nothing_that_the_file_has_is_shown_but_the_keys_of_the_entry_that_go(te
     ended = terminal.run("connect", "claude", "--write", "--yes")
     assert ended.code == 0, ended.err
     assert "hunter2" not in ended.out + ended.err
-    assert "instead of what shop has now: url, headers\n" in ended.out
+    assert "replaces these keys of shop: url, headers\n" in ended.out
     assert parsed(home / ".mcp.json")["mcpServers"]["shop"]["env"] == {"B": "hunter2"}
 
 

@@ -117,12 +117,12 @@ def test_the_list_to_choose_from_has_no_keys_of_executions_and_asks_again_for_a_
     written = (listed.folder / "workflows.yaml").read_text()
     assert [tool.name for tool in load_config(listed.folder / "workflows.yaml", {}).tools] == ["sleep"]
     assert written.count("alice_secret") == 1
-    assert written.index("# made of recent executions") < written.index("alice_secret")
+    assert written.index("# inferred from recent executions") < written.index("alice_secret")
 
 
 def test_no_name_of_a_workflow_steers_the_terminal(listed: Terminal) -> None:
     ended = listed.run("init", "--engine", "listed")
-    assert (ended.code, "\x1b" in ended.err, "which workflow shall be a tool?" in ended.err) == (2, False, True)
+    assert (ended.code, "\x1b" in ended.err, "which workflow should become a tool?" in ended.err) == (2, False, True)
 
 
 def test_the_workflows_that_are_named_are_no_comments_in_what_is_to_be_added(listed: Terminal) -> None:
@@ -151,7 +151,7 @@ def at_a_terminal(folder: Path, typed: str, *words: str) -> tuple[int, str]:
 def test_a_file_is_overwritten_only_when_somebody_agrees(terminal: Terminal, answer: str) -> None:
     file = terminal.folder / "workflows.yaml"
     file.write_text("# mine\n")
-    assert "exists already" in terminal.run("init", *MEMORY, "--yes").err
+    assert "already exists" in terminal.run("init", *MEMORY, "--yes").err
     assert file.read_text() == "# mine\n"
     code, asked = at_a_terminal(terminal.folder, f"{answer}\n", *MEMORY)
     assert "workflows.yaml exists already. Overwrite it?" in asked
