@@ -16,7 +16,8 @@ from tests.system.test_custom_adapter import counted, install, pytest_in, run
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "samples" / "queue"
 PAGE = ROOT / "docs" / "engines" / "python-queues.md"
-WHOLE = ("runs.py", "adapter.py")
+WHOLE = ("adapter.py",)
+LINKED = ("payments/runs.py", "tests/test_contract.py")
 PASSED = 26  # the laws, and three tests of its own
 
 
@@ -35,6 +36,7 @@ def test_the_page_shows_the_sample() -> None:
     files = {path.name: path.read_text() for path in SAMPLE.rglob("*.*") if path.suffix in {".py", ".toml"}}
     shown = [*blocks("python"), *blocks("toml")]
     assert [name for name in WHOLE if files[name] not in shown] == []
+    assert [name for name in LINKED if f"](../../samples/queue/{name})" not in PAGE.read_text()] == []
     for block in shown:
         assert block in "\n".join(files.values()), f"not in the sample:\n{block}"
 
