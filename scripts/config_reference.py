@@ -8,9 +8,11 @@ The text around the tables is written by hand, in the page itself. A table stand
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from html import unescape
@@ -21,11 +23,13 @@ from typing import Any, TypeAlias
 import typer
 from pydantic import BaseModel
 from typer.cli import get_docs_for_click
+from typer.testing import CliRunner
 
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import ENTRY_POINT_GROUP, load_adapter
 from mcp_workflows.events.notifications import NotificationChannel
 from mcp_workflows.sidecar.cli.app import COMMANDS, DISTRIBUTION, CommandLine, app, registered
+from mcp_workflows.sidecar.cli.connect import Host
 from mcp_workflows.sidecar.config.includes import Include
 from mcp_workflows.sidecar.config.json_schema import PlainJsonSchema
 from mcp_workflows.sidecar.config.models import (
@@ -39,6 +43,7 @@ from mcp_workflows.tools.tool import MODELS
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "configure"
+HOSTS = ROOT / "docs" / "use" / "hosts.md"
 COMMAND_LINE = ROOT / "docs" / "reference" / "command-line.md"
 AUDIT_EVENTS = ROOT / "docs" / "reference" / "audit-events.md"
 AUDIT_SCHEMA = ROOT / "docs" / "reference" / "audit-event.schema.json"
@@ -214,14 +219,29 @@ def pages() -> Mapping[Path, str]:
     """Return the pages with their generated parts as they should be."""
     found = {path: path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("*.md"))}
     for name, content in regions():
-        pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(\n?<!-- end {name} -->)", re.DOTALL)
-        matches = [(path, match) for path, text in found.items() for match in pattern.finditer(text)]
-        if len(matches) != 1:
-            raise SystemExit(f"docs/configure: there must be one region {name!r}, there are {len(matches)}")
-        [(path, match)] = matches
-        text = found[path]
-        found[path] = f"{text[: match.start()]}{match[1]}\n{content}\n\n{match[2].lstrip()}{text[match.end() :]}"
+        having = [path for path, text in found.items() if f"<!-- begin {name} -->" in text]
+        if len(having) != 1:
+            raise SystemExit(f"docs/configure: there must be one region {name!r}, there are {len(having)}")
+        found[having[0]] = _filled(found[having[0]], name, content)
     return found
+
+
+def _filled(text: str, name: str, content: str) -> str:
+    """Return a page in which the region of this name has this content."""
+    head, begin, rest = text.partition(f"<!-- begin {name} -->\n")
+    _, end, tail = rest.partition(f"<!-- end {name} -->")
+    return f"{head}{begin}\n{content}\n\n{end}{tail}"
+
+
+_HOSTS: Mapping[Host, str] = {
+    Host.CLAUDE: "Claude Code",
+    Host.VSCODE: "VS Code",
+    Host.CURSOR: "Cursor",
+    Host.CODEX: "Codex",
+    Host.GEMINI: "Gemini CLI",
+    Host.OPENCODE: "opencode",
+    Host.INSPECTOR: "MCP Inspector",
+}
 
 
 def audit_schema() -> str:
@@ -236,6 +256,24 @@ def audit_events() -> str:
     text = f"{head}, generated from its [JSON Schema](audit-event.schema.json).\n\n"
     rows = table(AuditEvent).replace("| key |", "| field |", 1)
     return f"{text}<!-- begin fields -->\n\n{rows}\n\n<!-- end fields -->\n"
+
+
+def hosts() -> str:
+    """Return the page on hosts with an example for each, as `connect` prints it."""
+    parts = list[str]()
+    for host in (each for each in Host if each is not Host.CHATGPT):  # its steps are on the page on events
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            done = CliRunner().invoke(app, ["connect", host, "--url", "https://workflows.example.com/mcp"])
+        said = [line for line in done.stderr.splitlines() if line]
+        language = "json" if done.stdout.startswith("{") else "toml" if done.stdout.startswith("[") else "sh"
+        parts += [f"## {_HOSTS[host]}", f"Put this into {said[0].removesuffix(':')}:" if language != "sh" else "Run:"]
+        parts += [f"```{language}\n{done.stdout.rstrip()}\n```"]
+        parts += [
+            f"Or open this link:\n\n```text\n{line.removeprefix('or open: ')}\n```"
+            for line in said
+            if "or open:" in line
+        ]
+    return _filled(HOSTS.read_text(encoding="utf-8"), "hosts", "\n\n".join(parts))
 
 
 def command_line() -> str:
@@ -254,7 +292,13 @@ def command_line() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the pages, or with --check only say whether they are as they should be."""
-    wanted = {**pages(), AUDIT_SCHEMA: audit_schema(), AUDIT_EVENTS: audit_events(), COMMAND_LINE: command_line()}
+    wanted = {
+        **pages(),
+        AUDIT_SCHEMA: audit_schema(),
+        AUDIT_EVENTS: audit_events(),
+        COMMAND_LINE: command_line(),
+        HOSTS: hosts(),
+    }
     stale = {path: text for path, text in wanted.items() if path.read_text(encoding="utf-8") != text}
     for path, text in stale.items():
         if "--check" in arguments:
