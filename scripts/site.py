@@ -32,8 +32,9 @@ FROM_ROOT: Final = {
     "MAINTAINING.md": "reference/support.md",
     "SECURITY.md": "secure/reporting.md",
 }
-_LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
-_CODE: Final = re.compile(r"(?ms)(^```.*?^```$|^~~~.*?^~~~$|`[^`\n]+`)")
+_LINK_OR_CODE: Final = re.compile(
+    r"(?ms)^```.*?^```$|^~~~.*?^~~~$|`[^`\n]+`|(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)"
+)
 _MERMAID: Final = re.compile(r"(?ms)^```mermaid\n(.*?)^```$")
 _TITLE: Final = re.compile(r"(?m)^# (.+)$")
 
@@ -78,12 +79,12 @@ def relink(text: str, page: Path, place: Path | None, addresses: Addresses) -> s
         return to and f"{to}#{anchor}" if anchor else to
 
     def replaced(found: re.Match[str]) -> str:
+        if found[3] is None:
+            return found[0]  # code
         target = link(found[3])
         return found[2] if target is None else f"{found[1]}[{found[2]}]({target})"
 
-    # every second part is code
-    parts = _CODE.split(text)
-    return "".join(part if number % 2 else _LINK.sub(replaced, part) for number, part in enumerate(parts))
+    return _LINK_OR_CODE.sub(replaced, text)
 
 
 def write_pages(addresses: Addresses) -> None:

@@ -110,11 +110,11 @@ def test_a_release_needs_the_addresses() -> None:
 
 def test_links_out_of_the_documentation_lead_to_the_repository() -> None:
     page, place = ROOT / "docs" / "use" / "page.md", Path("use/page.md")
-    text = "[a](../../samples/orders) [b](../secure/access.md#rules) [c](#here) [d](../../CHANGELOG.md) `[e](x.md)`"
+    text = "[a](../../samples/orders) [b](../secure/access.md#rules) [c](#here) [`d`](../../CHANGELOG.md) `[e](x.md)`"
     published = site.relink(text, page, place, PUBLISHED)
     assert published == (
         f"[a]({PUBLISHED.repository}/tree/main/samples/orders) [b](../secure/access.md#rules) [c](#here) "
-        "[d](../reference/changelog.md) `[e](x.md)`"
+        "[`d`](../reference/changelog.md) `[e](x.md)`"
     )
     before = site.relink(text, page, place, Addresses(repository="", site=""))
     assert before.startswith("a [b](../secure/access.md")
