@@ -303,7 +303,7 @@ def test_what_was_sealed_opens_only_with_its_key_and_in_its_place() -> None:
     ids=["empty", "a word", "long", "cut off", "twice", "letters", "a password"],
 )
 def test_what_is_no_key_is_a_config_error_that_does_not_show_it(key: str) -> None:
-    with pytest.raises(ConfigError, match="encryption key 2 is no key") as wrong:
+    with pytest.raises(ConfigError, match="encryption key 2 is not a key") as wrong:
         Cipher([NEW, key])
     assert not key or key not in str(wrong.value)
     assert NEW not in str(wrong.value)

@@ -329,11 +329,11 @@ async def test_connections_that_are_half_open_are_replaced_in_time(
         way.cut()
         with monkeypatch.context() as shortly:
             shortly.setattr(connections, "TIMEOUT", 0.5)
-            await is_refused("no answer in time", store.check)
+            await is_refused("does not answer in time", store.check)
         await is_fine(store, task)  # all idle ones were given up with the first
         with monkeypatch.context() as shortly:
             shortly.setattr(connections, "TIMEOUT", 0.5)
-            await is_refused("no answer in time", store.sync)
+            await is_refused("does not answer in time", store.sync)
         await store.create(make_task(), durable=False)
         assert await store.sync()
 

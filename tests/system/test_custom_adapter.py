@@ -186,12 +186,12 @@ def test_a_new_adapter_is_clean(command: Sequence[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("Acme", "small letters"),
-        ("acme_", "small letters"),
-        ("../acme", "small letters"),
-        ("-", "small letters"),
+        ("Acme", "lowercase letters"),
+        ("acme_", "lowercase letters"),
+        ("../acme", "lowercase letters"),
+        ("-", "lowercase letters"),
         ("a" * 41, "at most 40 characters"),
-        ("memory", "is installed already"),
+        ("memory", "is already installed"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(name: str, told: str, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Seque
         if first is None:
             rules[name] = GateRule(name=name, when=when, request=gate.request)
         else:
-            wrong.append(f"gate {name}: step {when.step} is asked about by gate {first.name} already")
+            wrong.append(f"gate {name}: step {when.step} already belongs to gate {first.name}")
     return rules, wrong
 
 

@@ -303,7 +303,7 @@ async def test_a_line_without_an_end_ends_the_connection_and_the_next_call_gets_
 ) -> None:
     monkeypatch.setattr("mcp_workflows_mcp.client.MAX_LINE", 2**21)
     async with program.adapter(starts="once", timeout="9s") as adapter:
-        with pytest.raises(EngineUnavailable, match="it may have been started"):
+        with pytest.raises(EngineUnavailable, match="it may have started"):
             await started(adapter, "endless", key="a")
         await until(lambda: not psutil.pid_exists(program.pids[0]))
         program.touch("never.go")

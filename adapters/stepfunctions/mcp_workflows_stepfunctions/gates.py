@@ -197,7 +197,7 @@ def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Seque
             wrong.append(f"gate {name}: {_complaint(error, 'when')}")
         else:
             if first := rules.get(when.state):
-                wrong.append(f"gate {name}: state {when.state} is asked about by gate {first.name} already")
+                wrong.append(f"gate {name}: state {when.state} already belongs to gate {first.name}")
             rules.setdefault(when.state, GateRule(name=name, when=when, request=gate.request))
     return rules, wrong
 

@@ -128,7 +128,7 @@ async def test_an_engine_that_cannot_look_a_machine_up_has_started_nothing(serve
     for kind, more in (("STANDARD", {}), ("EXPRESS", {"express": True, "tasks": "forbidden"})):
         config = configured(tmp_path, server.url, {"it": {"workflow": MACHINE, **more}})
         async with client_of(config) as client:
-            assert "nothing was started; try again later" in await refusal(client), kind
+            assert "nothing was started. Try again later" in await refusal(client), kind
 
 
 @pytest.mark.usefixtures("processes")
