@@ -98,7 +98,7 @@ async def main():
     try:
         attach(server, tools=[], engines={})
     except ConfigError as error:
-        assert "this is a FastMCP: attach to an MCPServer" in str(error), error
+        assert "not a FastMCP: attach to an MCPServer" in str(error), error
     for mode in ("auto", "legacy"):
         async with workflows.testing() as t, workflows:
             await calls(t, mode)
@@ -400,7 +400,7 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
         approve = approve.replace("TASK_ID", task_id).replace("8931", str(process.port))
         by_ann = approve.replace("bob.token", "ann.token")
         assert _do(by_ann, tmp_path, temporal.address).returncode != 0
-        assert "has the answer" in shown_by(approve)
+        assert "received the answer" in shown_by(approve)
         assert shown_by(collect.replace("TASK_ID", task_id)) == "A-4: refunded by bob"
 
 
