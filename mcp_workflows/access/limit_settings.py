@@ -92,8 +92,8 @@ class Limits(BaseModel):
     )
     max_ttl: Duration | None = Field(
         default=None,
-        description="The longest ttl that a tool can set or a caller can request. Default: the tool's ttl, else "
-        "the store's `retention`.",
+        description="The longest ttl that a tool can set or a caller can request. Default: the tool's ttl, "
+        "`default_ttl` or the store's `retention`, the first that is set.",
     )
     anonymous_ttl: Duration | None = Field(
         default=timedelta(days=1),
