@@ -546,6 +546,9 @@ async def test_a_channel_begins_when_it_is_configured_and_is_forgotten_when_it_i
         await chat.until(1)
         await other.until(1)
         await replica.use(deploying(notify=["ops"]), {"ops": slack(other)})
+        with anyio.fail_after(TIMEOUT):
+            while "channel releases" in await replica.store.notes_under("(deliveries)", ""):
+                await anyio.sleep(0.01)
         await replica.store.create(held())
         await other.until(2)
         await replica.use(deploying(notify=["releases", "ops"]), both)

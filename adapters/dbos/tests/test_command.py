@@ -247,7 +247,7 @@ def test_init_writes_the_configuration_that_the_file_has_without_one(file: Path)
     checked = commands.run([sys.executable, "-m", "mcp_workflows", "check"], cwd=file.parent)
     assert (checked.returncode, "everything is fine" in checked.stdout) == (0, True), checked.stderr
     again = commands.run(command(file, "init"), cwd=file.parent)
-    assert (again.returncode, "exists already" in again.stderr) == (1, True)
+    assert (again.returncode, "already exists" in again.stderr) == (1, True)
 
 
 def test_a_workflow_that_the_function_contradicts_is_refused(file: Path) -> None:

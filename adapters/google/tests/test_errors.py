@@ -28,6 +28,7 @@ from mcp_workflows.kit.token_bucket import UNLIMITED, Buckets
 from mcp_workflows.testing import LossyProxy
 from tests.support.child_processes import free_port
 from tests.support.stopwatch import stopwatch
+from tests.support.waiting import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -175,6 +176,9 @@ async def test_a_create_whose_reply_is_lost_may_have_been_sent(server: Injecting
     for made, fault in enumerate((LOST, CUT, unreached), 2):
         server.tell("CreateExecution", fault)
         assert kind(await outcome(VERBS["CreateExecution"](calls))) == UNSURE
+        with anyio.fail_after(TIMEOUT):  # the reply is lost before or after the work
+            while len(server.executions) < made:
+                await anyio.sleep(0.01)
         assert len(server.executions) == made
 
 

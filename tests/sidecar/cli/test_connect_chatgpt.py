@@ -127,4 +127,4 @@ async def test_chatgpt_starts_no_server_itself(terminal: Terminal) -> None:
         "engines: {here: {adapter: memory}}\ntools: {echo: {engine: here, workflow: echo}}\n"
     )
     ended = await connect(terminal)
-    assert (ended.code, ended.err.startswith("ChatGPT starts no server: set server.public_url")) == (1, True)
+    assert (ended.code, ended.err.startswith("ChatGPT cannot start a server: set server.public_url")) == (1, True)
