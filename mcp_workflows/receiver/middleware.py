@@ -58,7 +58,7 @@ from mcp_workflows.wire import events as event_wire
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import CallOutcome, Created, Finished, Outcome
-from mcp_workflows.wire.params import call_of, mapping_of, object_of
+from mcp_workflows.wire.params import call_of, mapping_of, object_of, with_extension
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class Middleware:
         return in_core.with_tasks(result, lists=lists, tools_change=self.offer.hands_over)
 
     async def _discover(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        result = event_wire.with_events(wire.with_extension(plain(await call_next(ctx))), tells=False)
+        result = event_wire.with_events(with_extension(plain(await call_next(ctx)), wire.EXTENSION), tells=False)
         if not self.has_own_lists and "resources" in result["capabilities"]:
             result["capabilities"]["resources"] = {}  # the SDK declares subscriptions, which nothing here serves
         result = skills.with_skills(result) if self.serves_skills else result

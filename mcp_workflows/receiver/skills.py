@@ -17,7 +17,7 @@ from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.tools.tool import AnyTool, Kind, TaskSupport
 from mcp_workflows.wire.commands import Document
-from mcp_workflows.wire.params import Params, object_of
+from mcp_workflows.wire.params import Params, with_extension
 
 EXTENSION: Final = "io.modelcontextprotocol/skills"
 LIST: Final = "skills/list"
@@ -131,9 +131,8 @@ def _questions(tool: AnyTool) -> Iterator[str]:
 
 def with_skills(declared: Params) -> dict[str, Any]:  # Any: JSON
     """Return the result of `initialize` or `server/discover` with the extension."""
-    capabilities = object_of(declared.get("capabilities"))
-    extensions: dict[str, JSON] = {**object_of(capabilities.get("extensions")), EXTENSION: {}}
-    return {**declared, "capabilities": {"resources": {}, **capabilities, "extensions": extensions}}
+    extended = with_extension(declared, EXTENSION)
+    return {**extended, "capabilities": {"resources": {}, **extended["capabilities"]}}
 
 
 def is_skill(uri: object) -> bool:

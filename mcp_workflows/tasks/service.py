@@ -488,9 +488,8 @@ class TaskService:
             held = Held(ttl=ttl, requester=requester, tool=tool_digest(tool))
             new = hold(new, held, ready.approval)
         refusal = self._meters.check_start(principal)
-        if call.target is None and not (
-            tool.message and tool.message.reads
-        ):  # a pause stops no action, which may be what stops an execution
+        reads = tool.message is not None and tool.message.reads
+        if call.target is None and not reads:  # a pause stops no action, which may be what stops an execution
             refusal = refusal or await self._executions.pauses.refusal(tool.engine, tool.name, principal.id)
         served.about(new)
         caps = NO_MORE if refusal else caps_of(self._limits, tool, new.created)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, TypeAlias, TypeGuard, cast
+from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 from mcp_workflows.adapter import JSON, Progress, Status
 from mcp_workflows.adapter.display_text import number_text
@@ -50,6 +50,13 @@ def object_of(value: JSON) -> Params:
     if type(value) is dict:  # not to ask `is_object` for it
         return cast("Params", value)
     return value if is_object(value) else {}
+
+
+def with_extension(declared: Params, extension: str) -> dict[str, Any]:  # Any: JSON
+    """Return the result of `initialize` or `server/discover` with an extension that has no settings."""
+    capabilities = object_of(declared.get("capabilities"))
+    extensions: dict[str, JSON] = {**object_of(capabilities.get("extensions")), extension: {}}
+    return {**declared, "capabilities": {**capabilities, "extensions": extensions}}
 
 
 def text_of(params: Params, name: str) -> str:

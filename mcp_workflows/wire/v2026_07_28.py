@@ -152,13 +152,6 @@ def check_name_header(name: str | None, task_id: str) -> None:
 # --- outcomes: outcome -> result
 
 
-def with_extension(discovered: Params) -> dict[str, Any]:
-    """Render the result of `server/discover` with the extension advertised."""
-    capabilities = object_of(discovered.get("capabilities"))
-    extensions: dict[str, JSON] = {**object_of(capabilities.get("extensions")), EXTENSION: {}}
-    return {**discovered, "capabilities": {**capabilities, "extensions": extensions}}
-
-
 def acknowledged() -> dict[str, Any]:
     """Render the result of `tasks/update` and `tasks/cancel`; the state may follow later."""
     return {"resultType": "complete"}

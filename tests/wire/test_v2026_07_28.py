@@ -22,7 +22,7 @@ from mcp_workflows.wire.commands import (
     Questions,
     TaskView,
 )
-from mcp_workflows.wire.params import IDEMPOTENCY_KEY
+from mcp_workflows.wire.params import IDEMPOTENCY_KEY, with_extension
 
 QUESTION = InputRequest(method="elicitation/create", params={"mode": "form", "message": "ok?"})
 RESULT = {"content": [{"type": "text", "text": "done"}], "isError": False}
@@ -282,7 +282,7 @@ def test_malformed_task_ids_of_a_subscription_are_refused(ids: object) -> None:
 
 
 def test_other_extensions_stay_advertised() -> None:
-    found = wire.with_extension({"capabilities": {"tools": {}, "extensions": {"a/b": {"x": 1}}}, "x": 1})
+    found = with_extension({"capabilities": {"tools": {}, "extensions": {"a/b": {"x": 1}}}, "x": 1}, wire.EXTENSION)
     assert found == {
         "capabilities": {"tools": {}, "extensions": {"a/b": {"x": 1}, "io.modelcontextprotocol/tasks": {}}},
         "x": 1,
