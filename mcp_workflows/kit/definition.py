@@ -69,6 +69,16 @@ def promise_of(starts: StartGuarantee) -> str:
     }[starts]
 
 
+def _written_out(name: str) -> str:
+    if "{{" in name:
+        raise ValueError("write the name itself: with a placeholder, arguments would choose the message")
+    return name
+
+
+MessageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1), AfterValidator(_written_out)]
+"""The name of a message in an engine's words, such as a signal."""
+
+
 Sends: TypeAlias = Literal[StartGuarantee.KEYED, StartGuarantee.ONCE]
 SENDS: Final = (
     "The guarantee for a repeated message: keyed (the key prevents a second delivery) or once (the message is never "

@@ -18,7 +18,7 @@ from mcp_workflows.adapter.display_text import MAX_TEXT, cleaned, cleaned_result
 from mcp_workflows.errors import LimitReached, RequestError
 from mcp_workflows.task import Task
 from mcp_workflows.tools.json_schema import Checker, size_of, violations
-from mcp_workflows.tools.tool import UNCHECKED, is_action
+from mcp_workflows.tools.tool import UNCHECKED, is_action, repetition
 from mcp_workflows.wire.commands import (
     CallOutcome,
     Created,
@@ -304,8 +304,9 @@ def unanswerable_text(task: Task) -> str:
 
 def abandoned_text(task: Task, why: str, *, continues: bool) -> str:
     """Return the text for a client that has no id of the task; `continues`: the same call again continues it."""
-    again, what = ("take the action", "content") if is_action(task.tool) else (f"call {task.tool}", "arguments")
-    follow_up = f"do not {again} again: that would {'send' if is_action(task.tool) else 'start'} it twice"
+    again = repetition(task.tool)
+    sent, what = ("send", "content") if is_action(task.tool) else ("start", "arguments")
+    follow_up = f"do not {again} again: that would {sent} it twice"
     if continues:
         follow_up = f"to continue it, {again} again with the same {what} within ten minutes"
     return f"{why}, so this call cannot wait for the result. {_workflow(task)} continues by itself: {follow_up}."

@@ -206,6 +206,11 @@ def is_action(name: str) -> bool:
     return "/" in name
 
 
+def repetition(name: str) -> str:
+    """Return the words for a second call of this tool."""
+    return "take the action" if is_action(name) else f"call {name}"
+
+
 UNFILLED: Final = frozenset({"progress"})
 """Options whose placeholders the adapter fills in, from what the engine tells later."""
 EXECUTION_ID = "execution_id"

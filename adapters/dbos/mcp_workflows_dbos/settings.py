@@ -10,6 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from mcp_workflows.adapter import JSON
+from mcp_workflows.kit.definition import MessageName
 from mcp_workflows_dbos.workflow import ANSWER
 
 _MODEL = ConfigDict(extra="forbid", frozen=True)
@@ -92,20 +93,15 @@ class DbosAction(BaseModel):
 
     model_config = _MODEL
 
-    send: str | None = Field(
+    send: MessageName | None = Field(
         default=None,
-        min_length=1,
         description="Send a message on this topic, which the workflow receives (`DBOS.recv`).",
     )
-    event: str | None = Field(
-        default=None, min_length=1, description="Read this event of the workflow (`DBOS.set_event`)."
-    )
+    event: MessageName | None = Field(default=None, description="Read this event of the workflow (`DBOS.set_event`).")
 
     @field_validator("send", "event")
     @classmethod
-    def _is_written_out(cls, name: str | None) -> str | None:
-        if name and "{{" in name:
-            raise ValueError("write the name itself: with a placeholder, arguments would choose the message")
+    def _is_no_answer(cls, name: str | None) -> str | None:
         if name and name.startswith(ANSWER):
             raise ValueError(f"topics that begin with {ANSWER} are those of answers to questions")
         return name

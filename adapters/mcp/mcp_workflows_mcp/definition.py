@@ -55,8 +55,8 @@ class StartCall(ToolCall):
     conflict_if: Text | None = Field(default=None, description="True if the key belongs to another order.")
     refused_if: Text | None = Field(
         default=None,
-        description="True if the reply is a definite refusal. Default: a result with `isError`, unless its text "
-        "mentions a timeout, a lost connection or a 5xx status.",
+        description="True if the reply is a definite refusal. Default: an error whose text has a 4xx status, invalid "
+        "arguments, an unknown tool or a lack of permission; any other error leaves the start unknown.",
     )
 
     @model_validator(mode="after")

@@ -33,6 +33,7 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.display_text import is_this_machine
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError, EngineRefused
+from mcp_workflows.kit.definition import MessageName
 
 MAX_INPUT_BYTES = 2 * 1024 * 1024
 """Temporal's limit of one blob (`limit.blobSize.error`); a gRPC message over 4 MiB does not even arrive."""
@@ -249,7 +250,6 @@ class Place:
         return f"{self.ui}/namespaces/{parts[0]}/workflows/{parts[1]}/{parts[2]}/history"
 
 
-OPEN = "{{"
 FINAL = "final"  # the validation context once all templates are filled in
 MAX_ID_BYTES = 1000  # `limit.maxIDLength`
 OWN_IDS = "mcp-"  # the beginning of default workflow ids
@@ -282,7 +282,7 @@ def _unless_template(value: Any, handler: ValidatorFunctionWrapHandler, info: Va
 
 def is_template(value: object) -> bool:
     """Return whether a value has placeholders to fill in."""
-    return isinstance(value, str) and OPEN in value
+    return isinstance(value, str) and "{{" in value
 
 
 Text = Annotated[str, Field(coerce_numbers_to_str=True)]
@@ -400,6 +400,14 @@ class QueriedProgress(BaseModel):
             raise ValueError(str(error)) from None
         return text
 
+    @model_validator(mode="after")
+    def _has_numbers(self) -> Self:
+        if not is_template(self.value):
+            raise ValueError("value: write the field of the query's result that has the number, such as {{done}}")
+        if not is_template(self.total) and (isinstance(self.total, str) or (self.total or 1) <= 0):
+            raise ValueError("total: write a number above 0, or the field that has it, such as {{total}}")
+        return self
+
 
 MESSAGES = ("signal", "update", "query")
 
@@ -414,24 +422,17 @@ class MessageNames(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    signal: Annotated[Text, Field(min_length=1)] | None = Field(
+    signal: MessageName | None = Field(
         default=None,
         description="A signal of the workflow. It has no result, and Temporal keeps it until a worker takes it.",
     )
-    update: Annotated[Text, Field(min_length=1)] | None = Field(
+    update: MessageName | None = Field(
         default=None,
         description="An update of the workflow, whose result is the tool's result. It needs a running worker.",
     )
-    query: Annotated[Text, Field(min_length=1)] | None = Field(
+    query: MessageName | None = Field(
         default=None, description="A query of the workflow, which changes nothing. It needs a running worker."
     )
-
-    @field_validator(*MESSAGES)
-    @classmethod
-    def _is_written_out(cls, name: str | None) -> str | None:
-        if is_template(name):
-            raise ValueError("write the name itself: with a placeholder, arguments would choose the message")
-        return name
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -499,6 +500,8 @@ class TemporalOptions(MessageNames):
             raise ValueError(f"workflow_id is missing: {found[0]} needs the id of the execution that it goes to")
         if self.start_if_missing and not (self.signal or self.update):
             raise ValueError("start_if_missing: only with signal or update; leave it out")
+        if self.progress and self.query:
+            raise ValueError("progress: a tool that sends a query ends with its result; leave it out")
         return self
 
     @classmethod

@@ -249,6 +249,13 @@ def test_what_the_arguments_do_not_bring_is_not_set(tmp_path: Path) -> None:
         ("search_attributes: {A: {type: Keywrd, value: a}}", "Keyword"),
         ("versioning_override: newest", "auto_upgrade"),
         ("cancel: {args: []}", "cancel.signal: is missing"),
+        ('progress: {query: state, value: "abc"}', "value: write the field of the query's result"),
+        ('progress: {query: state, value: "{{done}}", total: -5}', "total: write a number above 0"),
+        ('progress: {query: state, value: "{{done}}", total: many}', "total: write a number above 0"),
+        (
+            'query: state\n    workflow_id: "a"\n    progress: {query: state, value: "{{done}}"}',
+            "progress: a tool that",
+        ),
         ('workflow_id: "fulfil-{{order_id"', "braces that are not closed"),
         ('workflow_id: "fulfil-{{ordr_id}}"', "there is no argument 'ordr_id'; did you mean 'order_id'"),
     ],

@@ -30,7 +30,7 @@ from mcp_workflows.tasks.results import (
 )
 from mcp_workflows.tasks.service import EXPIRED, TaskService
 from mcp_workflows.tools.questions import REASON, can_decline, example_of, find_key, short_key
-from mcp_workflows.tools.tool import Card, is_action
+from mcp_workflows.tools.tool import Card, repetition
 from mcp_workflows.wire.commands import (
     ActionView,
     Call,
@@ -356,7 +356,7 @@ _CARD_SENTENCES: Final[Mapping[Card, str]] = {
 
 
 def _working(task: TaskView, card: Card) -> tuple[str, str]:
-    again = "take the action" if is_action(task.tool) else f"call {task.tool}"
+    again = repetition(task.tool)
     follow_up = f"call {Name.WAIT} with {_call(taskId=task.task_id)} for its result; do not {again} again"
     doing = f"{_named(task)} is working{_because(_doing(task))}"
     return f"{doing}. It continues by itself.{_CARD_SENTENCES[card]} Next: {follow_up}.", follow_up

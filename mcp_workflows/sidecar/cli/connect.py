@@ -463,7 +463,8 @@ def _with_entry(text: str, host: Host, target: Target) -> tuple[str, Sequence[st
     whole, new = _object(parse(text), "the file"), parse(snippet)
     servers = _object(whole.get(section, {}), section)
     old = _object(servers.get(target.name, {}), target.name)
-    entry = {**{key: value for key, value in old.items() if key not in _OURS}, **new[section][target.name]}
+    dropped = _OURS if target.command else _OURS | {variables}
+    entry = {**{key: value for key, value in old.items() if key not in dropped}, **new[section][target.name]}
     if target.command and variables in old:
         entry[variables] = {**_object(old[variables], variables), **entry.get(variables, {})}
     wanted = {**whole, section: {**servers, target.name: entry}}

@@ -177,6 +177,16 @@ def test_nothing_that_the_file_has_is_shown_but_the_keys_of_the_entry_that_go(te
     assert parsed(home / ".mcp.json")["mcpServers"]["shop"]["env"] == {"B": "hunter2"}
 
 
+def test_an_entry_for_a_url_does_not_keep_the_environment_of_a_command(terminal: Terminal, home: Path) -> None:
+    own = {"command": "shop", "env": {"TOKEN": "hunter2"}, "timeout": 5}
+    (home / ".mcp.json").write_text(json.dumps({"mcpServers": {"shop": own}}))
+    ended = terminal.run("connect", "claude", "--write", "--yes", "--url", "https://x.example/mcp")
+    assert ended.code == 0, ended.err
+    assert "replaces these keys of shop: command, env\n" in ended.out
+    entry = parsed(home / ".mcp.json")["mcpServers"]["shop"]
+    assert (entry["timeout"], "env" in entry) == (5, False)
+
+
 def test_an_empty_variable_for_codex_counts_as_none(terminal: Terminal, home: Path) -> None:
     terminal.monkeypatch.setenv("CODEX_HOME", "")
     terminal.monkeypatch.setenv("HOME", str(home))

@@ -31,6 +31,7 @@ from mcp_workflows_temporal.diagnosis import command, counted
 from mcp_workflows_temporal.errors import REFUSED
 from mcp_workflows_temporal.gate_rules import Message
 from mcp_workflows_temporal.payloads import UndecodableError, as_mapping, decode
+from mcp_workflows_temporal.settings import is_template
 from mcp_workflows_temporal.tooling.histories import (
     SIGNALED,
     TASK_COMPLETED,
@@ -55,7 +56,6 @@ ASKED = 3  # executions: some register handlers only as they run
 LISTED = 20
 TYPES = 200  # executions whose types are suggested instead of an unknown one
 SHARE, OTHERS_SHARE = 0.5, 0.2  # of the total time, for one answer
-OPEN = "{{"
 _ENCODINGS = {each.encoding for each in DefaultPayloadConverter.default_encoding_payload_converters}  # without a codec
 
 
@@ -143,7 +143,7 @@ def _references(where: str, value: JSON) -> Iterator[Reference]:
     found = as_mapping(value)
     for kind, key in KEYS.items():
         name = found.get(key)
-        if isinstance(name, str) and OPEN not in name:
+        if isinstance(name, str) and not is_template(name):
             yield Reference(kind=kind, name=name, where=f"{where}.{key}".strip("."))
 
 
