@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.context import Context
@@ -54,6 +54,50 @@ OUTCOMES: Final[Mapping[type[EngineError], str]] = {
 
 _API: Final = ("opentelemetry.metrics.", "opentelemetry.trace")
 
+
+class Metric(NamedTuple):
+    """A metric: its kind, its labels (separated by spaces), its meaning, and its unit (`s` for seconds)."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: str
+    meaning: str
+    unit: str = ""
+
+
+METRICS: Final[Mapping[str, Metric]] = {
+    "tasks": Metric("gauge", "tool status", "Tasks in the store that have not expired."),
+    "oldest_working": Metric("gauge", "tool", "Age of the oldest working task.", "s"),
+    "unanswered": Metric("gauge", "tool", "Age of the oldest open question.", "s"),
+    "retention_round_age": Metric("gauge", "engine", "Time since a round of polls reached all tasks.", "s"),
+    "retention_skipped": Metric("gauge", "engine", "Tasks whose poll failed in the last full round."),
+    "paused": Metric("gauge", "what", "1 for each pause of new starts."),
+    "census_age": Metric("gauge", "", "Age of the task counts in the metrics above.", "s"),
+    "engine_calls": Metric("counter", "engine api outcome", "Calls to engines."),
+    "engine_call_duration": Metric("histogram", "engine api", "Calls to engines, with the adapter's retries.", "s"),
+    "quota_used_ratio": Metric("gauge", "engine", "Share of this process's quota that its polls used in a minute."),
+    "start_recovered": Metric("counter", "engine", "Interrupted starts whose outcome is known now."),
+    "start_unknown": Metric("counter", "engine", "Starts with an unknown outcome, which are never repeated."),
+    "unmapped_statuses": Metric("counter", "engine", "Polls that returned a status without a mapping."),
+    "result_mismatches": Metric("counter", "engine tool", "Results that do not match their output schema."),
+    "call_continued": Metric("counter", "engine tool", "Calls without a key that continued an abandoned call."),
+    "duplicate_start_prevented": Metric("counter", "engine tool", "Repeated calls that started nothing."),
+    "denials": Metric("counter", "tool", "Refused requests; without a tool, failed authentications."),
+    "failed_lookups": Metric("counter", "method", "Requests for unknown tasks, or tasks of another owner."),
+    "limits_reached": Metric("counter", "tool", "Requests that a limit refused."),
+    "event_subscriptions": Metric("gauge", "state", "Webhook subscriptions to events, active or suspended."),
+    "event_queue": Metric("gauge", "", "Events that wait for delivery to endpoints that are not suspended."),
+    "event_oldest": Metric("gauge", "", "Age of the oldest waiting event.", "s"),
+    "event_deliveries": Metric("counter", "outcome", "Attempts to deliver an event."),
+    "audit_lost": Metric("counter", "", "Audit events that could not be written."),
+    "mcp.server.operation.duration": Metric(
+        "histogram",
+        "mcp_method_name mcp_protocol_version network_transport gen_ai_operation_name gen_ai_tool_name error_type",
+        "Requests and notifications of MCP, from their receipt until the result is sent.",
+        "s",
+    ),
+}
+"""All metrics. The prefix `mcp_workflows.` is left out."""
+
 Labels: TypeAlias = Mapping[str, str]
 Seen: TypeAlias = Callable[[], Iterable[tuple[float, Labels]]]
 
@@ -77,48 +121,26 @@ class Telemetry:
         self._given = meters or tracers
         self._tracer = (tracers or trace.get_tracer_provider()).get_tracer(NAME, own)
         meter = self._meter = (meters or metrics.get_meter_provider()).get_meter(NAME, own)
-        count = meter.create_counter
-        self._operations = meter.create_histogram(
-            "mcp.server.operation.duration",
-            unit="s",
-            description="Requests and notifications of MCP, from their receipt until the result is sent.",
-            explicit_bucket_boundaries_advisory=SECONDS,
-        )
-        self._durations = meter.create_histogram(
-            f"{NAME}.engine_call_duration",
-            unit="s",
-            description="Calls to workflow engines, their own retries included.",
-            explicit_bucket_boundaries_advisory=SECONDS,
-        )
-        self._calls = count(f"{NAME}.engine_calls", description="Calls to workflow engines.")
-        self._recovered = count(f"{NAME}.start_recovered", description="Interrupted starts that are known now.")
-        self._unknown = count(
-            f"{NAME}.start_unknown", description="Starts that may have been accepted, and are never repeated."
-        )
-        self._unmapped = count(f"{NAME}.unmapped_statuses", description="Polls that saw a status nobody has mapped.")
-        self._mismatched = count(
-            f"{NAME}.result_mismatches", description="Results that do not match the output schema of their tool."
-        )
-        self._continued = count(
-            f"{NAME}.call_continued", description="Calls that continued an earlier one, which had got no reply."
-        )
-        self._prevented = count(
-            f"{NAME}.duplicate_start_prevented", description="Calls that would have started a workflow a second time."
-        )
-        self._denials = count(f"{NAME}.denials", description="What somebody was not allowed to do.")
-        self._failed_lookups = count(f"{NAME}.failed_lookups", description="Requests for tasks that were not found.")
-        self._limits = count(f"{NAME}.limits_reached", description="What was refused because it was too much.")
-        self._deliveries = count(
-            f"{NAME}.event_deliveries", description="Attempts to deliver an event to an endpoint, by outcome."
-        )
-        self._lost = count(f"{NAME}.audit_lost", description="Audit events that could not be written.")
+        self._counters = {
+            name: meter.create_counter(f"{NAME}.{name}", description=metric.meaning)
+            for name, metric in METRICS.items()
+            if metric.kind == "counter"
+        }
+        self._histograms = {
+            name: meter.create_histogram(
+                name if "." in name else f"{NAME}.{name}",
+                unit=metric.unit,
+                description=metric.meaning,
+                explicit_bucket_boundaries_advisory=SECONDS,
+            )
+            for name, metric in METRICS.items()
+            if metric.kind == "histogram"
+        }
         # They are there before anything happens, as an alert needs to see them rise. With the labels they have later:
         # to Prometheus no label and an empty one are the same, and of two such series it keeps the first.
-        self._denials.add(0, {"tool": ""})
-        self._failed_lookups.add(0, {"method": ""})
-        self._limits.add(0, {"tool": ""})
-        self._lost.add(0)
-        self._deliveries.add(0, {"outcome": "ok"})
+        for name in ("denials", "failed_lookups", "limits_reached", "audit_lost"):
+            self._counters[name].add(0, dict.fromkeys(METRICS[name].labels.split(), ""))
+        self._counters["event_deliveries"].add(0, {"outcome": "ok"})
         self._polls: dict[str, deque[float]] = {}
 
     @property
@@ -141,15 +163,15 @@ class Telemetry:
 
     def engine_opened(self, engine: str) -> None:
         """Show the counters of rare events of an engine before they happen, as an alert needs to see them rise."""
-        self._unknown.add(0, {"engine": engine})
-        self._unmapped.add(0, {"engine": engine})
-        self._mismatched.add(0, {"engine": engine, "tool": ""})
+        self._counters["start_unknown"].add(0, {"engine": engine})
+        self._counters["unmapped_statuses"].add(0, {"engine": engine})
+        self._counters["result_mismatches"].add(0, {"engine": engine, "tool": ""})
 
     def engine_called(self, labels: Labels, outcome: str, seconds: float | None) -> None:
         """Count a call to an engine that has ended; `seconds` if it was timed."""
-        self._calls.add(1, {**labels, "outcome": outcome})
+        self._counters["engine_calls"].add(1, {**labels, "outcome": outcome})
         if seconds is not None:
-            self._durations.record(seconds, labels)
+            self._histograms["engine_call_duration"].record(seconds, labels)
 
     def _polled(self, engine: str) -> None:
         now = time.monotonic()
@@ -167,59 +189,60 @@ class Telemetry:
 
     def operation(self, seconds: float, attributes: Labels) -> None:
         """Record a request or a notification that was served."""
-        self._operations.record(seconds, attributes)
+        self._histograms["mcp.server.operation.duration"].record(seconds, attributes)
 
     def recovered(self, engine: str) -> None:
         """Count a start whose outcome was unknown and is known now."""
-        self._recovered.add(1, {"engine": engine})
+        self._counters["start_recovered"].add(1, {"engine": engine})
 
     def unknown(self, engine: str) -> None:
         """Count a start whose outcome stays unknown."""
-        self._unknown.add(1, {"engine": engine})
+        self._counters["start_unknown"].add(1, {"engine": engine})
 
     def unmapped(self, engine: str) -> None:
         """Count a poll that saw a status which the adapter does not know."""
-        self._unmapped.add(1, {"engine": engine})
+        self._counters["unmapped_statuses"].add(1, {"engine": engine})
 
     def mismatched(self, engine: str, tool: str) -> None:
         """Count a result that does not match the output schema of its tool."""
-        self._mismatched.add(1, {"engine": engine, "tool": tool})
+        self._counters["result_mismatches"].add(1, {"engine": engine, "tool": tool})
 
     def prevented(self, engine: str, tool: str) -> None:
         """Count a call that found an execution which another call had started."""
-        self._prevented.add(1, {"engine": engine, "tool": tool})
+        self._counters["duplicate_start_prevented"].add(1, {"engine": engine, "tool": tool})
 
     def continued(self, engine: str, tool: str) -> None:
         """Count a call without a key that continued an abandoned one."""
-        self._continued.add(1, {"engine": engine, "tool": tool})
+        self._counters["call_continued"].add(1, {"engine": engine, "tool": tool})
 
     def denied(self, tool: str) -> None:
         """Count a denial; `tool` is empty if it is about none of ours."""
-        self._denials.add(1, {"tool": tool})
+        self._counters["denials"].add(1, {"tool": tool})
 
     def limited(self, tool: str) -> None:
         """Count a refusal by a limit; `tool` is empty if it is about none of ours."""
-        self._limits.add(1, {"tool": tool})
+        self._counters["limits_reached"].add(1, {"tool": tool})
 
     def not_found(self, method: str) -> None:
         """Count a request for a task that is not there, or belongs to another owner."""
-        self._failed_lookups.add(1, {"method": method})
+        self._counters["failed_lookups"].add(1, {"method": method})
 
     def lost(self, events: int) -> None:
         """Count audit events that could not be written."""
-        self._lost.add(events)
+        self._counters["audit_lost"].add(events)
 
     def event_delivery(self, outcome: str) -> None:
         """Count an attempt to deliver an event: ok, a word for its failure, or an end without one."""
-        self._deliveries.add(1, {"outcome": outcome})
+        self._counters["event_deliveries"].add(1, {"outcome": outcome})
 
-    def observe(self, name: str, seen: Seen, *, unit: str = "", description: str) -> None:
-        """Add a gauge: each collection of metrics calls `seen`, in any thread, and it must not block."""
+    def observe(self, name: str, seen: Seen) -> None:
+        """Add a gauge of `METRICS`: each collection of metrics calls `seen`, in any thread, and it must not block."""
 
         def observed(_: CallbackOptions) -> Iterable[Observation]:
             return [Observation(value, labels) for value, labels in seen()]
 
-        self._meter.create_observable_gauge(f"{NAME}.{name}", [observed], unit=unit, description=description)
+        metric = METRICS[name]
+        self._meter.create_observable_gauge(f"{NAME}.{name}", [observed], unit=metric.unit, description=metric.meaning)
 
 
 class EngineCallRecord:

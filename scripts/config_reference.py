@@ -1,6 +1,7 @@
 """Write the reference from the code: python -m scripts.config_reference [--check].
 
-It has the tables of docs/configure/, the command line, and the fields of audit events with their JSON Schema.
+It has the tables of docs/configure/, the command line, the metrics, and the fields of audit events with their JSON
+Schema.
 
 The text around the tables is written by hand, in the page itself. A table stands between
 `<!-- begin NAME -->` and `<!-- end NAME -->`.
@@ -39,6 +40,7 @@ from mcp_workflows.sidecar.config.models import (
     StoreSettings,
 )
 from mcp_workflows.sidecar.telemetry.exporters import AuditEvent
+from mcp_workflows.telemetry import METRICS, NAME
 from mcp_workflows.tools.tool import MODELS
 
 ROOT = Path(__file__).parent.parent
@@ -46,6 +48,7 @@ PAGES = ROOT / "docs" / "configure"
 HOSTS = ROOT / "docs" / "use" / "hosts.md"
 COMMAND_LINE = ROOT / "docs" / "reference" / "command-line.md"
 AUDIT_EVENTS = ROOT / "docs" / "reference" / "audit-events.md"
+METRICS_PAGE = ROOT / "docs" / "reference" / "metrics.md"
 AUDIT_SCHEMA = ROOT / "docs" / "reference" / "audit-event.schema.json"
 
 Schema: TypeAlias = Mapping[str, Any]  # Any: a JSON Schema
@@ -258,6 +261,19 @@ def audit_events() -> str:
     return f"{text}<!-- begin fields -->\n\n{rows}\n\n<!-- end fields -->\n"
 
 
+def metrics() -> str:
+    """Return the page with all metrics, under the names that Prometheus scrapes."""
+    head = "# Metrics\n\nThe metrics of [the operators' listener](../operate/observability.md#metrics), generated from "
+    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for name, metric in METRICS.items():
+        full = name.replace(".", "_") if "." in name else f"{NAME}_{name}"
+        full += "_seconds" * (metric.unit == "s") + "_total" * (metric.kind == "counter")
+        labels = ", ".join(f"`{label}`" for label in metric.labels.split())
+        rows.append(f"| `{full}` | {metric.kind} | {labels} | {metric.meaning} |")
+    table_of_metrics = "\n".join(rows)
+    return f"{head}the code.\n\n<!-- begin metrics -->\n\n{table_of_metrics}\n\n<!-- end metrics -->\n"
+
+
 def hosts() -> str:
     """Return the page on hosts with an example for each, as `connect` prints it."""
     parts = list[str]()
@@ -296,10 +312,11 @@ def main(arguments: Sequence[str]) -> int:
         **pages(),
         AUDIT_SCHEMA: audit_schema(),
         AUDIT_EVENTS: audit_events(),
+        METRICS_PAGE: metrics(),
         COMMAND_LINE: command_line(),
         HOSTS: hosts(),
     }
-    stale = {path: text for path, text in wanted.items() if path.read_text(encoding="utf-8") != text}
+    stale = {path: text for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text}
     for path, text in stale.items():
         if "--check" in arguments:
             print(f"{path.relative_to(ROOT)} is stale: python -m scripts.config_reference", file=sys.stderr)

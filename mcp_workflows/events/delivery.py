@@ -115,13 +115,8 @@ class Delivery:
         self._group: TaskGroup | None = None
         self._samples: Mapping[str, Seen] = {}
         self._measure()
-        gauges = {
-            "event_subscriptions": ("", "Webhook subscriptions to events."),
-            "event_queue": ("", "Events that wait for delivery to endpoints that are not suspended."),
-            "event_oldest": ("s", "How long the oldest of them has waited."),
-        }
-        for name, (unit, description) in gauges.items():
-            telemetry.observe(name, partial(self._sample, name), unit=unit, description=description)
+        for name in ("event_subscriptions", "event_queue", "event_oldest"):
+            telemetry.observe(name, partial(self._sample, name))
 
     def _sample(self, name: str) -> Iterable[tuple[float, Labels]]:
         return self._samples[name]()

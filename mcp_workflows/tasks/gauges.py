@@ -62,14 +62,14 @@ class TaskGauges:
         self._tried = self._wanted = _NEVER  # of the event loop's clock, but for the latter
         self._asked = False
         observe = telemetry.observe
-        observe("tasks", self._tasks, description="Tasks that have not expired.")
-        observe("oldest_working", self._oldest, unit="s", description="Age of the oldest working task.")
-        observe("unanswered", self._unanswered, unit="s", description="How long the oldest question has been open.")
-        observe("quota_used_ratio", self._quota, description="Polls of the last minute as a share of the quota.")
-        observe("retention_round_age", self._since_round, unit="s", description="Time since all tasks were polled.")
-        observe("retention_skipped", self._skipped, description="Tasks whose poll failed in the last full round.")
-        observe("paused", self._paused, description="1 for each pause of new starts.")
-        observe("census_age", self._age, unit="s", description="Age of the task counts.")
+        observe("tasks", self._tasks)
+        observe("oldest_working", self._oldest)
+        observe("unanswered", self._unanswered)
+        observe("quota_used_ratio", self._quota)
+        observe("retention_round_age", self._since_round)
+        observe("retention_skipped", self._skipped)
+        observe("paused", self._paused)
+        observe("census_age", self._age)
 
     async def run(self) -> None:
         """Count from time to time while a collector asks, for ever."""

@@ -39,6 +39,7 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 OURS = re.compile(r"\b(mcp_[a-z_]+)")
+COMMON = frozenset({"le"})  # labels that the exporter adds
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 CONFIG = """
@@ -112,11 +113,15 @@ async def test_what_is_scraped_is_documented_and_what_alerts_and_the_dashboard_a
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     read = cast("Callable[[str], Iterable[Metric]]", openmetrics.text_string_to_metric_families)  # pyright: ignore[reportUnknownMemberType]
     assert "mcp_workflows_engine_calls_total" in samples(read(response.text))
-    page = (ROOT / "docs" / "operate" / "observability.md").read_text()
-    documented = set(re.findall(r"^\| `(mcp_[a-z_]+)", page, re.MULTILINE))
-    assert documented == {
-        re.sub(r"_(bucket|count|sum|created)$", "", name) for name in scraped if name.startswith("mcp_")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    documented = dict(re.findall(r"^\| `(mcp_[a-z_]+)` \| \w+ \| ([^|]*) \|", page, re.MULTILINE))
+    found_names = {
+        name: re.sub(r"_(bucket|count|sum|created)$", "", name) for name in scraped if name.startswith("mcp_")
     }
+    assert documented.keys() == set(found_names.values())
+    for name, metric in found_names.items():
+        undocumented = {key for labels in scraped[name] for key in labels} - set(re.findall(r"\w+", documented[metric]))
+        assert undocumented - COMMON == set(), name
     assert {labels["tool"] for labels in scraped["mcp_workflows_tasks"]} == {"forever", "ask"}
     assert {labels["engine"] for labels in scraped["mcp_workflows_engine_calls_total"]} == {"memory"}
     assert "f" * 40 not in str(scraped)
