@@ -63,6 +63,14 @@ def test_the_other_examples_of_the_docs_are_whole_configurations(
         TemporalOptions.final(tool.frozen_options(scope))
 
 
+def test_the_page_names_every_call_that_the_server_makes() -> None:
+    [section] = re.findall(r"(?ms)^### Permissions\n(.*?)^### ", PAGES["docs"].read_text())
+    client = (ROOT / "adapters/temporal/mcp_workflows_temporal/client.py").read_text()
+    made_by_the_sdk = {"GetSystemInfo", "StartWorkflowExecution"}
+    named = set(re.findall(r"`(?:OperatorService\.)?([A-Z]\w+)`", section)) - {"Write"}
+    assert named == made_by_the_sdk | set(re.findall(r" = (\w+)Request\(", client))
+
+
 @pytest.mark.parametrize("page", ["worker"])
 async def test_the_workflow_of_the_readme_ships_after_a_yes(scene: Scene, module: Any) -> None:
     assert TemporalAdapter.tooling.schema(f"{module.__name__}:FulfilOrder").args == (
