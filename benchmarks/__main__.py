@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--engine", default="temporal", choices=sorted(GOALS))
     parser.add_argument("--only", help="goals, such as start,listen; default: all of the engine")
     parser.add_argument("--strict", action="store_true", help="fail if a goal is missed beyond doubt")
-    parser.add_argument("--keep", action="store_true", help="keep the results in docs/benchmarks")
+    parser.add_argument("--keep", action="store_true", help="keep the results in docs/why/benchmarks")
     given = parser.parse_args()
     goals = GOALS[given.engine]
     only: Sequence[str] = given.only.split(",") if given.only else list(goals)

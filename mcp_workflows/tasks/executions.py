@@ -1,6 +1,6 @@
 """The executions behind tasks: create, observe, follow, answer and cancel them; the row of a task has the last state.
 
-Docs/architecture.md has the names of what passes here, and its way.
+The page docs/why/architecture.md has the names of the values here, and follows a request through them.
 """
 
 from __future__ import annotations

@@ -563,12 +563,11 @@ class PagesSuite:
     package: ClassVar[ModuleType]
     pages: ClassVar[Sequence[str]]
     errors: ClassVar[str]  # the page that explains messages
-    added = ""  # what a library adds to them
 
     def test_every_configuration_can_be_loaded(self, tmp_path: Path) -> None:
         shown = [block.removeprefix("# workflows.yaml\n") for name in self.pages for block in blocks(name, "yaml")]
         found = [block for block in shown if block.startswith("engines:")]
-        assert len(found) > 4
+        assert len(found) > 3
         for block in found:
             (tmp_path / "workflows.yaml").write_text(block)
             config = load_config(tmp_path / "workflows.yaml", {})
@@ -579,7 +578,7 @@ class PagesSuite:
     def test_each_message_is_one_of_the_code(self) -> None:
         files = Path(str(self.package.__file__)).parent.glob("*.py")
         code = "\n".join(file.read_text(encoding="utf-8") for file in files)
-        whole = re.sub(r'"\n\s*f?"', "", code) + self.added  # literals that go over two lines are one
+        whole = re.sub(r'"\n\s*f?"', "", code)  # literals that go over two lines are one
         messages = re.findall(r"^\| `([^`]+)` \|", page(self.errors), re.MULTILINE)
-        assert len(messages) > 15
+        assert len(messages) > 8
         assert [message for message in messages if message not in whole] == []

@@ -264,8 +264,8 @@ def test_what_the_document_says_of_keys_and_errors_is_tested() -> None:
 
 
 async def test_the_documents_functions_serve_a_tool(shop: str, tmp_path: Path) -> None:
-    example, _, _ = examples()
-    written = example.replace("http://127.0.0.1:8099", shop)
+    functions, server, _ = examples()
+    written = f"{functions}\n{server.replace('http://127.0.0.1:8099', shop)}"
     names = executed(written.replace("engines={", f"store={f'sqlite:///{tmp_path}/tasks.db'!r}, engines={{"))
     async with serving(names["server"].streamable_http_app()) as url, peer(url) as client:
         made = await client.until((await client.call("plate", {"text": "Ada"})).result["taskId"])
@@ -290,7 +290,7 @@ class TestTheDocumentsFunctionsWithSettings(AdapterContract):
 
     @pytest.fixture
     async def subject(self, shop: str) -> AsyncIterator[Subject]:
-        _, example, _ = examples()
+        example, _, _ = examples()
         names = executed(example)
 
         def made(address: str, api_key: str) -> Adapter:
@@ -316,7 +316,7 @@ class TestTheDocumentsFunctionsWithSettings(AdapterContract):
 
 
 async def test_the_documents_class_of_functions_uses_its_settings_and_checks(tmp_path: Path) -> None:
-    _, functions, example = examples()
+    functions, _, example = examples()
     names = executed(f"{functions}\n{example}")
     kind, settings = names["CheckedAdapter"], names["WorkshopSettings"]
     with workshop(tmp_path / "orders.db") as address:

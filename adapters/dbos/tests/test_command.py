@@ -271,8 +271,25 @@ def test_a_block_of_the_page_is_a_configuration(file: Path, block: str, monkeypa
     assert [tool.name for tool in loaded.tools] == ["order"]
 
 
-def test_the_other_code_of_the_page_is_a_file_of_workflows(tmp_path: Path) -> None:
+FORM = """
+from dbos import DBOS
+from mcp_workflows_dbos import ask
+from pydantic import BaseModel
+
+
+class Approval(BaseModel):
+    ship: bool
+
+
+@DBOS.workflow()
+async def approve(order_id: str) -> bool:
+    answer = await ask(f"Ship {order_id}?", Approval)
+    return answer.accepted and answer.content["ship"]
+"""
+
+
+def test_a_model_is_a_form(tmp_path: Path) -> None:
     file = tmp_path / "approval.py"
-    file.write_text(CODE[1])
+    file.write_text(FORM)
     done = commands.run(command(file, "check"), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -141,7 +141,16 @@ def test_the_page_lists_every_function_and_option(capsys: pytest.CaptureFixture[
     assert options == set(re.findall(r"(--[a-z-]+)", "".join(re.findall(r"^\| `-.*? \|", PAGE, re.MULTILINE))))
 
 
+EXECUTES = """
+greet = workflows_v1.Workflow(source_contents="main: {steps: [{greet: {return: hello}}]}")
+parent = "projects/demo/locations/us-central1"
+deployed = workflows.create_workflow(parent=parent, workflow=greet, workflow_id="greet").result()
+execution = executions.create_execution(parent=deployed.name, execution=executions_v1.Execution())
+print(executions.get_execution(name=execution.name).state.name)
+"""
+
+
 def test_the_program_on_the_page_runs(google_engine: GoogleEngine, capsys: pytest.CaptureFixture[str]) -> None:
     program = PAGE.partition("```python\n")[2].partition("```")[0].replace("127.0.0.1:8790", google_engine.address)
-    exec(program, {})
+    exec(program + EXECUTES, {})
     assert capsys.readouterr().out in ("SUCCEEDED\n", "ACTIVE\n")

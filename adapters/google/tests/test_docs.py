@@ -18,13 +18,13 @@ from mcp_workflows_google import GoogleAdapter
 from mcp_workflows_google.input_requests import answer_calls
 from mcp_workflows_google.outcome import read_failure
 from mcp_workflows_google.questions import MAX_MESSAGE, PostedQuestion
-from mcp_workflows_google.settings import GoogleSettings
+from mcp_workflows_google.settings import Discover, GoogleSettings
 from mcp_workflows_google.tooling.check import permissions
 from mcp_workflows_google.tooling.subworkflows import FILES, add_subworkflows, embedded_files
 from mcp_workflows_google_local.language.errors import Raised, Tag
 
 from adapters.google.tests import cloud
-from adapters.google.tests.tell import EXECUTION, GOOGLE, noted, posted
+from adapters.google.tests.tell import EXECUTION, GOOGLE, noted
 from adapters.google.tests.worlds import World, run
 from mcp_workflows.adapter import Failure, Ref, Start
 from mcp_workflows.adapter.templates import Template
@@ -51,7 +51,7 @@ class TestPages(PagesSuite):
 
     package = mcp_workflows_google
     pages = ("../../adapters/google/README", "google", "google-access")
-    errors = "google-errors"
+    errors = "google"
 
 
 def workflows(name: str) -> Sequence[str]:
@@ -65,9 +65,10 @@ def test_every_workflow_on_the_page_can_be_deployed_with_the_helper(google_engin
 
 
 def test_the_role_and_the_settings_are_those_of_the_code() -> None:
-    (shown,) = map(json.loads, blocks("google-access", "json"))
-    given = GoogleSettings(project="shop-prod", location="europe-west1")
-    assert permissions(given, [Use(tool="fulfil_order", workflow="fulfil_order")]) == shown
+    shown = re.findall(r"^\| `(workflows\.[a-z.]+)` \|", page("google-access"), re.MULTILINE)
+    given = GoogleSettings(project="shop-prod", location="europe-west1", discover=Discover())
+    role = permissions(given, [Use(tool="fulfil_order", workflow="fulfil_order")])
+    assert sorted(shown) == role["includedPermissions"]
     assert [name for name in GoogleSettings.model_fields if f"`{name}`" not in page("google")] == []
 
 
@@ -144,9 +145,8 @@ def test_the_answers_and_bodies_on_the_page_are_what_is_sent() -> None:
     assert told[1:] == [{**NO, "timed_out": False}, {"action": "cancel", "content": {}, "timed_out": True}]
     [sent] = answer_calls(EXECUTION, {"cb-1": noted()}, (), {}, {"cb-1": YES}, rest_url=GOOGLE)
     assert sent.body == YES
-    assert [field for field in posted() if f"`{field}`" not in page("google-contract")] == []
     assert f"at most {MAX_MESSAGE} characters" in page("google-contract")
-    assert f"Default: {PostedQuestion.model_fields['timeout'].default}," in page("google-contract")
+    assert f"Default of `timeout`: {PostedQuestion.model_fields['timeout'].default} s" in page("google-contract")
 
 
 @pytest.mark.parametrize(("claimed", "result"), [(True, "charged 40"), (False, None)])

@@ -1,4 +1,4 @@
-"""The blocks of docs/engines/http.md and the pages of presets, which are made from the files."""
+"""The blocks of docs/engines/http.md, its definitions to copy, and the pages of presets, made from the files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from mcp_workflows.sidecar.config.load import load_config
 from scripts import preset_pages
 
 PAGE = Path(__file__).parents[3] / "docs" / "engines" / "http.md"
-BLOCKS, EXAMPLES = (
-    re.findall(r"^```yaml\n(.*?)^```", (PAGE.parent / name).read_text(), re.MULTILINE | re.DOTALL)
-    for name in ("http.md", "http-examples.md")
-)
+BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+UNVERIFIED = sorted((Path(__file__).parents[3] / "samples" / "http" / "unverified").glob("*.yaml"))
+EXAMPLES = [file.read_text() for file in UNVERIFIED]
 
 
 def tools_of(folder: Path, block: str) -> object:
@@ -33,11 +32,12 @@ def test_a_block_is_a_configuration(tmp_path: Path, block: str) -> None:
     assert tools_of(tmp_path, block)
 
 
-def test_every_example_is_marked_as_unverified() -> None:
-    sections = re.split(r"^## ", (PAGE.parent / "http-examples.md").read_text(), flags=re.MULTILINE)
-    shown = [section for section in sections if "```yaml" in section]
-    assert len(shown) == len(EXAMPLES) >= 9
-    assert all("*Unverified.*" in section for section in shown)
+def test_every_example_is_on_the_page_and_marked_as_unverified() -> None:
+    assert len(EXAMPLES) >= 9
+    text = PAGE.read_text()
+    for file, example in zip(UNVERIFIED, EXAMPLES, strict=True):
+        assert f"(../../samples/http/unverified/{file.name})" in text
+        assert ", unverified: " in example.splitlines()[0]
 
 
 def written_by_hand(block: str) -> int:

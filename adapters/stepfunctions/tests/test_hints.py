@@ -21,7 +21,7 @@ from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 from adapters.stepfunctions.tests.cloud import ASKS, arn, event, left_in, new_queue, send, settings
 from adapters.stepfunctions.tests.injecting import refusing
 from mcp_workflows.errors import EngineRefused
-from tests.support.cloud_suites import blocks
+from tests.support.local_engines import SAMPLES
 from tests.support.stepfunctions_engine import StepFunctions
 
 PATIENCE = 60.0  # seconds
@@ -55,8 +55,8 @@ async def listening(given: StepFunctionsSettings) -> AsyncGenerator[Heard]:
 
 
 def deployed(engine: StepFunctions) -> str:
-    """The queue of the docs, with the rules of the docs."""
-    [template] = [block for block in blocks("stepfunctions-events", "yaml") if block.startswith("AWSTemplate")]
+    """The queue and the rules of the template that the page deploys."""
+    template = (SAMPLES / "questions" / "stepfunctions" / "mcp-events.yaml").read_text()
     name = f"events-{uuid.uuid4().hex[:8]}"
     engine.client("cloudformation").create_stack(
         StackName=name,

@@ -109,12 +109,10 @@ SOURCE = Path(__file__).with_name("go")
 
 @pytest.fixture
 def module(tmp_path: Path) -> Path:
-    """mcpwf.go as an author has it, beside declarations of the SDK's calls it makes."""
+    """mcpwf.go as an author has it, with an example, beside declarations of the SDK's calls it makes."""
     shutil.copytree(SOURCE, tmp_path, dirs_exist_ok=True)
     shutil.copy(SOURCE.with_name("answers.json"), tmp_path)
     (tmp_path / "mcpwf.go").write_text(TemporalAdapter.tooling.embeds()["go"])
-    (tmp_path / "example").mkdir()
-    (tmp_path / "example" / "example.go").write_text(page_block("go"))
     return tmp_path
 
 
