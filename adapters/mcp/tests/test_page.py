@@ -1,4 +1,4 @@
-"""The blocks of docs/engines/mcp.md and of its examples."""
+"""The blocks of docs/engines/mcp.md, and the definitions that it links."""
 
 from __future__ import annotations
 
@@ -37,3 +37,5 @@ def test_the_split_tools_of_a_server_are_one_task_in_twelve_lines() -> None:
 def test_each_example_is_tested_with_its_real_server() -> None:
     tested = (airflow_upstream, firecrawl_upstream, gitlab_upstream, jenkins_upstream, bash_upstream)
     assert [each.CONFIG for each in tested] == [engine for _, engine in sorted(documented_engines().items())]
+    page = (DOCS / "mcp.md").read_text()
+    assert [name for name in documented_engines() if f"(../../samples/mcp/{name}.yaml)" not in page] == []

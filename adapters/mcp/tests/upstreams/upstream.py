@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from tests.support.engine_process import EngineProcess
 from tests.support.environments import NODE, npm_packages
 
 PACKAGES: Final = Path(__file__).with_name("package.json")
-_EXAMPLES: Final = Path(__file__).parents[4] / "docs" / "engines" / "mcp-examples.md"
+_EXAMPLES: Final = Path(__file__).parents[4] / "samples" / "mcp"
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _Reply: TypeAlias = Callable[[Request, Endpoint], Awaitable[Response]]
@@ -29,10 +28,10 @@ _Reply: TypeAlias = Callable[[Request, Endpoint], Awaitable[Response]]
 
 @cache
 def documented_engines() -> Mapping[str, Mapping[str, Any]]:
-    """Return the engines of docs/engines/mcp-examples.md by name: what the page shows is what is tested."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", _EXAMPLES.read_text(), re.MULTILINE | re.DOTALL)
+    """Return the engines of samples/mcp by name."""
     load = YAML(typ="safe").load  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return {name: engine for block in blocks for name, engine in load(block)["engines"].items()}
+    files = sorted(_EXAMPLES.glob("*.yaml"))
+    return {name: engine for file in files for name, engine in load(file.read_text())["engines"].items()}
 
 
 def documented_engine(name: str) -> Mapping[str, Any]:
