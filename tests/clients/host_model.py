@@ -28,8 +28,10 @@ Turn: TypeAlias = tuple[str, str]
 FOLLOW: Final = "follow"  # make the calls that the results name, until a result says to ask the user, or names no call
 ANSWER: Final = "answer"  # make the call that the last result names, as if the user had answered
 TASK_ID: Final = "$taskId"  # as an argument: the last task id in the results
+YAML_BLOCK: Final = "$yaml"  # as an argument: the last block of YAML in the results
 _MARKER: Final = "play: "
 _NEXT: Final = re.compile(r"call (task_\w+|my_tasks) with [^{}\n]*?(?=\{)")
+_YAML: Final = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _TASK_ID_PATTERN: Final = re.compile(r"\b[A-Za-z0-9_-]{40}\b")
 
 
@@ -71,8 +73,8 @@ def reply_to(request: Request) -> Call | str:
         return _named_call(request, _unescaped(seen[-1]), answered=step == ANSWER)
     if step in (FOLLOW, ANSWER, None):
         return _closing_text(seen)
-    ids = _TASK_ID_PATTERN.findall("\n".join(seen))
-    arguments = {key: ids[-1] if value == TASK_ID and ids else value for key, value in step["arguments"].items()}
+    found_of = {TASK_ID: _TASK_ID_PATTERN.findall("\n".join(seen)), YAML_BLOCK: _YAML.findall("\n".join(seen))}
+    arguments = {key: [value, *found_of.get(value, ())][-1] for key, value in step["arguments"].items()}
     return _call(request, step["call"], arguments)
 
 

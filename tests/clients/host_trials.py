@@ -109,7 +109,7 @@ class Trial:
         log = self.folder / "server.log"
         words = (str(BIN / "mcp-workflows"), "serve", "-c", "workflows.yaml", "--http", f"127.0.0.1:{port}")
         server = Child(Command(name="server", argv=words, cwd=self.folder, env={}), log)
-        _until(lambda: "ready: http" in log.read_text(), server.check)
+        until(lambda: "ready: http" in log.read_text(), server.check)
         return server
 
     def _target(self, model: ScriptedModel) -> Target:
@@ -128,9 +128,9 @@ class Trial:
             host = Child(self._command(target, number, prompt_of(play)), log)
             try:
                 if number == 0 and self.situation.signal:
-                    _until((self.folder / "running").exists, host.check)
+                    until((self.folder / "running").exists, host.check)
                     host.ask_to_stop()
-                _until(partial(_has_ended, host))
+                until(partial(_has_ended, host))
             finally:
                 stop_all([host])
             shown.append(log.read_text(errors="replace"))
@@ -213,7 +213,7 @@ def _word_for(text: str) -> str:
     return next((word for word, sign in _WORDS.items() if re.search(sign, text, re.MULTILINE)), "?")
 
 
-def _until(condition: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
+def until(condition: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         check()
