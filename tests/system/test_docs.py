@@ -366,6 +366,7 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
         for line in (start, signal):
             done = temporal.cli(*shlex.split(line)[1:])
             assert done.returncode == 0, done.stderr
+        assert temporal.cli("workflow", "result", "--workflow-id", "first").returncode == 0  # the worker works
         _writes_the_configuration(TUTORIAL, tmp_path, temporal)
         [described] = re.findall(r'^Replace the `TODO` with "(.+)"', TUTORIAL.read_text(), re.MULTILINE)
         configuration = re.sub(r"TODO: [^\"]+", described, written) + gate
