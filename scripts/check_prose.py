@@ -1,12 +1,15 @@
-"""Check the prose of the documentation for bad habits: `python -m scripts.check_prose [FILE ...]` prints each one.
+"""Check the prose of pages, docstrings and comments: `python -m scripts.check_prose [FILE ...]` prints bad habits.
 
 A line reads `FILE:LINE: habit: the text`. Code, links and generated tables are not checked.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -31,9 +34,8 @@ HABITS: Final = {
     ),
     "a sentence of more than 40 words": re.compile(rf"^(?:\S+ ){{{LONGEST},}}"),
 }
-ALLOWED: Final[frozenset[tuple[str, str]]] = frozenset()
-"""Pages, and sentences in them that may stand although they match."""
 
+_PRAGMA: Final = re.compile(r"#\s*(?:noqa|type:|pyright:|pragma).*")
 _FENCE: Final = re.compile(r"^\s*(?:```|~~~)")
 _SKIPPED: Final = re.compile(r"<!-- begin .*? -->.*?<!-- end .*? -->|<!--.*?-->|<[^>]+>", re.DOTALL)
 _LINK: Final = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
@@ -65,11 +67,25 @@ def _split(text: str) -> Sequence[str]:
     return [each for each in _SENTENCE.split(plain) if each]
 
 
+def words_in_code(source: str) -> str:
+    """Return the docstrings and comments of a Python file, each on its line."""
+    lines = [""] * (source.count("\n") + 2)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            beside_code = token.line[: token.start[1]].strip()
+            lines[token.start[0] - 1] = "- " * bool(beside_code) + _PRAGMA.sub("", token.string).lstrip("#! ")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            for number, line in enumerate(node.value.value.splitlines(), node.lineno - 1):
+                lines[number] = line.strip()
+    return "\n".join(lines)
+
+
 def habits(page: str, text: str) -> Iterator[str]:
     """Yield the bad habits of a page, a line each."""
     for line, sentence in sentences(text):
         for habit, pattern in HABITS.items():
-            if pattern.search(sentence) and (page, sentence) not in ALLOWED:
+            if pattern.search(sentence):
                 yield f"{page}:{line}: {habit}: {sentence}"
 
 
@@ -77,7 +93,11 @@ def main(arguments: Sequence[str]) -> int:
     """Check the given pages, or all; return 1 if one has a bad habit."""
     paths = [Path(each).resolve() for each in arguments] or [each for name in PAGES for each in ROOT.glob(name)]
     pages = [each for each in paths if HISTORY not in each.parents]
-    found = [line for each in pages for line in habits(str(each.relative_to(ROOT)), each.read_text(encoding="utf-8"))]
+    found = list[str]()
+    for each in pages:
+        text = each.read_text(encoding="utf-8")
+        text = words_in_code(text) if each.suffix == ".py" else text
+        found += habits(str(each.relative_to(ROOT)), text)
     print("\n".join(found), file=sys.stderr) if found else None
     return 1 if found else 0
 
