@@ -1,1 +1,1 @@
-"""Events: what clients subscribe to, and the deliveries to their endpoints."""
+"""Events: subscriptions of clients, and deliveries to their endpoints."""

@@ -1,14 +1,15 @@
 """Deliveries to the endpoints of subscriptions, by one process at a time.
 
-A channel of notifications is such a target, too: the operator's own, which is never suspended and never ends.
+A notification channel is also a target: it belongs to the operator, and is never suspended and never ends.
 
-Each subscription has a position in the log of events. Each event up to it was taken by the endpoint, was given up, or
-is pending; `_take_events` alone moves it, and awaits nothing meanwhile. A pending event is tried again by itself and
-holds back no other. Once `WINDOW` are pending, the position stands still, and the rest waits in the log.
+Each subscription has a position in the event log. Every event up to the position was accepted by the endpoint, was
+given up, or is pending. Only `_take_events` moves the position, and it awaits nothing. A pending event is retried
+independently and does not delay others. While `WINDOW` events are pending, the position does not move, and later events
+stay in the log.
 
-The positions and what is pending are written after the fact. So a crash, or a second process that still delivers, may
-send an event again, under the same id. Before each attempt the subscription is read: one that has ended gets nothing,
-whoever ended it.
+Positions and pending events are saved after deliveries. A crash, or a second process that is still delivering, may
+therefore send an event twice, with the same id. Each attempt first reads the subscription, so an ended one receives
+nothing, whichever process ended it.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ from mcp_workflows.wire import events as wire
 
 logger = logging.getLogger(__name__)
 
-PAUSES: Final[Sequence[float]] = (5, 30, 120, 600, 1800, 3600, 7200)  # seconds before each further attempt
-JITTER: Final = 0.2  # of a pause, either way
+PAUSES: Final[Sequence[float]] = (5, 30, 120, 600, 1800, 3600, 7200)  # seconds before each retry
+JITTER: Final = 0.2  # fraction of a pause, in both directions
 WINDOW: Final = 50  # pending events of one subscription
-AT_ONCE: Final = 4  # requests of one subscription; of a channel one, since people read them in order
-OF_ONE_OWNER: Final = 8  # at once: who names slow endpoints leaves room for others
+AT_ONCE: Final = 4  # requests of one subscription; a channel has one, since people read its messages in order
+OF_ONE_OWNER: Final = 8  # at once: slow endpoints of one owner leave room for others
 AT_ONE_HOST: Final = 16  # at once: a slow host leaves room for others
 MOST_AT_ONCE: Final = 64  # of this process
-TURN_EVERY: Final = 0.5  # seconds, without new events and finished attempts
-SAVE_EVERY: Final = 1.0  # seconds: after a crash what was delivered since is sent again
-SAVE_QUIET_EVERY: Final = 3600.0  # seconds, where only the position has moved: it stays within the log
+TURN_EVERY: Final = 0.5  # seconds, if there are no new events or finished attempts
+SAVE_EVERY: Final = 1.0  # seconds: after a crash, events delivered since the last save are sent again
+SAVE_QUIET_EVERY: Final = 3600.0  # seconds, if only the position has moved: it is still within the log
 CLAIM_EVERY: Final = 2.0  # seconds
 _LEASE: Final = "events"
-_PRESENT: Final = -1  # among positions: the present state of the one task, told at the beginning
+_PRESENT: Final = -1  # pseudo-position: the current state of the single task, sent first
 _GONE, _TOO_LARGE = 410, 413
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Target:
-    """One subscription, or one channel, while this process delivers."""
+    """A subscription or a channel while this process delivers to it."""
 
     subscription: Subscription
     state: Deliveries
@@ -71,10 +72,10 @@ class _Target:
     channel: str | None = None  # its name
     events: dict[int, LoggedEvent] = field(default_factory=dict[int, LoggedEvent])  # pending ones, by position
     sending: set[int] = field(default_factory=set[int])
-    told: set[str] = field(default_factory=set[str])  # ids of the events that told the present state
-    saved: float = field(default_factory=anyio.current_time)  # when its state was written last
+    told: set[str] = field(default_factory=set[str])  # ids of the events that reported the current state
+    saved: float = field(default_factory=anyio.current_time)  # time of the last save
     is_dirty: bool = False
-    version: int = 0  # of the rules that it was checked with
+    version: int = 0  # of the rules at its last check
 
     @property
     def host(self) -> str:
@@ -82,10 +83,10 @@ class _Target:
 
     @property
     def owner(self) -> str:
-        return self.interest.owner if self.channel is None else self.subscription.key  # channels take turns alone
+        return self.interest.owner if self.channel is None else self.subscription.key  # one owner per channel
 
     def turn(self, pending: Pending) -> datetime:
-        """Return the time by which a pending event has its turn; those of a channel that are due go by position."""
+        """Return the time of a pending event's turn. Events of a channel that are due go by position."""
         return pending.due if self.channel is None else min(each.due for each in self.state.pending.values())
 
     @property
@@ -104,14 +105,14 @@ class Delivery:
         self._clock = events.clock
         self._rate = Rate(events.endpoints.settings.deliveries_per_minute)
         self._targets: dict[str, _Target] = {}  # by the key of the subscription
-        self._read = 0  # the position up to which subscriptions that were made, refreshed or ended are known
+        self._read = 0  # position up to which new, refreshed and ended subscriptions were loaded
         self._wake = anyio.Event()
-        self._is_needed = False  # there are subscriptions, as far as is known
-        self._version = 0  # of the rules; 0: there are subscriptions to check
+        self._is_needed = False  # True if subscriptions are known to exist
+        self._version = 0  # of the rules; 0: some subscriptions are unchecked
         self._has_news = True  # in the log
-        self._waiting: set[_Target] = set()  # those with pending events, and maybe others
-        self._served: dict[str, float] = {}  # when an attempt for a principal began last, on the event loop's clock
-        self._looked = 0.0  # at all subscriptions, on the event loop's clock
+        self._waiting: set[_Target] = set()  # all targets with pending events, maybe more
+        self._served: dict[str, float] = {}  # start of each principal's last attempt, on the event loop's clock
+        self._looked = 0.0  # last check of all subscriptions, on the event loop's clock
         self._group: TaskGroup | None = None
         self._samples: Mapping[str, Seen] = {}
         self._measure()
@@ -122,7 +123,7 @@ class Delivery:
         return self._samples[name]()
 
     async def run(self) -> None:
-        """Deliver while there are subscriptions and no other process does, until cancelled."""
+        """Deliver while there are subscriptions and this process holds the lease, until cancelled."""
         while True:
             changed = self._events.subscriptions.changed
             try:
@@ -176,7 +177,7 @@ class Delivery:
             every = [each for each in self._targets.values() if each.channel is None]
             for target in [each for each in every if each.version != self._version]:
                 target.version = self._version
-                await self._load(target.subscription)  # it may be about other tools now
+                await self._load(target.subscription)  # it may cover other tools now
                 if reason := await self._events.no_longer(target.subscription):
                     await self._end(target, reason)
         if self._has_news:
@@ -204,10 +205,10 @@ class Delivery:
     # --- subscriptions
 
     async def _load(self, subscription: Subscription) -> None:
-        """Begin with a subscription, or go on with it as it is now."""
+        """Start with a subscription, or update it."""
         interest = self._events.interest_of(subscription)
         target = self._targets.get(subscription.key)
-        if target is not None and target.state.of != subscription.created:  # it ended, and began again
+        if target is not None and target.state.of != subscription.created:  # it ended and was created again
             self._forget(subscription.key)
             target = None
         if target is None:
@@ -231,7 +232,7 @@ class Delivery:
                 pending.attempts, pending.due, pending.failing_since = 0, self._clock(), None
 
     async def _use_channels(self) -> None:
-        """Begin with the channels of now, and go on with them as they are now."""
+        """Add, update and remove targets to match the configured channels."""
         for key, known in list(self._targets.items()):
             if known.channel is not None and known.channel not in self._events.channels:
                 self._forget(key)
@@ -240,7 +241,7 @@ class Delivery:
             target = self._targets.get(subscription.key)
             if target is None:
                 state = await self._events.subscriptions.deliveries(subscription)
-                if state is None:  # it was not there when its process started
+                if state is None:  # it was added after its process started
                     last = (await self._store.events(END_OF_LOG, 0)).last
                     state = Deliveries(of=subscription.created, position=last)
                 target = _Target(subscription=subscription, state=state, interest=interest, channel=name, is_dirty=True)
@@ -252,7 +253,7 @@ class Delivery:
             self._events.interests.add(interest)
 
     async def _is_current(self, target: _Target) -> bool:
-        """Read the subscription again; return True if it goes on, as whatever it is now."""
+        """Reread the subscription, update its target, and return True if it is still active."""
         key = target.subscription.key
         if target.channel is not None:
             return self._targets.get(key) is target
@@ -264,7 +265,7 @@ class Delivery:
         return self._targets.get(key) is target
 
     async def _end(self, target: _Target, reason: str, *, tells: bool = True) -> None:
-        """End a subscription, unless it was refreshed meanwhile, and tell its endpoint once."""
+        """End a subscription and notify its endpoint once, unless it was refreshed meanwhile."""
         known = target.subscription
         if not await self._is_current(target) or target.subscription.refreshed != known.refreshed:
             return
@@ -275,7 +276,7 @@ class Delivery:
             self._tell(target, "terminated", wire.terminated(RequestError(wire.Code.FORBIDDEN, reason)))
 
     def _tell(self, target: _Target, kind: str, content: Mapping[str, JSON]) -> None:
-        """Tell the endpoint something about its subscription, once."""
+        """Send the endpoint one message about its subscription, without retries."""
         if target.channel is not None:
             logger.warning("channel %r was not notified of an earlier event: %s", target.channel, kind)
             return
@@ -306,7 +307,7 @@ class Delivery:
     # --- the log
 
     async def _read_log(self) -> None:
-        """Add the next events to what is pending, as far as there is room."""
+        """Add the next events of the log to the pending ones while there is room."""
         is_behind = True
         while is_behind:
             start = min([self._read, *(each.state.position for each in self._targets.values() if each.has_room)])
@@ -324,8 +325,8 @@ class Delivery:
             await anyio.lowlevel.checkpoint()
 
     def _take_events(self, targets: Sequence[_Target], page: EventPage) -> None:
-        """Move the positions of targets, none of which is before the page, over it; nothing may be awaited in here."""
-        mine: dict[tuple[str, str, JSON], list[_Target]] = {}  # by the name of events, their owner and their tool
+        """Move the positions of targets past a page; all start at or after its beginning. Nothing here may await."""
+        mine: dict[tuple[str, str, JSON], list[_Target]] = {}  # by event name, owner and tool
         for target in targets:
             if target.state.position < page.first:
                 self._skip(target, page.first)
@@ -346,14 +347,14 @@ class Delivery:
                 target.state.position = max(target.state.position, page.events[-1].position)
 
     def _skip(self, target: _Target, first: int) -> None:
-        """Go on after events that are gone from the log, and tell the endpoint."""
+        """Skip events that the log no longer holds, and notify the endpoint of the gap."""
         target.state.position, target.is_dirty = max(first, target.state.position), True
         self._tell(target, "gap", {"cursor": self._events.cursor_at(first, target.subscription.principal)})
 
     # --- attempts
 
     def _start_due(self, group: TaskGroup) -> None:
-        """Start attempts. Principals take turns; of one principal's, those that have waited longest come first."""
+        """Start attempts. Principals take turns; for each principal, the events that waited longest come first."""
         self._waiting = {each for each in self._waiting if each.state.pending or each.sending}
         now, busy = self._clock(), [target for target in self._waiting for _ in target.sending]
         in_flight, of_owner = Counter(each.host for each in busy), Counter(each.owner for each in busy)
@@ -399,7 +400,7 @@ class Delivery:
             self._wake.set()
 
     async def _attempt(self, target: _Target, position: int) -> None:
-        """Send an event if the principal may still see it, and note the outcome."""
+        """Send an event if the principal may still see it, and record the outcome."""
         subscription, state = target.subscription, target.state
         if position == _PRESENT:
             found = await self._events.present(subscription.name, subscription.arguments, subscription.principal)
@@ -428,7 +429,7 @@ class Delivery:
             await self._events.subscriptions.mark_over(target.subscription, self._clock())
 
     async def _notify(self, channel: str, target: _Target, position: int) -> None:
-        """Tell a channel of an event if that still counts, and note the outcome, on the task, too."""
+        """Notify a channel of an event if it is still relevant; record the outcome, also on the task."""
         state, failed, settings = target.state, None, self._events.channels.get(channel)
         if settings is None:  # a reload has just removed it
             return
@@ -443,7 +444,7 @@ class Delivery:
                 failed = error
                 if state.failed_since is None:
                     logger.warning("channel %r will be notified later: %s %s", channel, failed, failed.detail)
-            with suppress(StoreError):  # it is told all the same
+            with suppress(StoreError):  # the notification was sent in any case
                 await self._events.note_notification(told, channel, None if failed else now)
         target.is_dirty = True
         self._telemetry.event_delivery(failed.trouble.value if failed else "ok" if told else "withheld")
@@ -456,7 +457,7 @@ class Delivery:
         return page.events[0] if page.events and page.events[0].position == position else None
 
     def _settle(self, target: _Target, position: int, failed: EndpointFailed | None) -> None:
-        """Finish with an event, or try it again later."""
+        """Remove an event that is done, or schedule its retry."""
         if failed is None:
             self._finish(target, position)
         elif failed.status == _TOO_LARGE:
@@ -465,14 +466,14 @@ class Delivery:
             self._fail(target, position, failed)
 
     def _finish(self, target: _Target, position: int) -> None:
-        self._has_news |= not target.has_room  # the rest waits in the log
+        self._has_news |= not target.has_room  # the log holds more events
         target.state.pending.pop(position, None)
         target.events.pop(position, None)
 
     def _fail(self, target: _Target, position: int, failed: EndpointFailed) -> None:
-        """Try again later; after the last attempt suspend the subscription, unless other events were taken since.
+        """Retry later; after the last attempt suspend the subscription, unless other events were accepted meanwhile.
 
-        Nobody would resume a channel, so it only loses the event.
+        Nothing would resume a channel, so it only loses the event.
         """
         state, pending, now = target.state, target.state.pending[position], self._clock()
         state.last_error, state.failed_since = failed.trouble, state.failed_since or now
@@ -508,10 +509,10 @@ class Delivery:
         await self._events.endpoints.post(subscription.url, body, headers)
 
     async def _save(self, *, at_once: bool = False) -> None:
-        """Write the states that have changed and were not written a moment ago."""
+        """Save the states that changed and were not saved a moment ago."""
         for target in list(self._targets.values()):
             if target.channel is not None and target.channel not in self._events.channels:
-                continue  # it was removed just now: its state must not come back
+                continue  # it was just removed: its state must not come back
             now = anyio.current_time()
             pause = SAVE_QUIET_EVERY if not target.is_dirty else 0.0 if at_once else SAVE_EVERY
             if now - target.saved >= pause:
@@ -522,11 +523,11 @@ class Delivery:
                     target.is_dirty = True
                     raise
                 target.saved = now
-                await anyio.lowlevel.checkpoint()  # a store may write at once
+                await anyio.lowlevel.checkpoint()  # a store may complete without yielding
 
 
 def _body(occurrence: wire.Occurrence, cursor: str) -> bytes:
-    """Return the body of a delivery, without what makes it too large."""
+    """Return the body of a delivery, shortened if it is too large."""
     body = wire.body_of(wire.occurrence(occurrence, cursor=cursor))
     if len(body) <= wire.MAX_BODY:
         return body

@@ -1,7 +1,7 @@
-"""Requests to the endpoints of clients: to public addresses only, without redirects, bounded in time and size.
+"""Requests to client endpoints: to public addresses only, without redirects, and limited in time and size.
 
-The address is looked up and checked for each request, and connected to as it was checked: a name may lead elsewhere the
-next time. Nothing of a reply reaches the client that named the endpoint.
+The host name is resolved and checked for each request, and the connection uses the checked address, because a name may
+resolve differently the next time. The client that named the endpoint never sees any part of a reply.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.wire import events as wire
 from mcp_workflows.wire.events import Trouble
 
-ANSWER_WITHIN: Final = 10.0  # seconds, the look-up of the address included
-MOST_LOOK_UPS: Final = 64  # of addresses at once
+ANSWER_WITHIN: Final = 10.0  # seconds, including the address look-up
+MOST_LOOK_UPS: Final = 64  # concurrent address look-ups
 _MOST_READ: Final = 16 * 1024  # bytes of a reply
 _HOST: Final = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*")
 _PORTS: Final = {"https": 443, "http": 80}
 _OK: Final = range(200, 300)
 _SERVER_ERROR: Final = 500
 _NAT64: Final = IPv6Network("64:ff9b::/96")
-_UNICAST: Final = IPv6Network("2000::/3")  # all that IANA has assigned for global unicast
+_UNICAST: Final = IPv6Network("2000::/3")  # everything IANA has assigned for global unicast
 
 
 def _host(text: str) -> str:
@@ -50,7 +50,7 @@ def _host(text: str) -> str:
 
 
 class EventSettings(BaseModel):
-    """MCP Events: which endpoints clients may have called, and how many."""
+    """MCP Events: the webhook endpoints that clients may name, and their limits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -79,8 +79,8 @@ class EventSettings(BaseModel):
         return any(host.endswith(each[1:]) if each.startswith("*.") else host == each for each in self.allow)
 
 
-class EndpointFailed(Exception):  # noqa: N818  # an answer, in the words that the protocol has for it
-    """The endpoint did not take a request; `status` if it answered, `detail` for the operator alone."""
+class EndpointFailed(Exception):  # noqa: N818  # an outcome with a name in the protocol
+    """The endpoint did not accept a request. `status` is set if it answered; `detail` is only for the operator."""
 
     def __init__(self, trouble: Trouble, status: int | None = None, *, detail: str = "") -> None:
         super().__init__(trouble if status is None else f"{trouble} ({status})")
@@ -100,12 +100,12 @@ class Endpoints:
     def __init__(self, settings: EventSettings) -> None:
         self.settings = settings
         self._transport: httpx2.AsyncHTTPTransport | None = None
-        self._look_ups = anyio.CapacityLimiter(MOST_LOOK_UPS)  # a slow name server holds up nobody else's
+        self._look_ups = anyio.CapacityLimiter(MOST_LOOK_UPS)  # a slow name server delays only its own look-ups
 
     async def __aenter__(self) -> Self:
         trusted = await to_thread.run_sync(ssl.create_default_context)  # it reads the certificates
-        # a transport alone: a client would keep cookies, log URLs and read the environment; and no connection is kept,
-        # as two names at one address would share it
+        # use a bare transport: a client would keep cookies, log URLs and read the environment; keep no connection,
+        # since two names at one address would share it
         limits = httpx2.Limits(max_keepalive_connections=0)
         self._transport = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, limits=limits)
         return self
@@ -120,7 +120,7 @@ class Endpoints:
         """Check that a client may name this endpoint.
 
         Raises:
-            RequestError: it may not.
+            RequestError: the client may not.
         """
         parts, host = urlsplit(url), host_of(url)
         if parts.scheme != "https" and not (self.settings.allow_private and is_loopback(host)):
@@ -129,7 +129,7 @@ class Endpoints:
             raise RequestError(INVALID_PARAMS, "delivery.url: this server sends no events to that host")
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """Send a request, and return the beginning of the reply.
+        """Send a request and return the beginning of the reply.
 
         Raises:
             EndpointFailed: the reply is not 2xx, or there is none.
@@ -143,10 +143,10 @@ class Endpoints:
             raise EndpointFailed(Trouble.TLS if _is_tls(error) else Trouble.REFUSED, detail=str(error)) from None
 
     async def verify(self, url: str, signing: Sequence[str], *, subscription_id: str, now: datetime) -> None:
-        """Ask an endpoint if it wants deliveries, signed with these secrets.
+        """Ask an endpoint to confirm that it wants deliveries; the request is signed with these secrets.
 
         Raises:
-            EndpointFailed: it does not say so.
+            EndpointFailed: it does not confirm.
         """
         challenge = secrets.token_urlsafe(24)
         body = wire.body_of(wire.verification(challenge))
@@ -185,7 +185,7 @@ class Endpoints:
             await response.aclose()
 
     async def _address(self, host: str, port: int) -> str:
-        """Return an address of the host that may be connected to.
+        """Return an address of the host that is allowed.
 
         Raises:
             OSError: there is none.
@@ -198,12 +198,12 @@ class Endpoints:
 
 
 def look_up(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a host, in the order of the system's preference; it blocks."""
+    """Return the addresses of a host in the system's order of preference; blocks."""
     return [str(place[0]) for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 def is_public(address: str) -> bool:
-    """Return True for a global unicast address, of IPv4 also as NAT64 writes it; other notations are refused."""
+    """Return True for a global unicast address. IPv4 in NAT64 notation also counts; other notations are refused."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

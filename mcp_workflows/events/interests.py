@@ -1,6 +1,6 @@
-"""The interests of this process in events: their tasks are observed, and ended executions are listed.
+"""The interests of this process in events: it observes their tasks and lists ended executions.
 
-No client has to poll a task whose events it subscribed to.
+Clients need not poll a task whose events they subscribed to.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from mcp_workflows.tools.tool import AnyTool
 
 logger = logging.getLogger(__name__)
 
-SEARCH_EVERY: Final = 2.0  # seconds: a new task is observed by then
-LIST_EVERY: Final = 15.0  # seconds, for each tool that watches
-OVERLAP: Final = timedelta(minutes=2)  # the list of an engine may lag
-FORGET_AFTER: Final = timedelta(minutes=10)  # if nobody waits, what ends is told nobody
-MOST_TASKS: Final = 10_000  # of one search: one principal has a thousand, unless the limits are changed
-MOST_SEEN: Final = 10_000  # ended executions whose notes need not be written again
+SEARCH_EVERY: Final = 2.0  # seconds until a new task is observed
+LIST_EVERY: Final = 15.0  # seconds, for each tool with kind watch
+OVERLAP: Final = timedelta(minutes=2)  # an engine's list may lag
+FORGET_AFTER: Final = timedelta(minutes=10)  # without a subscription, earlier ends are never reported
+MOST_TASKS: Final = 10_000  # of one search: a principal has at most 1,000 by default
+MOST_SEEN: Final = 10_000  # ended executions whose notes are known to be written
 MOST_PAGES: Final = 20  # of one list
 _ENDED: Final = "(ended executions)"  # space of notes
 _EXECUTION: Final = TypeAdapter(EndedExecution)
@@ -39,22 +39,22 @@ _EXECUTION: Final = TypeAdapter(EndedExecution)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interest:
-    """Events that somebody waits for; equal ones count once."""
+    """Events that a subscription, stream or poll waits for; equal interests count once."""
 
-    names: tuple[str, ...]  # of events; tasks are searched by the first
+    names: tuple[str, ...]  # of events; the first one selects the tasks to search
     arguments: Mapping[str, JSON] = field(compare=False)
     owner: str
-    key: str  # of the subscription, the stream, or the name and arguments of a poll
-    shared_tools: Sequence[str] = field(default=(), compare=False)  # with tasks of others that it is about, too
+    key: str  # of the subscription or stream, or the name and arguments of a poll
+    shared_tools: Sequence[str] = field(default=(), compare=False)  # tools whose tasks of other owners also count
 
     @property
     def owners(self) -> Sequence[str]:
-        """The owners whose events these may be; an empty text stands for all others."""
+        """The owners whose events may match; an empty string stands for all others."""
         others = self.shared_tools or EventName.EXECUTION_ENDED in self.names
         return (self.owner, "") if others else (self.owner,)
 
     def matches(self, event: LoggedEvent) -> bool:
-        """Return True if the event may be one of these; rules, and the status, are looked at when it is told."""
+        """Return True if the event may match. Rules and the status filter are checked at delivery."""
         return (
             event.name in self.names
             and self.arguments.get("taskId", event.task_id) == event.task_id
@@ -76,12 +76,12 @@ class Interests:
         self._new: list[Interest] = []
         self._followed: dict[str, tuple[anyio.CancelScope, set[Interest]]] = {}
         self._searched: datetime | None = None
-        self._examined: dict[str, datetime] = {}  # tasks of the last search, with their creation
+        self._examined: dict[str, datetime] = {}  # tasks of the last search, and when they were created
         self._listed: dict[str, float] = {}
         self._seen: set[str] = set()
 
     def use(self, tools: Mapping[str, AnyTool]) -> None:
-        """Replace the tools. Tasks that may need an approval midway are observed for its times, whoever asks."""
+        """Replace the tools. Tasks that may need an approval midway are always observed, so that it opens in time."""
         self._tools = tools
         waiting = [name for name, tool in tools.items() if tool.approvals.keys() - {START_GATE}]
         names = (EventName.INPUT_REQUIRED,)
@@ -91,13 +91,13 @@ class Interests:
             self.add(interest)
 
     def add(self, interest: Interest, *, lasting: float = float("inf")) -> None:
-        """Observe these executions for so many seconds."""
+        """Observe the matching executions for `lasting` seconds."""
         if interest not in self._until:
             self._new.append(interest)
         self._until[interest] = max(self._until.get(interest, 0.0), anyio.current_time() + lasting)
 
     def remove(self, interest: Interest) -> None:
-        """Observe them no longer, unless somebody else is interested."""
+        """Stop observing them, unless another interest matches."""
         if self._until.pop(interest, None) is None:
             return
         for task_id, (scope, interests) in list(self._followed.items()):
@@ -137,7 +137,7 @@ class Interests:
             try:
                 tasks = await self._tasks_of(interest, now)
             except StoreError:
-                self._new.append(interest)  # behind the others
+                self._new.append(interest)  # try the others first
                 raise
             for task in tasks:
                 if not task.pending(now):
@@ -171,7 +171,7 @@ class Interests:
 
     def _follow(self, group: TaskGroup, task: Task, interest: Interest) -> None:
         if interest not in self._until:
-            return  # it has ended meanwhile
+            return  # it was removed meanwhile
         if task.id in self._followed:
             self._followed[task.id][1].add(interest)
             return
@@ -181,7 +181,7 @@ class Interests:
 
     async def _until_ended(self, task: Task, scope: anyio.CancelScope) -> None:
         async def observe(_: ObservedTask) -> None:
-            """Do nothing: the poll itself stores what it sees."""
+            """Do nothing: the poll itself stores its observations."""
 
         with scope:
             try:
@@ -194,7 +194,7 @@ class Interests:
     # --- executions that others started
 
     async def _list(self) -> None:
-        """List the executions that have ended, for the tools that somebody waits for."""
+        """List ended executions for the tools that an interest names."""
         wanted = {str(each.arguments["tool"]) for each in self._until if EventName.EXECUTION_ENDED in each.names}
         for name in wanted:
             tool, now = self._tools.get(name), anyio.current_time()
@@ -222,13 +222,13 @@ class Interests:
         await self._store.put_note(_ENDED, self._place(tool), latest.isoformat(), until=now + EVENTS_KEPT)
 
     async def begin(self, tool: AnyTool, is_waited_for: Callable[[], Awaitable[bool]] | None = None) -> str:
-        """Return the time from which on ends of this tool's workflow count, as ISO 8601; it begins now if it is new.
+        """Return the time, as ISO 8601, from which ends of this tool's workflow count; a new tool starts now.
 
-        `is_waited_for` tells if a subscription in the store waits for them. If none does, what ended while nobody
-        asked is told nobody.
+        `is_waited_for` returns True if a subscription in the store waits for them. Without one, executions that ended
+        while no client asked are never reported.
         """
         now, place = self._clock(), self._place(tool)
-        begin = (now + OVERLAP).isoformat()  # lists are read from that much earlier
+        begin = (now + OVERLAP).isoformat()  # lists are read from `OVERLAP` earlier
         found = str(await self._store.add_note(_ENDED, place, begin, until=now + EVENTS_KEPT))
         is_recent = now - datetime.fromisoformat(found) < FORGET_AFTER
         if is_waited_for is None or is_recent or await is_waited_for():
@@ -237,7 +237,7 @@ class Interests:
         return begin
 
     def _place(self, tool: AnyTool) -> str:
-        """Return the key of that time among the notes; two tools of one workflow have one each."""
+        """Return the note key of that time; two tools with the same workflow have separate ones."""
         return event_id(EventName.EXECUTION_ENDED, self._engines.identity(tool.engine), tool.name, tool.workflow)
 
     async def _all_ended(self, tool: AnyTool, since: datetime) -> Sequence[EndedExecution]:
@@ -251,7 +251,7 @@ class Interests:
         return list(found.values())
 
     async def ended(self, key: str) -> EndedExecution | None:
-        """Return the execution of an event; None: it is too long ago."""
+        """Return the execution of an event; None: it has expired."""
         try:
             return _EXECUTION.validate_python(await self._store.note(_ENDED, key))
         except ValidationError:

@@ -1,4 +1,4 @@
-"""The log of events as one process reads it: once for all who wait for events here."""
+"""The event log as this process reads it: one reader for everything that waits for events here."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from mcp_workflows.task import LoggedEvent
 
 logger = logging.getLogger(__name__)
 
-READ_EVERY: Final = 0.2  # seconds: it costs one query, and needs no word from the replica that wrote an event
-END_OF_LOG: Final = 2**62  # a position behind all events
+READ_EVERY: Final = 0.2  # seconds: one query each, and no message needed from the replica that wrote an event
+END_OF_LOG: Final = 2**62  # a position after all events
 PAGE: Final = 500  # events of one query
-_REMEMBERED: Final = 2000  # events, for readers that are a little behind
+_REMEMBERED: Final = 2000  # events, for readers slightly behind
 
 
 class EventLog:
-    """Reads the log while somebody waits; `run` it. A reader that is far behind reads the store by itself."""
+    """Reads the log while there are readers; `run` it. A reader that is far behind reads from the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._recent: deque[LoggedEvent] = deque(maxlen=_REMEMBERED)
-        self._from = self._last = -1  # all events after `_from`, up to `_last`, are in `_recent`; -1: nothing is known
+        self._from = self._last = -1  # `_recent` has all events after `_from`, up to `_last`; -1: nothing was read
         self._first = 0
         self._waiting: list[Callable[[], None]] = []
         self.changed = anyio.Event()  # set when there are new events, and replaced
         self._wanted = anyio.Event()
 
     async def run(self) -> None:
-        """Read the log while anybody waits, until cancelled."""
+        """Read the log while there are readers, until cancelled."""
         was_readable = True
         while True:
             if not self._waiting:
@@ -71,7 +71,7 @@ class EventLog:
 
     @asynccontextmanager
     async def waiting(self, notify: Callable[[], None] = lambda: None) -> AsyncGenerator[None]:
-        """Have the log read while in the context, and call `notify` when there are new events."""
+        """Keep the log read inside the context, and call `notify` on new events."""
         self._waiting.append(notify)
         self._wanted.set()
         try:
@@ -82,10 +82,10 @@ class EventLog:
                 self._wanted = anyio.Event()
 
     async def after(self, position: int) -> EventPage:
-        """Return the first events after a position, from memory if they are there.
+        """Return the first events after a position, from memory if possible.
 
         Raises:
-            StoreError: they cannot be read.
+            StoreError: the events cannot be read.
         """
         if not self._from <= position <= self._last or self._from < 0:
             return await self._store.events(position, PAGE)

@@ -1,8 +1,8 @@
-"""Notifications of approvals: the channels of the configuration, what they are told, and how it is sent.
+"""Notifications of approvals: the configured channels, the content, and how it is sent.
 
-A channel gets what is safe for everybody in it: the tool, whom it waits for, who asked, and a link that asks for a
-login. The message of a question may be made of arguments, so it counts as arguments: only `include` sends those. A
-task's id is never sent, as it is all that protects the task of an anonymous caller.
+A channel gets only what all its readers may see: the tool, the approvers, the requester, and a link that requires a
+login. The message of a question may contain arguments, so it is sent only with `include`, like the arguments. The task
+id is never sent: it is the only protection of an anonymous caller's task.
 
 Sources: docs.slack.dev, "Formatting message text" and "Rich text block"; learn.microsoft.com, "Create Incoming
 Webhooks" and the schema of Adaptive Cards; RFC 3834 and RFC 5322 for mail.
@@ -52,17 +52,17 @@ NOTIFIED_OF: Final[tuple[str, ...]] = (
     EventName.ANSWERED,
     EventName.ENDED,
 )
-"""The events of a channel."""
+"""The events that channels are notified of."""
 
 MAIL_WITHIN: Final = 30.0  # seconds for one mail
-_MAIL_TIMEOUT: Final = 15.0  # seconds for one answer of the server
+_MAIL_TIMEOUT: Final = 15.0  # seconds for one reply of the server
 _MAILS_AT_ONCE: Final = 8
 _KINDS: Final = ("slack", "teams", "webhook", "email")
 _PORTS: Final = {"smtps": smtplib.SMTP_SSL_PORT, "smtp": 587}
 _ADDRESS: Final = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", re.ASCII)
 _PLAIN: Final = re.compile(r"[\w@+-]+(\.[\w@+-]+)*( [\w@+-]+(\.[\w@+-]+)*)?", re.ASCII)
 _MOST: Final = 100  # characters of a name
-_MOST_ARGUMENTS: Final = 1200  # characters as they are sent: Slack takes 3,000 of a text, names and link included
+_MOST_ARGUMENTS: Final = 1200  # characters as sent: Slack accepts 3,000 in a text, including names and link
 _OPEN: Final = "Open the question"
 _ELSEWHERE: Final = "It is among the open questions in your MCP client."
 _EVENTS: Final[Mapping[str, str]] = {
@@ -87,7 +87,7 @@ Address = Annotated[str, AfterValidator(_address)]
 
 
 class NotificationChannel(BaseModel):
-    """A place where people hear of approvals: Slack, Teams, a webhook or mail."""
+    """A destination for notifications of approvals: Slack, Teams, a webhook or mail."""
 
     # errors of pydantic would quote secrets
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
@@ -137,12 +137,12 @@ class NotificationChannel(BaseModel):
 
     @property
     def kind(self) -> str:
-        """Its kind: slack, teams, webhook or email."""
+        """The kind of the channel: slack, teams, webhook or email."""
         return next(kind for kind in _KINDS if getattr(self, kind))
 
     @property
     def place(self) -> SplitResult:
-        """The URL that it is sent to, which is a secret."""
+        """The URL that notifications are sent to; it is a secret."""
         url = self.slack or self.teams or self.webhook or self.smtp
         assert url is not None, "it is one of these"
         return urlsplit(url.get_secret_value())
@@ -154,7 +154,7 @@ class NotificationChannel(BaseModel):
 
     @property
     def path(self) -> SecretStr:
-        """The rest of that URL, which is all that protects a chat."""
+        """The path and query of that URL, the only protection of a chat."""
         return SecretStr(f"{self.place.path}?{self.place.query}".strip("/?"))
 
 
@@ -173,40 +173,41 @@ def _is_place(place: SplitResult, *, is_mail: bool) -> bool:
 
 
 Channels: TypeAlias = Mapping[str, NotificationChannel]
-"""The channels of a configuration by name."""
+"""The configured channels by name."""
 
 
 def no_channel(name: str, known: Collection[str]) -> str:
-    """Return a message about an unknown channel."""
+    """Return the error text for an unknown channel."""
     return f"no channel named {name!r}{did_you_mean(name, known)} (channels: {', '.join(sorted(known)) or 'none'})"
 
 
-# --- what is told
+# --- content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """One event as a channel is told of it: nothing in it can be markup, a mention or a link but `url`."""
+    """The content of a notification. Markup, mentions and links other than `url` cannot appear in it."""
 
     event: LoggedEvent
-    key: str  # of the question; empty: the end of the task
+    key: str  # of the question; empty: the task has ended
     name: str
     tool: str
-    text: str  # goes on after the name of the tool
+    text: str  # follows the tool's name
     url: str | None  # of the question's page
     facts: Mapping[str, JSON]
     arguments: Sequence[str] = ()  # lines
 
 
 def channels_of(tool: AnyTool) -> frozenset[str]:
-    """Return the channels that hear of approvals of a tool."""
+    """Return the channels that are notified of a tool's approvals."""
     return frozenset(name for approval in tool.approvals.values() for name in approval.notify)
 
 
 def question_of(event: LoggedEvent, task: Task, channel: str, tool: AnyTool) -> str | None:
-    """Return the key of the question that a channel is to be told of, now; None: it is told nothing.
+    """Return the key of the question to notify a channel of; None: send nothing.
 
-    An empty key stands for the end of the task: a channel is told of it that was told of one of its questions.
+    An empty key stands for the end of the task, which is sent to each channel that was notified of one of its
+    questions.
     """
     gates = {gate for gate, approval in tool.approvals.items() if channel in approval.notify}
     if event.name == EventName.ENDED:
@@ -229,7 +230,7 @@ def question_of(event: LoggedEvent, task: Task, channel: str, tool: AnyTool) -> 
 def notification_of(
     event: LoggedEvent, task: Task, key: str, *, url: str | None, outcome: str, with_arguments: bool
 ) -> Notification:
-    """Return what is told of an event about a question; `outcome` is that of a task that has ended."""
+    """Return the notification of an event about a question; `outcome` is that of an ended task."""
     asked_by, host = person_of(task.owner)[1], task.host
     facts: dict[str, JSON] = {"task": task_hash(task.id), "tool": task.tool, "requester": _line(asked_by)}
     facts |= {"host": _line(host)} if host else {}
@@ -273,13 +274,13 @@ def _line(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a name that others chose: two plain words as they are, anything else in quotes, and never a link."""
+    """Return a name chosen by others: one or two plain words unchanged, anything else quoted, never a link."""
     return _harmless(text if len(text) <= _MOST and _PLAIN.fullmatch(text) else quoted(text, _MOST))
 
 
 def _harmless(text: str) -> str:
-    """Return a text of which no reader makes a link: mail programs and chats look for `://` and names of hosts."""
-    return _DOT.sub("․", text.replace("://", ": //"))  # noqa: RUF001  # a sign that looks like a dot
+    """Return a text that no reader turns into a link: mail programs and chats look for `://` and host names."""
+    return _DOT.sub("․", text.replace("://", ": //"))  # noqa: RUF001  # a character that looks like a dot
 
 
 def _bounded(lines: Sequence[str]) -> Sequence[str]:
@@ -292,11 +293,11 @@ def _bounded(lines: Sequence[str]) -> Sequence[str]:
     return found
 
 
-# --- how it is sent
+# --- sending
 
 
 class Sender:
-    """Sends notifications. Enter it to use it."""
+    """Sends notifications; enter it before use."""
 
     def __init__(self) -> None:
         self._endpoints = Endpoints(EventSettings(allow_private=True))
@@ -315,7 +316,7 @@ class Sender:
         """Send a notification to the channel of this name.
 
         Raises:
-            EndpointFailed: it was not taken.
+            EndpointFailed: the channel did not accept it.
         """
         if channel.email:
             await self._mail(channel, mail_of(told, channel))
@@ -348,7 +349,7 @@ class Sender:
 
 
 def slack_body(told: Notification) -> Mapping[str, JSON]:
-    """Return a message of Slack with rich text, in which nothing is markup. `text` is for receivers without blocks."""
+    """Return a Slack message with rich text, which has no markup. `text` is for receivers that ignore blocks."""
     link = f" <{_escaped(told.url)}|{_OPEN}>" if told.url else ""
     lines = "".join(f"\n{line}" for line in _bounded([_escaped(line) for line in told.arguments]))
     text = f"{_escaped(told.tool)} {_escaped(told.text)}{link}{lines}"
@@ -365,11 +366,11 @@ def _slack_run(text: str) -> Mapping[str, JSON]:
 
 def _escaped(text: str) -> str:
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _AT.sub("＠", escaped)  # noqa: RUF001  # `@channel` is a mention in servers that are like Slack
+    return _AT.sub("＠", escaped)  # noqa: RUF001  # `@channel` is a mention in Slack-compatible servers
 
 
 def teams_body(told: Notification) -> Mapping[str, JSON]:
-    """Return a message of Teams with an Adaptive Card. The texts are runs, in which nothing is Markdown."""
+    """Return a Teams message with an Adaptive Card. Its texts are runs, which have no Markdown."""
     runs: list[JSON] = [{"type": "TextRun", "text": told.tool, "weight": "Bolder"}, _run(f" {told.text}")]
     lines: list[JSON] = [{"type": "RichTextBlock", "inlines": [_run(line)]} for line in _bounded(told.arguments)]
     card: dict[str, JSON] = {
@@ -393,7 +394,7 @@ def _run(text: str) -> Mapping[str, JSON]:
 
 
 def webhook_body(told: Notification) -> Mapping[str, JSON]:
-    """Return the event for a program, in the form of MCP Events, without the task's id."""
+    """Return the event for a program, in the format of MCP Events, without the task id."""
     data = {**told.facts, "text": f"{told.tool} {told.text}"}
     return wire.occurrence(wire.Occurrence(event_id=told.event.id, name=told.name, at=told.event.at, data=data))
 
@@ -402,7 +403,7 @@ _BODIES: Final = {"slack": slack_body, "teams": teams_body, "webhook": webhook_b
 
 
 def mail_of(told: Notification, channel: NotificationChannel) -> EmailMessage:
-    """Return the mail. Its id is that of the event, so that some mail programs show it once if it comes twice."""
+    """Return the mail. Its id is the event's, so some mail programs show a duplicate only once."""
     assert channel.from_ is not None, "a channel with mail has it"
     message = EmailMessage(policy=MAIL_POLICY)
     message["From"] = channel.from_
@@ -410,7 +411,7 @@ def mail_of(told: Notification, channel: NotificationChannel) -> EmailMessage:
     message["Subject"] = f"{told.tool} {told.text.partition(': asked by ')[0]}"
     message["Date"] = told.event.at
     message["Message-ID"] = f"<{told.event.id}@{channel.from_.rpartition('@')[2]}>"
-    message["Auto-Submitted"] = "auto-generated"  # no absent person's program answers
+    message["Auto-Submitted"] = "auto-generated"  # prevents automatic replies
     parts = [
         f"{told.tool} {told.text}",
         "\n".join(_bounded(told.arguments)),
@@ -421,7 +422,7 @@ def mail_of(told: Notification, channel: NotificationChannel) -> EmailMessage:
 
 
 def _send_mail(place: SplitResult, message: EmailMessage) -> int:
-    """Send a mail, and return how many of its addresses were refused; it blocks."""
+    """Send a mail and return the number of refused addresses; blocks."""
     host, port = place.hostname or "", place.port or _PORTS[place.scheme]
     trusted = ssl.create_default_context()
     if place.scheme == "smtps":
@@ -431,7 +432,7 @@ def _send_mail(place: SplitResult, message: EmailMessage) -> int:
     with server:
         server.ehlo_or_helo_if_needed()
         if place.scheme == "smtp" and not (is_loopback(host) and not server.has_extn("starttls")):
-            server.starttls(context=trusted)  # an error if the server has no TLS: nothing is sent in clear
+            server.starttls(context=trusted)  # fails if the server has no TLS: nothing is sent in the clear
         if place.username and place.password:
             server.login(unquote(place.username), unquote(place.password))
         return len(server.send_message(message))

@@ -1,7 +1,7 @@
-"""Events for one caller: the types it may subscribe to, what a poll or a stream gets, and its webhook subscriptions.
+"""Events for one caller: its event types, polls, streams and webhook subscriptions.
 
-The rules are those of tasks: `task.ended` is for principals who may see a task, `task.input_required` for those who may
-answer it. They are asked for each event, at the time when it is told.
+The rules of tasks apply: `task.ended` is for principals who may see a task, `task.input_required` for those who may
+answer it. They are checked for each event when it is delivered.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ from mcp_workflows.tools.json_schema import Checker
 from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
 from mcp_workflows.wire import events as wire
 
-CLAIMS_KEPT: Final = timedelta(days=1)  # after the expiry of its token a principal counts for its subscriptions
+CLAIMS_KEPT: Final = timedelta(days=1)  # after its token expires, a principal keeps its subscriptions for so long
 DEFAULT_TTL: Final = timedelta(days=7)
 LONGEST_TTL: Final = timedelta(days=30)
-SHORTEST_TTL: Final = timedelta(hours=1)  # unless the token ends before
+SHORTEST_TTL: Final = timedelta(hours=1)  # unless the token expires earlier
 VERIFIED_FOR: Final = timedelta(days=1)
 MOST_EVENTS: Final = 100  # of one poll
 NEXT_POLL: Final = timedelta(seconds=5)
 HEARTBEAT: Final = 15.0  # seconds; clients give up after 60
-POLLED_FOR: Final = 120.0  # seconds after a poll in which executions are observed for the next one
-VERIFICATIONS_PER_MINUTE: Final = 20  # of one caller
-VERIFICATIONS_PER_HOST: Final = 120  # in a minute, of all callers: all users of a host such as ChatGPT have one
-EXAMINED: Final = 200  # events of one poll that may be for the caller
-_CURSORS: Final = "event-cursors"  # name of their key in the store
+POLLED_FOR: Final = 120.0  # seconds after a poll in which its executions are still observed
+VERIFICATIONS_PER_MINUTE: Final = 20  # for one caller
+VERIFICATIONS_PER_HOST: Final = 120  # for all callers: users of a host such as ChatGPT share one
+EXAMINED: Final = 200  # candidate events per poll
+_CURSORS: Final = "event-cursors"  # name of the key in the store
 
 
 class _Place(NamedTuple):
     """A place in the events of a subscription."""
 
     position: int  # in the log
-    is_new: bool = False  # the present state of the one task is still to be told
-    shown: str = ""  # the id of the event of it that was told last; of `task.progress` a digest of its data
+    is_new: bool = False  # the current state of the single task has not been sent
+    shown: str = ""  # id of the last event sent of that state; for `task.progress`, a digest of its data
 
 
 class _Batch(NamedTuple):
@@ -84,7 +84,7 @@ class _Batch(NamedTuple):
 
 
 class EventService:
-    """The requests of clients about events, and each event as one principal may see it. Enter it to use it."""
+    """Handles clients' event requests and renders each event for a principal; enter it before use."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class EventService:
         await self.endpoints.__aexit__(kind, error, trace)
 
     def use(self, tools: Mapping[str, AnyTool], tasks: TaskService, channels: Channels | None = None) -> None:
-        """Replace the tools and the service of their tasks, and the channels; None: these stay."""
+        """Replace the tools, the service of their tasks and the channels; None keeps the channels."""
         self._tools, self._tasks = tools, tasks
         self.channels = self.channels if channels is None else channels
         self.version += 1
@@ -139,7 +139,7 @@ class EventService:
     # --- events/list
 
     async def types(self, principal: Principal) -> Mapping[str, tuple[wire.EventType, Sequence[str]]]:
-        """Return the types that the principal may subscribe to, by name, each with the tools that it may name."""
+        """Return the event types that the principal may subscribe to, by name, each with the tools it may name."""
         offered = await self._authorization.offered(principal)
         mine = offered | set(self._authorization.shared_tools(principal))
         watching = [
@@ -155,17 +155,17 @@ class EventService:
         if principal.identified:
             return found
         found.pop(EventName.EXECUTION_ENDED, None)
-        # all anonymous callers are one owner, so each may hear of a task only if it knows its id
+        # all anonymous callers are one owner, so each must name the id of its task
         return {name: (replace(kind, required=("taskId",)), tools) for name, (kind, tools) in found.items()}
 
     def _lists_ended(self, tool: AnyTool | None) -> bool:
         return tool is not None and tool.kind is Kind.WATCH and self._engines.has(tool.engine, ListsEnded)
 
     async def _check(self, wanted: wire.Wanted, principal: Principal, mode: wire.Mode) -> None:
-        """Check a request, and begin to list executions if it is about those.
+        """Check a request, and start listing executions if it concerns those.
 
         Raises:
-            RequestError: the principal may not hear of that.
+            RequestError: the principal may not receive these events.
         """
         if wanted.name not in (types := await self.types(principal)):
             raise wire.unknown_event(wanted.name)
@@ -191,7 +191,7 @@ class EventService:
     # --- events/poll and events/stream
 
     async def poll(self, wanted: wire.Wanted, most: int, principal: Principal) -> wire.Polled:
-        """Return the events after a cursor; the first poll, without one, only returns a cursor."""
+        """Return the events after a cursor. A first poll without a cursor returns only a cursor."""
         await self._check(wanted, principal, wire.Mode.POLL)
         self.interests.add(self._interest(wanted, principal, key=wanted.key), lasting=POLLED_FOR)
         place, truncated = await self._place(wanted, principal)
@@ -210,16 +210,16 @@ class EventService:
     async def stream(
         self, wanted: wire.Wanted, principal: Principal
     ) -> AsyncGenerator[tuple[wire.Notice, Mapping[str, JSON]]]:
-        """Yield the notifications of a stream: where it begins, each event when it happens, heartbeats in between.
+        """Yield the notifications of a stream: its start, each event as it happens, and heartbeats in between.
 
         Raises:
-            RequestError: the principal may not hear of that, or not any more.
+            RequestError: the principal may not receive these events, or may no longer.
             ServerStopping: the server is stopping.
         """
         await self._check(wanted, principal, wire.Mode.PUSH)
         place, truncated = await self._place(wanted, principal)
         since = None if wanted.max_age is None else self.clock() - wanted.max_age
-        interest = self._interest(wanted, principal, key=secrets.token_hex(8))  # another stream may be alike
+        interest = self._interest(wanted, principal, key=secrets.token_hex(8))  # an identical stream may exist
         pause, is_active, told = 1.0 if wanted.name == EventName.PROGRESS else HEARTBEAT, False, anyio.current_time()
         current = principal
         async with self.log.waiting():
@@ -255,8 +255,10 @@ class EventService:
     async def _after(
         self, place: _Place, wanted: wire.Wanted, principal: Principal, most: int, since: datetime | None
     ) -> _Batch:
-        """Return the next events after a place, none from before a time."""
-        await anyio.lowlevel.checkpoint()  # a store may answer at once, and whoever is far behind asks often
+        """Return the next events after a place, leaving out those before `since`."""
+        await (
+            anyio.lowlevel.checkpoint()
+        )  # a store may complete without yielding, and a reader far behind calls this often
         events: list[tuple[wire.Occurrence, _Place]] = []
         if wanted.name == EventName.PROGRESS:
             present = await self.present(wanted.name, wanted.arguments, principal)
@@ -293,7 +295,7 @@ class EventService:
         return _Batch(events, place, truncated, has_more=len(page.events) == PAGE)
 
     async def _place(self, wanted: wire.Wanted, principal: Principal) -> tuple[_Place, bool]:
-        """Return the place of a cursor, and True if it was not made here: then it is the present."""
+        """Return the place of a cursor. For an invalid cursor return the present and True."""
         if wanted.cursor is not None:
             with suppress(RequestError):
                 _, text = read_cursor(self._cursor_key, _reader(principal), wanted.cursor)
@@ -311,7 +313,7 @@ class EventService:
         return self._interest(wanted, subscription.principal, key=subscription.key)
 
     def channel_interest(self, name: str) -> tuple[Subscription, Interest]:
-        """Return a channel as a subscription, with its interest: in all tasks of the tools that name it."""
+        """Return a channel as a subscription, and its interest: all tasks of the tools that name it."""
         found = channel_of(name, self.channels[name].host)
         tools = [tool.name for tool in self._tools.values() if name in channels_of(tool)]
         interest = Interest(
@@ -340,7 +342,7 @@ class EventService:
     async def present(
         self, name: str, arguments: Mapping[str, JSON], principal: Principal
     ) -> Sequence[wire.Occurrence]:
-        """Return the events that say how the one task in the arguments is now, none if they name none."""
+        """Return the events that describe the current state of the task in the arguments; empty if they name none."""
         task_id = arguments.get("taskId")
         if not isinstance(task_id, str):
             return []
@@ -360,7 +362,7 @@ class EventService:
     async def occurrence(
         self, event: LoggedEvent, arguments: Mapping[str, JSON], principal: Principal, task: Task | None = None
     ) -> wire.Occurrence | None:
-        """Return the event as the principal may see it now; None: not at all, it fits no filter, or is over.
+        """Return the event as the principal may see it now; None: no access, filtered out, or no longer true.
 
         Raises:
             StoreError: the task cannot be read.
@@ -393,7 +395,7 @@ class EventService:
     async def notification(
         self, event: LoggedEvent, channel: str, settings: NotificationChannel
     ) -> Notification | None:
-        """Return what a channel is told of an event now; None: nothing.
+        """Return the notification of an event for a channel; None: send nothing.
 
         Raises:
             StoreError: the task cannot be read.
@@ -414,14 +416,14 @@ class EventService:
         )
 
     async def note_notification(self, told: Notification, channel: str, at: datetime | None) -> None:
-        """Note on the task when a channel took a notification, for those who see the task; None: it did not."""
+        """Record on the task when a channel accepted a notification; None: it did not."""
         await self._executions.note_delivery(told.event.task_id, told.event.owner, told.key, channel, at)
 
     async def begin_channels(self) -> None:
-        """Let new channels begin now, and forget those that are gone.
+        """Start new channels at the current end of the log, and delete the state of removed ones.
 
         Raises:
-            StoreError: that cannot be stored.
+            StoreError: the store cannot be read or written.
         """
         subscriptions = [channel_of(name, each.host) for name, each in self.channels.items()]
         await self.subscriptions.begin_channels(subscriptions, self.clock())
@@ -436,10 +438,11 @@ class EventService:
     # --- events/subscribe and events/unsubscribe
 
     async def subscribe(self, wanted: wire.Wanted, webhook: wire.Webhook, principal: Principal) -> wire.Subscribed:
-        """Begin or refresh a subscription, after its endpoint has said that it wants the events.
+        """Create or refresh a subscription, after its endpoint has confirmed that it wants the events.
 
         Raises:
-            RequestError: the principal may not hear of that, has too many, or the endpoint does not want it.
+            RequestError: the principal may not receive these events or has too many subscriptions, or the endpoint
+                did not confirm.
         """
         _refuse_anonymous(principal)
         await self._check(wanted, principal, wire.Mode.WEBHOOK)
@@ -486,7 +489,7 @@ class EventService:
         )
 
     async def _beginning(self, wanted: wire.Wanted, principal: Principal, now: datetime) -> tuple[_Place, bool]:
-        """Return the place where a subscription begins, and True if events after the cursor are skipped."""
+        """Return the start of a subscription, and True if events after the cursor are skipped."""
         place, truncated = await self._place(wanted, principal)
         if wanted.cursor is None or truncated:
             return place, truncated
@@ -496,10 +499,10 @@ class EventService:
         return place._replace(position=position), is_old or position != place.position
 
     async def _mine(self, name: str, principal: Principal, now: datetime) -> Mapping[str, Subscription]:
-        """Return the principal's subscriptions by id, and forget those that were over long before the others.
+        """Return the principal's subscriptions by id, and delete the oldest ended ones beyond the limit.
 
         Raises:
-            RequestError: there are as many as there may be, and none of this id.
+            RequestError: the principal has the maximum number, and none with this id.
         """
         most = self._settings.subscriptions_per_principal
         every = await self.subscriptions.under(owner_key(principal.id), ended=True)
@@ -513,7 +516,11 @@ class EventService:
         return found
 
     async def _verify(self, name: str, webhook: wire.Webhook, principal: Principal) -> None:
-        """Ask the endpoint if it wants deliveries."""
+        """Ask the endpoint to confirm that it wants deliveries.
+
+        Raises:
+            RequestError: it does not confirm, or there were too many such requests.
+        """
         if wait := self._verified_by.take(principal.id) or self._verified_at.take(host_of(webhook.url)):
             most = VERIFICATIONS_PER_MINUTE
             data: JSON = {"limit": "verificationsPerMinute", "max": most, "retryAfterMs": round(wait * 1000)}
@@ -525,7 +532,7 @@ class EventService:
             raise RequestError(wire.Code.ENDPOINT, text, {"reason": failed.trouble.value}) from None
 
     async def no_longer(self, subscription: Subscription) -> str | None:
-        """Return why the rules of now do not allow a subscription; None: they do."""
+        """Return why the current rules forbid a subscription; None: they allow it."""
         types = await self.types(subscription.principal)
         kind, tools = types.get(subscription.name, (None, ()))
         if kind is None or Checker(kind.schema(tools)).violations(dict(subscription.arguments)):
@@ -550,7 +557,7 @@ class EventService:
         self.record(principal, "ended", wanted.name)
 
     def record(self, principal: Principal, outcome: str, name: str, reason: str | None = None) -> None:
-        """Record the begin or the end of a subscription in the audit log."""
+        """Record the start or end of a subscription in the audit log."""
         text = f"{name}: {reason}" if reason else name
         self.audit(record_of(Event.SUBSCRIPTION, principal, outcome=outcome, reason=text))
 
@@ -573,6 +580,6 @@ def _refuse_anonymous(principal: Principal) -> None:
 
 
 def _until(now: datetime, asked: timedelta | None, expires: datetime | None) -> datetime:
-    """Return until when a subscription holds without a refresh."""
+    """Return when a subscription expires without a refresh."""
     until = now + min(max(DEFAULT_TTL if asked is None else asked, SHORTEST_TTL), LONGEST_TTL)
     return until if expires is None else min(until, expires + CLAIMS_KEPT)

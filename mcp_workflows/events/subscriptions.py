@@ -1,7 +1,7 @@
-"""Subscriptions of webhooks, and the state of their deliveries, as notes in the store.
+"""Webhook subscriptions and the state of their deliveries, as notes in the store.
 
-What identifies their owner and what they are signed with is encrypted with a key of the store's own, so it cannot be
-read in a copy of the notes alone. If the store is encrypted, that key is, too.
+Their owners and signing secrets are encrypted with a key that the store holds, so a copy of the notes alone does not
+reveal them. In an encrypted store, that key is encrypted too.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mcp_workflows.store.protocol import EVENTS_KEPT, Store
 from mcp_workflows.task import EventName, LoggedEvent, event_id
 from mcp_workflows.wire.events import DeliveryStatus, Trouble
 
-ROTATION: Final = timedelta(days=1)  # for so long deliveries are signed with the former secret, too
-MOST_FORMER: Final = 4  # secrets that sign, beside the latest
+ROTATION: Final = timedelta(days=1)  # how long a former secret also signs deliveries
+MOST_FORMER: Final = 4  # former secrets that still sign
 NOT_REFRESHED: Final = "it was not refreshed in time"  # why a subscription ended
-_KEY: Final = "events"  # its name in the store
-_CHANNEL: Final = "channel "  # what the ids of channels begin with
+_KEY: Final = "events"  # name of the key in the store
+_CHANNEL: Final = "channel "  # prefix of the ids of channels
 _ALWAYS, _NEVER = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
-_SUBSCRIPTIONS: Final = "(subscriptions)"  # spaces of notes
+_SUBSCRIPTIONS: Final = "(subscriptions)"  # note spaces
 _DELIVERIES: Final = "(deliveries)"
 
 
@@ -42,22 +42,24 @@ class Subscription:
     name: str
     arguments: Mapping[str, JSON]
     url: str
-    principal: Principal  # without its token; of its claims those that rules need
+    principal: Principal  # without its token, and with only the claims that rules need
     secret: str = field(repr=False)
-    former_secrets: Sequence[tuple[datetime, str]] = field(default=(), repr=False)  # each with when it was replaced
+    former_secrets: Sequence[tuple[datetime, str]] = field(
+        default=(), repr=False
+    )  # each with the time of its replacement
     created: datetime
     refreshed: datetime
     until: datetime
-    verified: datetime  # the endpoint has said that it wants deliveries
-    position: int  # in the log, from which on it began
-    max_age: timedelta | None = None  # at the beginning; what was older then is not told
-    tells_present: bool = False  # it began with the state of its one task
-    is_over: bool = False  # the end of its one task was taken
-    ended: str | None = None  # why the server ended it, which its client may not have heard
+    verified: datetime  # when the endpoint confirmed that it wants deliveries
+    position: int  # in the log, where it started
+    max_age: timedelta | None = None  # when it started; older events are not sent
+    tells_present: bool = False  # it started with the current state of its single task
+    is_over: bool = False  # the end of its single task was accepted
+    ended: str | None = None  # reason the server ended it; its client may not know
 
     @property
     def key(self) -> str:
-        """Its key among the notes."""
+        """Its note key."""
         return f"{owner_key(self.principal.id)}{self.id}"
 
     def secrets(self, now: datetime) -> Sequence[str]:
@@ -65,27 +67,27 @@ class Subscription:
         return [self.secret, *(secret for replaced, secret in self.former_secrets if now - replaced <= ROTATION)]
 
     def is_too_old(self, event: LoggedEvent) -> bool:
-        """Return True if the client asked for nothing from so long before it subscribed."""
+        """Return True if the event was older than `max_age` when the client subscribed."""
         return self.max_age is not None and self.created - event.at > self.max_age
 
     @property
     def is_of_one_end(self) -> bool:
-        """True if there is one event to hear of, the end of one task."""
+        """True if it concerns a single event, the end of one task."""
         return self.name == EventName.ENDED and "taskId" in self.arguments
 
 
 def subscription_id(owner: str, url: str, wanted: str) -> str:
-    """Return the id of a subscription, for routing only: the same principal, URL and `Wanted.key` have the same."""
+    """Return the id of a subscription, for routing only; the same principal, URL and `Wanted.key` give the same id."""
     return f"sub_{sha256(repr((owner, url, wanted)).encode()).hexdigest()[:32]}"
 
 
 def channel_of(name: str, host: str) -> Subscription:
-    """Return a channel of the configuration as a subscription. It is not stored; only its deliveries are."""
+    """Return a configured channel as a subscription. Only its deliveries are stored."""
     return Subscription(
         id=f"{_CHANNEL}{name}",
         name=EventName.INPUT_REQUIRED,
         arguments={},
-        url=f"https://{host}",  # for the turns of hosts alone
+        url=f"https://{host}",  # only for the limits per host
         principal=Principal(id=""),
         secret="",
         created=_ALWAYS,
@@ -97,13 +99,13 @@ def channel_of(name: str, host: str) -> Subscription:
 
 
 def owner_key(owner: str) -> str:
-    """Return the beginning of the keys of all subscriptions of a principal."""
+    """Return the key prefix of a principal's subscriptions."""
     return f"{digest(owner)[:32]}/"
 
 
 @dataclass(slots=True, kw_only=True)
 class Pending:
-    """One event that an endpoint has not taken yet."""
+    """An event that the endpoint has not accepted yet."""
 
     since: datetime  # the time of the event
     due: datetime
@@ -113,19 +115,19 @@ class Pending:
 
 @dataclass(slots=True, kw_only=True)
 class Deliveries:
-    """The state of the deliveries of a subscription: each event up to `position` is over, or pending."""
+    """The state of a subscription's deliveries. Each event up to `position` is finished or pending."""
 
-    of: datetime  # the creation of the subscription: an earlier one with its id was another
+    of: datetime  # creation of the subscription, to tell it from an earlier one with the same id
     position: int
     pending: dict[int, Pending] = field(default_factory=dict[int, Pending])  # by position
-    suspended: datetime | None = None  # since then nothing is sent, until the client refreshes
+    suspended: datetime | None = None  # nothing is sent after this time until the client refreshes
     last_delivery: datetime | None = None
     last_error: Trouble | None = None
     failed_since: datetime | None = None
 
     @property
     def status(self) -> DeliveryStatus:
-        """The same for the client."""
+        """The status as the client sees it."""
         return DeliveryStatus(
             active=self.suspended is None,
             last_delivery=self.last_delivery,
@@ -135,7 +137,7 @@ class Deliveries:
 
     @property
     def watermark(self) -> int:
-        """The position up to which each event is over."""
+        """The position up to which every event is finished."""
         waiting = [position for position in self.pending if position > 0]
         return min(waiting) - 1 if waiting else self.position
 
@@ -150,14 +152,14 @@ class Subscriptions:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._key = b""
-        self.changed = anyio.Event()  # set when this process has changed a subscription
+        self.changed = anyio.Event()  # set and replaced when this process changes a subscription
 
     async def _sealing(self) -> bytes:
         self._key = self._key or await self._store.secret(_KEY)
         return self._key
 
     async def save(self, subscription: Subscription, now: datetime) -> None:
-        """Store a subscription, and then tell whoever delivers."""
+        """Store a subscription, then announce the change."""
         await self._put(subscription)
         await self._announce(subscription, now)
 
@@ -166,7 +168,7 @@ class Subscriptions:
         await self._store.put_note(_SUBSCRIPTIONS, subscription.key, sealed, until=subscription.until + EVENTS_KEPT)
 
     async def end(self, subscription: Subscription, reason: str, now: datetime) -> None:
-        """End a subscription, and then tell whoever delivers; why is kept for a while, its secrets and claims not."""
+        """End a subscription, then announce it. Keep the reason for a while, but not the secrets and claims."""
         nobody = Principal(id=subscription.principal.id)
         rest = replace(subscription, principal=nobody, secret="", former_secrets=(), until=now, ended=reason)
         await self._put(rest)
@@ -174,11 +176,11 @@ class Subscriptions:
         await self._announce(subscription, now)
 
     async def mark_over(self, subscription: Subscription, now: datetime) -> None:
-        """Note that nothing is left to be told; if the client refreshes the subscription, it is told nothing twice."""
+        """Record that nothing remains to be sent, so a later refresh sends no duplicates."""
         await self.save(replace(subscription, is_over=True), now)
 
     async def delete(self, subscription: Subscription, now: datetime) -> None:
-        """Forget a subscription, and then tell whoever delivers."""
+        """Delete a subscription, then announce it."""
         for space, key in ((_SUBSCRIPTIONS, subscription.key), (_DELIVERIES, subscription.id)):
             await self._store.put_note(space, key, None, until=now)
         await self._announce(subscription, now)
@@ -191,15 +193,15 @@ class Subscriptions:
         changed.set()
 
     async def at(self, key: str) -> Subscription | None:
-        """Return the subscription of a key, also one that has ended; None: there is none, or it cannot be read."""
+        """Return the subscription of a key, even an ended one; None: it does not exist or cannot be read."""
         return _opened(await self._sealing(), key, await self._store.note(_SUBSCRIPTIONS, key))
 
     async def under(self, beginning: str = "", *, ended: bool = False) -> Sequence[Subscription]:
-        """Return the subscriptions whose keys have this beginning, see `owner_key`; `ended`: also those that have."""
+        """Return the subscriptions with this key prefix (see `owner_key`); `ended`: include ended ones."""
         return [each for each in await self._all(beginning) if ended or not each.ended]
 
     async def states(self, beginning: str = "") -> Sequence[tuple[Subscription, Deliveries | None]]:
-        """Return the same with those that have ended, each with the state of its deliveries."""
+        """Return the subscriptions with this key prefix, including ended ones, each with its delivery state."""
         return [(each, await self.deliveries(each)) for each in await self._all(beginning)]
 
     async def _all(self, beginning: str) -> Sequence[Subscription]:
@@ -210,7 +212,7 @@ class Subscriptions:
         return [each for key, note in found.items() if (each := _opened(secret, key, note))]
 
     async def deliveries(self, subscription: Subscription) -> Deliveries | None:
-        """Return the state of its deliveries; None: nobody has begun with them."""
+        """Return the delivery state; None: deliveries have not started."""
         try:
             found = _STATE.validate_python(await self._store.note(_DELIVERIES, subscription.id))
         except ValidationError:
@@ -218,7 +220,7 @@ class Subscriptions:
         return found if found.of == subscription.created else None
 
     async def begin_channels(self, channels: Sequence[Subscription], now: datetime) -> None:
-        """Let new channels begin at the end of the log, and forget those that are not among these."""
+        """Start new channels at the end of the log, and delete the state of all others."""
         found = await self._store.notes_under(_DELIVERIES, _CHANNEL)
         known = {key for key, note in found.items() if note is not None}
         for key in known - {each.id for each in channels}:
@@ -227,13 +229,13 @@ class Subscriptions:
         last = (await self._store.events(END_OF_LOG, 0)).last if new else 0
         for each in new:
             value = _STATE.dump_python(Deliveries(of=each.created, position=last), mode="json")
-            if each.id in found:  # it was forgotten a moment ago
+            if each.id in found:  # it was deleted a moment ago
                 await self._store.put_note(_DELIVERIES, each.id, value, until=each.until)
             else:
                 await self._store.add_note(_DELIVERIES, each.id, value, until=each.until)
 
     async def save_deliveries(self, subscription: Subscription, state: Deliveries) -> None:
-        """Store the state of its deliveries; it may be lost with the machine's power, and some are then sent again."""
+        """Store the delivery state. A power failure may lose it; some events are then sent again."""
         value = _STATE.dump_python(state, mode="json")
         until = subscription.until + EVENTS_KEPT
         await self._store.put_note(_DELIVERIES, subscription.id, value, until=until, durable=False)
@@ -243,7 +245,7 @@ def _opened(secret: bytes, key: str, note: JSON) -> Subscription | None:
     text = unseal(secret, note, key) if isinstance(note, str) else None
     try:
         return None if text is None else _SUBSCRIPTION.validate_json(text)
-    except ValidationError:  # of a newer version
+    except ValidationError:  # written by a newer version
         return None
 
 
@@ -262,7 +264,7 @@ def trouble(subscription: Subscription, state: Deliveries | None, now: datetime)
 def refreshed(
     old: Subscription, *, secret: str, principal: Principal, now: datetime, until: datetime, verified: datetime
 ) -> Subscription:
-    """Return the subscription after a refresh; former secrets sign, too, for `ROTATION`."""
+    """Return the subscription after a refresh; former secrets also sign for `ROTATION`."""
     new = replace(old, principal=principal, refreshed=now, until=until, verified=verified)
     if secret == old.secret:
         return new
