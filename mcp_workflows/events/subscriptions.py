@@ -44,9 +44,7 @@ class Subscription:
     url: str
     principal: Principal  # without its token, and with only the claims that rules need
     secret: str = field(repr=False)
-    former_secrets: Sequence[tuple[datetime, str]] = field(
-        default=(), repr=False
-    )  # each with the time of its replacement
+    former_secrets: Sequence[tuple[datetime, str]] = field(default=(), repr=False)  # each with the time it was replaced
     created: datetime
     refreshed: datetime
     until: datetime

@@ -1,8 +1,8 @@
-"""Encryption of a store: several keys, of which the first encrypts and each decrypts its own texts.
+"""Encryption of a store with several keys: the first encrypts, and each decrypts the texts it encrypted.
 
-The cipher is Fernet of `cryptography`: AES-128-CBC and HMAC-SHA256, each text with random bytes of its own. An
-encrypted text names its key (by a digest), so that no keys are tried out, and texts of other keys than the first are
-found without decrypting anything.
+The cipher is Fernet of `cryptography`: AES-128-CBC and HMAC-SHA256, with random bytes for each text. An encrypted text
+names its key by a digest. So no keys are tried out, and texts of keys other than the first are found without
+decryption.
 
 Source: https://cryptography.io/en/latest/fernet/.
 """
@@ -25,20 +25,20 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from mcp_workflows.errors import ConfigError
 
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{43}=", re.ASCII)
-_MARK: Final = "fernet:"  # no JSON value begins so
+_MARK: Final = "fernet:"  # no JSON value begins with this
 _SEALED: Final = re.compile(r"fernet:([0-9a-f]{12}):(.*)", re.ASCII | re.DOTALL)
 _DIGEST: Final = "hmac:"
 
 
 class CipherError(Exception):
-    """A text cannot be decrypted; the message has the reason, and nothing of the text."""
+    """A text cannot be decrypted. The message has the reason, but no part of the text."""
 
 
 class Cipher:
     """Keys that a store is encrypted with, as `mcp-workflows store key` prints them.
 
     Raises:
-        ConfigError: there is none, or one of them is no such key; the message names none.
+        ConfigError: there is no key, or one of them is invalid; the message shows no key.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -51,16 +51,16 @@ class Cipher:
 
     @property
     def names(self) -> Sequence[str]:
-        """A digest of each key, the first key's first; it tells nothing of the key."""
+        """A digest of each key, starting with the first key; it reveals nothing about the key."""
         return list(self._by_name)
 
     @property
     def prefix(self) -> str:
-        """The beginning of all texts that the first key has encrypted."""
+        """The prefix of all texts encrypted with the first key."""
         return f"{_MARK}{self._first}:"
 
     def seal(self, text: str, *names: str) -> str:
-        """Encrypt a text for one place in the store, which the names give: it can be opened only there."""
+        """Encrypt a text for one place in the store, given by the names; it can be opened only there."""
         token = self._by_name[self._first].encrypt(f"{_line(names)}\n{text}".encode())
         return self.prefix + token.decode()
 
@@ -68,7 +68,7 @@ class Cipher:
         """Decrypt a text that was sealed for this place.
 
         Raises:
-            CipherError: its key is not given, it was sealed for another place, or changed since.
+            CipherError: its key is missing, it was sealed for another place, or it was changed.
         """
         found = _SEALED.fullmatch(sealed)
         key = self._by_name.get(found[1]) if found else None
@@ -83,22 +83,22 @@ class Cipher:
         return text
 
     def digest(self, secret: bytes, *texts: str) -> str:
-        """Return a digest by which equal texts are found, and that tells nothing else of them."""
+        """Return a digest that is equal for equal texts and reveals nothing else about them."""
         return _DIGEST + hmac.new(secret, _line(texts).encode(), hashlib.sha256).hexdigest()
 
 
 def is_sealed(text: str) -> bool:
-    """True if this was encrypted, by any key."""
+    """Return True if the text is encrypted, with any key."""
     return text.startswith(_MARK)
 
 
 def name_of(key: str) -> str:
-    """Return the digest that names a key; the key has 256 bits, so the digest tells nothing of it."""
+    """Return the digest that names a key. The key has 256 bits, so the digest reveals nothing about it."""
     return hashlib.sha256(b"mcp-workflows store key\n" + base64.urlsafe_b64decode(key)).hexdigest()[:12]
 
 
 def new_key() -> str:
-    """Make a key: 32 random bytes, in URL-safe base64."""
+    """Create a key: 32 random bytes, in URL-safe base64."""
     return Fernet.generate_key().decode()
 
 
@@ -106,9 +106,9 @@ _NONCE: Final = 12  # bytes
 
 
 def seal(key: bytes, text: bytes, about: str, *, is_stable: bool = False) -> str:
-    """Encrypt a text with a secret of the store's (AES-256-GCM), for what `about` names alone; it fits into URLs.
+    """Encrypt a text with one of the store's secrets (AES-256-GCM), bound to `about`; the result is safe in URLs.
 
-    `is_stable`: equal texts give the same result, as the nonce is a MAC of the text.
+    `is_stable`: equal texts give equal results, because the nonce is a MAC of the text.
     """
     nonce = hmac.digest(key, f"{about}\n".encode() + text, "sha256")[:_NONCE] if is_stable else token_bytes(_NONCE)
     sealed = nonce + AESGCM(key).encrypt(nonce, text, about.encode())
@@ -116,7 +116,7 @@ def seal(key: bytes, text: bytes, about: str, *, is_stable: bool = False) -> str
 
 
 def unseal(key: bytes, sealed: str, about: str) -> bytes | None:
-    """Return the text of `seal`; None: it was sealed with another key, for something else, or not at all."""
+    """Return the text that `seal` encrypted; None: another key, another `about`, or not encrypted by `seal`."""
     try:
         raw = base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))
         return AESGCM(key).decrypt(raw[:_NONCE], raw[_NONCE:], about.encode())

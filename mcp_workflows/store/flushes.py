@@ -1,4 +1,4 @@
-"""The flushes of a store to disk: one serves all callers whose rows were committed before it."""
+"""Flushes of a store to disk: one flush serves all callers whose rows were committed before it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class Flushes:
     """The rows of this process that may not be on disk yet, in the order in which `create` returned them."""
 
     def __init__(self) -> None:
-        """No row waits yet."""
-        self.unsynced = 0  # rows returned, numbered, that may not be on disk; `create` counts them
-        self._synced = 0  # of these
-        self._failed = 0  # likewise: they may never be on disk
-        self._seconds = 1.0  # of a flush; a slow disk is fast now and then, when there is little to write
-        self.is_slow = True  # a flush takes longer than a millisecond
-        self.is_doubtful = False  # a flush has failed, and nothing has written since what it did not
+        """Start without waiting rows."""
+        self.unsynced = 0  # number of returned rows that may not be on disk; `create` counts them
+        self._synced = 0  # how many of these are on disk
+        self._failed = 0  # how many of these may never be on disk
+        self._seconds = 1.0  # of a flush; even a slow disk is fast sometimes, when there is little to write
+        self.is_slow = True  # a flush takes at least a millisecond
+        self.is_doubtful = False  # a flush has failed, and nothing has written its data since
         self._flushing = anyio.Lock()
 
     def fail(self) -> None:
-        """Note that all rows so far may be lost."""
+        """Record that all rows so far may be lost."""
         self._failed = self.unsynced
         self.is_doubtful = self._failed > self._synced
 
     def succeed(self) -> None:
-        """Note that all rows so far are on disk."""
+        """Record that all rows so far are on disk."""
         self._synced = self.unsynced
         self.is_doubtful = False
 
@@ -39,7 +39,7 @@ class Flushes:
         """Wait until all rows so far are on disk; `flush` returns the seconds that it took.
 
         Raises:
-            StoreUnavailable: a flush failed. The disk says so once, and a second flush would succeed.
+            StoreUnavailable: a flush failed. The disk reports an error once, and a second flush would succeed.
         """
         wanted = self.unsynced
         async with self._flushing:
@@ -60,6 +60,6 @@ class Flushes:
             self.is_doubtful = self._failed > covered
 
     async def finish(self) -> None:
-        """Wait for the flush that is under way."""
+        """Wait for the running flush."""
         async with self._flushing:
             pass

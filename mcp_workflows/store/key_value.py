@@ -1,4 +1,4 @@
-"""The notes of engines' adapters, kept in our store: each engine sees its own only."""
+"""The notes of engine adapters, kept in our store; each engine sees only its own."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from mcp_workflows.store.protocol import Store
 
 
 class StoreNotes(Notes):
-    """The notes of one engine. Its name in the configuration is the space: a renamed engine has no notes."""
+    """The notes of one engine. The space is its name in the configuration, so a renamed engine starts without notes."""
 
     def __init__(self, store: Store, engine: str) -> None:
         self._store = store
         self._engine = engine
 
     async def get(self, key: str) -> JSON:
-        """Return the value of this key; None: there is none."""
+        """Return the value of this key, or None."""
         with _as_engine_errors():
             return await self._store.note(self._engine, key)
 
     async def under(self, beginning: str) -> Mapping[str, JSON]:
-        """Return all values whose keys have this beginning, by key, sorted by it."""
+        """Return all values whose keys begin with this text, sorted by key."""
         with _as_engine_errors():
             return await self._store.notes_under(self._engine, beginning)
 
     async def add(self, key: str, value: JSON, *, until: datetime) -> JSON:
-        """Return the value of this key from now on: the one that is there already, or else this one; atomic."""
+        """Return the value of this key: the existing one, or else this one, which is stored; atomic."""
         with _as_engine_errors():
             return await self._store.add_note(self._engine, key, value, until=until)
 
     async def put(self, key: str, value: JSON, *, until: datetime) -> None:
-        """Keep this value in place of any other."""
+        """Store this value, replacing any other."""
         with _as_engine_errors():
             await self._store.put_note(self._engine, key, value, until=until)
 
 
 def notes_in(store: Store) -> Callable[[str], Notes]:
-    """Return a function that makes the notes of an engine, by its name."""
+    """Return a function that creates the notes of an engine from its name."""
     return lambda engine: StoreNotes(store, engine)
 
 
 @contextmanager
 def _as_engine_errors() -> Generator[None]:
-    """Turn errors of the store into those of an engine that gives no answer."""
+    """Translate errors of the store into `EngineUnavailable`."""
     try:
         yield
     except StoreError as error:

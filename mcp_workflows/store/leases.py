@@ -1,4 +1,4 @@
-"""Leases: of all replicas that share a store, one holder at a time does a job, and renews its lease meanwhile."""
+"""Leases: among the replicas that share a store, one holder at a time does a job and keeps renewing its lease."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mcp_workflows.store.protocol import Store
 
 logger = logging.getLogger(__name__)
 
-LEASE = timedelta(seconds=6)  # after a kill -9 another takes over by then
+LEASE = timedelta(seconds=6)  # the time for another replica to start after a kill -9
 _RENEW = LEASE.total_seconds() / 3  # seconds
-_RELEASING = 1.0  # seconds; without an answer of the store the lease ends by itself
+_RELEASING = 1.0  # seconds; if the store does not answer, the lease expires
 
 
 class Leases:
@@ -27,11 +27,11 @@ class Leases:
         self._holder = secrets.token_hex(8)
 
     async def holds(self, name: str, lease: timedelta = LEASE) -> bool:
-        """Take or renew the lease; True if this process has it now. Always pass the same length for one name."""
+        """Take or renew the lease; return True if this process holds it. One name always needs the same duration."""
         return await self._store.lease(name, self._holder, lasting=lease)
 
     async def alone(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work if no other process does; stop it if the lease is lost, so that two overlap only briefly."""
+        """Do the work if no other process does. Stop it if the lease is lost, so two processes overlap only briefly."""
         if not await self.holds(name):
             return
         try:
@@ -59,7 +59,7 @@ class Leases:
             return False
 
     async def _release(self, name: str) -> None:
-        """Give the lease back at once, if it still is ours."""
+        """Release the lease at once if this process still holds it."""
         try:
             await self.holds(name, timedelta())
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""The protocol of a store for tasks and for notes of adapters, and the opening of one by URL."""
+"""The protocol of a store for tasks and for notes of adapters, and `open_store`, which opens one by URL."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ ENTRY_POINT_GROUP = "mcp_workflows.stores"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """The most rows there may be, the inserted one included; None: any number.
+    """The maximum numbers of rows, including the inserted one; None: unlimited.
 
-    Live rows are those that have neither ended nor expired.
+    Live rows have neither ended nor expired.
     """
 
     live_of_owner: int | None = None
-    live_of_tool: int | None = None  # of any owner
+    live_of_tool: int | None = None  # all owners
     live_of_owner_and_tool: int | None = None
-    # created after `since`, also ended or expired ones; none that was deleted or is dated ahead of the clock
+    # created after `since`, including ended and expired rows, but not deleted ones or ones dated ahead of the clock
     created_of_owner: int | None = None
-    created_of_tool: int | None = None  # likewise, of any owner
-    since: datetime | None = None  # None: ever
+    created_of_tool: int | None = None  # all owners
+    since: datetime | None = None  # None: no limit
 
 
 NO_CAPS = Caps()
 EVENTS_KEPT = timedelta(days=7)
 
 
-class CapReached(Exception):  # noqa: N818  # an answer rather than an error
-    """One more row would exceed a cap; `cap` is the name of the field of `Caps`."""
+class CapReached(Exception):  # noqa: N818  # an outcome rather than an error
+    """One more row would exceed a cap. `cap` is the name of its field in `Caps`."""
 
     def __init__(self, cap: str, *, again: datetime | None = None) -> None:
-        """`again`: the time from which it may work, where time alone tells (`created_of_...`)."""
+        """Set `again` to the time when it may work again, for caps that only time can lift (`created_of_...`)."""
         super().__init__(cap)
         self.cap = cap
         self.again = again
@@ -52,9 +52,9 @@ class CapReached(Exception):  # noqa: N818  # an answer rather than an error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """A filter of rows for the operator; None: any. Status and the rest are as last stored."""
+    """The operator's filter of rows; None: any. It compares the stored values, such as the last stored status."""
 
-    live_only: bool = True  # none that have ended
+    live_only: bool = True  # leave out ended tasks
     tool: str | None = None
     engine: str | None = None  # `Task.engine_key`
     owner: str | None = None
@@ -73,122 +73,124 @@ class Count:
     status: Status
     tasks: int
     oldest_created: datetime
-    oldest_updated: datetime  # the oldest last change: the time of the longest open question
+    oldest_updated: datetime  # time of the oldest last change: when the oldest open question was asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPage:
-    """Events after a position, in the order in which readers see them."""
+    """Events after a position, in the order in which all readers see them."""
 
     events: Sequence[LoggedEvent]
-    first: int  # all events after this position are still there
-    last: int  # the position of the last event in the log; no later event gets a lower one
+    first: int  # the log holds all events after this position
+    last: int  # position of the last event; no later event gets a lower one
 
 
 class Store(AbstractAsyncContextManager["Store"], Protocol):
-    """Durable rows of tasks, and notes of adapters; replicas that share one share all. A read of a row names its owner.
+    """Durable rows of tasks and notes of adapters, shared by the replicas that use it. A read of a row names its owner.
 
-    The exceptions are `list_all`, `count_all`, `find` and `counts`, for the operator, and `unbound`,
-    `due` and `longest_live`, for maintenance and caps: no request may ever show their rows, see docs/decisions/0007.
-    `list_of_tools`, `asking` and `get_of_tools` find rows that the rules of tools let others see: docs/decisions/0017.
+    The exceptions are `list_all`, `count_all`, `find` and `counts`, for the operator, and `unbound`, `due` and
+    `longest_live`, for maintenance and caps: no request may ever show their rows, see docs/decisions/0007.
+    `list_of_tools`, `list_asking` and `get_of_tools` return rows that the tools' rules let others see:
+    docs/decisions/0017.
 
-    Wherever a method takes or returns an `engine`, it is a `Task.engine_key`: the name and the identity of an engine.
-    The key of a row changes when `Task.identity` does.
+    Every `engine` argument or result is a `Task.engine_key`: the name and the identity of an engine. The key of a row
+    changes when `Task.identity` does.
 
     Every method raises `StoreUnavailable` when the store cannot be read or written now. Entering it creates or migrates
     its tables, and raises `StoreUnusable` when it must not be used.
     """
 
     def __init__(self, url: str) -> None:
-        """Keep the URL; open nothing yet."""
+        """Keep the URL without opening anything."""
         ...
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
-        """Insert the row, or return the one that this idempotency key already has; others see it when this returns.
+        """Insert the row, or return the existing row of its idempotency key. Others see it when this returns.
 
-        With `durable` a new row is on disk by then. Any other is after the next `sync`: another process may not have
-        synced the row that was there. The key counts per owner and tool, and also when its row is a tombstone.
+        With `durable`, a new row is on disk by then. Any other row is on disk only after the next `sync`, because
+        another process may not have synced it. A key is unique per owner and tool, and still counts when its row is a
+        tombstone.
 
         Raises:
-            CapReached: one more row would be too many; nothing was inserted. Counted in the same transaction, so that
-                replicas that share the store share the caps. A key that has a row counts for none.
+            CapReached: the insert would exceed a cap; nothing was inserted. Rows are counted in the same
+                transaction, so replicas share the caps. A key that has a row does not count.
         """
         ...
 
     async def sync(self, *, briefly: bool = False) -> bool:
-        """Return True when all rows that `create` returned before this call are on disk; callers share the work.
+        """Return True when all rows that `create` returned before this call are on disk; calls share flushes.
 
         `briefly`: return False instead if that may take longer than a millisecond.
 
         Raises:
-            StoreUnavailable: the disk failed. The rows are there for all to see, until the machine loses power.
+            StoreUnavailable: the disk failed. The rows stay visible until the machine loses power.
         """
         ...
 
     async def get(self, task_id: str, owner: str) -> Task | None:
-        """Return the row, if it belongs to this owner; "not found" and "not yours" look alike."""
+        """Return the row if it belongs to this owner; "not found" and "not yours" look alike."""
         ...
 
     async def change(
         self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
     ) -> Task | None:
-        """Apply a pure function to the row, as if in one transaction, and return the row as it is then.
+        """Apply a pure function to the row atomically, and return the resulting row.
 
-        The function may run again on the row as somebody else has changed it meanwhile; its last run is the one that
-        counts. It must neither await nor act on anything else.
+        The function may run again if another process changed the row meanwhile; only its last run counts. It must not
+        await or have side effects.
 
         The events of the change (`task.events_between`) are added to the log in the same transaction.
 
-        A function that returns None deletes the row: it is as if it had never been, for its key and for all caps. A
-        change that need not be durable may be lost with the machine's power, though not with the process; a store that
-        saves nothing by that makes it durable all the same.
+        If the function returns None, the row is deleted as if it had never existed, for its key and for all caps. A
+        change that is not `durable` may be lost in a power failure, but not when the process ends. A store that would
+        not be faster that way makes it durable anyway.
         """
         ...
 
     async def unanswered(self, match: str, now: datetime) -> Sequence[Task]:
-        """Return rows whose mark has this match and is not over (`Task.unanswered`), no tombstones; the oldest first.
+        """Return rows with this match whose mark is still open (`Task.unanswered`); no tombstones, oldest first.
 
         The match is a digest of the owner and the call, so these rows are the caller's own.
         """
         ...
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
-        """Return an engine's rows of any owner, created before that time, neither ended nor known to be started.
+        """Return an engine's rows of any owner, created before that time, not ended and not known to be started.
 
-        Also those created more than `CLOCKS_DIFFER` after it, by a clock that was ahead. Fewest attempts first, then
-        oldest: no row keeps others waiting for ever, and no engine another's.
+        Include rows dated more than `CLOCKS_DIFFER` after it, whose clock was ahead. Order by attempts, then age, so no
+        row blocks the others; each engine is queried separately.
         """
         ...
 
     async def list_all(
         self,
-        where: TaskFilter = TaskFilter(),  # it cannot be changed
+        where: TaskFilter = TaskFilter(),  # immutable
         *,
         limit: int = 100,
         before: tuple[datetime, str] | None = None,
     ) -> Sequence[Task]:
-        """Return for the operator rows of any owner, no tombstones, the youngest first; see `list_of_owner`."""
+        """Return rows of any owner for the operator; no tombstones, newest first; see `list_of_owner`."""
         ...
 
     async def count_all(self, where: TaskFilter) -> int:
-        """Return for the operator the number of rows of any owner, no tombstones."""
+        """Return the number of rows of any owner for the operator, without tombstones."""
         ...
 
     async def list_of_owner(
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """Return one owner's rows that can be read at that time, no tombstones, the youngest first.
+        """Return one owner's rows that are readable at `now`; no tombstones, newest first.
 
-        `before`: creation and id of the row after which to go on; rows of one moment are sorted by id, backwards.
+        `before`: creation and id of the row to continue after; rows with equal times are in descending order of id.
         """
         ...
 
     async def list_of_tools(
         self, tools: Sequence[str], *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """Return live rows of any owner of these tools, the youngest first; see `list_of_owner`.
+        """Return live rows of any owner of these tools, newest first; see `list_of_owner`.
 
-        They are for principals that the rules of these tools let see tasks of others: see docs/decisions/0017.
+        Only for principals whom these tools' rules let see tasks of others: see docs/decisions/0017.
         """
         ...
 
@@ -201,58 +203,55 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         limit: int,
         after: tuple[datetime, str] | None = None,
     ) -> Sequence[Task]:
-        """Return live rows that wait for input: of this owner, or of any owner of these tools; the oldest first.
+        """Return live rows that wait for input, of this owner or of any owner of these tools; oldest first.
 
-        `after`: creation and id of the row after which to go on. Like those of `list_of_tools`, the rows are for
-        principals that the rules of these tools let see tasks of others.
+        `after`: creation and id of the row to continue after. As with `list_of_tools`, the rules of these tools must
+        let the principal see tasks of others.
         """
         ...
 
     async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
-        """Return live rows of this owner (None: any), of this tool (likewise); the oldest first.
+        """Return live rows of this owner and this tool (None: any), oldest first.
 
-        They are for the caps: a row whose execution has ended counts until somebody looks at it. Live is neither ended
-        nor expired.
+        Used for the caps, because a row whose execution has ended counts until it is polled. Live rows are neither
+        ended nor expired.
         """
         ...
 
     async def get_of_tools(self, task_id: str, tools: Sequence[str]) -> Task | None:
-        """Return the row of any owner, if it is of one of these tools and no tombstone."""
+        """Return the row of any owner if it belongs to one of these tools and is no tombstone."""
         ...
 
     async def due(self, engine: str, now: datetime, limit: int) -> Sequence[Task]:
-        """Return an engine's rows of any owner that maintenance must act on by now (see `Task.due`).
-
-        The longest due comes first.
-        """
+        """Return an engine's rows of any owner whose maintenance is due by now (`Task.due`), longest due first."""
         ...
 
     async def counts(self, now: datetime) -> Sequence[Count]:
-        """Return for the operator the counts of tasks by tool and status, without tombstones; see `Count`."""
+        """Return the operator's counts of tasks by tool and status, without tombstones; see `Count`."""
         ...
 
     async def lease(self, name: str, holder: str, *, lasting: timedelta) -> bool:
-        """Take the lease of this name, if it is free, over, or this holder's already; True if taken. Atomic.
+        """Take the lease of this name if it is free, expired, or already this holder's; return True if taken. Atomic.
 
-        It lasts for so long by the clock of the store, which all that share the store go by. No time at all gives a
-        lease back. All holders of a name ask for the same length otherwise.
+        It lasts for `lasting` by the store's clock, which all replicas share. A zero duration releases the lease.
+        Otherwise all holders of a name must use the same duration.
         """
         ...
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
-        """Return for the operator rows of any owner, no tombstones, whose id has this beginning; by id."""
+        """Return rows of any owner for the operator whose id begins with this text; no tombstones, ordered by id."""
         ...
 
     async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
-        """Make tombstones of expired rows, and drop those old enough, in batches. Return the number of changed rows.
+        """Turn expired rows into tombstones, and delete old tombstones, in batches. Return the number of changed rows.
 
-        Rows that maintenance must act on (`Task.due`) are left for a day. Notes are dropped whose `until` is not after
-        now, and events older than `EVENTS_KEPT`, but for the last of them.
+        Rows with due maintenance (`Task.due`) are left for a day. Also delete notes whose `until` has passed, and
+        events older than `EVENTS_KEPT` except the last one.
         """
         ...
 
     async def add_event(self, event: LoggedEvent) -> None:
-        """Add an event to the log, unless its id is there already."""
+        """Add an event to the log unless its id exists."""
         ...
 
     async def events(self, after: int, limit: int) -> EventPage:
@@ -260,53 +259,57 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
     async def note(self, space: str, key: str) -> JSON:
-        """Return a note: the JSON value under this key of a space, or None. Spaces do not see each other."""
+        """Return the JSON value of this key in a space, or None. Spaces are separate."""
         ...
 
     async def notes_under(self, space: str, beginning: str) -> Mapping[str, JSON]:
-        """Return all notes of a space whose keys have this beginning, literally, by key, sorted by it."""
+        """Return all notes of a space whose keys begin with this text, taken literally, sorted by key."""
         ...
 
     async def add_note(self, space: str, key: str, value: JSON, *, until: datetime) -> JSON:
-        """Return the value under this key from now on: the one already there, or else this one; atomic and durable."""
+        """Return the value of this key: the existing one, or else this one, which is stored. Atomic and durable."""
         ...
 
     async def put_note(self, space: str, key: str, value: JSON, *, until: datetime, durable: bool = True) -> None:
-        """Keep this value under this key until that time, in place of any other; `durable`: see `change`."""
+        """Store this value under this key until that time, replacing any other; `durable`: see `change`."""
         ...
 
     async def has_owner(self, like: str, unlike: str) -> bool:
-        """Return True if an owner of a row, no tombstone, is like one pattern and not like the other (SQL: LIKE)."""
+        """Return True if a row, no tombstone, has an owner LIKE one pattern and NOT LIKE the other (SQL)."""
         ...
 
     async def secret(self, name: str) -> bytes:
-        """Return 32 random bytes under this name, made once and the same for all processes that share the store."""
+        """Return 32 random bytes under this name, created once and the same for all processes that share the store."""
         ...
 
     async def check(self) -> None:
-        """Raise `StoreUnavailable` if rows cannot be read and written now."""
+        """Check that rows can be read and written now.
+
+        Raises:
+            StoreUnavailable: they cannot.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rekeyed:
-    """The result of one step of encrypting a store anew."""
+    """The result of one step of re-encrypting a store."""
 
     rewritten: int = 0
-    unreadable: int = 0  # left as they are; the log has the reason
-    left: int = 0  # at the end: not encrypted with the first key all the same
-    cleaned: bool | None = False  # at the end: nothing of the old data is left in the files; None: it cannot be told
+    unreadable: int = 0  # unchanged; the log has the reason
+    left: int = 0  # at the end: not encrypted with the first key
+    cleaned: bool | None = False  # at the end: the files hold no old data; None: unknown
 
 
 @runtime_checkable
 class Seals(Protocol):
-    """A store that can encrypt: it also takes the keyword `cipher` (None: it does not encrypt), and is a `Store`.
+    """A store that can encrypt. It also accepts the keyword `cipher` (None: no encryption), and is a `Store`.
 
     Entering it raises `StoreUnusable` when it is encrypted and the cipher lacks a key for it.
     """
 
     def rekey(self) -> AsyncIterator[Rekeyed]:
-        """Encrypt with the first key all that is not yet, a batch at a time, while others use the store.
+        """Encrypt everything with the first key, a batch at a time, while others use the store.
 
         It can be stopped and repeated at any time. After the last step no other key is needed.
         """
@@ -315,22 +318,22 @@ class Seals(Protocol):
 
 @runtime_checkable
 class ChecksIntegrity(Protocol):
-    """A store that can find out if its data on disk is damaged."""
+    """A store that can detect damaged data on disk."""
 
     async def check_integrity(self) -> None:
-        """Look at all data if that was not done lately, blocking nobody; called every minute.
+        """Check all data unless that was done recently, without blocking others; called every minute.
 
-        Damage is remembered: from then on `check` and all writes raise `StoreUnavailable`, until it is repaired.
+        Damage is remembered: `check` and all writes then raise `StoreUnavailable` until it is repaired.
 
         Raises:
-            StoreUnavailable: it cannot be told now.
+            StoreUnavailable: the data cannot be checked now.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRows:
-    """Rows of a table as they are kept."""
+    """Rows of a table as stored."""
 
     table: str
     columns: Sequence[str]
@@ -339,13 +342,13 @@ class StoredRows:
 
 @runtime_checkable
 class CopySource(Protocol):
-    """A store of one host, which another store may replace."""
+    """A store of a single host that another store may replace."""
 
     def moving(self, place: str) -> AbstractContextManager[tuple[Callable[[], Iterator[StoredRows]], bool]]:
-        """Yield a function that returns all rows, and True if a copy that was killed goes on; `place` is the new store.
+        """Yield a function that returns all rows, and True if it resumes a killed copy; `place` is the new store.
 
-        Nobody can write to this store from now on, and nobody can open it after the body; a body that fails undoes
-        that. Do not enter the store.
+        From now on this store rejects writes, and after the body it cannot be opened. A body that fails undoes that. Do
+        not enter the store.
 
         Raises:
             StoreUnusable: it was moved already, or cannot be used.
@@ -354,10 +357,10 @@ class CopySource(Protocol):
         ...
 
     def backup(self, target: Path) -> None:
-        """Write a copy of the store as of one moment into a new file, while others use it.
+        """Write a copy of the store as of one moment into a new file, while others use the store.
 
         Raises:
-            StoreUnusable: the file is there already, or cannot be made.
+            StoreUnusable: the file exists or cannot be created.
             StoreUnavailable: the store cannot be read now.
         """
         ...
@@ -369,14 +372,14 @@ class CopyTarget(Protocol):
 
     @property
     def place(self) -> str:
-        """Where it is, without a password."""
+        """Its location, without a password."""
         ...
 
     async def take_over(self, parts: Callable[[], Iterable[StoredRows]], *, resumed: bool) -> int:
-        """Store all these rows or none, perhaps at a second try; return the number of tasks. Do not enter the store.
+        """Store all these rows or none; return the number of tasks. Do not enter the store. `parts` may run twice.
 
         Raises:
-            StoreUnusable: it has tasks already, and this does not go on with a copy that was killed.
+            StoreUnusable: it has tasks already, and this does not resume a killed copy.
             StoreUnavailable: it cannot be written now.
         """
         ...
@@ -384,30 +387,30 @@ class CopyTarget(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A replica whose last heartbeat is not over."""
+    """A replica whose last heartbeat has not expired."""
 
     id: str
-    hears: bool  # messages reach it
-    open: Mapping[str, int]  # the requests and sessions that callers have open on it, see `OpenCounts`
+    hears: bool  # it receives messages
+    open: Mapping[str, int]  # callers' open requests and sessions on it, see `OpenCounts`
 
 
 class ReplicaChannel(Protocol):
-    """The way in which replicas that share a store reach each other. All methods raise `StoreUnavailable`."""
+    """Messages and heartbeats between replicas that share a store. All methods raise `StoreUnavailable`."""
 
     async def beat(self, replica: Replica, *, lasting: timedelta) -> tuple[Sequence[Replica], float]:
         """Renew this replica's membership for `lasting`. Return the others, and the server's clock in seconds."""
         ...
 
     async def send(self, texts: Sequence[str]) -> None:
-        """Send each of these texts, at most `LONGEST_MESSAGE` bytes, to all that listen. Some may be lost."""
+        """Send each of these texts, at most `LONGEST_MESSAGE` bytes, to all listeners. Some may be lost."""
         ...
 
     async def listen(self, hear: Callable[[str], None]) -> None:
-        """Call `hear` with each text that is sent, until the connection is lost."""
+        """Call `hear` with each text sent, until the connection is lost."""
         ...
 
     async def changed(self, within: timedelta) -> Mapping[str, int]:
-        """Return the ids of the rows that changed in this time until now, each with the version of its row."""
+        """Return the ids of the rows that changed in this period until now, each with the row's version."""
         ...
 
     async def read(self, task_ids: Sequence[str]) -> Sequence[Task]:
@@ -429,12 +432,12 @@ class ConnectsReplicas(Protocol):
 
 
 async def changed(store: Store, task: Task, change: Callable[[Task], Task], *, durable: bool = True) -> Task:
-    """Return the row after a change; if it is gone, the row as it would be."""
+    """Apply a change and return the row; if it no longer exists, return `task` with the change."""
     return await store.change(task.id, task.owner, change, durable=durable) or change(task)
 
 
 def open_store(url: str, cipher: Cipher | None = None, **options: object) -> Store:
-    """Return the store of a URL (`sqlite:///path`), encrypted by a cipher if there is one; enter it to use it.
+    """Return the store of a URL (`sqlite:///path`), encrypted if there is a cipher; enter it before use.
 
     `options` are further keywords of that store.
 

@@ -1,7 +1,6 @@
-"""Re-encryption of rows with the first key; a store reads and writes them in batches of its own.
+"""Re-encryption of rows with the first key; each store reads and writes them in its own batches.
 
-The beginning of a text names its key, so that the work can be stopped and resumed at any time, and others read and
-write in between.
+A text begins with the name of its key, so the work can be stopped and resumed at any time, while others read and write.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ logger = logging.getLogger(__name__)
 P = TypeVar("P")
 REKEY_BATCH: Final = 200  # rows
 
-Row: TypeAlias = tuple[Any, ...]  # Any: text, numbers and bytes, as the database gives them
-Reencrypt: TypeAlias = Callable[[Row], Row]  # the values for the update of this row
+Row: TypeAlias = tuple[Any, ...]  # Any: text, numbers and bytes, as the database returns them
+Reencrypt: TypeAlias = Callable[[Row], Row]  # returns the values for the update of this row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class RekeyedPart(Generic[P]):
 
 
 def part_of(found: Sequence[Row], written: Sequence[Row]) -> RekeyedPart[Any] | None:  # Any: a place
-    """Return the result of a step that found these rows, their place first, and wrote some; None: there were none."""
+    """Return the result of a step that found and wrote these rows, which begin with their place; None: found none."""
     done = Rekeyed(rewritten=len(written), unreadable=len(found) - len(written))
     return RekeyedPart(last=found[-1][0], done=done) if found else None
 
@@ -60,7 +59,7 @@ def secret_columns(cipher: Cipher, row: Row) -> Row:
 
 
 def reencrypted(found: Iterable[Row], reencrypt: Reencrypt) -> Iterator[Row]:
-    """Yield the new values of rows; those that cannot be decrypted are left out, and the log has the reason."""
+    """Yield the new values of rows. Skip rows that cannot be decrypted, and log the reason."""
     for row in found:
         try:
             yield reencrypt(row)

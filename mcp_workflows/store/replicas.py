@@ -1,8 +1,7 @@
-"""The replicas that share a store: who they are, which of them polls an execution, and what they tell each other.
+"""Replicas that share a store: their membership, the owner of each execution, and their messages.
 
-Each execution has one owner, by rendezvous hashing, so the death of a replica moves its executions only. Messages may
-be lost: what a replica does not hear, it reads from the rows that have changed, or it asks the engine itself. See
-docs/decisions/0034.
+Each execution has one owner, by rendezvous hashing, so the death of a replica moves only its own executions. Messages
+may be lost: a replica then reads the changed rows, or polls the engine itself. See docs/decisions/0034.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ logger = logging.getLogger(__name__)
 
 LEASE: Final = timedelta(seconds=3)
 BEAT_EVERY: Final = 1.0  # seconds
-BEAT_REST: Final = 0.1  # at least, however many strangers send messages
-TRUST: Final = 2.0  # after its last heartbeat a replica polls no more, before others take over
-DEAF_AFTER: Final = 4.0  # without hearing any message: each replica also hears its own
-SEND_EVERY: Final = 0.02  # from one message to the next; what comes meanwhile is in one
+BEAT_REST: Final = 0.1  # minimum, however many messages come from unknown senders
+TRUST: Final = 2.0  # seconds after its last heartbeat in which a replica still polls; less than `LEASE`
+DEAF_AFTER: Final = 4.0  # without any message: each replica also receives its own
+SEND_EVERY: Final = 0.02  # between messages; lines that come meanwhile share one
 RENEW_EVERY: Final = 10.0
 RECONCILE_EVERY: Final = 2.0
 RECONCILE_DEAF: Final = 0.5
-OVERLAP: Final = 10.0  # commits may come in another order than their times
+OVERLAP: Final = 10.0  # commits may appear in another order than their times
 LEAVING: Final = 1.0
 MOST_REMEMBERED: Final = 20_000  # polls of other replicas, owners, lines to send, and rows to read
-MOST_ROWS: Final = 500  # read at once
+MOST_ROWS: Final = 500  # per read
 
-_FORMAT: Final = b"1"  # of messages; those of another one cannot be opened
+_FORMAT: Final = b"1"  # of messages; those of another format cannot be opened
 _PAYLOAD: Final = LONGEST_MESSAGE * 3 // 4 - 150  # bytes of lines in a message
 _NONCE: Final = 12  # bytes
 _NO_TROUBLE: Final = "behind PgBouncer in transaction mode, set store.listen_url to the server's own address"
@@ -78,7 +77,7 @@ class OpenCounts(Protocol):
 
 
 class Replicas:
-    """This process among the replicas: the `Peers` of the poller. `run` it beside that."""
+    """This process among the replicas: the poller's `Peers`. Call `run` while the poller runs."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class Replicas:
         limits: OpenCounts | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`limits` count open requests and sessions on all replicas. `clock` is that of this machine."""
+        """Prepare to `join`. `limits` count open requests and sessions on all replicas; `clock` is this machine's."""
         self.replicas = 1
         self.resharded = 0
         self._channel = channel
@@ -96,30 +95,30 @@ class Replicas:
         self._wall_ahead = 0.0  # seconds from the monotonic clock to the server's
         self._id = secrets.token_hex(6)
         self._cipher = AESGCM(bytes(32))  # until `join`
-        self._owners: Sequence[str] = (self._id,)  # those that messages reach
+        self._owners: Sequence[str] = (self._id,)  # replicas that receive messages
         self._is_owner: dict[str, bool] = {}
         self._others: frozenset[str] = frozenset()
         self.live_until = float("-inf")
         self._server_ahead = 0.0  # seconds from the event loop's clock to the server's
-        self._hears, self._is_deaf = False, False  # neither is known at first
+        self._hears, self._is_deaf = False, False  # both unknown at first
         self._heard_at = 0.0
         self._listening = anyio.CancelScope()
-        self._trouble = _NO_TROUBLE  # of the connection that listens
+        self._trouble = _NO_TROUBLE  # of the listening connection
         self._beat_now = anyio.Event()
-        self._polls: OrderedDict[str, float] = OrderedDict()  # their beginnings
+        self._polls: OrderedDict[str, float] = OrderedDict()  # beginnings of polls
         self._outbox: dict[tuple[str, str, str], tuple[float, str | float]] = {}  # by kind, name and engine
         self._posted = anyio.Event()
         self._for_rows: dict[str, list[Callable[[Task], None]]] = {}
         self._rows_wanted = anyio.Event()
 
     def clock(self) -> datetime:
-        """Return the time: that of this machine, or of PostgreSQL if the machine's is wrong by more than a minute."""
+        """Return this machine's time, or PostgreSQL's if the machine's is wrong by more than a minute."""
         if self._is_clock_wrong:
             return datetime.fromtimestamp(time.monotonic() + self._wall_ahead, UTC)
         return self._machine_clock()
 
     def is_mine(self, task_id: str) -> bool:
-        """True if this process polls the execution in the background. A deaf replica polls all of its own."""
+        """Return True if this process polls the execution in the background; always, if it receives no messages."""
         if self._owners == (self._id,):
             return True
         found = self._is_owner.get(task_id)
@@ -131,19 +130,19 @@ class Replicas:
         return found
 
     def last_poll(self, task_id: str) -> float | None:
-        """Return the beginning of the last poll of another replica that was heard of lately."""
+        """Return when another replica last began to poll, if it reported that recently."""
         return self._polls.get(task_id)
 
-    # --- what this process tells
+    # --- messages to others
 
     def publish(self, task_id: str, began: float, interval: float, *, changed: bool | None) -> None:
-        """Tell the other replicas of a poll or a batch that was answered."""
+        """Report a poll or a batch that was answered to the other replicas."""
         kind = _BATCH if changed is None else _POLL
         kind = _CHANGED if changed or (_CHANGED, task_id, "") in self._outbox else kind
         self._post(kind, task_id, began, interval)
 
     def publish_change(self, task_id: str) -> None:
-        """Tell the other replicas that the row was changed and the execution is worth a poll."""
+        """Notify the other replicas that the row was changed and the execution is worth polling."""
         self._post(_REFRESH, task_id)
 
     def want(self, task_id: str, *, now: bool = False) -> None:
@@ -151,7 +150,7 @@ class Replicas:
         self._post(_NOW if now else _WANT, task_id)
 
     def forward_hint(self, engine: str, handle: str) -> None:
-        """Tell the other replicas that an execution may have changed."""
+        """Notify the other replicas that an execution may have changed."""
         self._post(_HINT, handle, 0.0, engine)
 
     def _post(self, kind: str, name: str, number: float = 0.0, other: str | float = 0.0) -> None:
@@ -160,7 +159,7 @@ class Replicas:
             self._posted.set()
 
     def _texts(self) -> Iterator[str]:
-        """Empty the outbox into messages, none too long."""
+        """Empty the outbox into messages of limited length."""
         outbox, self._outbox = self._outbox, {}
         now, size, lines = anyio.current_time(), 0, list[Line]()
         for (kind, name, _), (number, other) in outbox.items():
@@ -192,17 +191,17 @@ class Replicas:
         while True:
             await self._posted.wait()
             self._posted = anyio.Event()
-            with suppress(StoreError):  # a message that is lost is no harm
+            with suppress(StoreError):  # a lost message does no harm
                 await self._channel.send(list(self._texts()))
             await anyio.sleep(SEND_EVERY)
 
     # --- membership
 
     async def join(self, secret: bytes) -> None:
-        """Send the first heartbeat; the replicas share the secret.
+        """Send the first heartbeat. All replicas share the secret.
 
         Raises:
-            StoreUnavailable: the store does not take it.
+            StoreUnavailable: the store does not accept it.
         """
         self._cipher = AESGCM(secret)
         await self._beat()
@@ -247,7 +246,7 @@ class Replicas:
                 logger.info("this replica polls executions again")
             was_live = True
             if was_resharded:
-                poller.renew_interest()  # by now the others know who owns what, too
+                poller.renew_interest()  # by now the others know the new owners, too
             if was_resharded := resharded != self.resharded:
                 poller.reshard()
             self._check_hearing()
@@ -284,7 +283,7 @@ class Replicas:
             logger.info("this machine's clock agrees with PostgreSQL's again")
 
     def _check_hearing(self) -> None:
-        """Connect anew if nothing was heard for a while, and poll all executions until something is."""
+        """Reconnect if no message came for a while, and poll all executions until one does."""
         if anyio.current_time() - self._heard_at <= DEAF_AFTER:
             return
         self._hears, self._heard_at = False, anyio.current_time()
@@ -295,7 +294,7 @@ class Replicas:
             )
         self._is_deaf = True
 
-    # --- what this process hears
+    # --- messages from others
 
     async def _listen(self, poller: Polling) -> None:
         self._heard_at = anyio.current_time()
@@ -360,13 +359,13 @@ class Replicas:
             waiting, self._for_rows = self._for_rows, {}
             names = list(waiting)
             for at in range(0, len(names), MOST_ROWS):
-                with suppress(StoreError):  # `_reconcile` finds what is missed
+                with suppress(StoreError):  # `_reconcile` finds missed rows
                     for task in await self._channel.read(names[at : at + MOST_ROWS]):
                         for act in waiting.get(task.id, ()):
                             act(task)
 
     async def _reconcile(self, poller: Polling) -> None:
-        """Read rows of which no message came: the sender died before it sent one, or this process was cut off."""
+        """Read changed rows whose message was lost: its sender died first, or this process was disconnected."""
         last, known = anyio.current_time(), dict[str, int]()
         while True:
             await anyio.sleep(RECONCILE_EVERY if self._hears else RECONCILE_DEAF)

@@ -1,6 +1,6 @@
 """The rows of every store: the columns of tasks and notes, and their JSON, which may be encrypted.
 
-The SQL is each store's own. Text and times are kept alike in all of them, so that rows can move from one to another.
+Each store has its own SQL. Text and times have the same format in all of them, so rows can move between stores.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ SEARCHED: Final = (
     "unanswered",
     "unanswered_until",
 )
-"""The columns beside `task`, in the order of `Rows.searched`; `engine` is `Task.engine_key`."""
+"""The columns other than `task`, in the order of `Rows.searched`; `engine` is `Task.engine_key`."""
 
 COLUMNS: Final = (*SEARCHED, "task")
-FIXED: Final = 3  # of SEARCHED, from the front, which no change may touch
+FIXED: Final = 3  # columns at the beginning of SEARCHED that no change may touch
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TASK: Final = TypeAdapter(Task)
 _TASKS: Final = "tasks"
 _NOTES: Final = "notes"
-AHEAD: Final = CLOCKS_DIFFER // timedelta(microseconds=1)  # rows of a clock that was ahead count for no window
-END_OF_TIME: Final = 2**63 - 1  # in microseconds
+AHEAD: Final = CLOCKS_DIFFER // timedelta(microseconds=1)  # rows dated further ahead count for no window
+END_OF_TIME: Final = 2**63 - 1  # microseconds
 LAST_CHARACTER: Final = "\U0010ffff"
-LEFT_FOR: Final = timedelta(days=1)  # for maintenance to act on expired rows
-_MOST_KNOWN: Final = 2000  # rows, of about 2 kB each beside the task
+LEFT_FOR: Final = timedelta(days=1)  # time for maintenance to act on expired rows
+_MOST_KNOWN: Final = 2000  # rows; each needs about 2 kB in addition to the task
 
 Found = tuple[str, str, str]  # id, owner, task: the columns of every query for rows
 
 
 class KnownRow(NamedTuple):
-    """A row that was read or written lately."""
+    """A recently read or written row."""
 
     owner: str
-    text: str  # of its column `task`
+    text: str  # the column `task`
     task: Task
     searched: tuple[Any, ...] | None = None  # None: not needed yet; Any: see `Rows.searched`
 
@@ -71,7 +71,7 @@ class KnownRow(NamedTuple):
 class Rows:
     """The conversion of tasks into rows, and back.
 
-    The task of a row is remembered with the row's text: while the text is the same, the row is not decoded again.
+    The decoded task is kept with the row's text, and is reused while the text is the same.
     """
 
     cipher: Cipher | None = None
@@ -82,7 +82,7 @@ class Rows:
         """Return the task of a row.
 
         Raises:
-            StoreUnavailable: it cannot be read.
+            StoreUnavailable: the row cannot be read.
         """
         task = self.read(row)
         if task is None:
@@ -90,11 +90,11 @@ class Rows:
         return task
 
     def many(self, found: Iterable[Found]) -> Sequence[Task]:
-        """Return the rows that can be read: an unreadable one does not block the others."""
+        """Return the readable rows: an unreadable one does not block the others."""
         return [task for row in found if (task := self.read(row)) is not None]
 
     def read(self, row: Found) -> Task | None:
-        """Return the task of a row; None: it cannot be read. The log has the reason, without the row's content."""
+        """Return the task of a row; None: it cannot be read. Log the reason, without the row's content."""
         task_id, owner, text = row
         known = self._known.get(task_id)
         if known is not None and known.text == text and known.owner == owner:
@@ -114,7 +114,7 @@ class Rows:
         return None
 
     def keep(self, task_id: str, row: KnownRow) -> None:
-        """Remember a row that was read or written."""
+        """Keep a row that was read or written, for reuse."""
         self._known.pop(task_id, None)
         self._known[task_id] = row
         if len(self._known) > _MOST_KNOWN:
@@ -127,7 +127,7 @@ class Rows:
         return *searched, text
 
     def searched(self, task: Task) -> tuple[Any, ...]:  # Any: text and numbers, in the order of SEARCHED
-        """Return the columns of a task beside its JSON."""
+        """Return the columns of a task other than its JSON."""
         expires = None if task.expires is None else micros(task.expires)
         due = None if (at := task.due) is None else micros(at)
         flags = (
@@ -142,13 +142,13 @@ class Rows:
         return *names, self.kept_key(task), micros(task.created), expires, *flags, *shown, *mark
 
     def kept_key(self, task: Task) -> str | None:
-        """Return the idempotency key as the column has it: with a cipher a digest, the same for the same key."""
+        """Return the idempotency key as stored: with a cipher, a digest that is equal for equal keys."""
         if task.idempotency_key is None:
             return None
         return self.digest(utf8(task.owner), utf8(task.tool), utf8(task.idempotency_key))
 
     def digest(self, owner: str, tool: str, key: str) -> str:
-        """Return the digest of a key by the values of columns."""
+        """Return the stored form of a key; the arguments are column values."""
         if self.cipher is None or self.key_secret is None:
             return key
         return self.cipher.digest(self.key_secret, owner, tool, key)
@@ -162,7 +162,7 @@ class Rows:
         return text if self.cipher is None else self.cipher.seal(text, _TASKS, task_id, owner)
 
     def opened(self, task_id: str, owner: str, text: str) -> str:
-        """Return the JSON of a task, decrypted if it was encrypted.
+        """Return the JSON of a task, decrypted if necessary.
 
         Raises:
             CipherError: it cannot be decrypted.
@@ -170,15 +170,15 @@ class Rows:
         return opened(self.cipher, text, _TASKS, task_id, owner)
 
     def known_text(self, task: Task) -> str | None:
-        """Return the text of the row that this very task was read from; None: it is not remembered."""
+        """Return the stored text that this task object was read from; None: it is no longer kept."""
         known = self._known.get(utf8(task.id))
         return known.text if known is not None and known.task is task else None
 
     def changed(self, before: Task, after: Task) -> tuple[Mapping[str, Any], KnownRow]:  # Any: text and numbers
-        """Return the columns that differ, `task` the last of them, and the row to remember once they are written.
+        """Return the changed columns, with `task` last, and the row to keep once they are written.
 
-        Only these are written, so that few indexes are touched. With a cipher the idempotency key is always one of
-        them: the old one may not be encrypted.
+        Only these are written, so that few indexes are touched. With a cipher they always include the idempotency key,
+        because the old one may not be encrypted.
         """
         known = self._known.get(utf8(before.id))
         kept = known.searched if known is not None and known.task is before else None
@@ -218,7 +218,7 @@ class NoteTexts:
         return text if self.cipher is None else self.cipher.seal(text, _NOTES, space, key)
 
     def opened(self, space: str, key: str, text: str) -> str:
-        """Return the JSON of a value, decrypted if it was encrypted.
+        """Return the JSON of a value, decrypted if necessary.
 
         Raises:
             CipherError: it cannot be decrypted.
@@ -227,7 +227,7 @@ class NoteTexts:
 
 
 def opened(cipher: Cipher | None, text: str, *names: str) -> str:
-    """Return a text of the store, decrypted if it was encrypted.
+    """Return a stored text, decrypted if necessary.
 
     Raises:
         CipherError: it cannot be decrypted.
@@ -243,8 +243,8 @@ def _dump(task: Task) -> str:
     try:
         return _TASK.dump_json(
             task, exclude_defaults=task.tombstone, by_alias=True
-        ).decode()  # tombstones stay long, and are many
-    except PydanticSerializationError:  # half a surrogate pair somewhere in it, which JSON allows and UTF-8 does not
+        ).decode()  # tombstones are kept for long, and are many
+    except PydanticSerializationError:  # it has an unpaired surrogate, which JSON allows and UTF-8 does not
         return utf8(json.dumps(_TASK.dump_python(task, mode="json", by_alias=True), ensure_ascii=False))
 
 
@@ -262,7 +262,7 @@ def event_values(event: LoggedEvent) -> tuple[str | int, ...]:
 
 
 def logged_event(position: int, *columns: Any) -> LoggedEvent:  # Any: text and numbers
-    """Return the event of a row: its position, and EVENT_COLUMNS."""
+    """Return the event of a row: its position, then EVENT_COLUMNS."""
     id_, name, at, tool, owner, task_id, key = columns
     return LoggedEvent(
         id=id_,
@@ -277,24 +277,24 @@ def logged_event(position: int, *columns: Any) -> LoggedEvent:  # Any: text and 
 
 
 def utf8(text: str) -> str:
-    """Return the text as every store can keep it: half a surrogate pair becomes a question mark, NUL its symbol."""
+    """Return a text that every store can hold: an unpaired surrogate becomes a question mark, NUL its symbol."""
     whole = text if text.isascii() else text.encode("utf-8", "replace").decode()
     return whole if "\0" not in whole else whole.replace("\0", "\u2400")  # PostgreSQL cannot keep it
 
 
 def micros(at: datetime) -> int:
-    """Return the time as columns have it."""
+    """Return the time as a column value."""
     since = at - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def at_micros(number: int) -> datetime:
-    """Return the time of a column."""
+    """Return the time of a column value."""
     return _EPOCH + timedelta(microseconds=number)
 
 
 def conditions(where: TaskFilter) -> Mapping[str, str | int]:
-    """Return the conditions of a filter beside `live_only`, and the value of each: columns and operators."""
+    """Return the conditions of a filter except `live_only`: column and operator, and the value."""
     first = None if where.id_begins is None else utf8(where.id_begins)
     found = {
         "tool =": None if where.tool is None else utf8(where.tool),
@@ -310,7 +310,7 @@ def conditions(where: TaskFilter) -> Mapping[str, str | int]:
 
 
 def counted(rows: Iterable[Sequence[Any]]) -> Sequence[Count]:  # Any: text and numbers
-    """Return the counts of rows: tool, engine, status, number, oldest creation, oldest change."""
+    """Return the counts from rows of tool, engine, status, number, oldest creation, oldest change."""
     return [
         Count(
             tool=tool,
@@ -325,10 +325,10 @@ def counted(rows: Iterable[Sequence[Any]]) -> Sequence[Count]:  # Any: text and 
 
 
 def place_of(before: tuple[datetime, str] | None) -> tuple[int, str]:
-    """Return the row after which a list goes on, as the columns have it."""
+    """Return the column values of the row that a list continues after."""
     return (END_OF_TIME, "") if before is None else (micros(before[0]), utf8(before[1]))
 
 
 def leaves_window(created: datetime, since: datetime | None, oldest: int | None) -> datetime | None:
-    """Return the time at which the oldest row of a cap's window, which moves with the clock, leaves it."""
+    """Return when the oldest row of a cap's moving window leaves it."""
     return None if oldest is None or since is None else at_micros(oldest) + (created - since)

@@ -1,7 +1,7 @@
 """The secrets of every store: random bytes by name, and the marks of the keys that encrypt the store.
 
-Each key that may have encrypted something has a mark, encrypted by it: a process that cannot open the mark must not use
-the store. Marks are kept beside the secrets; the SQL is each store's own.
+Each key that may have encrypted something has a mark, which it encrypts: a process that cannot open the mark must not
+use the store. Marks are stored with the secrets; each store has its own SQL.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 from mcp_workflows.errors import StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher, CipherError
 
-KEY_SECRET: Final = "idempotency-keys"  # the secret for digests of idempotency keys  # noqa: S105  # its name
+KEY_SECRET: Final = "idempotency-keys"  # the secret for digests of idempotency keys  # noqa: S105  # a name
 _SIZE: Final = 32  # bytes; an encrypted secret is longer
 _TABLE: Final = "secrets"
-_KEPT: Final = "encrypted-with/"  # and the name of the key
+_KEPT: Final = "encrypted-with/"  # followed by the name of the key
 _OPENED: Final = "this can be read"
 
 
 def new_secret(cipher: Cipher | None, name: str) -> bytes:
-    """Return new random bytes as the table has them."""
+    """Return new random bytes in the table's format."""
     return sealed(cipher, name, secrets.token_bytes(_SIZE))
 
 
@@ -38,7 +38,7 @@ def read_secret(cipher: Cipher | None, name: str, kept: bytes) -> bytes:
 
 
 def sealed(cipher: Cipher | None, name: str, value: bytes) -> bytes:
-    """Return a secret as the table has it."""
+    """Return a secret in the table's format."""
     return value if cipher is None else cipher.seal(value.hex(), _TABLE, name).encode()
 
 
@@ -56,25 +56,25 @@ def opened(cipher: Cipher | None, name: str, kept: bytes) -> bytes:
 
 
 def mark_of(cipher: Cipher) -> str:
-    """Return the name under which the mark of our first key is kept."""
+    """Return the name of the first key's mark in the table."""
     return _KEPT + cipher.names[0]
 
 
 def new_mark(cipher: Cipher) -> bytes:
-    """Return a mark of our first key, as the table has it."""
+    """Return a mark of the first key, in the table's format."""
     return cipher.seal(_OPENED, _TABLE, mark_of(cipher)).encode()
 
 
 def is_mark(name: str) -> bool:
-    """True if it is the mark of a key rather than a secret."""
+    """Return True if the name is that of a key's mark rather than a secret."""
     return name.startswith(_KEPT)
 
 
 def check_marks(kept: Mapping[str, bytes], cipher: Cipher | None) -> None:
-    """Check by the rows of the table that all encrypted data can be read.
+    """Check against the rows of the table that all encrypted data can be read.
 
     Raises:
-        StoreUnusable: something may be encrypted with a key that is not given, or a mark is wrong.
+        StoreUnusable: data may be encrypted with a missing key, or a mark is wrong.
     """
     marks = {name.removeprefix(_KEPT): value for name, value in kept.items() if is_mark(name)}
     missing = sorted(marks.keys() - set(cipher.names if cipher else ()))

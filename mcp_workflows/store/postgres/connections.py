@@ -1,8 +1,9 @@
-"""The connections of a PostgreSQL store. asyncpg is used here alone, and imported when a store is made.
+"""The connections of a PostgreSQL store; only this module uses asyncpg, and imports it when a store is created.
 
 A step is a function of one connection. It is shielded from cancellation, because asyncpg would open another connection
-to cancel a statement, and bounded by a time-out: when `run` returns, the step was done or was not. A connection that
-failed with anything but an error of the server is terminated; its later replies could belong to another statement.
+to cancel a statement, and limited by a timeout. So when `run` returns, the step was done or was not. A connection that
+failed with anything but a server error is terminated; its later replies could belong to another statement.
+
 Source: https://magicstack.github.io/asyncpg/current/api/, https://github.com/MagicStack/asyncpg/issues/1069.
 """
 
@@ -23,15 +24,15 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp_workflows.errors import ConfigError, StoreError, StoreUnavailable, StoreUnusable
 
 T = TypeVar("T")
-Row: TypeAlias = tuple[Any, ...]  # Any: text, numbers and bytes, as the tables have them
+Row: TypeAlias = tuple[Any, ...]  # Any: text, numbers and bytes, as stored
 
-TIMEOUT: Final = 5.0  # seconds for one step, and to wait for a free connection
-MIGRATING: Final = 60.0  # seconds; another replica may do it, and tables may be large
+TIMEOUT: Final = 5.0  # seconds for a step, and also for a free connection
+MIGRATING: Final = 60.0  # seconds; another replica may be migrating, and tables may be large
 COPYING: Final = 86_400.0  # seconds; a store may be large
 MOST_CONNECTIONS: Final = 8
 _SCHEMA: Final = "mcp_workflows"
-_MOST_HEARD: Final = 10_000  # notifications that wait to be read
-_STATEMENTS: Final = 100  # prepared ones that a connection keeps
+_MOST_HEARD: Final = 10_000  # unread notifications
+_STATEMENTS: Final = 100  # prepared statements per connection
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 _PLACE: Final = re.compile(r"(?:[^@/]*@)?((?:\[[0-9A-Fa-f:.%]+\]|[\w.%-]*)(?::\d+)?(?:,[\w.%-]+(?::\d+)?)*)")
 _LIBPQ: Final = frozenset(
@@ -58,18 +59,18 @@ _TROUBLE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "57014": (StoreUnavailable, "has cancelled a statement that took too long"),
     "57P03": (StoreUnavailable, "is starting or stopping"),
 }
-"""Error codes of the server: the error while the store is being opened, and its text.
+"""SQLSTATE codes: the error while the store is opened, and its text.
 
 Source: https://www.postgresql.org/docs/current/errcodes-appendix.html.
 """
 
-_LOST: Final = ("08", "57P01", "57P02", "57P03")  # the beginnings of codes after which the connection is closed
-_AGAIN: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, a lock not got: nothing was done
-_PAUSE: Final = 0.02  # seconds at most until it is repeated
+_LOST: Final = ("08", "57P01", "57P02", "57P03")  # prefixes of codes after which the connection is closed
+_AGAIN: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available: nothing was done
+_PAUSE: Final = 0.02  # maximum seconds before a retry
 
 
 class _Native(Protocol):
-    """The parts of asyncpg's `Connection` in use here."""
+    """The part of asyncpg's `Connection` that is used here."""
 
     async def execute(self, query: str, *values: object) -> str: ...
     async def executemany(self, query: str, values: Sequence[Sequence[object]]) -> None: ...
@@ -84,7 +85,7 @@ class _Native(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseUrl:
-    """The database and the schema of a store, from its URL."""
+    """The database and schema of a store, from its URL."""
 
     url: str  # for asyncpg, with the password
     shown: str  # without user and password
@@ -93,10 +94,10 @@ class DatabaseUrl:
 
     @classmethod
     def of(cls, url: str) -> DatabaseUrl:
-        """Read a URL; no message shows it, because it may hold a password.
+        """Parse a URL. No message shows it, because it may hold a password.
 
         Raises:
-            ConfigError: it is not as `PostgresStore` says.
+            ConfigError: it does not have the format that `PostgresStore` documents.
         """
         parts = urlsplit(url)
         netloc = _PLACE.fullmatch(parts.netloc)
@@ -120,7 +121,7 @@ class DatabaseUrl:
 
 
 class PostgresConnection:
-    """One connection while a step has it. `@name` in a statement is a table of the store's schema."""
+    """A connection during a step. `@name` in a statement is a table of the store's schema."""
 
     def __init__(self, native: _Native, schema: str) -> None:
         """Wrap an open connection."""
@@ -130,7 +131,7 @@ class PostgresConnection:
 
     @property
     def is_closed(self) -> bool:
-        """True if the server or we closed it."""
+        """True if the server or this process closed it."""
         return self._native.is_closed()
 
     async def fetch(self, query: str, *values: object) -> Sequence[Row]:
@@ -138,12 +139,12 @@ class PostgresConnection:
         return await self._native.fetch(query.replace("@", self._prefix), *values)
 
     async def row(self, query: str, *values: object) -> Row | None:
-        """Return the first row of a statement; None: it has none."""
+        """Return the first row of a statement, or None."""
         found = await self.fetch(query, *values)
         return found[0] if found else None
 
     async def many(self, query: str, values: Sequence[Sequence[object]]) -> None:
-        """Run one statement for each of these values."""
+        """Run one statement for each tuple of values."""
         await self._native.executemany(query.replace("@", self._prefix), values)
 
     async def script(self, statements: str) -> None:
@@ -152,7 +153,7 @@ class PostgresConnection:
 
     @asynccontextmanager
     async def transaction(self, first: str = "", *, then: str = "") -> AsyncGenerator[None]:
-        """Run a transaction; `first` is sent together with BEGIN, and `then`, which follows it, with COMMIT."""
+        """Run a transaction; `first` is sent together with BEGIN, and `then` after COMMIT in the same message."""
         await self.script(f"BEGIN ISOLATION LEVEL READ COMMITTED; {first}")  # a role may have another default
         try:
             yield
@@ -163,14 +164,14 @@ class PostgresConnection:
         await self.script(f"COMMIT; {then}")
 
     async def listen(self, channel: str) -> MemoryObjectReceiveStream[str]:
-        """Return a stream of the payloads of notifications, which ends with the connection."""
+        """Return a stream of notification payloads; it ends with the connection."""
         payloads, heard = anyio.create_memory_object_stream[str](_MOST_HEARD)
         self._native.add_termination_listener(lambda _connection: payloads.close())
 
         def hear(_connection: object, _pid: int, _channel: str, payload: str) -> None:
             try:
                 payloads.send_nowait(payload)
-            except anyio.WouldBlock:  # the listener connects anew, and reads what has changed
+            except anyio.WouldBlock:  # the listener reconnects, and reads the changed rows
                 payloads.close()
             except anyio.ClosedResourceError:
                 pass
@@ -179,7 +180,7 @@ class PostgresConnection:
         return heard
 
     def is_reusable(self) -> bool:
-        """True if nothing of a step is left in it."""
+        """True if no transaction of a step is open in it."""
         return not self._native.is_closed() and not self._native.is_in_transaction()
 
     def terminate(self) -> None:
@@ -187,7 +188,7 @@ class PostgresConnection:
         self._native.terminate()
 
     async def close(self) -> None:
-        """Say goodbye to the server."""
+        """Close it properly, or at once after a second."""
         with anyio.move_on_after(1) as waited:
             await self._native.close()
         if waited.cancelled_caught:
@@ -199,10 +200,10 @@ Step: TypeAlias = Callable[[PostgresConnection], Awaitable[T]]
 
 
 class Connections:
-    """A few connections, of which the one that was used last is used next."""
+    """A few connections; the most recently used one is used next."""
 
     def __init__(self, database: DatabaseUrl, listened: DatabaseUrl, password: Password | None) -> None:
-        """Import asyncpg; connect to nothing yet. `listened` is for the connection that listens.
+        """Import asyncpg without connecting. `listened` is for the connection that listens.
 
         Raises:
             ConfigError: asyncpg is not installed.
@@ -216,15 +217,15 @@ class Connections:
         self._idle: list[PostgresConnection] = []
         self._turns = anyio.Semaphore(MOST_CONNECTIONS, fast_acquire=True)
         self.is_open = False
-        self.lacks_room = False  # the server's disk was full at the last write that needs more of it
+        self.lacks_room = False  # the server's disk was full at the last write that needs more space
         native = (self._asyncpg.PostgresError, self._asyncpg.InterfaceError, self._asyncpg.InternalClientError)
         self._failures: tuple[type[Exception], ...] = (OSError, *native)
 
     async def open(self, step: Step[T], *, within: float = MIGRATING) -> T:
-        """Connect, and do the first step, within so many seconds.
+        """Connect and run the first step within so many seconds.
 
         Raises:
-            StoreUnusable: the server refuses us.
+            StoreUnusable: the server refuses access.
             StoreUnavailable: it cannot be reached, or not now.
         """
         self.is_open = True
@@ -238,7 +239,7 @@ class Connections:
             raise
 
     async def close(self, kept: PostgresConnection | None = None) -> None:
-        """Close all connections, and one that its caller kept; steps that are under way close their own."""
+        """Close all connections, and one that the caller kept; running steps close their own."""
         self.is_open = False
         if kept is not None:
             self._idle.append(kept)
@@ -247,12 +248,12 @@ class Connections:
                 await self._idle.pop().close()
 
     async def run(self, step: Step[T]) -> T:
-        """Do one step; again if its connection was lost, so it must find out what it has done already.
+        """Run one step. It runs again if its connection was lost, so it must detect what it has already done.
 
         It is repeated once for a lost connection, and for up to 5 s after serialization failures and deadlocks.
 
         Raises:
-            StoreUnavailable: it could not be done, or its outcome is unknown.
+            StoreUnavailable: it failed, or its outcome is unknown.
         """
         try:
             return await self._with_retries(step, TIMEOUT)
@@ -274,7 +275,7 @@ class Connections:
             raise self._translated(error, opening=False) from error
 
     async def alone(self, connection: PostgresConnection, step: Step[T]) -> T:
-        """Do one step on a connection of the caller's; it is closed if that fails.
+        """Run one step on the caller's connection, which is closed if the step fails.
 
         Raises:
             StoreUnavailable: it failed, or its outcome is unknown.
@@ -294,12 +295,12 @@ class Connections:
             except self._failures as error:
                 is_lost = self._is_lost(error)
                 if is_lost or isinstance(error, TimeoutError):
-                    self._drop_idle()  # the same has probably happened to them
+                    self._drop_idle()  # they are probably lost, too
                 may_repeat = getattr(error, "sqlstate", None) in _AGAIN and anyio.current_time() < until
                 if not may_repeat and (was_lost or not is_lost):
                     raise
                 was_lost |= is_lost
-                await anyio.sleep(random.uniform(0, _PAUSE))  # noqa: S311  # so that two do not meet again
+                await anyio.sleep(random.uniform(0, _PAUSE))  # noqa: S311  # avoids another collision
 
     def _is_lost(self, error: Exception) -> bool:
         if isinstance(error, self._asyncpg.PostgresError):
@@ -335,7 +336,7 @@ class Connections:
             is_whole = isinstance(error, self._asyncpg.PostgresError) and not self._is_lost(error)
             self.lacks_room |= getattr(error, "sqlstate", None) == "53100"
             raise
-        except Exception:  # of the step's own: a cap, the function of a change
+        except Exception:  # raised by the step: a cap, the function of a change
             is_whole = True
             raise
         finally:
@@ -364,7 +365,7 @@ class Connections:
         try:
             found = self._password()
             return found if isinstance(found, str) else await found
-        except Exception as error:  # noqa: BLE001  # whatever it raises may show a secret
+        except Exception as error:  # noqa: BLE001  # its error may contain a secret
             raise StoreUnavailable(f"the store's password is not available now ({type(error).__name__})") from None
 
     def _drop_idle(self) -> None:

@@ -1,11 +1,11 @@
 """The tables of a PostgreSQL store. Each entry of `MIGRATIONS` brings them from one version to the next.
 
-Times are whole microseconds since 1970, UTC, as in SQLite, but for leases, which go by the server's clock. Text is
-compared byte by byte (`COLLATE "C"`), whatever the database's locale. `task` is text rather than jsonb, which refuses
-`\\u0000`; it may be encrypted, too.
+Times are whole microseconds since 1970, UTC, as in SQLite; only leases use the server's clock. Text is compared byte by
+byte (`COLLATE "C"`), whatever the database's locale. `task` is text rather than jsonb, because jsonb refuses `\\u0000`
+and the text may be encrypted.
 
-A migration only adds (a table, a nullable column, an index): the version before runs on the tables of this one. What it
-no longer needs is dropped two versions later, with `OLDEST` raised.
+A migration only adds (a table, a nullable column, an index), so the previous version runs on the tables of this one.
+Unused parts are dropped two versions later, and `OLDEST` is raised.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MIGRATIONS: Final[Sequence[str]] = (
     CREATE TABLE @leases (name text COLLATE "C" PRIMARY KEY, holder text NOT NULL, until timestamptz NOT NULL);
     CREATE TABLE @secrets (name text COLLATE "C" PRIMARY KEY, value bytea NOT NULL);
     """,
-    # `changed` has no default for the rows that are there: that would rewrite the table
+    # `changed` has no default for existing rows: that would rewrite the table
     """
     ALTER TABLE @tasks ADD COLUMN changed timestamptz;
     ALTER TABLE @tasks ALTER COLUMN changed SET DEFAULT clock_timestamp();
@@ -67,8 +67,8 @@ MIGRATIONS: Final[Sequence[str]] = (
     CREATE INDEX events_at ON @events (at);
     """,
 )
-OLDEST: Final = 1  # the oldest version of the program that runs on these tables
-_WAIT: Final = "3s"  # for a lock, as others wait behind it; then it is tried again
+OLDEST: Final = 1  # the oldest program version that runs on these tables
+_WAIT: Final = "3s"  # maximum wait for a lock, because others wait behind it; then retry
 _LOCK: Final = 0x6D637077  # "mcpw": the advisory lock of migrations in a database
 _FOUND: Final = """
     SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
@@ -81,13 +81,13 @@ _FOUND: Final = """
 
 
 async def migrate(connection: PostgresConnection, schema: str, *, allowed: bool) -> None:
-    """Bring the tables to our version, in one transaction, while other replicas wait.
+    """Bring the tables to this version in one transaction, while other replicas wait.
 
-    Tables of our version or a newer one need no right but to read and write them.
+    Tables of this version or a newer one need only the rights to read and write them.
 
     Raises:
-        StoreUnusable: the schema is another program's, or needs a newer version of this one, or must be migrated and
-            that is not allowed.
+        StoreUnusable: the schema belongs to another program or needs a newer version of this one, or it must be
+            migrated and that is not allowed.
     """
     version = await _version(connection, schema)
     if version >= len(MIGRATIONS):

@@ -1,6 +1,6 @@
 """The statements of a PostgreSQL store; each function is one step on an open connection.
 
-`@name` is a table of the store's schema. Text is given as `utf8` makes it, times as `micros` does.
+`@name` is a table of the store's schema. Text has the format of `utf8`, times that of `micros`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ from mcp_workflows.store.rows import (
 from mcp_workflows.store.secrets import is_mark, mark_of, new_mark, new_secret, read_secret
 from mcp_workflows.task import CLOCKS_DIFFER, LoggedEvent, Task, events_between, expire
 
-BATCH: Final = 200  # rows of one transaction at most, when many are changed
-_LOSSES: Final = 3  # races with other writers, before a row is locked
+BATCH: Final = 200  # maximum rows per transaction of a bulk change
+_LOSSES: Final = 3  # lost races with other writers before a row is locked
 _EVER: Final = -(2**63)
 
 _ROW: Final = "SELECT id, owner, task FROM @tasks"
 _LIVE: Final = "NOT ended AND NOT tombstone AND (expires IS NULL OR expires > {now})"
-LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"  # of this statement's commit alone
+LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"  # only for this statement's commit
 _NOW_LAZILY: Final = "SET LOCAL synchronous_commit = off;"
 _STAMP: Final = "version = version + 1, changed = clock_timestamp()"
-FLUSH: Final = "SELECT pg_logical_emit_message(true, 'mcp-workflows', '')"  # a commit on disk has all before it there
-CHECK: Final = f"DELETE FROM @tasks WHERE false; {FLUSH};"  # a standby and a read-only database refuse the first
+FLUSH: Final = (
+    "SELECT pg_logical_emit_message(true, 'mcp-workflows', '')"  # a commit on disk has all earlier ones on disk
+)
+CHECK: Final = f"DELETE FROM @tasks WHERE false; {FLUSH};"  # a standby or a read-only database refuses the first
 TAKE_PAYLOAD: Final = """
     INSERT INTO @notes SELECT '', '', string_agg(md5(random()::text), ''), 0 FROM generate_series(1, 10000);
     DELETE FROM @notes WHERE space = '';
@@ -171,21 +173,21 @@ _CAPPED: Final[Mapping[str, str]] = {
     "created_of_owner": f"owner = $1 AND created > $4 AND created <= $3 + {AHEAD}",
     "created_of_tool": f"tool = $2 AND created > $4 AND created <= $3 + {AHEAD}",
 }
-"""By field of `Caps`: the rows counted."""
+"""The condition of the rows counted for each field of `Caps`."""
 _WINDOWS: Final = {"created_of_owner", "created_of_tool"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marked:
-    """The parts of a write that encrypts: it fails unless the key's mark is there, and keeps it until its commit.
+    """The parts of a write that encrypts: it fails without the mark of its key, and locks the mark until its commit.
 
-    So `rekey` cannot retire a key between a write and its commit: it deletes marks first, which waits for writes.
+    So `rekey` cannot retire a key between a write and its commit: it deletes marks first, which waits for such writes.
     """
 
     cipher: Cipher | None
 
     def statement(self, write: str, *, durable: bool = True, where: str = "") -> str:
-        """Return a write `... SELECT ...` or `UPDATE ... SET ...`, followed by its sources and a condition."""
+        """Return a write, `... SELECT ...` or `UPDATE ... SET ...`, with its sources and a condition appended."""
         sources = [] if durable else [LAZILY]
         if self.cipher is not None:
             write = f"WITH mark AS (SELECT FROM @secrets WHERE name = '{mark_of(self.cipher)}' FOR KEY SHARE) {write}"
@@ -193,7 +195,7 @@ class Marked:
         return f"{write} {'FROM ' if sources else ''}{', '.join(sources)} {where}"
 
     async def put(self, connection: PostgresConnection) -> None:
-        """Put the mark there, if it was not or is no more; in a transaction it is kept until the commit."""
+        """Add the mark if it is missing; in a transaction it is locked until the commit."""
         if self.cipher is None:
             return
         kept = f"SELECT 1 FROM @secrets WHERE name = '{mark_of(self.cipher)}' FOR KEY SHARE"
@@ -221,15 +223,15 @@ def _filtered(where: TaskFilter, given: int) -> tuple[str, Sequence[object]]:
 
 
 async def create(connection: PostgresConnection, rows: Rows, task: Task, caps: Caps, *, durable: bool) -> Task:
-    """Insert the row, or return the one that its idempotency key has, or that a lost connection has inserted.
+    """Insert the row, or return the row of its idempotency key, or the one that a lost connection inserted.
 
     With caps, creates under the same caps wait for each other, but not for each other's flush to disk.
 
     Raises:
-        CapReached: there are as many as there may be.
+        CapReached: the insert would exceed a cap.
     """
     if caps == NO_CAPS:
-        plain_key = rows.cipher is not None and task.idempotency_key is not None  # perhaps from before the encryption
+        plain_key = rows.cipher is not None and task.idempotency_key is not None  # its row may predate the encryption
         found = await _there(connection, rows, task) if plain_key else None
         return found or await _insert(connection, rows, task, durable=durable)
     first = f"{_NOW_LAZILY} {_locks(connection, task, caps)}"
@@ -255,7 +257,7 @@ async def _insert(connection: PostgresConnection, rows: Rows, task: Task, *, dur
 
 
 def _logging(query: str, logged: Sequence[LoggedEvent], given: int) -> tuple[str, Sequence[str]]:
-    """Return a write of a row that also logs its events, and the value to give beside the `given` ones."""
+    """Return a write that also logs the row's events, and the value to add to the `given` ones."""
     if not logged:
         return query, ()
     values = [dict(zip(EVENT_COLUMNS, event_values(each), strict=True)) for each in logged]
@@ -264,18 +266,18 @@ def _logging(query: str, logged: Sequence[LoggedEvent], given: int) -> tuple[str
 
 
 async def _there(connection: PostgresConnection, rows: Rows, task: Task) -> Task | None:
-    """Return the row itself, or that of its idempotency key; with a cipher also one from before the encryption."""
+    """Return the row itself or that of its idempotency key; with a cipher, also one that predates the encryption."""
     kept = rows.kept_key(task)
     keys = [] if kept is None or task.idempotency_key is None else list({kept, utf8(task.idempotency_key)})
     for row in await connection.fetch(_THERE, utf8(task.id), utf8(task.owner), utf8(task.tool), keys):
         found = rows.readable(tuple(row))
         if found.id == task.id or utf8(found.idempotency_key or "") == utf8(task.idempotency_key or ""):
-            return found  # else a client has sent a text like a digest
+            return found  # otherwise a client has sent a text that looks like a digest
     return None
 
 
 def _locks(connection: PostgresConnection, task: Task, caps: Caps) -> str:
-    """Return statements that let no other process create under the same caps until the commit; sorted: no deadlocks."""
+    """Return statements that lock other creates under the same caps until the commit; sorted to avoid deadlocks."""
     capped = [name for name in _CAPPED if getattr(caps, name) is not None]
     names = {f"owner {utf8(task.owner)}" for name in capped if "owner" in name}
     names |= {f"tool {utf8(task.tool)}" for name in capped if name.endswith("of_tool")}
@@ -293,7 +295,7 @@ async def _check(connection: PostgresConnection, task: Task, caps: Caps) -> None
         f"LIMIT 1 OFFSET {max(cap - 1, 0)})"
         for name, cap in wanted.items()
     )
-    given = "WITH given AS (SELECT $1::text, $2::text, $3::bigint, $4::bigint)"  # no condition has all of them
+    given = "WITH given AS (SELECT $1::text, $2::text, $3::bigint, $4::bigint)"  # no condition uses all of them
     found = await connection.row(f"{given} SELECT {', '.join(last)}", *values) or ()
     for (name, cap), created in zip(wanted.items(), found, strict=True):
         if created is not None or cap < 1:
@@ -301,15 +303,15 @@ async def _check(connection: PostgresConnection, task: Task, caps: Caps) -> None
 
 
 async def add_event(connection: PostgresConnection, event: LoggedEvent) -> None:
-    """Add an event that is not there yet."""
+    """Add an event unless it exists."""
     await connection.fetch(f"{_ADD_EVENT} VALUES ({_EVENT_GIVEN}) ON CONFLICT DO NOTHING", *event_values(event))
 
 
 async def events(connection: PostgresConnection, after: int, limit: int) -> EventPage:
     """Return the first events after a position.
 
-    Commits come in any order, so a position that was given in a transaction could appear behind a later one. Positions
-    are given here, to committed events alone; the lock lasts until they are committed themselves.
+    Transactions commit in any order, so a position assigned inside one could appear after a later one. Positions are
+    therefore assigned here, only to committed events; the lock lasts until the positions are committed.
     """
     rows = await connection.fetch(_EVENTS, after, limit)
     if rows[0][0]:
@@ -325,21 +327,21 @@ async def _give_positions(connection: PostgresConnection) -> None:
 
 
 async def drop_events(connection: PostgresConnection, before: datetime) -> int:
-    """Drop a batch of old events, but for the last of them; return their number."""
-    await _give_positions(connection)  # perhaps nobody has read them
+    """Delete a batch of old events except the last one; return their number."""
+    await _give_positions(connection)  # perhaps no reader has assigned them
     return len(await connection.fetch(_DROP_EVENTS, micros(before), BATCH))
 
 
 class Change:
-    """One change of a row: optimistic, so that no transaction is open while Python runs.
+    """One optimistic change of a row, so that no transaction is open while Python runs.
 
-    It may be done again after a lost connection: a row that already has the text of the last attempt is its result.
+    It may run again after a lost connection: a row that already has the text of the last attempt is its result.
     """
 
     def __init__(
         self, rows: Rows, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool
     ) -> None:
-        """`change` is the pure function."""
+        """Keep the pure function `change`."""
         self._rows = rows
         self._names = utf8(task_id), utf8(owner)
         self._change = change
@@ -348,7 +350,7 @@ class Change:
         self._attempt: KnownRow | None = None
 
     async def apply(self, connection: PostgresConnection) -> Task | None:
-        """Apply the function until nobody else changes the row in between; at last with the row locked."""
+        """Apply the function until no other change intervenes; the last attempt locks the row."""
         for _ in range(_LOSSES):
             is_done, task = await self._apply(connection, "")
             if is_done:
@@ -400,7 +402,7 @@ async def refuse_used(connection: PostgresConnection) -> None:
 
 
 async def take_over(connection: PostgresConnection, parts: Iterable[StoredRows]) -> int:
-    """Store rows of another store that are not there yet, all or none; return the number of tasks."""
+    """Store the rows of another store that are missing here, all or none; return the number of tasks."""
     tasks = 0
     async with connection.transaction():
         for part in parts:
@@ -413,19 +415,19 @@ async def take_over(connection: PostgresConnection, parts: Iterable[StoredRows])
 
 
 async def forget(connection: PostgresConnection, before: datetime) -> int:
-    """Drop a batch of old tombstones; return their number."""
+    """Delete a batch of old tombstones; return their number."""
     return len(await connection.fetch(_FORGET, micros(before), BATCH))
 
 
 async def drop_notes(connection: PostgresConnection, now: datetime) -> int:
-    """Drop a batch of notes whose time is over; return their number."""
+    """Delete a batch of expired notes; return their number."""
     return len(await connection.fetch(_DROP, micros(now), BATCH))
 
 
 async def expire_rows(connection: PostgresConnection, rows: Rows, now: datetime) -> int:
-    """Make tombstones of a batch of expired rows that nobody else has locked; return their number.
+    """Turn a batch of expired rows that are not locked into tombstones; return their number.
 
-    An unreadable row loses its content, too: its idempotency key starts nothing again either.
+    An unreadable row loses its content, too; its idempotency key still prevents another start.
     """
     buried: list[Sequence[Any]] = []  # Any: text and numbers
     unread: list[str] = []
@@ -449,7 +451,7 @@ async def expire_rows(connection: PostgresConnection, rows: Rows, now: datetime)
 async def save_note(
     connection: PostgresConnection, notes: NoteTexts, note: tuple[str, str, str, int], *, replace: bool, durable: bool
 ) -> str:
-    """Keep the text of a note; return the one that is there from now on."""
+    """Store the text of a note; return the text that the store now has."""
     marked = Marked(cipher=notes.cipher)
     conflict = _PUT if replace else "ON CONFLICT DO NOTHING"
     query = marked.statement(_SAVE_NOTE, durable=durable, where=f"{conflict} RETURNING value")
@@ -462,7 +464,7 @@ async def save_note(
 
 
 async def secret(connection: PostgresConnection, cipher: Cipher | None, name: str) -> bytes:
-    """Return 32 random bytes under this name, made once."""
+    """Return 32 random bytes under this name, created once."""
     found = await connection.row(_SECRET, name)
     if found is None:
         async with connection.transaction():
@@ -475,7 +477,7 @@ async def secret(connection: PostgresConnection, cipher: Cipher | None, name: st
 
 
 async def retire(connection: PostgresConnection, cipher: Cipher) -> None:
-    """Forget the marks of all keys but the first: nothing is encrypted with them any more."""
+    """Delete the marks of all keys but the first: nothing is encrypted with them any more."""
     for name, _ in await connection.fetch(SECRETS):
         if is_mark(name) and name != mark_of(cipher):
             await connection.fetch("DELETE FROM @secrets WHERE name = $1", name)

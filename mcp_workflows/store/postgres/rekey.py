@@ -72,8 +72,8 @@ async def _part(
 async def finish(connection: PostgresConnection, cipher: Cipher) -> int:
     """Re-encrypt the secrets; if nothing else is left, retire all keys but the first. Return the number left.
 
-    Unreadable texts are left, and those that others have written with another key meanwhile. The lock on the marks
-    waits for their writes under way, and lets no other begin before the count is over.
+    Unreadable texts count as left, and so do texts that others have meanwhile written with another key. The lock on the
+    marks waits for running writes, and holds back new ones until the count is done.
     """
     async with connection.transaction():
         found = [tuple(row) for row in await connection.fetch(f"{SECRETS} FOR UPDATE") if not is_mark(row[0])]

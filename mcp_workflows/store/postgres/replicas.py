@@ -1,7 +1,7 @@
 """The channel of replicas on PostgreSQL: a table of heartbeats by the server's clock, and NOTIFY.
 
-NOTIFY takes a lock of the whole database until its commit is on disk, so no write of a row notifies, and the statements
-here do not wait for the disk. Source: docs/decisions/0034.
+NOTIFY locks the whole database until its commit is on disk. So no write of a row notifies, and the statements here do
+not wait for the disk. Source: docs/decisions/0034.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ class PostgresChannel:
     """The channel of one process; see `ReplicaChannel`."""
 
     def __init__(self, connections: Connections, schema: str, rows: Callable[[], Rows]) -> None:
-        """`rows` returns the reader of rows since the store was entered."""
+        """`rows` returns the reader of rows, which exists once the store was entered."""
         self._connections = connections
-        self._name = f"mcpw_{blake2b(schema.encode(), digest_size=16).hexdigest()}"  # a schema may have 63 bytes
+        self._name = f"mcpw_{blake2b(schema.encode(), digest_size=16).hexdigest()}"  # a schema name may have 63 bytes
         self._rows = rows
 
     async def beat(self, replica: Replica, *, lasting: timedelta) -> tuple[Sequence[Replica], float]:
-        """Stay in the list for so long; return the other replicas and the server's clock."""
+        """Renew the membership for `lasting`; return the other replicas and the server's clock."""
         values = replica.id, replica.hears, _OPEN.dump_json(replica.open).decode(), lasting
         ((now, others),) = await self._connections.run(lambda connection: connection.fetch(_BEAT, *values))
         return _LIVE.validate_json(others), now
 
     async def send(self, texts: Sequence[str]) -> None:
-        """Send texts to all that listen, this process too."""
+        """Send texts to all listeners, including this process."""
         await self._connections.run(lambda connection: connection.fetch(_SEND, self._name, list(texts)))
 
     async def listen(self, hear: Callable[[str], None]) -> None:
-        """Call `hear` with each text that is sent, until the connection is lost."""
+        """Call `hear` with each text sent, until the connection is lost."""
         connection = await self._connections.connect(to_listen=True)
         try:
             async with await self._connections.alone(connection, lambda each: each.listen(self._name)) as payloads:
@@ -74,7 +74,7 @@ class PostgresChannel:
             connection.terminate()
 
     async def changed(self, within: timedelta) -> Mapping[str, int]:
-        """Return the rows that changed in this time: ids and versions."""
+        """Return the rows that changed in this period: ids and versions."""
         rows = await self._connections.run(lambda connection: connection.fetch(_CHANGED, within))
         return dict(rows)
 

@@ -1,8 +1,8 @@
 """The store for several hosts: one schema of a PostgreSQL database.
 
-A change reads the row and its version, applies the function, and writes the row if the version is still the same. So no
+A change reads the row and its version, applies the function, and writes the row if the version is unchanged. So no
 transaction is open while Python runs, and PgBouncer may give each transaction another connection. Creates under a cap
-wait for each other with an advisory lock, which is not held while the disk is waited for: see docs/decisions/0033.
+wait for each other with an advisory lock, which is released before the flush to disk: see docs/decisions/0033.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from mcp_workflows.task import LoggedEvent, Task
 class PostgresStore(Store):
     """Tasks in a PostgreSQL database: `postgresql://user:password@host:5432/database`, with the options of libpq.
 
-    `?schema=` names the schema (`mcp_workflows`), which is made if it is not there. `?statement_cache_size=0` is for
+    `?schema=` names the schema (default `mcp_workflows`), which is created if missing. `?statement_cache_size=0` is for
     PgBouncer in transaction mode. With a cipher the JSON of rows, the values of notes and the secrets are encrypted,
     and idempotency keys are digests.
 
     Raises:
-        ConfigError: the URL is not one of these, or asyncpg is not installed.
+        ConfigError: the URL has another format, or asyncpg is not installed.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class PostgresStore(Store):
         listen_url: str | None = None,
         password: Password | None = None,
     ) -> None:
-        """Read the URL; nothing is opened yet.
+        """Parse the URL without connecting.
 
-        `migrate`: create and change tables when it is entered. `listen_url` leads to the server itself, if `url` leads
-        to PgBouncer in transaction mode. `password` is asked for each connection, so it may return a token that is
-        valid for a short time.
+        `migrate`: create and change tables when it is entered. `listen_url` leads to the server itself if `url` leads
+        to PgBouncer in transaction mode. `password` is called for each connection, so it may return a short-lived
+        token.
         """
         self._database = DatabaseUrl.of(url)
         self._may_migrate = migrate
@@ -96,8 +96,8 @@ class PostgresStore(Store):
         """Connect, and create or migrate the tables.
 
         Raises:
-            StoreUnusable: the server refuses us, or the schema is not ours, from a newer version, or encrypted with
-                a key that is not given.
+            StoreUnusable: the server refuses access, or the schema is another program's, from a newer version, or
+                encrypted with a key that is not given.
             StoreUnavailable: the server cannot be reached.
         """
         self._flushes = Flushes()
@@ -139,14 +139,14 @@ class PostgresStore(Store):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close all connections; the server has all that was committed."""
+        """Close all connections; committed data is on the server."""
         with anyio.CancelScope(shield=True):
             await self._flushes.finish()
             await self._connections.close(self._flusher)
             self._flusher = None
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
-        """Insert the row, or return the one that its idempotency key already has."""
+        """Insert the row, or return the existing row of its idempotency key."""
         flusher = await self._open_flusher()
         row = await self._connections.run(
             partial(queries.create, rows=self._rows, task=task, caps=caps, durable=durable)
@@ -158,7 +158,7 @@ class PostgresStore(Store):
         return row
 
     async def _open_flusher(self) -> PostgresConnection:
-        """Return the connection for flushes, open before a row is written that may need one."""
+        """Return the connection for flushes; it must be open before a row is written that may need a flush."""
         if self._flusher is not None and not self._flusher.is_closed:
             return self._flusher
         async with self._opening:
@@ -168,7 +168,7 @@ class PostgresStore(Store):
             return self._flusher
 
     async def sync(self, *, briefly: bool = False) -> bool:
-        """Wait for the server's disk; one flush serves all whose rows were committed before it."""
+        """Wait for the server's disk; one flush serves all callers whose rows were committed before it."""
         if self._flusher is None:
             if self._connections.is_open:
                 return True  # no row was written yet
@@ -179,7 +179,7 @@ class PostgresStore(Store):
         return True
 
     async def _flush(self) -> float:
-        """Flush all that was committed; on the connection that was open before, so that no restart is missed."""
+        """Flush everything committed, on the connection opened before it, so that a server restart is noticed."""
         if self._flusher is None:
             raise StoreUnavailable("the store is not open")
         began = time.perf_counter()
@@ -187,7 +187,7 @@ class PostgresStore(Store):
         return time.perf_counter() - began
 
     async def get(self, task_id: str, owner: str) -> Task | None:
-        """Return the row, if it belongs to this owner."""
+        """Return the row if it belongs to this owner."""
         return await self._one(queries.GET, utf8(task_id), utf8(owner))
 
     async def change(
@@ -198,27 +198,27 @@ class PostgresStore(Store):
         return await self._connections.run(one.apply)
 
     async def unanswered(self, match: str, now: datetime) -> Sequence[Task]:
-        """Return rows whose mark has this match and is not over; the oldest first."""
+        """Return rows with this match whose mark is still open, oldest first."""
         return await self._many(queries.UNANSWERED, match, micros(now))
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
-        """Return an engine's rows without a handle, created before that time or by a clock ahead; oldest first."""
+        """Return an engine's unbound rows, created before that time or by a clock ahead; fewest attempts first."""
         ahead = micros(before) + AHEAD
         return await self._many(queries.UNBOUND, utf8(engine), micros(before), ahead, limit)
 
     async def list_all(
         self,
-        where: TaskFilter = TaskFilter(),  # noqa: B008  # it cannot be changed
+        where: TaskFilter = TaskFilter(),  # noqa: B008  # immutable
         *,
         limit: int = 100,
         before: tuple[datetime, str] | None = None,
     ) -> Sequence[Task]:
-        """Return for the operator rows of any owner, no tombstones, the youngest first."""
+        """Return rows of any owner for the operator; no tombstones, newest first."""
         query, values = queries.list_all(where, place_of(before), limit)
         return await self._many(query, *values)
 
     async def count_all(self, where: TaskFilter) -> int:
-        """Return for the operator the number of rows of any owner, no tombstones."""
+        """Return the number of rows of any owner for the operator, without tombstones."""
         query, values = queries.count_all(where)
         count: int = (await self._fetch(query, *values))[0][0]
         return count
@@ -226,13 +226,13 @@ class PostgresStore(Store):
     async def list_of_owner(
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """Return one owner's rows that can be read at that time, after that one, the youngest first."""
+        """Return one owner's rows that are readable at `now`, after that place, newest first."""
         return await self._many(queries.OWNED_BY, utf8(owner), *place_of(before), micros(now), limit)
 
     async def list_of_tools(
         self, tools: Sequence[str], *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """Return live rows of any owner of these tools, after that one, the youngest first."""
+        """Return live rows of any owner of these tools, after that place, newest first."""
         names = sorted({utf8(tool) for tool in tools})
         return await self._many(queries.OF_TOOLS, names, *place_of(before), micros(now), limit)
 
@@ -245,34 +245,34 @@ class PostgresStore(Store):
         limit: int,
         after: tuple[datetime, str] | None = None,
     ) -> Sequence[Task]:
-        """Return live rows that wait for input, of this owner or of any owner of these tools, the oldest first."""
+        """Return live rows that wait for input, of this owner or of any owner of these tools, oldest first."""
         names = [utf8(tool) for tool in tools]
         begin = (-1, "") if after is None else (micros(after[0]), utf8(after[1]))
         return await self._many(queries.ASKING, names, utf8(owner), micros(now), *begin, limit)
 
     async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
-        """Return live rows of this owner, of this tool, the oldest first."""
+        """Return live rows of this owner and this tool, oldest first."""
         return await self._many(queries.LONGEST_LIVE, _given(owner), _given(tool), micros(now), limit)
 
     async def get_of_tools(self, task_id: str, tools: Sequence[str]) -> Task | None:
-        """Return the row of any owner, if it is of one of these tools and no tombstone."""
+        """Return the row of any owner if it belongs to one of these tools and is no tombstone."""
         task = await self._one(queries.OF_OTHERS, utf8(task_id), [utf8(tool) for tool in tools])
         return task if task is not None and task.tool in tools else None
 
     async def due(self, engine: str, now: datetime, limit: int) -> Sequence[Task]:
-        """Return an engine's rows that maintenance must act on by now; longest due first."""
+        """Return an engine's rows whose maintenance is due by now, longest due first."""
         return await self._many(queries.DUE, utf8(engine), micros(now), limit)
 
     async def counts(self, now: datetime) -> Sequence[Count]:
-        """Count tasks for the operator by tool and status; readers keep no writers waiting."""
+        """Return the operator's counts of tasks by tool and status; reading blocks no writers."""
         return counted(await self._fetch(queries.COUNTS, micros(now)))
 
     async def lease(self, name: str, holder: str, *, lasting: timedelta) -> bool:
-        """Take the lease of this name for so long, by the server's clock; True if taken."""
+        """Take the lease of this name for `lasting`, by the server's clock; return True if taken."""
         return bool(await self._fetch(queries.LEASE, utf8(name), utf8(holder), lasting))
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
-        """Return for the operator rows of any owner, no tombstones, whose id has this beginning; by id."""
+        """Return rows of any owner for the operator whose id begins with this text; no tombstones, ordered by id."""
         first = utf8(beginning)
         return await self._many(queries.FIND, first, first + LAST_CHARACTER, limit)
 
@@ -281,7 +281,7 @@ class PostgresStore(Store):
         return bool(await self._fetch(queries.OWNER, like, unlike))
 
     async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
-        """Drop old tombstones and notes, and expire rows; in batches, of which replicas do different ones."""
+        """Delete old tombstones, notes and events, and expire rows, in batches; replicas work on different batches."""
         steps: Sequence[Callable[[PostgresConnection], Awaitable[int]]] = (
             partial(queries.forget, before=keep_tombstones_since),
             partial(queries.expire_rows, rows=self._rows, now=now),
@@ -295,7 +295,7 @@ class PostgresStore(Store):
         return deleted
 
     async def add_event(self, event: LoggedEvent) -> None:
-        """Add an event to the log, unless its id is there already."""
+        """Add an event to the log unless its id exists."""
         await self._connections.run(partial(queries.add_event, event=event))
 
     async def events(self, after: int, limit: int) -> EventPage:
@@ -303,21 +303,21 @@ class PostgresStore(Store):
         return await self._connections.run(partial(queries.events, after=after, limit=limit))
 
     async def note(self, space: str, key: str) -> JSON:
-        """Return the value under this key of a space; None: there is none."""
+        """Return the value of this key in a space, or None."""
         rows = await self._fetch(queries.NOTE, utf8(space), utf8(key))
         return self._notes.value(utf8(space), utf8(key), rows[0][0]) if rows else None
 
     async def notes_under(self, space: str, beginning: str) -> Mapping[str, JSON]:
-        """Return the values of a space whose keys have this beginning."""
+        """Return the values of a space whose keys begin with this text."""
         rows = await self._fetch(queries.NOTES_UNDER, utf8(space), utf8(beginning))
         return {key: self._notes.value(utf8(space), key, text) for key, text in rows}
 
     async def add_note(self, space: str, key: str, value: JSON, *, until: datetime) -> JSON:
-        """Return the value under this key from now on: the one already there, or else this."""
+        """Return the value of this key: the existing one, or else this one, which is stored."""
         return await self._save_note(utf8(space), utf8(key), value, until, replace=False)
 
     async def put_note(self, space: str, key: str, value: JSON, *, until: datetime, durable: bool = True) -> None:
-        """Keep this value under this key, in place of any other."""
+        """Store this value under this key, replacing any other."""
         await self._save_note(utf8(space), utf8(key), value, until, replace=True, durable=durable)
 
     async def _save_note(
@@ -329,14 +329,14 @@ class PostgresStore(Store):
         return self._notes.value(space, key, text)
 
     async def secret(self, name: str) -> bytes:
-        """Return 32 random bytes under this name, made once and the same for all processes that share the schema."""
+        """Return 32 random bytes under this name, created once and the same for all processes that share the schema."""
         return await self._connections.run(partial(queries.secret, cipher=self._cipher, name=name))
 
     async def check(self) -> None:
-        """Write nothing, and flush that to the server's disk.
+        """Check that the store can be written, with an empty write and a flush to the server's disk.
 
-        A row often fits into a page that is there, though the disk is full: after an error of a full disk, some pages
-        are written, too, until that works.
+        On a full disk a row often still fits into an existing page. So after a disk-full error, this also writes some
+        pages until that succeeds.
         """
         lacks_room = self._connections.lacks_room
         statements = queries.CHECK + (queries.TAKE_PAYLOAD if lacks_room else "")
@@ -345,7 +345,7 @@ class PostgresStore(Store):
             self._connections.lacks_room = False
 
     async def rekey(self) -> AsyncGenerator[Rekeyed]:
-        """Encrypt with the first key all that is not yet, a batch at a time; see `Seals`.
+        """Encrypt everything with the first key, a batch at a time; see `Seals`.
 
         Old versions of rows stay in the server's files until it vacuums them, and in its log and backups: `cleaned` is
         None at the end.

@@ -1,6 +1,6 @@
 """Copies of an SQLite store: a backup while servers use it, and all its rows for a store that replaces it.
 
-Text, times and encrypted values are alike in every store (see `store.rows`), so rows are copied as they are.
+Text, times and encrypted values have the same format in every store (see `store.rows`), so rows are copied unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def refuse_moved(connection: sqlite3.Connection) -> None:
 
 
 def _moved(connection: sqlite3.Connection) -> tuple[str, int] | None:
-    """Return the place of the store that replaces this one, and 1 if the copy is over; None: no store does."""
+    """Return the place of the store that replaces this one, and 1 if the copy is complete; None: not moved."""
     is_there: int = connection.execute(_IS_MOVED).fetchone()[0]
     found: tuple[str, int] | None = (
         connection.execute("SELECT place, is_over FROM moved").fetchone() if is_there else None
@@ -58,9 +58,9 @@ def _moved(connection: sqlite3.Connection) -> tuple[str, int] | None:
 
 @contextmanager
 def moving(path: Path, place: str) -> Generator[tuple[Callable[[], Iterator[StoredRows]], bool]]:
-    """Yield a function that returns all rows, and True if this goes on with a copy that was killed.
+    """Yield a function that returns all rows, and True if this resumes a killed copy.
 
-    `place` is the new store. From now on no process can write to this one. If the body fails, that is undone.
+    `place` is the new store. From now on no process can write to this one; a body that fails undoes that.
 
     Raises:
         StoreUnusable: it was moved already, or is not ours.
@@ -115,15 +115,15 @@ def _rows(connection: sqlite3.Connection) -> Iterator[StoredRows]:
 def _portable(column: str, value: Any) -> Any:  # Any: text, a number or bytes
     if column in _FLAGS:
         return bool(value)
-    return utf8(value) if isinstance(value, str) else value  # rows of older versions may have NUL
+    return utf8(value) if isinstance(value, str) else value  # rows of older versions may contain NUL
 
 
 def backup(path: Path, target: Path) -> None:
-    """Write a copy as of one moment, readable by its user alone; servers go on meanwhile.
+    """Write a copy as of one moment, readable only by its user, while servers use the store.
 
     Raises:
-        StoreUnusable: the target is there already, or cannot be made.
-        sqlite3.Error: the file cannot be read, or the copy not be written; then there is none.
+        StoreUnusable: the target exists or cannot be created.
+        sqlite3.Error: the file cannot be read or the copy cannot be written; the copy is then deleted.
     """
     try:
         descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)

@@ -1,4 +1,4 @@
-"""The log of events in an SQLite store. Its positions rise in the order of commits, as one writer writes at a time."""
+"""The event log in an SQLite store. Positions rise in the order of commits, as only one writer writes at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcp_workflows.store.rows import EVENT_COLUMNS, event_values, logged_event, 
 from mcp_workflows.task import LoggedEvent
 
 _NAMES: Final = ", ".join(EVENT_COLUMNS)
-_ADD: Final = f"INSERT OR IGNORE INTO events ({_NAMES}) VALUES ({', '.join('?' * len(EVENT_COLUMNS))})"  # noqa: S608  # names of ours
+_ADD: Final = f"INSERT OR IGNORE INTO events ({_NAMES}) VALUES ({', '.join('?' * len(EVENT_COLUMNS))})"  # noqa: S608  # our names
 _READ: Final = f"SELECT position, {_NAMES} FROM events WHERE position > ? ORDER BY position LIMIT ?"  # noqa: S608
 _ENDS: Final = "SELECT (SELECT min(position) FROM events), (SELECT max(position) FROM events)"
 _DROP: Final = """
@@ -24,7 +24,7 @@ _DROP: Final = """
 
 
 def add(connection: sqlite3.Connection, events: Iterable[LoggedEvent]) -> None:
-    """Add events that are not there yet."""
+    """Add events that do not exist yet."""
     connection.executemany(_ADD, [event_values(event) for event in events])
 
 
@@ -36,5 +36,5 @@ def read(connection: sqlite3.Connection, after: int, limit: int) -> EventPage:
 
 
 def drop(connection: sqlite3.Connection, before: datetime, limit: int) -> int:
-    """Drop a batch of old events, but for the last of them, whose position shows what was dropped."""
+    """Delete a batch of old events except the last one, whose position shows what was deleted."""
     return connection.execute(_DROP, (micros(before), limit)).rowcount

@@ -1,4 +1,4 @@
-"""The file of an SQLite store: its tables, and checks that it is ours, still there and whole.
+"""The file of an SQLite store: its tables, and the checks that it is ours, still in place and undamaged.
 
 Each entry of `MIGRATIONS` brings the tables from one version to the next.
 """
@@ -94,10 +94,10 @@ MIGRATIONS: Final[Sequence[Sequence[str | Callable[[sqlite3.Connection], None]]]
         "CREATE INDEX events_at ON events (at)",
     ),
 )
-"""The statements from one version of the tables to the next; a file's `user_version` is the number it has had.
+"""The statements from each version of the tables to the next; `user_version` is the number of entries applied.
 
-Times are whole microseconds since 1970, UTC. The columns beside `task` are for searches; the indexes that name a column
-twice, in the row and in their condition, are for counting without a look at the row.
+Times are whole microseconds since 1970, UTC. The columns other than `task` are for searches. An index that names a
+column in both its row and its condition allows counting without reading the table.
 """
 
 
@@ -110,7 +110,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-APPLICATION_ID: Final = 0x6D637077  # "mcpw" in the header of the file: it is ours
+APPLICATION_ID: Final = 0x6D637077  # "mcpw", which marks the file as ours
 
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs"}
@@ -132,7 +132,7 @@ def read_url(url: str, busy_timeout_ms: int) -> tuple[str, int]:
 
 
 def prepare(file: str) -> Path | None:
-    """Return the path of the file, created for its user alone (an existing one is left as it is); None: in memory."""
+    """Return the path of the file, and create it readable only by its user if it is missing; None: in memory."""
     if file == ":memory:":
         return None
     path = Path(file).resolve()
@@ -141,7 +141,7 @@ def prepare(file: str) -> Path | None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         logger.info("created a new store, without tasks: %s", path)
     except FileExistsError:
-        pass  # and not to be opened here: closing any descriptor of it would drop the locks SQLite has on it
+        pass  # do not open it here: closing any descriptor of it would release SQLite's locks
     except FileNotFoundError:
         raise StoreUnusable(f"{path} cannot be created: there is no folder {path.parent}, create it first") from None
     except OSError as error:
@@ -162,9 +162,9 @@ def _refuse_network(path: Path) -> None:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables to our version, in one transaction; refuse a foreign file and a newer version.
+    """Bring the tables to this version in one transaction; refuse a foreign file and a newer version.
 
-    A file of our version needs no write lock, which busy processes may hold for long.
+    A file of this version needs no write lock, which busy processes may hold for long.
     """
     if (version := _number(connection, "PRAGMA user_version")) >= len(MIGRATIONS):
         _refuse_foreign(connection, version)
@@ -179,7 +179,7 @@ def migrate(connection: sqlite3.Connection) -> None:
                     statement(connection)
                 else:
                     connection.execute(statement)
-        if version < len(MIGRATIONS):  # no other process was faster
+        if version < len(MIGRATIONS):  # no other process did it first
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
@@ -197,7 +197,7 @@ def _refuse_foreign(connection: sqlite3.Connection, version: int) -> None:
 
 
 def write_ahead(connection: sqlite3.Connection) -> None:
-    """Turn on write-ahead logging: readers and writers never wait for each other, and a commit is on disk at once."""
+    """Turn on write-ahead logging: readers and writers never block each other, and each commit is flushed to disk."""
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA trusted_schema = OFF")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -206,30 +206,30 @@ def write_ahead(connection: sqlite3.Connection) -> None:
 
 
 class LogFile:
-    """The write-ahead log, to be synced, and to be locked by the process whose turn to write is next.
+    """The write-ahead log: for syncing it, and for locking it by the process that writes next.
 
-    It stays open, as the system tells an error of the disk once to each descriptor that was open by then, and needs no
-    descriptor when others have used them up.
+    It stays open, because the system reports a disk error once to each descriptor that was already open, and because
+    other files may use up all descriptors.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the log of the database at this path, which is open itself."""
+        """Open the log of the database at this path; the database must be open."""
         self._descriptor = os.open(f"{path}-wal", os.O_RDWR)
 
     def sync(self) -> float:
-        """Flush all that was committed to disk, by any connection, and return the seconds it took.
+        """Flush everything committed by any connection to disk, and return the seconds it took.
 
         Raises:
-            OSError: the disk failed. What was committed may never reach it, whatever a later sync says.
+            OSError: the disk failed. Committed data may never reach it, even if a later sync succeeds.
         """
         began = time.perf_counter()
         getattr(os, "fdatasync", os.fsync)(self._descriptor)  # macOS and Windows have no fdatasync
         return time.perf_counter() - began
 
     def take_turn(self) -> bool:
-        """Be the next process to write; False: another one is. SQLite itself lets any waiter write next.
+        """Reserve the next write for this process; False: another one has it. SQLite alone lets any waiter write next.
 
-        Its own locks are on the other two files, and the system ends this one with the process.
+        SQLite's own locks are on the other two files. The system releases this one when the process ends.
         """
         if fcntl is None:
             return True
@@ -240,13 +240,13 @@ class LogFile:
         return True
 
     def leave_turn(self) -> None:
-        """Let other processes write next."""
+        """Release the reservation of the next write."""
         if fcntl is not None:
-            with suppress(OSError):  # closed meanwhile
+            with suppress(OSError):  # it was closed meanwhile
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the log."""
         os.close(self._descriptor)
 
 
@@ -256,7 +256,7 @@ def overwrite(connection: sqlite3.Connection) -> None:
 
 
 def rewrite_version(connection: sqlite3.Connection) -> None:
-    """Write a page, without changing anything."""
+    """Write a page without changing anything."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         connection.execute(f"PRAGMA user_version = {_number(connection, 'PRAGMA user_version')}")
@@ -267,22 +267,23 @@ def _number(connection: sqlite3.Connection, query: str) -> int:
 
 
 class OpenFiles:
-    """The store's file and the two beside it, as they are right after it was opened.
+    """The store's file, its `-wal` and its `-shm`, as they were right after opening.
 
-    While it is open SQLite never makes them anew: a name that leads elsewhere means that somebody deleted or replaced
-    one. Later writes are lost, and a process that opens the file now does not see them. Nor can it be read: that
-    process may share the index of the log (`-shm`) with us, and fill it with the content of another file.
+    SQLite never recreates them while the store is open. So if a name leads to another file, one was deleted or
+    replaced. Later writes are then lost, and a process that opens the file now does not see them. Reading is unsafe,
+    too: that process may share the index of the log (`-shm`) with this one, and fill it with the content of another
+    file.
 
     Source: https://www.sqlite.org/howtocorrupt.html, section 4.
     """
 
     def __init__(self, file: str, path: Path | None) -> None:
-        """`file` is the name that was given, which may be a link; `path` is its place (None: in memory)."""
+        """Keep the identity of the files. `file` is the given name or link, `path` its target (None: in memory)."""
         self._names = () if path is None else (str(Path(file).absolute()), f"{path}-wal", f"{path}-shm")
         self._opened = self._now()
 
     def check(self) -> None:
-        """Check that each name still leads to the file that is open; it takes some microseconds.
+        """Check that each name still leads to the open file; takes microseconds.
 
         Raises:
             StoreUnavailable: one does not.
@@ -300,17 +301,17 @@ class OpenFiles:
 def _place(name: str) -> tuple[int, int] | None:
     """Return device and inode; None: there is no file."""
     try:
-        found = os.stat(name)  # twice as fast as Path.stat, and done before each write
+        found = os.stat(name)  # twice as fast as Path.stat, and called before each write
     except OSError:
         return None
     return found.st_dev, found.st_ino
 
 
 async def read_apart(path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
-    """Read much of the file, on a connection of its own in a thread; interrupted when the caller is cancelled.
+    """Run a long read on a separate connection in a thread; cancelling the caller interrupts it.
 
     Raises:
-        sqlite3.Error: it cannot be read now, or not at all (`SQLITE_CORRUPT`, `SQLITE_NOTADB`).
+        sqlite3.Error: the file cannot be read now, or not at all (`SQLITE_CORRUPT`, `SQLITE_NOTADB`).
     """
     opened: list[sqlite3.Connection] = []
 
@@ -323,12 +324,12 @@ async def read_apart(path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
     try:
         return await to_thread.run_sync(run, abandon_on_cancel=True)
     finally:
-        with suppress(sqlite3.ProgrammingError):  # it is closed already
+        with suppress(sqlite3.ProgrammingError):  # already closed
             for connection in opened:
                 connection.interrupt()
 
 
 def damage_in(connection: sqlite3.Connection) -> str | None:
-    """Return the damage that SQLite's quick check finds in the whole file; None if there is none."""
+    """Return the damage that SQLite's quick check finds in the whole file, or None."""
     found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
     return None if found == "ok" else found

@@ -1,8 +1,7 @@
 """The notes and the secrets in an SQLite store.
 
-Notes are JSON values by space and key, each kept until a time of its own. `store/secrets.py` has the rules of secrets,
-and of the marks of encryption keys among them. The connection, the locks and the errors are those of `store.py`; times
-are microseconds, as there.
+Notes are JSON values by space and key, each with its own expiry. `store/secrets.py` has the rules of secrets and of the
+marks of encryption keys. The connection, locks and errors are those of `store.py`; times are microseconds, too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _FROM: Final = "SELECT key, value FROM notes WHERE space = ? AND key >= ? ORDER 
 _AFTER: Final = "SELECT key, value FROM notes WHERE space = ? AND key > ? ORDER BY key LIMIT ?"
 _ADD: Final = "INSERT OR IGNORE INTO notes (space, key, value, until) VALUES (?, ?, ?, ?)"
 _PUT: Final = "INSERT OR REPLACE INTO notes (space, key, value, until) VALUES (?, ?, ?, ?)"
-PAGE: Final = 500  # notes that are read at once: others wait no longer than a few ms
+PAGE: Final = 500  # notes per read: others wait at most a few ms
 _DROP: Final = "DELETE FROM notes WHERE rowid IN (SELECT rowid FROM notes WHERE until <= ? ORDER BY until LIMIT ?)"
 
 _MADE: Final = "INSERT OR IGNORE INTO secrets VALUES (?, ?)"
@@ -30,7 +29,7 @@ _ALL: Final = "SELECT name, value FROM secrets"
 
 
 def read(connection: sqlite3.Connection, notes: NoteTexts, space: str, key: str) -> JSON:
-    """Return the value; None: there is none."""
+    """Return the value, or None."""
     row = connection.execute(_READ, (space, key)).fetchone()
     return None if row is None else notes.value(space, key, row[0])
 
@@ -38,9 +37,9 @@ def read(connection: sqlite3.Connection, notes: NoteTexts, space: str, key: str)
 def under(
     connection: sqlite3.Connection, notes: NoteTexts, space: str, beginning: str, after: str | None
 ) -> Mapping[str, JSON]:
-    """Return the first values whose keys have this beginning, or the first after a key; less than `PAGE`: no more.
+    """Return the first values whose keys begin with this text, or the first after a key; fewer than `PAGE`: no more.
 
-    Keys are compared here, as no pattern of SQL takes every character literally.
+    Keys are compared in Python, because no SQL pattern takes every character literally.
     """
     query, first = (_FROM, beginning) if after is None else (_AFTER, after)
     found: dict[str, JSON] = {}
@@ -52,12 +51,12 @@ def under(
 
 
 def add(connection: sqlite3.Connection, notes: NoteTexts, space: str, key: str, value: JSON, until: int) -> JSON:
-    """Return the value that is there from now on: the first that anybody added."""
+    """Return the value that the store now has: the first one added."""
     return _write(connection, notes, _ADD, (space, key, notes.text(space, key, value), until))
 
 
 def put(connection: sqlite3.Connection, notes: NoteTexts, space: str, key: str, value: JSON, until: int) -> None:
-    """Keep this value in place of any other."""
+    """Store this value, replacing any other."""
     _write(connection, notes, _PUT, (space, key, notes.text(space, key, value), until))
 
 
@@ -70,12 +69,12 @@ def _write(connection: sqlite3.Connection, notes: NoteTexts, query: str, note: t
 
 
 def drop(connection: sqlite3.Connection, now: int, limit: int) -> int:
-    """Drop notes whose time is over, up to a limit; return their number."""
+    """Delete up to `limit` expired notes; return their number."""
     return connection.execute(_DROP, (now, limit)).rowcount
 
 
 def secret(connection: sqlite3.Connection, cipher: Cipher | None, name: str) -> bytes:
-    """Return 32 random bytes under this name, made once."""
+    """Return 32 random bytes under this name, created once."""
     found = connection.execute(_NAMED, (name,)).fetchone()
     if found is None:
         mark(connection, cipher)
@@ -85,17 +84,17 @@ def secret(connection: sqlite3.Connection, cipher: Cipher | None, name: str) -> 
 
 
 def check_keys(connection: sqlite3.Connection, cipher: Cipher | None) -> None:
-    """Check that all encrypted data can be read, and mark our first key.
+    """Check that all encrypted data can be read, and add the mark of the first key.
 
     Raises:
-        StoreUnusable: something may be encrypted with a key that is not given, or a mark is wrong.
+        StoreUnusable: data may be encrypted with a missing key, or a mark is wrong.
     """
     check_marks(dict(connection.execute(_ALL)), cipher)
     mark(connection, cipher)
 
 
 def mark(connection: sqlite3.Connection, cipher: Cipher | None) -> None:
-    """Mark our first key as one that encrypts from now on; in the transaction of each write.
+    """Add the mark of the first key, which is needed from now on; called in the transaction of each write.
 
     Another process may have retired that key since: then it is needed again, and nothing is lost.
     """
@@ -104,7 +103,7 @@ def mark(connection: sqlite3.Connection, cipher: Cipher | None) -> None:
 
 
 def retire(connection: sqlite3.Connection, cipher: Cipher) -> None:
-    """Forget the marks of all keys but the first: nothing is encrypted with them any more."""
+    """Delete the marks of all keys but the first: nothing is encrypted with them any more."""
     for name, _ in connection.execute(_ALL).fetchall():
         if is_mark(name) and name != mark_of(cipher):
             connection.execute("DELETE FROM secrets WHERE name = ?", (name,))

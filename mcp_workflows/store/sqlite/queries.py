@@ -38,20 +38,20 @@ CREATED: Final[Mapping[str, str]] = {
     "created_of_owner": _COUNT_CREATED.format(f"tasks_made_by WHERE owner = :owner AND {_SINCE}"),
     "created_of_tool": _COUNT_CREATED.format(f"tasks_made_with WHERE tool = :tool AND {_SINCE}"),
 }
-"""By field of `Caps`: the rows counted, and of those created the one that leaves the window first."""
+"""For each field of `Caps`, the query that counts its rows; for created rows also the first to leave the window."""
 
 _QUERIES: Final[Mapping[str, str]] = {**LIVE, **CREATED}
 _EVER: Final = -(2**63)
-_COUNTED_FOR: Final = 10_000_000  # microseconds: by then a clock may have reached rows that were dated ahead of it
+_COUNTED_FOR: Final = 10_000_000  # microseconds: by then the clock may have reached rows dated ahead
 _MOST_COUNTS: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
 class _Bound:
-    """The most rows there can be: those counted, and one for each insert since."""
+    """An upper bound of the rows: those counted, plus one for each insert since."""
 
     rows: int
-    version: int  # of the file, as other connections change it
+    version: int  # of the file; other connections change it
     at: int  # the time of the count
     since: int  # the beginning of its window
 
@@ -62,19 +62,19 @@ class _Bound:
 class CountedRows:
     """The check of caps before an insert, with an upper bound of the rows for each cap.
 
-    Rows are counted anew near the cap, when another process has written, for an earlier window, and after ten seconds.
-    Until then no more rows can be there than this process has inserted since, unless its clock was set back.
+    Rows are counted again near the cap, after a write of another process, for an earlier window, and after ten seconds.
+    Until then, the count grows only by this process's inserts, unless its clock was set back.
     """
 
     def __init__(self) -> None:
-        """Nothing is counted yet."""
+        """Start without counts."""
         self._bounds: dict[tuple[str, str, str], _Bound] = {}
 
     def check(self, connection: sqlite3.Connection, task: Task, caps: Caps) -> None:
-        """Check that there may be one more task.
+        """Check that one more task is allowed.
 
         Raises:
-            CapReached: there are as many as there may be.
+            CapReached: a cap is reached.
         """
         owner, tool, now = utf8(task.owner), utf8(task.tool), micros(task.created)
         keys = {name: (name, owner if "owner" in name else "", tool if "tool" in name else "") for name in _QUERIES}
@@ -109,7 +109,7 @@ COUNTS: Final = """
     SELECT tool, engine, status, COUNT(*), MIN(created), MIN(updated) FROM tasks INDEXED BY tasks_census
     WHERE tombstone = 0 AND (expires IS NULL OR expires > ?) GROUP BY tool, engine, status
 """
-BATCH: Final = 200  # rows of one transaction at most, when many are changed
+BATCH: Final = 200  # maximum rows per transaction of a bulk change
 
 
 _TASK: Final = "SELECT id, owner, task FROM tasks"
@@ -160,10 +160,10 @@ _FORGET: Final = """
 
 
 def create(connection: sqlite3.Connection, rows: Rows, counted: CountedRows, task: Task, caps: Caps) -> Task:
-    """Insert the row, or return the one that its idempotency key has; in between nobody else inserts one.
+    """Insert the row, or return the existing row of its idempotency key, in one transaction.
 
     Raises:
-        CapReached: there are as many as there may be.
+        CapReached: the insert would exceed a cap.
     """
     connection.execute("BEGIN IMMEDIATE")
     with connection:
@@ -178,13 +178,13 @@ def create(connection: sqlite3.Connection, rows: Rows, counted: CountedRows, tas
 
 
 def _mark(connection: sqlite3.Connection, rows: Rows) -> None:
-    """Mark the key that encrypts what is about to be written."""
+    """Add the mark of the key that encrypts the next write."""
     if rows.cipher is not None:
         key_value.mark(connection, rows.cipher)
 
 
 def _by_key(connection: sqlite3.Connection, rows: Rows, task: Task) -> Task | None:
-    """Return the row of this idempotency key; with a cipher also one from before the encryption."""
+    """Return the row of this idempotency key; with a cipher, also one that predates the encryption."""
     kept = rows.kept_key(task)
     if kept is None or task.idempotency_key is None:
         return None
@@ -192,7 +192,7 @@ def _by_key(connection: sqlite3.Connection, rows: Rows, task: Task) -> Task | No
     if found is None and rows.cipher is not None:
         found = one(connection, rows, _BY_KEY, task.owner, task.tool, task.idempotency_key)
         same = found is not None and utf8(found.idempotency_key or "") == utf8(task.idempotency_key)
-        return found if same else None  # else a client has sent a text like a digest
+        return found if same else None  # otherwise a client has sent a text that looks like a digest
     return found
 
 
@@ -218,10 +218,10 @@ def _filtered(where: TaskFilter) -> tuple[str, Sequence[str | int]]:
 def change(
     connection: sqlite3.Connection, rows: Rows, task_id: str, owner: str, change: Callable[[Task], Task | None]
 ) -> Task | None:
-    """Apply a pure function to a row, delete it for None; nothing is written if it returns the same object.
+    """Apply a pure function to a row, and delete the row for None; write nothing if it returns the same object.
 
-    A row that is as it was read is replaced in one statement. Otherwise somebody else changed it: the function is
-    applied again, in a transaction.
+    If the row is unchanged since it was read, one statement replaces it. Otherwise the function is applied again, in a
+    transaction.
     """
     before = get(connection, rows, task_id, owner)
     after = None if before is None else change(before)
@@ -245,7 +245,7 @@ def change(
 def list_of_tools(
     connection: sqlite3.Connection, rows: Rows, tools: Sequence[str], after: tuple[int, str], now: int, limit: int
 ) -> Sequence[Task]:
-    """Return live rows of these tools after that one, the youngest first."""
+    """Return live rows of these tools after that place, newest first."""
     each = [connection.execute(OF_TOOL, (tool, *after, now, limit)) for tool in {utf8(tool) for tool in tools}]
     merged = merge(*each, key=lambda row: (row[0], row[1]), reverse=True)
     return rows.many(row[1:] for row in islice(merged, limit))
@@ -254,7 +254,7 @@ def list_of_tools(
 def longest_live(
     connection: sqlite3.Connection, rows: Rows, owner: str | None, tool: str | None, now: int, limit: int
 ) -> Sequence[Task]:
-    """Return live rows of that owner, of that tool, the oldest first; the caps bound how many there are to sort."""
+    """Return live rows of that owner and that tool, oldest first; the caps limit how many must be sorted."""
     wanted = {"owner": owner, "tool": tool}
     given = {name: utf8(value) for name, value in wanted.items() if value is not None}
     which = "".join(f"{name} = :{name} AND " for name in given)
@@ -263,7 +263,7 @@ def longest_live(
 
 
 def get_of_tools(connection: sqlite3.Connection, rows: Rows, task_id: str, tools: Sequence[str]) -> Task | None:
-    """Return the row, if it is of one of these tools and no tombstone."""
+    """Return the row if it belongs to one of these tools and is no tombstone."""
     found = connection.execute(_OF_OTHERS, (utf8(task_id),)).fetchone()
     if found is None or found[0] not in {utf8(tool) for tool in tools}:
         return None
@@ -272,10 +272,10 @@ def get_of_tools(connection: sqlite3.Connection, rows: Rows, task_id: str, tools
 
 
 def lease(connection: sqlite3.Connection, name: str, holder: str, lasting: timedelta, now: datetime) -> bool:
-    """Take the lease, if it is to be had; True if taken. If it is lost with the machine's power, so is its holder.
+    """Take the lease if possible; return True if taken. A power failure that loses it also stops its holder.
 
-    A lease that ends more than `CLOCKS_DIFFER` after ours would is void, unless ours ends now: all holders of a name
-    ask for the same length, so the clock was set back.
+    A lease that ends more than `CLOCKS_DIFFER` later than ours would is void, unless ours ends now. All holders of a
+    name use the same duration, so the clock must have been set back.
     """
     times = {"now": micros(now), "until": micros(now + lasting), "ahead": AHEAD}
     values = {"name": utf8(name), "holder": utf8(holder), **times}
@@ -283,14 +283,14 @@ def lease(connection: sqlite3.Connection, name: str, holder: str, lasting: timed
 
 
 def forget(connection: sqlite3.Connection, before: datetime, limit: int) -> int:
-    """Drop a batch of old tombstones; return their number."""
+    """Delete a batch of old tombstones; return their number."""
     return connection.execute(_FORGET, (micros(before), limit)).rowcount
 
 
 def expire_rows(connection: sqlite3.Connection, rows: Rows, now: datetime, limit: int) -> int:
-    """Make tombstones of a batch of expired rows; return their number.
+    """Turn a batch of expired rows into tombstones; return their number.
 
-    An unreadable row loses its content, too: its idempotency key starts nothing again either.
+    An unreadable row loses its content, too; its idempotency key still prevents another start.
     """
     connection.execute("BEGIN IMMEDIATE")
     with connection:

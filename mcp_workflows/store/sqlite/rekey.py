@@ -1,6 +1,6 @@
 """Re-encryption of an SQLite store with the first key, a batch at a time.
 
-Others read and write in between; see `store/rekey.py`.
+Others can read and write meanwhile; see `store/rekey.py`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _part(
 def finish(connection: sqlite3.Connection, cipher: Cipher) -> int:
     """Re-encrypt the secrets; if nothing else is left, retire all keys but the first. Return the number left.
 
-    Unreadable texts are left, and those that others have written with another key meanwhile.
+    Unreadable texts count as left, and so do texts that others have meanwhile written with another key.
     """
     connection.execute("BEGIN IMMEDIATE")
     with connection:
@@ -81,11 +81,11 @@ def finish(connection: sqlite3.Connection, cipher: Cipher) -> int:
 
 
 def rewrite(connection: sqlite3.Connection) -> None:
-    """Write the file anew, without its old content."""
+    """Rewrite the file without its old content."""
     connection.execute("VACUUM")
 
 
 def empty_log(connection: sqlite3.Connection) -> bool:
-    """Empty the write-ahead log; False: another process uses it just now."""
+    """Empty the write-ahead log; False: another process is using it."""
     busy: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     return not busy

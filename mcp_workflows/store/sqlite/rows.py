@@ -9,8 +9,8 @@ from mcp_workflows.store.rows import COLUMNS, SEARCHED, Found, Rows, utf8
 from mcp_workflows.task import Task
 
 _SHOWN: Final = slice(SEARCHED.index("status"), SEARCHED.index("due") + 1)
-INSERT: Final = f"INSERT INTO tasks ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608  # names of ours
-TRY: Final = f"SELECT {', '.join(COLUMNS)} FROM tasks LIMIT 0"  # noqa: S608  # names of ours
+INSERT: Final = f"INSERT INTO tasks ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608  # our names
+TRY: Final = f"SELECT {', '.join(COLUMNS)} FROM tasks LIMIT 0"  # noqa: S608  # our names
 BY_ID: Final = "SELECT id, owner, task FROM tasks WHERE id = ? AND owner = ?"
 _BACKFILL: Final = "UPDATE tasks SET status = ?, updated = ?, due = ? WHERE rowid = ?"
 
@@ -52,7 +52,7 @@ def update(connection: sqlite3.Connection, rows: Rows, before: Task, after: Task
 def replace_row(connection: sqlite3.Connection, rows: Rows, before: Task, after: Task) -> bool:
     """Write a changed row, if it is still as it was read; return False if it may not be.
 
-    It is one statement, and so a transaction of its own. Not with a cipher: each write then marks its key.
+    One statement needs no explicit transaction. With a cipher it returns False, because each write then marks its key.
     """
     text = rows.known_text(before)
     return text is not None and rows.cipher is None and update(connection, rows, before, after, text)

@@ -1,8 +1,9 @@
-"""The default store: one SQLite file on a local disk, used inline on the event loop.
+"""The default store: one SQLite file on a local disk, used directly on the event loop.
 
-A row is read by id in some 20 us and written to a fast disk in 0.2 ms; a thread would cost 7 to 12 times that. So
-there is one connection, used without a thread, and the lock of another process is waited for with `anyio.sleep`, never
-in SQLite. Only `sync` waits for a slow disk in a thread.
+Reading a row by id takes some 20 us and writing it to a fast disk 0.2 ms; a thread would take 7 to 12 times that. So
+there is one connection without a thread, and waiting for another process's lock uses `anyio.sleep`, never SQLite. Only
+`sync` on a slow disk uses a thread.
+
 Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/rescode.html.
 """
 
@@ -78,17 +79,17 @@ _TROUBLE: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     sqlite3.SQLITE_NOTADB: (StoreUnusable, "is not an SQLite database"),
     sqlite3.SQLITE_CORRUPT: (StoreUnusable, "is damaged: restore it from a backup"),
 }
-"""SQLite's primary result codes: the error while the file is being opened, and its text."""
+"""SQLite's primary result codes: the error while the file is opened, and its text."""
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _IS_DAMAGED: Final = "the store's file is damaged: stop the server, restore the file from a backup, and start it again"
-INTEGRITY_EVERY: Final = 3600.0  # seconds from one look at the whole file to the next; at once if it may be damaged
+INTEGRITY_EVERY: Final = 3600.0  # seconds between checks of the whole file; checked at once if it may be damaged
 INTEGRITY_UP_TO: Final = 100 * 2**20  # bytes of the file: a thread reads them in about a second
-_PAUSE: Final = 0.002  # seconds at most between two tries to get the lock
-_TURN: Final = 0.2  # seconds until a process that was stopped while it was next to write is passed by
-_BATCH_SECONDS: Final = 0.01  # of one transaction when many rows are changed
-_FEWEST: Final = 20  # rows at once: fewer cost a transaction each, and save little
+_PAUSE: Final = 0.002  # maximum seconds between attempts to get the lock
+_TURN: Final = 0.2  # seconds until other writers ignore a stopped process that had the next turn
+_BATCH_SECONDS: Final = 0.01  # of one transaction in a bulk change
+_FEWEST: Final = 20  # rows at once: fewer save little, and each batch costs a transaction
 _TRY_EVERY: Final = 0.05  # seconds
 _TRIES: Final = 100  # to empty the write-ahead log while others use it
 
@@ -104,7 +105,7 @@ class SQLiteStore(Store):
     of rows, the values of notes and the secrets are encrypted, and idempotency keys are digests.
 
     Raises:
-        ConfigError: the URL is not one of these.
+        ConfigError: the URL has another format.
     """
 
     def __init__(
@@ -115,25 +116,25 @@ class SQLiteStore(Store):
         busy_timeout_ms: int = BUSY_TIMEOUT_MS,
         clock: Callable[[], datetime] = _now,
     ) -> None:
-        """Read the URL; nothing is opened yet. `clock`: the time of leases."""
+        """Parse the URL without opening the file. `clock` is for leases."""
         self._clock = clock
         self._file, self._busy_timeout_ms = read_url(url, busy_timeout_ms)
         self._cipher = cipher
         self._rows = Rows()
-        self._sync_thread = anyio.CapacityLimiter(1)  # of its own: tools may keep all threads of the server busy
+        self._sync_thread = anyio.CapacityLimiter(1)  # separate: tools may occupy all other threads of the server
         self._notes = NoteTexts(cipher=cipher)
         self._path: Path | None = None
         self._opened: sqlite3.Connection | None = None
         self._files: OpenFiles | None = None
         self._log: LogFile | None = None
-        self._in_line = 0  # writes of this process that wait for the lock
+        self._in_line = 0  # waiting writes of this process
         self._flushes = Flushes()
-        self._is_durable = True  # as the connection is set: each commit waits for the disk
-        self._damaged = False  # by all signs since the file was opened
-        self._checked: float | None = None  # the time of the last check of the whole file, of the event loop's clock
+        self._is_durable = True  # current setting of the connection: each commit waits for the disk
+        self._damaged = False  # according to all signs since the file was opened
+        self._checked: float | None = None  # last check of the whole file, on the event loop's clock
 
     async def __aenter__(self) -> SQLiteStore:
-        """Open the file, creating it (readable by its user only) or migrating it.
+        """Open the file; create it (readable only by its user) or migrate it if necessary.
 
         Raises:
             StoreUnusable: not ours, from a newer version, on a network file system, not writable, or encrypted with
@@ -193,10 +194,10 @@ class SQLiteStore(Store):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the file, and with it write all to disk."""
+        """Flush everything to disk and close the file."""
         with anyio.CancelScope(shield=True):
             with suppress(StoreUnavailable):
-                await self.sync()  # others may keep the file open
+                await self.sync()  # other processes may keep the file open
             await self._flushes.finish()
             if self._log:
                 self._log.close()
@@ -205,7 +206,7 @@ class SQLiteStore(Store):
             self._opened = self._log = None
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
-        """Insert the row, or return the one that its idempotency key already has."""
+        """Insert the row, or return the existing row of its idempotency key."""
 
         is_doubtful = self._flushes.is_doubtful
 
@@ -222,7 +223,7 @@ class SQLiteStore(Store):
         return row
 
     async def sync(self, *, briefly: bool = False) -> bool:
-        """Wait for the disk, for a slow one in a thread; one sync serves all whose rows were committed before it."""
+        """Wait for the disk, in a thread if it is slow; one sync serves all whose rows were committed before it."""
         if self._opened is None:
             raise StoreUnavailable("the store is not open")
         if self._log is None:
@@ -243,7 +244,7 @@ class SQLiteStore(Store):
             raise StoreUnavailable(f"the store got an error from its disk: {error.strerror}") from error
 
     async def get(self, task_id: str, owner: str) -> Task | None:
-        """Return the row, if it belongs to this owner."""
+        """Return the row if it belongs to this owner."""
         row = await self._do(lambda connection: connection.execute(BY_ID, (utf8(task_id), utf8(owner))).fetchone())
         return None if row is None else self._rows.readable(row)
 
@@ -258,27 +259,27 @@ class SQLiteStore(Store):
         return await self._write(step, durable=durable)
 
     async def unanswered(self, match: str, now: datetime) -> Sequence[Task]:
-        """Return rows whose mark has this match and is not over; the oldest first."""
+        """Return rows with this match whose mark is still open, oldest first."""
         return await self._many(queries.UNANSWERED, match, micros(now))
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
-        """Return an engine's rows without a handle, created before that time or by a clock ahead; oldest first."""
+        """Return an engine's unbound rows, created before that time or by a clock ahead; fewest attempts first."""
         ahead = micros(before) + AHEAD
         return await self._many(queries.UNBOUND, utf8(engine), micros(before), ahead, limit)
 
     async def list_all(
         self,
-        where: TaskFilter = TaskFilter(),  # noqa: B008  # it cannot be changed
+        where: TaskFilter = TaskFilter(),  # noqa: B008  # immutable
         *,
         limit: int = 100,
         before: tuple[datetime, str] | None = None,
     ) -> Sequence[Task]:
-        """Return for the operator rows of any owner, no tombstones, the youngest first."""
+        """Return rows of any owner for the operator; no tombstones, newest first."""
         query, values = queries.list_all(where, place_of(before), limit)
         return await self._many(query, *values)
 
     async def count_all(self, where: TaskFilter) -> int:
-        """Return for the operator the number of rows of any owner, no tombstones."""
+        """Return the number of rows of any owner for the operator, without tombstones."""
         query, values = queries.count_all(where)
         count: int = await self._do(lambda connection: connection.execute(query, values).fetchone()[0])
         return count
@@ -286,13 +287,13 @@ class SQLiteStore(Store):
     async def list_of_owner(
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """Return one owner's rows that can be read at that time, after that one, the youngest first."""
+        """Return one owner's rows that are readable at `now`, after that place, newest first."""
         return await self._many(queries.OWNED_BY, utf8(owner), *place_of(before), micros(now), limit)
 
     async def list_of_tools(
         self, tools: Sequence[str], *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """Return live rows of any owner of these tools, after that one, the youngest first."""
+        """Return live rows of any owner of these tools, after that place, newest first."""
         return await self._do(
             lambda connection: queries.list_of_tools(
                 connection, self._rows, tools, place_of(before), micros(now), limit
@@ -308,27 +309,27 @@ class SQLiteStore(Store):
         limit: int,
         after: tuple[datetime, str] | None = None,
     ) -> Sequence[Task]:
-        """Return live rows that wait for input, of this owner or of any owner of these tools, the oldest first."""
+        """Return live rows that wait for input, of this owner or of any owner of these tools, oldest first."""
         names = json.dumps([utf8(tool) for tool in tools])
         begin = (-1, "") if after is None else (micros(after[0]), utf8(after[1]))
         return await self._many(queries.ASKING, names, utf8(owner), micros(now), *begin, limit)
 
     async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
-        """Return live rows of this owner, of this tool, the oldest first."""
+        """Return live rows of this owner and this tool, oldest first."""
         return await self._do(
             lambda connection: queries.longest_live(connection, self._rows, owner, tool, micros(now), limit)
         )
 
     async def get_of_tools(self, task_id: str, tools: Sequence[str]) -> Task | None:
-        """Return the row of any owner, if it is of one of these tools and no tombstone."""
+        """Return the row of any owner if it belongs to one of these tools and is no tombstone."""
         return await self._do(lambda connection: queries.get_of_tools(connection, self._rows, task_id, tools))
 
     async def due(self, engine: str, now: datetime, limit: int) -> Sequence[Task]:
-        """Return an engine's rows that maintenance must act on by now; longest due first."""
+        """Return an engine's rows whose maintenance is due by now, longest due first."""
         return await self._many(queries.DUE, utf8(engine), micros(now), limit)
 
     async def counts(self, now: datetime) -> Sequence[Count]:
-        """Count tasks for the operator by tool and status; in a thread, as it reads an index of all rows."""
+        """Return the operator's counts of tasks by tool and status; in a thread, as it reads an index of all rows."""
 
         def read(connection: sqlite3.Connection) -> Sequence[Count]:
             return counted(connection.execute(queries.COUNTS, (micros(now),)))
@@ -345,14 +346,14 @@ class SQLiteStore(Store):
             raise _translated(error) from error
 
     async def lease(self, name: str, holder: str, *, lasting: timedelta) -> bool:
-        """Take the lease of this name for so long, by the clock of this machine; True if taken."""
+        """Take the lease of this name for `lasting`, by this machine's clock; return True if taken."""
         now = self._clock()
         return await self._write(
             lambda connection: queries.lease(connection, name, holder, lasting, now), durable=False
         )
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
-        """Return for the operator rows of any owner, no tombstones, whose id has this beginning; by id."""
+        """Return rows of any owner for the operator whose id begins with this text; no tombstones, ordered by id."""
         first = utf8(beginning)
         return await self._many(queries.FIND, first, first + LAST_CHARACTER, limit)
 
@@ -363,7 +364,7 @@ class SQLiteStore(Store):
         )
 
     async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
-        """Drop old tombstones and notes, and expire rows; in short batches, each with a pause as long for others."""
+        """Delete old tombstones, notes and events, and expire rows, in short batches with equally long pauses."""
         steps: Sequence[Callable[[int, sqlite3.Connection], int]] = (
             lambda limit, connection: queries.forget(connection, keep_tombstones_since, limit),
             lambda limit, connection: queries.expire_rows(connection, self._rows, now, limit),
@@ -383,7 +384,7 @@ class SQLiteStore(Store):
         return deleted
 
     async def add_event(self, event: LoggedEvent) -> None:
-        """Add an event to the log, unless its id is there already."""
+        """Add an event to the log unless its id exists."""
         await self._write(lambda connection: events.add(connection, [event]))
 
     async def events(self, after: int, limit: int) -> EventPage:
@@ -391,11 +392,11 @@ class SQLiteStore(Store):
         return await self._do(lambda connection: events.read(connection, after, limit))
 
     async def note(self, space: str, key: str) -> JSON:
-        """Return the value under this key of a space; None: there is none."""
+        """Return the value of this key in a space, or None."""
         return await self._do(lambda connection: key_value.read(connection, self._notes, utf8(space), utf8(key)))
 
     async def notes_under(self, space: str, beginning: str) -> Mapping[str, JSON]:
-        """Return the values of a space whose keys have this beginning; values added meanwhile may be missing."""
+        """Return the values of a space whose keys begin with this text; values added meanwhile may be missing."""
         found: dict[str, JSON] = {}
         last: str | None = None
         while True:
@@ -409,21 +410,21 @@ class SQLiteStore(Store):
             await anyio.lowlevel.checkpoint()
 
     async def add_note(self, space: str, key: str, value: JSON, *, until: datetime) -> JSON:
-        """Return the value under this key from now on: the one already there, or else this."""
+        """Return the value of this key: the existing one, or else this one, which is stored."""
         note = (utf8(space), utf8(key), value, micros(until))
         return await self._write(lambda connection: key_value.add(connection, self._notes, *note))
 
     async def put_note(self, space: str, key: str, value: JSON, *, until: datetime, durable: bool = True) -> None:
-        """Keep this value under this key, in place of any other."""
+        """Store this value under this key, replacing any other."""
         note = (utf8(space), utf8(key), value, micros(until))
         await self._write(lambda connection: key_value.put(connection, self._notes, *note), durable=durable)
 
     async def secret(self, name: str) -> bytes:
-        """Return 32 random bytes under this name, made once and the same for all processes that share the file."""
+        """Return 32 random bytes under this name, created once and the same for all processes that share the file."""
         return await self._write(lambda connection: key_value.secret(connection, self._cipher, name))
 
     async def check(self) -> None:
-        """Check that the file is still in its place, not moved and not known to be damaged; write one page of it."""
+        """Check that the file is in place, not moved and not known to be damaged, and write one page of it."""
         await self._write(rewrite_version)
         try:
             await self._do(refuse_moved)
@@ -432,7 +433,7 @@ class SQLiteStore(Store):
         await self._do(lambda connection: connection.execute(TRY))
 
     async def check_integrity(self) -> None:
-        """Look at the whole file now and then; see `ChecksIntegrity`."""
+        """Check the whole file from time to time; see `ChecksIntegrity`."""
         if self._opened is None or self._path is None or self._files is None:
             return
         now = anyio.current_time()
@@ -455,7 +456,7 @@ class SQLiteStore(Store):
             self._damaged = False
 
     async def rekey(self) -> AsyncGenerator[Rekeyed]:
-        """Encrypt with the first key all that is not yet, a batch at a time; see `Seals`."""
+        """Encrypt everything with the first key, a batch at a time; see `Seals`."""
         if self._cipher is None:
             raise StoreUnusable("the store is not encrypted: no keys are given")
         for table in (
@@ -471,7 +472,7 @@ class SQLiteStore(Store):
         yield Rekeyed(left=left, cleaned=await self._cleaned())
 
     async def _cleaned(self) -> bool:
-        """Rewrite the file; True if nothing of its old content is left."""
+        """Rewrite the file; return True if it holds none of its old content."""
         try:
             await self._write(rekey.rewrite)
         except StoreUnavailable as error:
@@ -487,10 +488,11 @@ class SQLiteStore(Store):
         return await self._do(lambda connection: self._rows.many(connection.execute(query, values)))
 
     async def _write(self, step: Step[T], *, durable: bool = True) -> T:
-        """Do one step that writes. A damaged file is not written to; its rest can still be read.
+        """Run one step that writes. A damaged file is not written to; its readable rows can still be read.
 
-        `durable=False`: commit to the write-ahead log without a flush to disk; the next durable commit takes the
-        changes along. In WAL mode the file stays consistent all the same.
+        `durable=False`: commit to the write-ahead log without a flush to disk; the next durable commit includes the
+        changes. In WAL mode the file stays consistent anyway.
+
         Source: https://www.sqlite.org/pragma.html#pragma_synchronous.
         """
 
@@ -505,7 +507,7 @@ class SQLiteStore(Store):
         return await self._do(guarded, turns=self._log)
 
     async def _do(self, step: Step[T], turns: LogFile | None = None) -> T:
-        """Do one step, after a check that the open file is still the one under its name: see `OpenFiles`."""
+        """Run one step, after a check that the open file is still the one under its name: see `OpenFiles`."""
         if self._opened is None or self._files is None:
             raise StoreUnavailable("the store is not open")
         files = self._files
@@ -522,15 +524,15 @@ class SQLiteStore(Store):
             raise _translated(error) from error
 
     def _note_damage(self, damage: str) -> None:
-        """Stop all writes, until the file is opened anew or proves to be whole."""
+        """Stop all writes until the file is reopened or a check finds no damage."""
         if not self._damaged:
             logger.error("%s; writes have stopped: %s", _IS_DAMAGED, damage)
         self._damaged = True
 
     async def _while_locked(self, connection: sqlite3.Connection, step: Step[T], turns: LogFile | None = None) -> T:
-        """Do one step; while another process has the lock, try again until the busy timeout has passed.
+        """Run one step; while another process holds the lock, retry until the busy timeout has passed.
 
-        With `turns`, a process that waits takes the turn, and no process begins another write before it.
+        With `turns`, a waiting process reserves the next write, and no other process starts a write before it.
         """
         began: float | None = None
         try:
@@ -555,7 +557,7 @@ class SQLiteStore(Store):
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code; 0 for errors of Python's own module."""
+    """Return SQLite's primary result code; 0 for errors of Python's module."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
