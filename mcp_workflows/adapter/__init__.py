@@ -2,7 +2,7 @@
 
 `boundary` has the four verbs and their types, `capabilities` the abilities beyond them; this package re-exports both.
 Import from their own modules: `templates`, `redaction` (masking), `display_text` (cleaning) and `memory` (an engine for
-tests). `mcp_workflows.kit` holds what helps to write an adapter.
+tests). `mcp_workflows.kit` has helpers for writing an adapter.
 """
 
 from mcp_workflows.adapter.boundary import (

@@ -1,8 +1,8 @@
-"""Texts, links, schemas and results from outside, as people and models may get them: visible, bounded and harmless.
+"""Texts, links, schemas and results from outside, made visible, bounded and harmless for people and models.
 
 Engines, upstream servers and callers write these. The core passes all of them through this module: see
-`engines.registry`. A value inside a sentence (an argument, an answer, a claim) is quoted, so that it cannot pass for a
-part of the sentence. Sources: Unicode Standard Annex 9 (bidirectional text) and Technical Report 36 (security
+`engines.registry`. A value inside a sentence (an argument, an answer, a claim) is quoted, so that it cannot be mistaken
+for part of the sentence. Sources: Unicode Standard Annex 9 (bidirectional text) and Technical Report 36 (security
 considerations); MCP, elicitation, safe URL handling.
 """
 
@@ -18,19 +18,19 @@ from ipaddress import ip_address
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-MAX_VALUE: Final = 1000  # characters of one value; a longer one is cut, with its length
-MAX_TEXT: Final = 4000  # characters of a text whose author is trusted: of the configuration, or of a workflow
-MAX_DESCRIPTION: Final = 10_000  # characters of the description of a tool: every client gets it with every list
+MAX_VALUE: Final = 1000  # characters of one value; a longer one is cut, and its length is shown
+MAX_TEXT: Final = 4000  # characters of a text with a trusted author: the configuration or a workflow
+MAX_DESCRIPTION: Final = 10_000  # characters of a tool's description: every client gets it with every list
 MAX_LINK: Final = 2048  # characters
 MAX_DETAILS: Final = 8192  # characters of the details of a failure, as JSON
 _MAX_META: Final = 16_384  # characters of the `_meta` of a result, as JSON
-_MAX_DEPTH: Final = 100  # objects and lists in each other
+_MAX_DEPTH: Final = 100  # nested objects and lists
 _MAX_NAME: Final = 200  # characters of a name or title
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
-_READ_AHEAD: Final = 4  # times the bound: so much of a text is read, since some of it may be left out
-_MAX_MARKS: Final = 4  # combining marks on one letter; more would cover the words around it
+_READ_AHEAD: Final = 4  # times the limit: so much of a text is read, because some characters may be removed
+_MAX_MARKS: Final = 4  # combining marks on one letter; more would cover adjacent words
 
-_IGNORABLE: Final = re.compile(  # invisible, though of other categories than Cc and Cf: fillers, variation selectors
+_IGNORABLE: Final = re.compile(  # invisible, but not in categories Cc and Cf: fillers, variation selectors
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
 _JOINERS: Final = re.compile(  # Unicode Technical Standard 51 and Standard Annex 31: within other scripts, and in emoji
@@ -43,7 +43,7 @@ _MORE_THAN_A_LINE: Final = re.compile(r"\n{3,}")
 _OPENING: Final = "\u00ab\u2039\u226a\u22d8\u2329\u276c\u276e\u2770\u27e8\u27ea\u2e1e\u3008\u300a\ufe3d\ufe64\uff1c"
 _CLOSING: Final = "\u00bb\u203a\u226b\u22d9\u232a\u276d\u276f\u2771\u27e9\u27eb\u2e1f\u3009\u300b\ufe3e\ufe65\uff1e"
 _ANGLES: Final = str.maketrans({**dict.fromkeys(_OPENING, "<"), **dict.fromkeys(_CLOSING, ">")})
-_EXACT: Final = 2**53  # from there on a float stands for several whole numbers
+_EXACT: Final = 2**53  # from here on a float represents several integers
 _DOUBLED: Final = re.compile(r"([<>])(?=\1)")
 _LINK: Final = re.compile(r"[!-~]+")
 _NOT_IN_LINKS: Final = frozenset('\\<>"`')
@@ -51,9 +51,9 @@ _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://[^/?#@]+([/?#].*)?", re.IGNO
 _OPENED_BY_HOSTS: Final = frozenset(
     {"http", "https", "ws", "wss", "ftp", "file", "data", "javascript", "vbscript", "blob", "ui", "mcp-workflows"}
 )
-"""Schemes that a host or a browser would open, and our own; a resource of an MCP server may have any other one."""
-_RESERVED: Final = ("mcp-workflows/", "io.modelcontextprotocol/", "ui/")  # in `_meta`: ours, MCP's and those of pages
-_EXACT_IN_SCHEMAS: Final = frozenset({"pattern", "$ref"})  # the cleaned text would be another rule
+"""Schemes that a host or a browser would open, and our own; resources of an MCP server may use any others."""
+_RESERVED: Final = ("mcp-workflows/", "io.modelcontextprotocol/", "ui/")  # in `_meta`: for us, MCP and pages
+_EXACT_IN_SCHEMAS: Final = frozenset({"pattern", "$ref"})  # a cleaned text would change the rule
 _TRACE: Final = re.compile(
     r"Traceback \(most recent call last\)"  # Python
     r"|\s+File \".*\", line \d+"
@@ -66,7 +66,7 @@ _TRACE: Final = re.compile(
 )
 _TRACE_NAMES: Final = frozenset({"trace", "stack", "stacktrace", "traceback"})
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "AN"})
-_ISOLATE, _END_OF_ISOLATE = "\u2068", "\u2069"  # FSI and PDI: the order of the text outside stays as it is
+_ISOLATE, _END_OF_ISOLATE = "\u2068", "\u2069"  # FSI and PDI: they leave the order of the surrounding text unchanged
 
 
 def cleaned(text: str, limit: int = MAX_TEXT) -> str:
@@ -82,27 +82,27 @@ def cleaned(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a misspelt one probably means; None if none is close."""
+    """Return the known name that a misspelt one probably means, or None if none is close."""
     return next(iter(get_close_matches(name, list(known), n=1)), None)
 
 
 def rough_duration(length: timedelta) -> str:
-    """Return `45 s`, `12 min`, `3 h` or `4 d`: in the largest unit of which there are at least two."""
+    """Return `45 s`, `12 min`, `3 h` or `4 d`, in the largest unit with a value of at least two."""
     seconds = max(0, round(length.total_seconds()))
     size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
     return f"{seconds // size} {unit}"
 
 
 def is_blank(text: str) -> bool:
-    """True if nothing of it can be seen."""
+    """Return True if the text has no visible character."""
     return not cleaned(text).strip()
 
 
 def quoted(value: Any, limit: int = MAX_VALUE) -> str:  # any JSON value
-    """Return a value as it stands in a sentence: a number or boolean bare, anything else between « and ».
+    """Return a value for use in a sentence: a number or boolean bare, anything else between « and ».
 
-    No value holds these signs or signs that look like them: `<` and `>` stand in their place. A value is on one line (⏎
-    marks a break), and has at most `limit` characters; a longer one is cut, with its length. Null is nothing.
+    The value itself never contains these signs or similar ones: `<` and `>` replace them. It is on one line (⏎ marks a
+    break), and has at most `limit` characters; a longer one is cut, and its length is shown. Null is an empty text.
     """
     if value is None:
         return ""
@@ -116,7 +116,7 @@ def quoted(value: Any, limit: int = MAX_VALUE) -> str:  # any JSON value
 
 
 def without_zero_fractions(value: Any) -> Any:  # any JSON values
-    """Return a JSON value with each whole number written as one: 12 in the place of 12.0."""
+    """Return a JSON value with integral floats as integers: 12 instead of 12.0."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, Mapping):
@@ -127,16 +127,16 @@ def without_zero_fractions(value: Any) -> Any:  # any JSON values
 
 
 def number_text(value: float) -> str:
-    """Return a number as a person writes it: 12, 2500000, 0.3."""
+    """Return a number as people write it: 12, 2500000, 0.3."""
     whole = without_zero_fractions(value)
     return str(whole) if isinstance(whole, int) else f"{whole:g}"
 
 
 def safe_link(url: object, *, local: bool = True) -> str | None:
-    """Return a link that people may be sent to: https without credentials, or http on this machine if `local`.
+    """Return a link that is safe to show people: https without credentials, or http on this machine if `local`.
 
-    None for anything else, for a link longer than `MAX_LINK` characters, and for one with characters that browsers read
-    in different ways.
+    Return None for anything else, for a link longer than `MAX_LINK` characters, and for one with characters that
+    browsers interpret differently.
     """
     if not isinstance(url, str) or len(url) > MAX_LINK or not _LINK.fullmatch(url) or _NOT_IN_LINKS & set(url):
         return None
@@ -151,7 +151,7 @@ def safe_link(url: object, *, local: bool = True) -> str | None:
 
 
 def is_this_machine(host: str) -> bool:
-    """True for `localhost` and loopback addresses."""
+    """Return True for `localhost` and loopback addresses."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -159,9 +159,9 @@ def is_this_machine(host: str) -> bool:
 
 
 def cleaned_schema(value: Any, name: str = "", depth: int = 0) -> Any:  # any JSON value
-    """Return a schema of a tool or a question in which every text and name is clean: models and people read all of it.
+    """Return the schema of a tool or question with all texts and names cleaned, because models and people read them.
 
-    Levels below `_MAX_DEPTH` are left out: `tools.json_schema` then refuses the schema.
+    Levels below `_MAX_DEPTH` are removed: `tools.json_schema` then refuses the schema.
     """
     if depth > _MAX_DEPTH:
         return None
@@ -176,7 +176,7 @@ def cleaned_schema(value: Any, name: str = "", depth: int = 0) -> Any:  # any JS
 
 
 def without_trace(text: str) -> str:
-    """Return the text before a stack trace; in Python, where the error comes last, the text after it."""
+    """Return the text before a stack trace, or, for Python, where the error comes last, the text after it."""
     lines = text.strip().splitlines()
     begin = next((number for number, line in enumerate(lines) if _TRACE.match(line)), None)
     if begin is None:
@@ -210,18 +210,18 @@ def _cleaned_detail(value: Any, depth: int = 0) -> Any:  # any JSON value
 
 
 def _as_visible(text: str, limit: int = MAX_TEXT) -> str:
-    """Return a text as it is, or cleaned if more than the joiners of its script and its emoji are invisible."""
+    """Return a text unchanged if its only invisible characters are joiners of its script and emoji; else clean it."""
     plain = _JOINERS.sub("", text)
     return text if cleaned(plain, limit) == plain else cleaned(text, limit)
 
 
 def cleaned_result(result: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
-    """Return a `CallToolResult` without reserved `_meta` and unsafe links; its data and texts stay as they are."""
+    """Return a `CallToolResult` without reserved `_meta` and unsafe links; its data and texts are unchanged."""
     return {**_without_reserved_meta(result), "content": [_cleaned_block(each) for each in result["content"]]}
 
 
 def _cleaned_block(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a content block; a link that may not be followed becomes a text that names it."""
+    """Return a content block; an unsafe link becomes a text with its name."""
     found = _without_reserved_meta(block)
     if isinstance(icons := block.get("icons"), list):
         found["icons"] = [each for each in cast("Iterable[Any]", icons) if _is_icon(each)]
@@ -242,7 +242,7 @@ def _is_icon(icon: object) -> bool:
 
 
 def _is_resource_uri(uri: object) -> bool:
-    """True for a safe link, and for the name of a resource that no host opens by itself, such as `demo://report/1`."""
+    """Return True for a safe link, or a resource name that no host opens by itself, such as `demo://report/1`."""
     if safe_link(uri) is not None:
         return True
     named = _SCHEME.fullmatch(uri) if isinstance(uri, str) and len(uri) <= MAX_LINK and _LINK.fullmatch(uri) else None
@@ -271,7 +271,7 @@ def _on_one_line(text: str) -> str:
 
 
 def _isolated(text: str) -> str:
-    """Return the text in a direction of its own, if it has letters that are read from right to left."""
+    """Return the text isolated in direction if it has right-to-left letters."""
     turned = any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for letter in text)
     return f"{_ISOLATE}{text}{_END_OF_ISOLATE}" if turned else text
 
@@ -279,7 +279,7 @@ def _isolated(text: str) -> str:
 def _visible(text: str) -> str:
     """Return the text without invisible characters, and with combining marks only on letters; line feeds stay."""
     found: list[str] = []
-    marks = _MAX_MARKS  # on the letter before; none is kept where there is no letter
+    marks = _MAX_MARKS  # on the previous letter; at the limit if there is none
     for letter in _IGNORABLE.sub("", text):
         category = unicodedata.category(letter)
         if category in ("Mn", "Me"):

@@ -1,6 +1,6 @@
-"""A workflow engine in memory, for tests and for trying things out; its workflows are built in or scripted by a test.
+"""A workflow engine in memory, for tests and experiments; its workflows are built in or scripted by a test.
 
-The clock and the answers drive it, without background work: `describe` only reads. All adapters with the same
+Only the clock and the answers advance it, without background work: `describe` only reads. All adapters with the same
 `Settings.name` in a process share one engine, as replicas do.
 """
 
@@ -47,7 +47,7 @@ class MemorySettings(BaseModel):
 
 
 class MemoryAction(BaseModel):
-    """A message to an execution, which only notes it; the result repeats it."""
+    """A message to an execution. It is only recorded, and its result repeats it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -55,7 +55,7 @@ class MemoryAction(BaseModel):
 
 
 class MemoryOptions(BaseModel):
-    """The message of a tool that sends one; a tool that starts a workflow has no options."""
+    """The options of a tool that sends a message; a tool that starts a workflow has none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -72,7 +72,7 @@ class MemoryAfter(BaseModel):
 
 
 class MemoryGate(BaseModel):
-    """A gate of the workflow `gated`, which ends once each of its gates was sent something, and returns all of that."""
+    """A gate of the workflow `gated`, which ends once each of its gates was sent a value, and returns all values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,18 +83,18 @@ class MemoryGate(BaseModel):
 
 @dataclass(slots=True, kw_only=True)
 class Faults:
-    """Faults that come next. It is not frozen, as tests set it while the engine is in use."""
+    """Faults of the next calls. Not frozen, because tests set them while the engine is in use."""
 
-    unavailable: frozenset[str] = frozenset()  # verbs that never reach the engine
-    silent: frozenset[str] = frozenset()  # verbs that get no answer, ever
-    refused_starts: int = 0  # so many of the next starts get a definite no
-    lost_start_replies: int = 0  # so many of the next starts take effect, and the reply is lost
-    lag: float = 0.0  # seconds for which a new execution is not found by its key; only where they are looked for
+    unavailable: frozenset[str] = frozenset()  # verbs that fail before they reach the engine
+    silent: frozenset[str] = frozenset()  # verbs that never answer
+    refused_starts: int = 0  # the number of next starts that are refused
+    lost_start_replies: int = 0  # the number of next starts that succeed but lose the reply
+    lag: float = 0.0  # seconds for which a new execution is not found by its key; only for adapters that search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryExecution:
-    """An execution as the engine keeps it."""
+    """An execution as the engine stores it."""
 
     start: Start
     began: float = field(default_factory=time.monotonic)
@@ -105,14 +105,14 @@ class MemoryExecution:
 
     @property
     def argument(self) -> JSON:
-        """The one argument of these workflows: the first positional one, or all there is."""
+        """The single argument of these workflows: the first positional one, or else all arguments."""
         arguments = self.start.arguments
         if not isinstance(arguments, list):
             return arguments
         return next(iter(cast("Sequence[JSON]", arguments)), dict[str, JSON]())
 
     def seconds(self, default: float) -> float:
-        """Return the duration that the argument gives: `{"seconds": 0.5}` or just `0.5`."""
+        """Return the duration in the argument: `{"seconds": 0.5}` or just `0.5`."""
         argument = self.argument
         if isinstance(argument, Mapping):
             argument = cast("Mapping[str, JSON]", argument).get("seconds", default)
@@ -134,7 +134,7 @@ class MemoryEngine:
     faults: Faults = field(default_factory=Faults)
 
 
-_ENGINES: Final[dict[str, MemoryEngine]] = {}  # as long as the process: a real engine outlives its clients too
+_ENGINES: Final[dict[str, MemoryEngine]] = {}  # for the life of the process: a real engine outlives its clients, too
 
 
 def _succeeded(output: JSON) -> Execution:
@@ -163,7 +163,7 @@ def _stubborn(execution: MemoryExecution) -> Execution:
 
 
 def _asking(*keys: str, in_turn: bool = False) -> Callable[[MemoryExecution], Execution]:
-    """Return a workflow that asks these questions, at once or one after the other, and returns the answers."""
+    """Return a workflow that asks these questions, at once or in turn, and returns the answers."""
 
     def workflow(execution: MemoryExecution) -> Execution:
         missing = [key for key in keys if key not in execution.answers]
@@ -178,7 +178,7 @@ def _asking(*keys: str, in_turn: bool = False) -> Callable[[MemoryExecution], Ex
 
 
 def _gated(execution: MemoryExecution, gates: Mapping[str, Gate]) -> Execution:
-    """Ask the questions of the gates for a workflow that asks nothing itself."""
+    """Ask the questions of the gates for a workflow that asks none itself."""
     sent = {gate: execution.answers.get(f"{gate}.1", {}).get("send") for gate in gates}
     missing = [gate for gate in gates if f"{gate}.1" not in execution.answers]
     if not missing:
@@ -197,16 +197,16 @@ Workflow: TypeAlias = Callable[[MemoryExecution], Execution]
 WORKFLOWS: Final[Mapping[str, Workflow]] = {
     "echo": lambda execution: _succeeded(execution.argument),
     "sleep": _sleep,
-    "gated": lambda execution: Execution(status=Status.RUNNING, message="working"),  # for those who know no gates
+    "gated": lambda execution: Execution(status=Status.RUNNING, message="working"),  # if the caller passes no gates
     "forever": lambda execution: Execution(status=Status.RUNNING, message="working"),
-    "stubborn": _stubborn,  # sleeps, and does not listen when it is asked to cancel
+    "stubborn": _stubborn,  # sleeps, and ignores cancellation
     "ask": _asking("question"),
     "ask_two": _asking("first", "second"),
     "ask_in_turn": _asking("first", "second", in_turn=True),
     "fail": _failing(Failure(text="the card was declined", kind="CardError")),
     "protocol_error": _failing(Failure(text="no such order", kind="McpError", code=-32602, data={"order": "o-1"})),
 }
-"""The built-in workflows by name. Each is a pure function of an execution and of the clock."""
+"""The built-in workflows by name. Each is a pure function of an execution and the clock."""
 
 
 class MemoryTooling:
@@ -219,30 +219,30 @@ class MemoryTooling:
         self._has_workflow = has_workflow
 
     async def check_engine(self) -> Finding:
-        """Say if `describe` would reach the engine now."""
+        """Return whether `describe` would reach the engine now."""
         if self._is_down("describe"):
             return Finding(ok=False, text="does not answer", hint="clear `faults.unavailable`")
         return Finding(ok=True, text=f"engine in memory {self._name!r}")
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Say if there is such a workflow."""
+        """Return whether this workflow exists."""
         if not self._has_workflow(workflow):
             return Finding(ok=False, text=f"no workflow named {workflow!r}", hint=f"there are: {_names()}")
         return await self.check_engine()
 
     @staticmethod
     def fixture_settings() -> type[BaseModel]:
-        """Return the model of no settings."""
+        """Return the model without settings."""
         return Nothing
 
     @staticmethod
     def fixtures_notice() -> str:
-        """Say that nothing is created."""
+        """Return the notice that nothing is created."""
         return "They run in memory, and nothing is created."
 
     @asynccontextmanager
     async def fixtures(self, settings: BaseModel) -> AsyncGenerator[Fixtures]:
-        """Yield the built-in workflows of known behaviour."""
+        """Yield the built-in workflows with known behaviour."""
         yield Fixtures(
             finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
             output={"text": "hi"},
@@ -271,7 +271,7 @@ class MemoryAdapter(Adapter):
     tooling: Any = MemoryTooling  # Any: see `Adapter.tooling`
 
     def __init__(self, settings: MemorySettings, engine: MemoryEngine | None = None) -> None:
-        """Join the engine, by default the one of that name, or make a new one."""
+        """Use `engine`, or by default the engine of that name, which is created if necessary."""
         self._settings = settings
         self._engine = engine or _ENGINES.setdefault(settings.name, MemoryEngine())
         self.tooling = type(self).tooling(settings.name, self._is_down, self._has_workflow)
@@ -290,10 +290,10 @@ class MemoryAdapter(Adapter):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Do nothing: the engine lives on, as engines do."""
+        """Do nothing: the engine keeps running, like a real one."""
 
     async def start(self, start: Start) -> str:
-        """Start an execution; its handle is made of its key."""
+        """Start an execution; its handle is derived from its key."""
         await self._call("start")
         if start.options.get("event"):
             target = self._engine.executions.get(start.target or start.options.get("execution") or "")
@@ -314,20 +314,20 @@ class MemoryAdapter(Adapter):
         return self._describe(ref)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Take the responses to open questions; ignore the rest."""
+        """Accept the responses to open questions; ignore the rest."""
         await self._call("answer")
         asked = self._describe(ref).requests
         taken = {key: response for key, response in responses.items() if key in asked}
         self._change(ref, answers={**self._engine.executions[ref.handle].answers, **taken})
 
     async def cancel(self, ref: Ref) -> None:
-        """Cancel at once an execution that has not ended and heeds a cancellation."""
+        """Cancel an execution that has not ended, immediately unless it ignores cancellation."""
         await self._call("cancel")
         if not self._describe(ref).terminal:
             self._change(ref, cancel_requested=True)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
-        """End an execution at once, even one that ignores a cancellation."""
+        """End an execution immediately, even one that ignores cancellation."""
         await self._call("terminate")
         if not self._describe(ref).terminal:
             self._change(ref, terminated=reason)
@@ -338,7 +338,7 @@ class MemoryAdapter(Adapter):
         return Ref(workflow=self._found(execution_id).start.workflow, handle=execution_id)
 
     async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
-        """Look at all executions of this workflow; an end is as late as it was first seen, by whatever verb."""
+        """Describe all executions of this workflow. The time of an end is when any verb first observed it."""
         await self._call("list_ended")
         mine = [handle for handle, each in self._engine.executions.items() if each.start.workflow == workflow]
         for handle in mine:
@@ -362,7 +362,7 @@ class MemoryAdapter(Adapter):
         return list(self._engine.executions)
 
     def forget(self, handle: str) -> None:
-        """Drop an execution, as an engine does after its retention."""
+        """Delete an execution, as an engine does after its retention."""
         self._engine.executions.pop(handle, None)
 
     async def _call(self, verb: str) -> None:
@@ -436,11 +436,11 @@ def _names() -> str:
 _ANYTHING: Mapping[str, JSON] = {"type": "object", "properties": {}}
 
 Step: TypeAlias = Callable[[MemoryExecution, Ref, Execution], Execution]
-"""A step takes the status so far and returns the next one; a terminal status ends the script, a question pauses it."""
+"""A step takes the state so far and returns the next one. A terminal status ends the script; a question pauses it."""
 
 
 class Script:
-    """The steps that every workflow takes; a test adds them before the call or while it goes on.
+    """The steps of every workflow; a test adds them before the call or while it runs.
 
     ```python
     async with workflows.testing() as t:
@@ -452,7 +452,7 @@ class Script:
     assert t.starts[0].arguments == ["A1"]
     ```
 
-    Each step takes `tool=`: then only executions of that tool take the step.
+    With `tool=`, a step applies only to executions of that tool.
     """
 
     def __init__(self) -> None:
@@ -476,21 +476,21 @@ class Script:
         key: str | None = None,
         tool: str | None = None,
     ) -> None:
-        """Ask a person, and go on once there is an answer."""
+        """Ask a person, and continue after the answer."""
         params: Mapping[str, JSON] = {"mode": "form", "message": message, "requestedSchema": schema}
         request = InputRequest(method="elicitation/create", params=params)
         self._pause(tool, key or f"question-{len(self._steps) + 1}", lambda _: request)
 
     def open_gate(self, name: str, *, tool: str | None = None) -> None:
-        """Open a gate of the tool, and go on once the gate's `send` has arrived."""
+        """Open a gate of the tool, and continue after the gate's `send` has arrived."""
 
-        def asked(ref: Ref) -> InputRequest:  # whoever lists executions knows no gates
+        def asked(ref: Ref) -> InputRequest:  # a list of executions has no gates
             return replace(ref.gates[name].request, gate=name) if ref.gates else _question(name)
 
         self._pause(tool, f"{name}.{len(self._steps) + 1}", asked)
 
     def succeed(self, output: JSON = None, *, tool: str | None = None) -> None:
-        """End with this result."""
+        """Succeed with this result."""
         self._then(tool, lambda execution, ref, seen: replace(seen, status=Status.SUCCEEDED, output=output))
 
     def fail(self, text: str, *, kind: str | None = None, code: int | None = None, tool: str | None = None) -> None:
@@ -499,7 +499,7 @@ class Script:
         self._then(tool, lambda execution, ref, seen: replace(seen, status=Status.FAILED, failure=failure))
 
     def run_elsewhere(self, execution_id: str, workflow: str, *, tool: str | None = None) -> None:
-        """Add an execution that somebody else started, for tools of `kind: watch`; it takes the steps of `tool`."""
+        """Add an execution that others started, for tools of `kind: watch`; it runs the steps of `tool`."""
         context = {} if tool is None else {"tool": tool}
         start = Start(workflow=workflow, arguments=None, key=execution_id, created=datetime.now(UTC), context=context)
         self.engine.executions[execution_id] = MemoryExecution(start=start, started_elsewhere=True)
@@ -507,43 +507,43 @@ class Script:
     # --- faults
 
     def lose_reply(self) -> None:
-        """Let the next start take effect, and lose its reply."""
+        """Let the next start succeed but lose its reply."""
         self.engine.faults.lost_start_replies += 1
 
     def go_down(self) -> None:
-        """Let the engines not answer until `come_back`."""
+        """Make the engines unavailable until `come_back`."""
         verbs = {"start", "describe", "answer", "cancel", "terminate", "adopt", "list_ended"}
         self.engine.faults.unavailable = frozenset(verbs)
 
     def come_back(self) -> None:
-        """Let the engines answer again; they have forgotten nothing."""
+        """Make the engines available again, with their state intact."""
         self.engine.faults.unavailable = frozenset()
 
-    # --- the calls that arrived
+    # --- received calls
 
     @property
     def starts(self) -> Sequence[Start]:
-        """All starts, oldest first; a start that was repeated under its key counts once."""
+        """All starts, oldest first; a repeated start with the same key counts once."""
         own = (each.start for each in self.engine.executions.values() if not each.started_elsewhere)
         return [start for start in own if start.target is None]
 
     @property
     def messages(self) -> Sequence[Start]:
-        """The messages of `actions` that arrived, oldest first; `target` is the handle of the execution."""
+        """The received messages of `actions`, oldest first; `target` is the handle of the execution."""
         return [each.start for each in self.engine.executions.values() if each.start.target is not None]
 
     @property
     def answers(self) -> Sequence[Mapping[str, JSON]]:
-        """The responses that arrived, `{action, content}`, and `send` for gates; oldest execution first."""
+        """The received responses, `{action, content}`, and `send` for gates; oldest execution first."""
         return [response for each in self.engine.executions.values() for response in each.answers.values()]
 
     @property
     def cancelled(self) -> Sequence[Start]:
-        """The starts of the executions that were cancelled, at once, before they had ended."""
+        """The starts of the executions that were cancelled before they ended."""
         return [each.start for each in self.engine.executions.values() if each.cancel_requested]
 
     def run(self, execution: MemoryExecution, ref: Ref) -> Execution:
-        """Take the steps so far."""
+        """Run the steps added so far."""
         seen = Execution(status=Status.RUNNING)
         for tool, step in self._steps:
             if tool in {None, execution.start.context.get("tool")}:
@@ -567,7 +567,7 @@ class Script:
 
 
 class AnySettings(BaseModel):
-    """Settings of any engine; nothing is read from them."""
+    """Settings of any engine; they are ignored."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -578,7 +578,7 @@ class ScriptedAdapter(MemoryAdapter):
     Settings = Options = GateSettings = ActionSettings = AnySettings
 
     def __init__(self, script: Script) -> None:
-        """Join the engine of the script."""
+        """Use the engine of the script."""
         super().__init__(MemorySettings(), script.engine)
         self._script = script
 

@@ -1,8 +1,8 @@
 """Secrets in texts and JSON: one set of rules, and the credentials that this process knows.
 
-A known credential is masked wherever it turns up. A rule recognizes the form of a credential that nobody has named:
-vendor tokens, PEM, JWT, AWS keys, `name=value`. Texts (messages, failures, logs) are masked more eagerly than outputs,
-which are data: there a value next to a name such as `token` must look like a credential, and signed URLs stay usable.
+A known credential is masked wherever it appears. A rule recognizes the format of unknown credentials: vendor tokens,
+PEM, JWT, AWS keys, `name=value`. Texts (messages, failures, logs) are masked more eagerly than outputs, which are data:
+there, a value after a name such as `token` must look like a credential, and signed URLs stay usable.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pydantic import BaseModel, SecretStr
 from mcp_workflows.adapter.boundary import JSON
 
 STARS: Final = "***"
-_BITS: Final = 6  # of a character of base64
+_BITS: Final = 6  # per base64 character
 
 SECRET_KEY: Final = re.compile(
     r"pass(word|wd|phrase)|pwd|secret|token|api[_-]?key|authorization|cookie|credential|private[_-]?key|signature"
     r"|session",
     re.IGNORECASE,
 )
-"""Keys below which all is secret."""
+"""Keys whose values are all secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A pattern for credentials; the group `it`, or the whole match, is replaced."""
+    """A pattern for credentials; the group `it`, or else the whole match, is replaced."""
 
     pattern: re.Pattern[str]
-    hints: Sequence[str]  # each match has one of these, in any case; a search for them takes little time
+    hints: Sequence[str]  # each match contains one of these, in any case; they are quick to search for
 
 
 _RULES: Final[Sequence[_Rule]] = tuple(
@@ -70,12 +70,12 @@ _RULES: Final[Sequence[_Rule]] = tuple(
         ),
     )
 )
-"""The rules for credentials, in the order in which they are applied. Each takes linear time for any text."""
+"""The rules for credentials, in the order of use. Each takes linear time for any text."""
 
 _USER_INFO: Final = _RULES[-2].pattern
 _NAMED: Final = _RULES[-1].pattern
 _PAGES: Final = re.compile(r"(?:next|page|continuation|sync|max|min|total|input|output|prompt|completion)_.*token")
-_CREDENTIAL: Final = re.compile(  # the end of a name; `token_id`, `secret_arn` and `password_changed_at` are none
+_CREDENTIAL: Final = re.compile(  # the end of a name; `token_id`, `secret_arn` and `password_changed_at` do not match
     r"(?:passwo?rd|passwd|passphrase|pwd|secret|token|api_?key|(?:private|secret|access|signing)_?key|signature"
     r"|credential|cookie|\bsig|\bpin|authorization)s?(?:_?\d+|_value|_text|_base64|_pem)?$"
 )
@@ -84,32 +84,32 @@ _PLACEHOLDER: Final = re.compile(r"\$\{|\$\(|\$[A-Z_][A-Z0-9_]*$|\{\{")
 _NUMBERS: Final = re.compile(r"[\d.,:/%+-]+")
 _PASSWORD: Final = re.compile(r"(?i)passw|passphrase|pwd|pin|secret")
 _RANDOM: Final = re.compile(r"(?s)(?=.*[^\W\d_])(?=.*[\d=/+])\S{6,}|(?=.*[a-z])(?=.*[A-Z])\S{12,}|\S{24,}")
-OPAQUE: Final = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[\w+=-]{16,}")  # a value of an environment that is no setting
-_JOINED: Final = re.compile(r"[\"'=]|%3[ADad]|\S:$")  # a name and its value: no `name: value` of prose
+OPAQUE: Final = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[\w+=-]{16,}")  # an environment value that is no setting
+_JOINED: Final = re.compile(r"[\"'=]|%3[ADad]|\S:$")  # a name and its value, but not `name: value` in prose
 _URLS: Final = re.compile(r"(https?://[^\s\"'<>]+)")
 _SIGNED: Final = re.compile(
     r"(?i)https?://[^/@]*/[^@]*(?:[?&]|&amp;|\\u0026)(?:X-Amz-Signature|X-Goog-Signature|X-Oss-Signature|Signature|sig)="
 )
-_DISTINCT: Final = re.compile(r"(?s)(?=.*[^\W\d_])(?=.*[^A-Za-z]).{6,}|.{12,}")  # no word, and no short number
-_LONG: Final = 12  # characters of a credential that is also looked for next to letters and digits
-_SHORTEST: Final = 4  # characters of one that is masked at all
+_DISTINCT: Final = re.compile(r"(?s)(?=.*[^\W\d_])(?=.*[^A-Za-z]).{6,}|.{12,}")  # neither a word nor a short number
+_LONG: Final = 12  # characters of a credential that is also masked next to letters and digits
+_SHORTEST: Final = 4  # minimum characters of a masked credential
 _RENEWED: Final = (
-    40  # tokens, with and without `Bearer`, that are known at a time: they are renewed for as long as the process runs
+    40  # tokens kept at a time, with and without `Bearer`: they are renewed throughout the life of the process
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Secret:
-    """A credential, in all forms in which others repeat it: as it is, percent-encoded, escaped, in base64."""
+    """A credential in all its forms: plain, percent-encoded, escaped, in base64."""
 
     text: str
     forms: Sequence[str]
-    whole_word: re.Pattern[str] | None  # for a short one, which may be a part of other words
-    is_distinct: bool  # certainly no ordinary word
+    whole_word: re.Pattern[str] | None  # for a short one, which may be part of other words
+    is_distinct: bool  # it cannot be an ordinary word
 
     @classmethod
     def of(cls, text: str) -> _Secret:
-        """Return the secret of a text."""
+        """Return the secret with this text."""
         plain = {text, quote(text, safe=""), json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
         is_long = len(text) >= _LONG
         forms = sorted(plain | (_encoded_cores(text.encode()) if is_long else set()), key=len, reverse=True)
@@ -122,7 +122,7 @@ class _Secret:
         )
 
     def mask(self, text: str) -> str:
-        """Return a text without this credential."""
+        """Return a text with this credential masked."""
         for form in self.forms:
             if form in text:
                 text = text.replace(form, STARS) if self.whole_word is None else self.whole_word.sub(STARS, text)
@@ -130,25 +130,26 @@ class _Secret:
 
 
 class KnownSecrets:
-    """The credentials of this process. Those of the settings are kept; of tokens that are renewed, the newest.
+    """The credentials of this process: all those in settings, and the newest of the renewed tokens.
 
-    One that may be an ordinary word, such as the password `postgres`, is masked in texts alone: an output is data.
+    One that may be an ordinary word, such as the password `postgres`, is masked only in texts, because an output is
+    data.
     """
 
     def __init__(self) -> None:
         self._settings: dict[str, _Secret] = {}
         self._renewed: dict[str, _Secret] = {}
-        self._longest_first: Sequence[_Secret] = ()  # replaced as a whole, as other threads read it
+        self._longest_first: Sequence[_Secret] = ()  # replaced as a whole, because other threads read it
 
     def add(self, *secrets: str | None) -> None:
-        """Remember credentials: a token, `Bearer TOKEN`, a key in PEM; of a URL the password."""
+        """Add credentials: a token, `Bearer TOKEN`, a key in PEM; for a URL, its password."""
         self._remember(self._renewed, secrets)
         for oldest in list(self._renewed)[:-_RENEWED]:
             del self._renewed[oldest]
         self._sort()
 
     def add_all(self, settings: object) -> None:
-        """Remember the credentials in settings: secrets, passwords in URLs, and values that their keys call secret."""
+        """Add the credentials in settings: secrets, passwords in URLs, and values whose keys mark them as secret."""
         for name, value in _values(settings):
             text = value.get_secret_value() if isinstance(value, SecretStr) else value
             is_named = name is not None and SECRET_KEY.search(name) and "{{" not in text
@@ -160,7 +161,7 @@ class KnownSecrets:
         self._sort()
 
     def mask(self, text: str, *, is_data: bool = True) -> str:
-        """Return a text without these credentials."""
+        """Return a text with these credentials masked."""
         for secret in self._longest_first:
             if secret.is_distinct or not is_data:
                 text = secret.mask(text)
@@ -180,22 +181,22 @@ class KnownSecrets:
 
 
 KNOWN: Final = KnownSecrets()
-"""The credentials of this process: an adapter adds its own, the program those of its configuration."""
+"""The credentials of this process: adapters add theirs, and the program those of its configuration."""
 
 
 def mask(text: str) -> str:
-    """Return a text (a message, a failure, a log) with stars for known credentials and for what the rules find."""
+    """Mask known credentials and matches of the rules in a text (a message, a failure, a log)."""
     found = _without_secrets(KNOWN.mask(text), _rules_for(text), is_data=False)
     return KNOWN.mask(found, is_data=False)  # last: a password such as `secret` would hide names from the rules
 
 
 def mask_known(value: JSON) -> JSON:
-    """Return JSON with stars for known credentials."""
+    """Mask known credentials in JSON."""
     return _mapped(value, lambda _, text: KNOWN.mask(text))
 
 
 def mask_output(value: JSON) -> JSON:
-    """Return JSON from a workflow with stars for known credentials, and for what certainly looks like others."""
+    """Mask known credentials, and what certainly looks like others, in a workflow's JSON."""
     rules = _rules_for(json.dumps(value, ensure_ascii=False))
     if not rules:
         return mask_known(value)
@@ -203,18 +204,18 @@ def mask_output(value: JSON) -> JSON:
 
 
 def _rules_for(text: str) -> Sequence[re.Pattern[str]]:
-    """Return the rules that may find something in a text."""
+    """Return the rules that may match in a text."""
     lowered = text.lower()
     return [rule.pattern for rule in _RULES if any(hint in lowered for hint in rule.hints)]
 
 
 def mask_details(value: JSON) -> JSON:
-    """Return the details of a failure: masked as an output is, and each text of them as a text."""
+    """Mask the details of a failure: first as an output, then each text in them as a text."""
     return _mapped(mask_output(value), lambda _, text: mask(text))
 
 
 def _mapped(value: JSON, text: Callable[[str, str], str], key: str = "") -> JSON:
-    """Return JSON with all texts replaced by what `text` returns for the key above and the text; keys, too."""
+    """Return JSON with every text and key replaced by the result of `text(key above, value)`."""
     if isinstance(value, str):
         return text(key, value)
     if isinstance(value, Mapping):
@@ -225,7 +226,7 @@ def _mapped(value: JSON, text: Callable[[str, str], str], key: str = "") -> JSON
 
 
 def _of_key(key: str, value: str) -> str:
-    """Return the value of a key; `{"password": "x"}` is treated as `password=x`."""
+    """Return the value of a key, masked if needed; `{"password": "x"}` is treated as `password=x`."""
     found = _NAMED.match(f"{key}={value}") if SECRET_KEY.search(key) else None
     return value if found is None or _replaced(found, is_data=True) == found[0] else STARS
 
@@ -233,14 +234,14 @@ def _of_key(key: str, value: str) -> str:
 def _without_secrets(text: str, rules: Sequence[re.Pattern[str]], *, is_data: bool) -> str:
     parts = _URLS.split(text) if rules and is_data and "http" in text else [text]
     for at in range(len(parts)):
-        if at % 2 == 0 or not _SIGNED.match(parts[at]):  # a link that works for a while is a result
+        if at % 2 == 0 or not _SIGNED.match(parts[at]):  # a temporary link is a result
             for rule in rules:
                 parts[at] = rule.sub(lambda found: _replaced(found, is_data=is_data), parts[at])
     return "".join(parts)
 
 
 def _replaced(found: re.Match[str], *, is_data: bool) -> str:
-    """Return a match with stars for the credential in it, or as it is if there is none."""
+    """Return a match with its credential masked, or unchanged if it has none."""
     group = "it" if "it" in found.re.groupindex else 0
     begin, end = (each - found.start() for each in found.span(group))
     whole, before, value = found[0], found[0][:begin], found[group]
@@ -254,7 +255,7 @@ def _replaced(found: re.Match[str], *, is_data: bool) -> str:
 
 
 def _is_credential(name: str, value: str, *, is_data: bool) -> bool:
-    """True if the value after a name such as `token=` is a credential, and no count, word or placeholder."""
+    """Return True if the value after a name such as `token=` is a credential, not a count, word or placeholder."""
     words = _WORDS.sub("_", re.split(r"[^\w-]", name, maxsplit=1)[0]).lower()
     if not _CREDENTIAL.search(words) or _PAGES.match(words) or _PLACEHOLDER.match(value):
         return False
@@ -265,7 +266,7 @@ def _is_credential(name: str, value: str, *, is_data: bool) -> bool:
 
 
 def _values(found: object, name: str | None = None) -> Iterator[tuple[str | None, SecretStr | str]]:
-    """Yield all texts in settings, those of a mapping with their key."""
+    """Yield all texts in settings, those in a mapping with their key."""
     if isinstance(found, SecretStr | str):
         yield name, found
     elif isinstance(found, Mapping):
@@ -280,7 +281,7 @@ def _values(found: object, name: str | None = None) -> Iterator[tuple[str | None
 
 
 def _passwords(text: str) -> Sequence[str]:
-    """Return the password in a URL, as it is written and decoded."""
+    """Return the password in a URL, both as written and decoded."""
     with suppress(ValueError):
         if "://" in text and (password := urlsplit(text.strip()).password):
             return [password, unquote(password)]
@@ -288,7 +289,7 @@ def _passwords(text: str) -> Sequence[str]:
 
 
 def _encoded_cores(text: bytes) -> set[str]:
-    """Return the characters of base64 that the text alone decides, at each of the three alignments."""
+    """Return the base64 characters that depend only on the text, at each of the three alignments."""
     found = set[str]()
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + text).decode()

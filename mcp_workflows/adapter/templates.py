@@ -26,7 +26,7 @@ from mcp_workflows.errors import ConfigError, MappingError
 
 
 class _Functions(Functions):
-    """The functions of JMESPath, and `split` as JMESPath Community has it: it undoes `join`."""
+    """The functions of JMESPath, and `split` from JMESPath Community, the inverse of `join`."""
 
     @signature({"types": ["string"]}, {"types": ["string"]})
     def _func_split(self, text: str, separator: str) -> list[str]:
@@ -35,7 +35,7 @@ class _Functions(Functions):
 
 _INTERPRETER: Final = TreeInterpreter(
     Options(custom_functions=_Functions())
-)  # it remembers its methods; `jmespath.search` makes one each time
+)  # caches methods; `jmespath.search` does not
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _ARGUMENT = re.compile(r"(?:args\.)?([A-Za-z_][A-Za-z0-9_]*)")
 _CALLERS: Final = re.compile(r"principal\.[A-Za-z0-9_.]+")
@@ -48,9 +48,9 @@ _NOTHING: Final = dict.fromkeys(SCOPES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Absent:
-    """The result of a placeholder without a value: left out of an object and at the end of a list, else null."""
+    """The result of a placeholder without a value: left out of an object and at the end of a list, otherwise null."""
 
-    known: bool = False  # certainly without a value: null everywhere, as `principal.subject` of an anonymous caller
+    known: bool = False  # known to have no value: null everywhere, such as `principal.subject` of an anonymous caller
 
 
 _ABSENT = _Absent()
@@ -59,10 +59,10 @@ _NULL = _Absent(known=True)
 
 @dataclass(frozen=True)
 class Template:
-    """A JSON value with placeholders in its strings, checked when it is made.
+    """A JSON value with placeholders in its strings, checked on construction.
 
     Raises:
-        ConfigError: a placeholder is not a JMESPath expression, or braces are left open.
+        ConfigError: a placeholder is not a JMESPath expression, or braces are not closed.
     """
 
     source: Any  # any JSON value
@@ -79,40 +79,40 @@ class Template:
 
     @property
     def arguments(self) -> frozenset[str]:
-        """The arguments that placeholders name plainly: `{{order_id}}`, `{{args.order_id}}`."""
+        """The arguments that placeholders name directly: `{{order_id}}`, `{{args.order_id}}`."""
         found = (_PLACEHOLDER.findall(text) for text in _strings(self.source))
         names = (_ARGUMENT.fullmatch(expression.strip()) for expressions in found for expression in expressions)
         return frozenset(match[1] for match in names if match and match[0] not in SCOPES)
 
     @property
     def is_plain(self) -> bool:
-        """True if each placeholder names an argument plainly, or something of the caller."""
+        """True if each placeholder directly names an argument or an attribute of the caller."""
         found = (each.strip() for text in _strings(self.source) for each in _PLACEHOLDER.findall(text))
         return all((_ARGUMENT.fullmatch(each) and each not in SCOPES) or _CALLERS.fullmatch(each) for each in found)
 
     def fields(self, scope: str) -> frozenset[str]:
-        """The fields of a scope that placeholders name plainly: `ok` for `answer` in `{{answer.ok}}`."""
+        """Return the fields of a scope that placeholders name directly: `ok` for `answer` in `{{answer.ok}}`."""
         plain = re.compile(rf"{scope}\.([A-Za-z_][A-Za-z0-9_]*)")
         found = (_PLACEHOLDER.findall(text) for text in _strings(self.source))
         names = (plain.fullmatch(expression.strip()) for expressions in found for expression in expressions)
         return frozenset(match[1] for match in names if match)
 
     def begun_with(self, scope: str) -> frozenset[str]:
-        """The fields of a scope that placeholders begin with: `claims` of `principal` in `{{principal.claims.x}}`."""
+        """Return the fields of a scope at the start of placeholders: `claims` in `{{principal.claims.x}}`."""
         first = re.compile(rf"{scope}\.([A-Za-z_][A-Za-z0-9_]*)")
         found = (_PLACEHOLDER.findall(text) for text in _strings(self.source))
         names = (first.match(expression.strip()) for expressions in found for expression in expressions)
         return frozenset(match[1] for match in names if match)
 
     def mentions(self, scope: str) -> bool:
-        """True if a placeholder may have something of this scope in it."""
+        """Return True if a placeholder may use this scope."""
         expressions = (each for text in _strings(self.source) for each in _PLACEHOLDER.findall(text))
         return any(re.search(rf"\b{scope}\b", each) for each in expressions)
 
     def render(self, scope: Mapping[str, Any], *, all_keys: bool = False) -> Any:  # any JSON value
         """Fill in the placeholders from `scope` (`args`, `principal`, `task`, `answer`, `output`).
 
-        With `all_keys`, objects keep all keys, with null where nothing is found.
+        With `all_keys`, objects keep all keys, and missing values are null.
 
         Raises:
             MappingError: an expression does not work on these values (`length` of a number).
@@ -121,7 +121,7 @@ class Template:
         return None if isinstance(value, _Absent) else value
 
     def settings(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
-        """Fill in settings: fields without a value are left out of objects, so that defaults apply.
+        """Fill in settings. Fields without a value are left out of objects, so that defaults apply.
 
         Raises:
             MappingError: an expression does not work on these values.
@@ -130,14 +130,14 @@ class Template:
         return None if isinstance(value, _Absent) else value
 
     def gaps(self, scope: Mapping[str, Any]) -> Sequence[str]:
-        """Return the absent arguments and claims that longer texts name: `x-{{id}}` would be `x-`."""
+        """Return the missing arguments and claims that longer texts name: `x-{{id}}` would be `x-`."""
         arguments, claims = self._named_in_texts
         missing = {name for name in arguments if _as_text(scope.get("args", {}).get(name)) == ""}
         data = _data(scope)
         return sorted(missing | {each for each in claims if _is_gap(each, data)})
 
     def empty(self, scope: Mapping[str, Any]) -> Sequence[str]:
-        """Return the placeholders whose text is empty, for whatever reason."""
+        """Return the placeholders whose text is empty, for any reason."""
         data = _data(scope)
         found = {each.strip() for text in _strings(self.source) for each in _PLACEHOLDER.findall(text)}
         return sorted(each for each in found if _as_text(_expression(each).find(data)) == "")
@@ -151,16 +151,16 @@ class Template:
         return Template(texts).arguments, claims
 
     def text(self, scope: Mapping[str, Any]) -> str:
-        """Fill in a text for engines, with the values as they are."""
+        """Fill in a text for engines, with values unchanged."""
         return _as_text(self.render(scope))
 
     @property
     def wordless(self) -> bool:
-        """True if it is only placeholders: then it says only what the values say."""
+        """True if it consists only of placeholders, so the values are its whole content."""
         return all(is_blank(_PLACEHOLDER.sub("", text)) for text in _strings(self.source))
 
     def message(self, scope: Mapping[str, Any]) -> str:
-        """Fill in a message to a person: its own words cleaned, each value set apart from them.
+        """Fill in a message to a person: its own words are cleaned, and each value is set apart from them.
 
         Raises:
             MappingError: an expression does not work on these values.
@@ -172,7 +172,7 @@ class Template:
 
 
 def _data(scope: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the data that expressions search: bare names mean arguments."""
+    """Return the data that expressions search; bare names mean arguments."""
     return {**scope.get("args", {}), **_NOTHING, **scope}
 
 
@@ -202,7 +202,7 @@ def _problems(text: str) -> Iterator[str]:
 
 
 def _functions(node: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the functions that a parsed expression calls."""
+    """Return the names of the functions that a parsed expression calls."""
     own = frozenset({str(node["value"])}) if node["type"] == "function_expression" else frozenset[str]()
     children = (cast("Mapping[str, Any]", child) for child in node["children"] if isinstance(child, Mapping))
     return own.union(*(_functions(child) for child in children))
@@ -225,7 +225,7 @@ def _render_object(items: Mapping[str, Any], *, nulls: Set[_Absent]) -> dict[str
 
 
 def _render_list(items: list[Any]) -> list[Any]:
-    """Render positional arguments: absent ones at the end are left out, so that the callee's defaults apply."""
+    """Render positional arguments. Missing ones at the end are left out, so that the callee's defaults apply."""
     while items and items[-1] == _ABSENT:
         items.pop()
     return [None if isinstance(item, _Absent) else item for item in items]
@@ -243,8 +243,8 @@ class _Expression:
     """The expression of a placeholder, parsed once."""
 
     source: str
-    argument: str | None  # the argument that it names plainly
-    names: Sequence[str] | None  # if it is only names and dots, which needs no interpreter
+    argument: str | None  # the argument that it names directly
+    names: Sequence[str] | None  # if it is only names and dots, so that no interpreter is needed
     tree: Any  # of JMESPath
 
     def find(self, data: Mapping[str, Any]) -> Any:
@@ -266,7 +266,7 @@ class _Expression:
         try:
             for name in self.names or ():
                 found = found.get(name)
-        except AttributeError:  # nothing, or no object: JMESPath has null there
+        except AttributeError:  # null or not an object: JMESPath gives null there
             return None
         return found
 
@@ -291,19 +291,19 @@ def _expression(source: str) -> _Expression:
 
 @lru_cache(maxsize=4096)
 def _pieces(text: str) -> Sequence[str | _Expression]:
-    """Return the texts and the expressions of a text in their order."""
+    """Return the texts and expressions of a text in order."""
     found = [_expression(each) if number % 2 else each for number, each in enumerate(_PLACEHOLDER.split(text))]
     return tuple(each for each in found if each != "")
 
 
 def _is_placeholder(text: str) -> bool:
-    """True if it is one placeholder and nothing else."""
+    """Return True if the text is a single placeholder."""
     pieces = _pieces(text)
     return len(pieces) == 1 and isinstance(pieces[0], _Expression)
 
 
 def _is_gap(expression: str, data: Mapping[str, Any]) -> bool:
-    """True if a text would have a gap here: a claim is missing or empty. An anonymous caller's null is no gap."""
+    """Return True if a claim is missing or empty, so that a text has a gap. An anonymous caller's null is no gap."""
     found = _expression(expression).find(data)
     fields: Mapping[str, Any] = data["principal"] or {}
     return _as_text(found) == "" and not (found is _NULL and expression.partition(".")[2] in fields)
@@ -320,19 +320,19 @@ def _as_text(value: Any) -> str:
 
 
 def unused_fields(form: Mapping[str, Any], send: Any) -> Sequence[str]:  # any JSON values
-    """Return the fields of a form that a person must fill in, or can say no with, and that `send` does not use.
+    """Return the form fields that are required or boolean, and that `send` does not use.
 
-    With such a field a person says no in the form, and the workflow gets `send` all the same.
+    A person may refuse through such a field, but the workflow still gets `send`.
     """
     expressions = [each for text in _strings(send) for each in _PLACEHOLDER.findall(text)]
 
     def is_used(field: str) -> bool:
-        # the field, or all of the answer: `answer` without a name behind it
+        # the field, or the whole answer: `answer` without a name after it
         used = re.compile(rf"\b(answer|fields)\b\s*(\.\s*\"?{re.escape(field)}\b|(?!\s*\.\s*[\"A-Za-z_]))")
         return any(map(used.search, expressions))
 
     fields: Any = form.get("properties")
-    if not isinstance(fields, Mapping):  # a template, which is known only once it is filled in
+    if not isinstance(fields, Mapping):  # a template, known only once it is filled in
         return []
     required = form.get("required") or ()
     known = cast("Mapping[str, Any]", fields)
