@@ -1,4 +1,4 @@
-"""New rows: of a tool and its caller, and of an execution that was started elsewhere (adoption)."""
+"""New rows: for a tool and its caller, or for an execution that was started elsewhere (adoption)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
 
 logger = logging.getLogger(__name__)
 
-_REFUSED_AFTER = 0.25  # seconds, for all refusals: the time must not show that an execution exists
+_REFUSED_AFTER = 0.25  # seconds before any refusal: timing must not reveal that an execution exists
 NO_CONTEXT: Final[Mapping[str, str]] = {}
 _FROZEN = frozenset({"engine", "questions", "options", "allow_answer", "allow_cancel", "output", "max_result"})
 
 
 class Adoption:
-    """Finds executions by the id that people read in the engine, and creates tasks for them."""
+    """Finds executions by the id that the engine shows to people, and creates tasks for them."""
 
     def __init__(self, store: Store, engines: Engines, clock: Callable[[], datetime]) -> None:
         self._store = store
@@ -34,13 +34,13 @@ class Adoption:
         self._clock = clock
 
     async def find(self, tool: AnyTool, execution_id: str) -> Ref:
-        """Return the execution of this id, whatever its workflow; for operators only.
+        """Return the execution of this id, whatever its workflow; only for operators.
 
         Raises:
-            EngineError: there is none, it cannot become a task, or the engine does not answer.
+            EngineError: it does not exist or cannot become a task, or the engine does not answer.
         """
         if execution_id != execution_id.encode("utf-8", "replace").decode():
-            raise ExecutionNotFound("this text cannot be an id")  # half a surrogate pair cannot be sent
+            raise ExecutionNotFound("this text cannot be an id")  # an unpaired surrogate cannot be sent
         adapter = self._engines.get(tool.engine)
         if not isinstance(adapter, Adopts):
             raise EngineRefused("it cannot adopt executions")
@@ -48,11 +48,11 @@ class Adoption:
             return await adapter.adopt(execution_id)
 
     async def find_own(self, tool: AnyTool, execution_id: str) -> Ref:
-        """Return the execution of this id, if it belongs to the tool's workflow.
+        """Return the execution of this id if it belongs to the tool's workflow.
 
         Raises:
-            ExecutionNotFound: in the same words for all cases: there is none, it belongs to another workflow, or
-                it cannot become a task.
+            ExecutionNotFound: it does not exist, belongs to another workflow, or cannot become a task; always with
+                the same text.
             EngineUnavailable: no answer.
         """
         began = anyio.current_time()
@@ -86,7 +86,7 @@ class Adoption:
         ttl: timedelta,
         context: Mapping[str, str] = NO_CONTEXT,
     ) -> Task:
-        """Return a row that has its handle from the start, so that nothing is ever started for it.
+        """Return a row that has its handle from the beginning, so that nothing is ever started for it.
 
         `arguments` are for the templates of the tool.
 
@@ -120,7 +120,7 @@ class Adoption:
         )
 
     async def create(self, task: Task, caps: Caps = NO_CAPS) -> Task:
-        """Store the task, or return the one that this owner has for the execution and the unchanged tool.
+        """Store the task, or return this owner's existing task for the execution and the unchanged tool.
 
         Raises:
             CapReached: a quota is reached.
@@ -132,7 +132,7 @@ class Adoption:
 
 
 def task_of(tool: AnyTool, owner: Principal, *, now: datetime, ttl: timedelta, **fields: Any) -> Task:  # Any: values
-    """Return a row with all that follows from its tool, owner and time; `fields` are the others."""
+    """Return a row with everything that follows from its tool, owner and time; `fields` are the rest."""
     return Task(
         owner=owner.id,
         tool=tool.name,
@@ -147,11 +147,11 @@ def task_of(tool: AnyTool, owner: Principal, *, now: datetime, ttl: timedelta, *
         grace=tool.grace,
         cancel_on_expiry=tool.cancels_on_expiry,
         may_answer=tool.may_answer,
-        may_cancel=tool.may_cancel and tool.message is None,  # a message may be delivered already
+        may_cancel=tool.may_cancel and tool.message is None,  # a message may already be delivered
         **fields,
     )
 
 
 def watched_arguments(tool: AnyTool, execution_id: str, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the arguments for the tool's templates; those of a tool that watches include the execution's id."""
+    """Return the arguments for the tool's templates; a tool that watches also gets the execution's id."""
     return {**arguments, EXECUTION_ID: execution_id} if tool.kind is Kind.WATCH else arguments

@@ -1,4 +1,4 @@
-"""Approvals: decisions and their words."""
+"""Approvals: decisions and their texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mcp_workflows.tools.tool import AnyTool
 _UNREAD: Final = frozenset(
     {"description", "title", "annotations", "card", "wait", "listed", "limits", "allow", "model_may_answer"}
 )
-_UNREAD_BELOW: Final[Mapping[str, Any]] = {  # Any: as pydantic has it
+_UNREAD_BELOW: Final[Mapping[str, Any]] = {  # Any: as pydantic defines it
     "approval": {"notify"},
     "questions": {"__all__": {"approval": {"notify"}}},
 }
@@ -27,7 +27,7 @@ _NO_GATES: Final[Mapping[str, Gate]] = {}
 
 
 def tool_digest(tool: AnyTool) -> str:
-    """Return a digest of all that decides what a call of the tool starts."""
+    """Return a digest of everything that decides what a call of the tool starts."""
     unread = {**dict.fromkeys(_UNREAD, True), **_UNREAD_BELOW}
     return digest(tool.model_dump(mode="json", exclude=unread, exclude_defaults=True))
 
@@ -37,7 +37,7 @@ def decision_of(
 ) -> Decision:
     """Return the decision in a response to the question of a gate.
 
-    If the form asks for a yes or no alone, the no is a refusal. The reason is on one line.
+    If the form only asks for yes or no, a no is a refusal. The reason becomes a single line.
     """
     fields = _members(_members(response).get("content"))
     reason = fields.get(REASON)
@@ -48,7 +48,7 @@ def decision_of(
 
 
 def decision_text(decision: Decision, named: Callable[[str], str] = str) -> str:
-    """Return the decision in words: who, when and why. `named` makes the name of a person safe to show."""
+    """Return the decision as text: approver, time and reason. `named` makes a person's name safe to show."""
     verb = "approved" if decision.is_approved else "declined"
     by = "as nobody decided in time" if decision.by is None else f"by {named(person_of(decision.by)[1])}"
     why = f": {decision.reason}" if decision.reason else ""
@@ -61,7 +61,7 @@ def decided_already(first: Decision) -> RequestError:
 
 
 def check_reason(key: str, request: InputRequest, response: Mapping[str, JSON]) -> None:
-    """Check that an approval which needs a reason has one that can be seen.
+    """Check that an approval that needs a reason has a visible one.
 
     Raises:
         RequestError: it has none.
@@ -73,10 +73,10 @@ def check_reason(key: str, request: InputRequest, response: Mapping[str, JSON]) 
 
 
 def refuse_another_decision(task: Task, key: str, response: JSON, principal: Principal) -> None:
-    """Refuse a second decision; the same one by the same principal may be a retry after a lost reply.
+    """Refuse a second decision. The same decision by the same principal may be a retry after a lost reply.
 
     Raises:
-        RequestError: somebody has decided already.
+        RequestError: another decision was made already.
     """
     first = task.decisions[key]
     again = decision_of(principal, response, first.at, first.gate, task.gates)
@@ -89,7 +89,7 @@ def _members(value: JSON) -> Mapping[str, JSON]:
 
 
 def audited(task: Task, answers: Mapping[str, Mapping[str, JSON]]) -> str:
-    """Return what the audit log says of answers: the actions, and of approvals what was approved, and why."""
+    """Return the audit log's text for answers: the actions, and for approvals also the arguments and reasons."""
     decisions = [task.decisions[key] for key in answers if key in task.decisions]
     whys = [f"why: {each.reason}" for each in decisions if each.reason]
     return "; ".join([answer_reason(answers), *([f"arguments {task.fingerprint}"] if decisions else []), *whys])

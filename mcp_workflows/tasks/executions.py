@@ -1,6 +1,6 @@
-"""The executions behind tasks: create, observe, follow, answer and cancel them; the row of a task has the last state.
+"""The executions behind tasks: create, observe, follow, answer and cancel them. A task's row has the last state.
 
-The page docs/why/architecture.md has the names of the values here, and follows a request through them.
+The page docs/why/architecture.md names the values used here, and follows a request through them.
 """
 
 from __future__ import annotations
@@ -92,34 +92,34 @@ from mcp_workflows.wire.commands import people_answer
 
 logger = logging.getLogger(__name__)
 
-RETENTION: Final = timedelta(days=90)  # of the keys of expired tasks, and of tasks without a time to live of their own
-LATE = 10.0  # seconds of age from which a state comes with a warning that says how old it is
-READ_TIMEOUT = 3.0  # seconds until a read is answered, whatever engines and the store do
-DECIDING: Final = timedelta(seconds=30)  # three times what a call to an engine may take
-SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
+RETENTION: Final = timedelta(days=90)  # for keys of expired tasks, and for tasks without a time to live
+LATE = 10.0  # seconds of age from which a state comes with a warning that shows its age
+READ_TIMEOUT = 3.0  # seconds until a read returns, whatever engines and the store do
+DECIDING: Final = timedelta(seconds=30)  # three times the longest call to an engine
+SETTLING = timedelta(minutes=1)  # how long a new execution may be missing at its engine (eventual consistency)
 NOT_STARTED: Final = "start not confirmed yet; the server retries it under the same key"
-_PROBE_TIMEOUT = 0.1  # seconds for a call to an engine that is known to be silent: enough if it answers again
-_STORE_TIMEOUT = 0.25  # seconds of `READ_TIMEOUT` reserved for reading the stored state when the engine took too long
-_FIND_PAGES = 4  # of an owner's newest tasks that `newest` reads: the card has only just lost its task
+_PROBE_TIMEOUT = 0.1  # seconds for a call to a silent engine: enough if it answers again
+_STORE_TIMEOUT = 0.25  # seconds of `READ_TIMEOUT` reserved for reading the stored state after a slow engine
+_FIND_PAGES = 4  # of the owner's newest tasks that `newest` reads: the card lost its task only recently
 _FIND_PAGE_SIZE = 50
-REFUSED_FOR: Final = 60.0  # seconds before a cancellation that was refused is sent again by itself
+REFUSED_FOR: Final = 60.0  # seconds before a refused cancellation is sent again automatically
 _START_KEYS = "start-keys"  # name of their salt in the store
 _CURSORS = "cursors"  # name of their key in the store
-_REQUESTERS = "requesters"  # name of the key of those who wait for an approval
-_LINKS = "question-links"  # name of the key of links to questions in the store
-_REPLICAS = "replicas"  # name of the key of their messages in the store
+_REQUESTERS = "requesters"  # name of the key for principals who wait for an approval
+_LINKS = "question-links"  # name of the key for links to questions
+_REPLICAS = "replicas"  # name of the key for replicas' messages
 _PRINCIPAL: Final = TypeAdapter(Principal)
-_SHARED = "shared "  # before the reader's name in a cursor of other owners' tasks
+_SHARED = "shared "  # prefix of the reader's name in a cursor of other owners' tasks
 
 Answers: TypeAlias = Mapping[str, Mapping[str, JSON]]
-"""The responses that fit open questions, by key, as adapters get them."""
+"""The responses that fit open questions, by key, as adapters receive them."""
 
 Check: TypeAlias = Callable[[Task, Answers], Awaitable[None]]
-NOBODY: Final = Principal(id="")  # who answers when time runs out
+NOBODY: Final = Principal(id="")  # answers when a deadline passes
 
 
 class ObservedTask(NamedTuple):
-    """A task and its state of this moment; the warning says why the state is old, or not saved."""
+    """A task and its current state. The warning explains why the state is old, or not saved."""
 
     task: Task
     warning: str | None = None
@@ -128,7 +128,7 @@ class ObservedTask(NamedTuple):
 class Executions:
     """Tasks and the executions behind them. Enter it to poll, and to run the background work.
 
-    Without that, as operators' commands use it, it observes an execution only when it is asked to, and starts none.
+    Operators' commands use it without entering: it then observes an execution only on request, and starts none.
     """
 
     def __init__(
@@ -145,9 +145,9 @@ class Executions:
         audit: Audit = silent,
         web_url: str | None = None,
     ) -> None:
-        """`steady` counts seconds evenly, even if the clock is set. A `clock` given without it counts as never set.
+        """`steady` counts seconds evenly, even if the clock is set. A `clock` without it counts as never set.
 
-        `meters` count the open requests and sessions of callers; replicas tell each other of them.
+        `meters` count callers' open requests and sessions; replicas exchange these counts.
         """
         steady = steady or (uptime if clock is utc_now else lambda: clock().timestamp())
         self.replicas = Replicas(store.channel, meters, clock) if isinstance(store, ConnectsReplicas) else ALONE
@@ -172,7 +172,7 @@ class Executions:
             clock_check=self._clock_check,
         )
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        self._refused_cancels: dict[str, float] = {}  # times of the event loop's clock by task id, of the last minute
+        self._refused_cancels: dict[str, float] = {}  # event loop times of the last minute, by task id
         self._counted_at: OrderedDict[tuple[str | None, str | None], float] = OrderedDict()
         self._until_stop: set[anyio.CancelScope] = set()
         self.repeated_calls = RepeatedCalls(store, engines, clock)
@@ -208,24 +208,24 @@ class Executions:
     # --- create
 
     def start_key(self, task_id: str, tool: str, owner: str, same: Idempotency) -> str:
-        """Return the key of an execution: from the client's idempotency key, or else from the task's id.
+        """Return the key of an execution, from the client's idempotency key or else from the task's id.
 
-        A digest of arguments does not name an execution, as the same arguments may be sent again later.
+        A digest of arguments does not name an execution, because the same arguments may be sent again later.
 
-        It is salted with a secret of the store, so that other deployments on the same engine never have the same key,
-        and the name of a future execution cannot be guessed.
+        It is salted with a secret of the store. So other deployments on the same engine never have the same key, and
+        the name of a future execution cannot be guessed.
         """
         parts = [task_id] if same.key is None or same.window is not None else [owner, tool, same.key]
         return f"{tool}-{digest([self._salt.hex(), *parts])}"
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, same: Idempotency = NO_KEY) -> Task:
-        """Return the new task, stored and started, or the task that its idempotency key already stands for.
+        """Return the new task, stored and started, or the existing task of its idempotency key.
 
-        With an ambiguous outcome the task is still starting, and is recovered under its key.
+        If the outcome of the start is unknown, the task is still starting, and is recovered with its key.
 
         Raises:
             LimitReached: a quota is reached; an existing task with this idempotency key needs none.
-            RequestError: the idempotency key stands for another call.
+            RequestError: the idempotency key belongs to another call.
             EngineRefused: the engine refused; nothing was started.
             EngineUnavailable: the engine cannot be reached; nothing was started.
         """
@@ -233,7 +233,7 @@ class Executions:
         return await self._within(caps, create, owner=task.owner, tool=task.tool)
 
     async def resume(self, call: OpenCall) -> Task | None:
-        """Return the task of an abandoned call that this call repeats; None if there is none.
+        """Return the task of an abandoned call that this call repeats, or None.
 
         Raises:
             StoreUnavailable: the tasks cannot be read or changed.
@@ -244,7 +244,7 @@ class Executions:
             try:
                 resumed = await self._creation.resume(claimed)
             except (EngineRefused, EngineUnavailable) as error:
-                if isinstance(error, EngineRefused) or not error.sent:  # nothing was started, so nothing is continued
+                if isinstance(error, EngineRefused) or not error.sent:  # nothing was started
                     await changed(self._store, claimed, partial(mark_answered, holder=call.holder))
                 raise
             if resumed is not None:
@@ -254,7 +254,7 @@ class Executions:
         return None
 
     async def adopt(self, task: Task, caps: Caps = NO_CAPS) -> Task:
-        """Return the task of `Adoption.new_task`, or the one that its owner has for the execution and unchanged tool.
+        """Return the task of `Adoption.new_task`, or its owner's existing task for the execution and unchanged tool.
 
         Raises:
             LimitReached: a quota is reached.
@@ -263,9 +263,9 @@ class Executions:
         return await self._within(caps, create, owner=task.owner, tool=task.tool)
 
     async def _within(self, caps: Caps, create: Callable[[], Awaitable[Task]], *, owner: str, tool: str) -> Task:
-        """Return the task that `create` makes within these caps.
+        """Return the task that `create` creates within these caps.
 
-        Rows count as live until their end is observed, so observe the oldest tasks before a cap counts as reached.
+        A row counts as live until its end is observed, so the oldest tasks are observed before a cap counts as reached.
         """
         try:
             return await create()
@@ -280,7 +280,7 @@ class Executions:
     async def _observe_oldest(self, cap: str, owner: str, tool: str) -> bool:
         """Observe the oldest tasks that count for this cap; return True if one of them has ended."""
         if cap not in _COUNTED_BY:
-            return False  # caps on creations depend on time only
+            return False  # only time can lift caps on creations
         by_owner, by_tool = _COUNTED_BY[cap]
         counted = (owner if by_owner else None, tool if by_tool else None)
         now, time = self.clock(), anyio.current_time()
@@ -295,7 +295,7 @@ class Executions:
         observed: list[Task] = []
 
         async def poll(task: Task) -> None:
-            with suppress(WorkflowsError):  # without an answer the task counts
+            with suppress(WorkflowsError):  # without an answer the task still counts
                 observed.append(await self._poller.poll(task))
 
         with anyio.move_on_after(OBSERVED_FOR):
@@ -310,10 +310,10 @@ class Executions:
     async def find(
         self, task_id: str, owner: str, shared_tools: Sequence[str] = (), *, by: float = float("inf")
     ) -> Task | None:
-        """Return the task of this owner, or of any owner if its tool is shared; an owner's may have expired.
+        """Return the task of this owner, or of any owner if its tool is shared; the owner's task may have expired.
 
         Raises:
-            StoreUnavailable: it cannot be read, or not until the deadline `by`.
+            StoreUnavailable: it cannot be read before the deadline `by`.
         """
         with _until(by):
             task = await self._store.get(task_id, owner)
@@ -323,9 +323,9 @@ class Executions:
             return None if task is None or task.expired(self.clock()) else task
 
     async def newest(self, owner: str, tool: str, fingerprint: str) -> Task | None:
-        """Return the owner's newest task that a call of this tool started, by the fingerprint of its arguments.
+        """Return the owner's newest task started by a call of this tool with this fingerprint of arguments, or None.
 
-        It searches only the latest tasks of the owner: `_FIND_PAGES` pages.
+        It searches only the owner's latest tasks, `_FIND_PAGES` pages.
 
         Raises:
             StoreUnavailable: the tasks cannot be read within the time of a read.
@@ -345,13 +345,13 @@ class Executions:
     async def page(
         self, reader: str, cursor: str | None, limit: int, *, shared_tools: Sequence[str] | None = None
     ) -> tuple[Sequence[ObservedTask], str | None]:
-        """Return a page of tasks, newest first, each as by `observe`, and the cursor of the next page.
+        """Return a page of tasks, newest first, each as from `observe`, and the cursor of the next page.
 
-        These are the reader's own, or with `shared_tools` the live ones of all owners of these tools, for principals
-        with rules that allow it. Pending tasks are left out, as they may still be deleted.
+        They are the reader's, or with `shared_tools` the live tasks of all owners of these tools, for principals whose
+        rules allow it. Pending tasks are left out, because they may still be deleted.
 
         Raises:
-            RequestError: the cursor was not made here for this reader.
+            RequestError: the cursor was not issued here for this reader.
         """
         by, now = anyio.current_time() + self.read_timeout, self.clock()
         subject = reader if shared_tools is None else f"{_SHARED}{reader}"
@@ -368,7 +368,7 @@ class Executions:
         return await self.observe_all([task for task in tasks if not task.pending(now)], by), following
 
     async def observe_all(self, tasks: Sequence[Task], by: float | None = None) -> Sequence[ObservedTask]:
-        """Return the tasks, each as by `observe`."""
+        """Return the tasks, each as from `observe`."""
         by = anyio.current_time() + self.read_timeout if by is None else by
         observed: dict[str, ObservedTask] = {}
 
@@ -383,7 +383,7 @@ class Executions:
     async def list_asking(
         self, owner: str, shared_tools: Sequence[str], limit: int, after: tuple[datetime, str] | None
     ) -> Sequence[Task]:
-        """Return tasks that wait for input, the oldest first: the owner's, and those of others that rules may let see.
+        """Return tasks that wait for input, oldest first: the owner's, and others' that the rules let the owner see.
 
         Raises:
             StoreUnavailable: the tasks cannot be read within the time of a read.
@@ -396,7 +396,7 @@ class Executions:
     async def observe(self, task: Task, *, by: float | None = None) -> ObservedTask:
         """Return the task after a poll; without an answer in time (3 s by default), its last known state.
 
-        An engine that is known to be silent gets a tenth of a second.
+        An engine known to be silent gets a tenth of a second.
         """
         annotate_span(task.tool, task.context)
         if task.ended:
@@ -406,7 +406,7 @@ class Executions:
         warning: str | None = f"engine {task.engine}: {silence or 'no answer yet'}"
         try:
             latest = by - _STORE_TIMEOUT
-            # after its deadline a poll of a silent engine goes on in the background, as the probe
+            # after its deadline the poll of a silent engine continues in the background, as the probe
             with anyio.CancelScope(deadline=min(latest, anyio.current_time() + _PROBE_TIMEOUT) if silence else latest):
                 task = await self._poller.poll(task)
                 warning = self._poller.unsaved(task)
@@ -434,7 +434,7 @@ class Executions:
         return await self._poller.poll(task, urgent=True)
 
     async def observe_once(self, task: Task) -> ObservedTask:
-        """Return the task after one request to its engine; without an answer, its last known state: for operators."""
+        """Return the task after one request to its engine, or else its last known state; for operators."""
         if task.ended or task.held is not None:
             return ObservedTask(task)
         if task.handle is None:
@@ -454,17 +454,17 @@ class Executions:
         return (await self._record(task, execution, self.clock()))[0]
 
     async def _poll(self, task: Task, stored: Task | None, is_asking: Callable[[], None]) -> tuple[Task, str | None]:
-        """Do what is due for the task, ask its engine, and store the answer; the poller decides when.
+        """Take the steps due for the task, poll its engine, and store the result; the poller decides when.
 
-        `stored` is the task if it was just read; `is_asking` is called when the request is made. Returns the task, and
+        `stored` is the task if it was just read; `is_asking` is called when the request is sent. Return the task, and
         the reason if the result could not be saved.
         """
         polled = task
         task = stored or await self._store.get(task.id, task.owner) or task
         if task.tombstone and polled.handle is not None:
-            task = polled  # it expired; a plain call that still waits for it gets its result
+            task = polled  # it expired; a waiting plain call still gets its result
         if task.cancelled and not polled.cancelled:
-            return task, None  # another replica notified a client so, which is final; the next poll asks the engine
+            return task, None  # another replica notified a client: final; the next poll asks the engine
         if task.handle is None and not task.ended and task.held is None:
             with self._engines.admitted(task.engine):
                 task = await self._creation.ensure_started(task)
@@ -483,7 +483,7 @@ class Executions:
             raise StoreUnavailable("this replica lost touch with the store for a moment; try again")
         is_asking()
         execution = await self._describe(task, handle)
-        if task.identity != (current := self._engines.identity(task.engine)):  # written before engines had one
+        if task.identity != (current := self._engines.identity(task.engine)):  # the row predates engine identities
             task = await changed(self._store, task, partial(identify, identity=current))
         if execution.is_unmapped:
             self._engines.telemetry.unmapped(task.engine)
@@ -500,7 +500,7 @@ class Executions:
         except ExecutionNotFound:
             if task.identity != self._engines.identity(task.engine):
                 raise EngineUnavailable("it does not show the execution, and may not be where it ran") from None
-            settled = self.clock() - task.updated >= SETTLING  # created: perhaps long before it could be started
+            settled = self.clock() - task.updated >= SETTLING  # `created` may be long before the start
             if not (settled and self._clock_check.is_steady()):
                 raise EngineUnavailable("it does not show the execution yet") from None
             text = f"engine {task.engine} no longer has this execution: its outcome is unknown"
@@ -508,10 +508,10 @@ class Executions:
             return replace(task.execution, status=Status.FAILED, failure=failure, requests={})
 
     async def _record(self, task: Task, execution: Execution, at: datetime) -> tuple[Task, str | None]:
-        """Store an observed execution. One replica's transaction changes the status, and that replica audits it.
+        """Store an observed execution. Only one replica's transaction changes the status, and that replica audits it.
 
-        `task` is the row as it was before the engine was asked. If its execution has changed since, only an end counts:
-        this replica may have stood still for a while, and another one has observed the execution later.
+        `task` is the row before the poll. If its execution has changed since, only an end counts: this replica may have
+        been suspended, and another one has observed the execution later.
         """
         is_new_status = is_late = False
 
@@ -544,7 +544,7 @@ class Executions:
             self._audit(status_record(task))
 
     async def log(self, task: Task) -> str:
-        """Return the end of the log of its execution; empty if there is none yet.
+        """Return the end of its execution's log; empty if there is none yet.
 
         Raises:
             RequestError: the engine cannot show it now.
@@ -559,7 +559,7 @@ class Executions:
             raise RequestError(INTERNAL_ERROR, f"engine {task.engine} cannot show the log now: {error}") from None
 
     def poll_interval(self, task: Task) -> timedelta:
-        """Return the time after which another `tasks/get` is worthwhile; it rises with the task's age and the load."""
+        """Return the time after which another `tasks/get` is worthwhile; it grows with the task's age and the load."""
         return timedelta(seconds=self._poller.interval(task))
 
     # --- follow
@@ -571,7 +571,7 @@ class Executions:
         *,
         timeout: float = float("inf"),  # noqa: ASYNC109  # of the engine, not of the call
     ) -> Task:
-        """Call `on_change` now and at each change, until the task has ended or `on_change` returned True; return it.
+        """Call `on_change` now and after each change, until the task ends or `on_change` returns True; return the task.
 
         Raises:
             EngineError: the engine gave no answer for `timeout` seconds.
@@ -584,7 +584,7 @@ class Executions:
         return await self._poller.follow(task, notify, give_up_after=timeout)
 
     def stop(self) -> None:
-        """End all waiting, as the server is about to stop."""
+        """End all waiting, because the server is about to stop."""
         self._poller.stop()
         for scope in tuple(self._until_stop):
             scope.cancel()
@@ -616,18 +616,18 @@ class Executions:
         way: AnswerWay,
         check: Check | None = None,
     ) -> tuple[Task, Answers]:
-        """Deliver responses to open questions and return these; ignore the others (MCP, `tasks/update`).
+        """Deliver responses to open questions and return those; ignore the others (MCP, `tasks/update`).
 
-        `check` is asked about the task as it is now and the answers that are about to be delivered, and may refuse.
+        `check` receives the current task and the answers before delivery, and may refuse them.
 
         Raises:
-            RequestError: an answer does not fit its question, or the engine did not take it; nothing was applied.
+            RequestError: an answer does not fit its question, or the engine did not accept it; nothing was applied.
         """
-        async with self._answering.setdefault(task.id, anyio.Lock()):  # contradicting answers come one at a time
+        async with self._answering.setdefault(task.id, anyio.Lock()):  # conflicting answers are handled one at a time
             task = await self._store.get(task.id, task.owner) or task
             for key in responses.keys() & task.decisions.keys():
                 refuse_another_decision(task, key, responses[key], principal)
-            if task.ended and START_KEY in responses.keys() & task.asked_keys:  # another replica took it a moment ago
+            if task.ended and START_KEY in responses.keys() & task.asked_keys:  # another replica accepted it
                 raise _cancelled_before()
             if task.ended:
                 return task, {}
@@ -656,10 +656,10 @@ class Executions:
 
     @asynccontextmanager
     async def _deciding(self, task: Task, answers: Answers) -> AsyncGenerator[None]:
-        """Let one replica at a time deliver decisions on a task, so that the record says what the engine was sent.
+        """Let one replica at a time deliver decisions on a task, so that the record matches what the engine received.
 
         Raises:
-            RequestError: another replica delivers one now, or has delivered one.
+            RequestError: another replica is delivering one now, or has delivered one.
         """
         if not any(task.terms_of(key) for key in answers):
             yield
@@ -680,10 +680,10 @@ class Executions:
                 await self._store.lease(name, holder, lasting=timedelta())
 
     def _without_links(self, task: Task, responses: Mapping[str, JSON], way: AnswerWay) -> Mapping[str, JSON]:
-        """Return the responses without those about opening our page: each question stays open until its page answers.
+        """Return the responses without those about opening our page; such a question stays open until its page answers.
 
         Raises:
-            RequestError: one is an answer to a question that only our page takes.
+            RequestError: a response answers a question that only our page accepts.
         """
         links = self.links(task)
         for key in links.keys() & responses.keys():
@@ -692,10 +692,10 @@ class Executions:
         return {key: response for key, response in responses.items() if key not in links}
 
     async def _decide(self, task: Task, decision: Decision) -> Task:
-        """Take the decision on a start that is held, and start it after a yes; the first decision counts.
+        """Record the decision on a held start, and start it if approved; the first decision counts.
 
         Raises:
-            RequestError: somebody has decided before, or it was cancelled.
+            RequestError: another decision was made before, or it was cancelled.
         """
         text = decision_text(decision)
         try:
@@ -712,11 +712,11 @@ class Executions:
         if decided.ended:
             self._record_status(decided)
         elif self._is_entered:
-            decided = (await self.observe(decided)).task  # which starts it; if its engine is away, maintenance does
+            decided = (await self.observe(decided)).task  # starts it; if its engine is unavailable, maintenance does
         return decided
 
     async def _deliver_answers(self, task: Task, handle: str, answers: Answers, principal: Principal) -> Task:
-        """Return the task once its engine has taken these answers and the store has recorded that."""
+        """Return the task once its engine has accepted these answers and the store has recorded that."""
         try:
             await self._store.check()  # an answer that cannot be stored is not delivered
             async with self._engines.calling(task, api="answer") as adapter:
@@ -742,9 +742,9 @@ class Executions:
     # --- cancel
 
     async def cancel(self, task: Task, *, is_final: bool = False) -> ObservedTask:
-        """Ask the engine to cancel; the status shows the outcome, and the warning an engine that did not take it.
+        """Ask the engine to cancel. The status shows the outcome, and the warning an engine that did not accept it.
 
-        If the engine does not take the cancellation now, a later poll delivers it. `is_final`: the client is notified
+        If the engine does not accept the cancellation now, a later poll delivers it. `is_final`: the client is notified
         at once that the task is cancelled, which is final in 2025-11-25.
 
         Raises:
@@ -764,7 +764,7 @@ class Executions:
         return ObservedTask(task, warning)
 
     async def _deliver_cancel(self, task: Task, handle: str) -> ObservedTask:
-        """Send the cancellation to the engine; if the engine does not take it now, it stays due."""
+        """Send the cancellation to the engine; if the engine does not accept it now, it stays due."""
         try:
             async with self._engines.calling(task, api="cancel") as adapter:
                 await adapter.cancel(ref_of(task, handle))
@@ -775,34 +775,36 @@ class Executions:
             return ObservedTask(task, f"engine {task.engine}: {error}")
         try:
             return ObservedTask(await changed(self._store, task, lambda stored: deliver_cancel(stored, self.clock())))
-        except StoreError as error:  # the poll that delivered it goes on
+        except StoreError as error:  # the poll that delivered it continues
             logger.warning("a cancellation that engine %r accepted will be sent again: %s", task.engine, error)
             return ObservedTask(task, str(error))
 
     async def _deliver_cancel_again(self, task: Task, handle: str) -> Task:
-        """Deliver a cancellation, but not soon after the engine has refused it."""
+        """Deliver a cancellation, unless the engine refused it recently."""
         now = anyio.current_time()
         self._refused_cancels = {name: at for name, at in self._refused_cancels.items() if now - at < REFUSED_FOR}
         return task if task.id in self._refused_cancels else (await self._deliver_cancel(task, handle)).task
 
     async def _take_due_step(self, task: Task) -> None:
-        """Deliver the cancellation or terminate the execution, whichever is due, if it still is: for maintenance.
+        """Deliver the cancellation, terminate the execution or take the approval step that is due, if it still is.
+
+        For maintenance.
 
         Raises:
-            EngineError: the step did not work, and is still due.
+            EngineError: the step failed, and is still due.
         """
         stored = await self._store.get(task.id, task.owner)
         if stored is None or not self._is_due(stored):
             return
         task, now = stored, self.clock()
-        is_over = task.cancels_itself is not None and task.cancels_itself <= now  # even if a refusal does not work
+        is_over = task.cancels_itself is not None and task.cancels_itself <= now  # even if a refusal fails
         if not is_over and (step := min((each for each in steps_of(task) if each[0] <= now), default=None)):
             await self._take_approval_step(task, *step[1:])
             return
         if task.cancel_requested is None:
             task = await changed(self._store, task, lambda stored: request_cancel(stored, self.clock()))
             self._audit(record_of(Event.CANCEL, None, task, outcome="expired", reason="its time to live was over"))
-        task = await self.observe_afresh(task)  # which also delivers the cancellation
+        task = await self.observe_afresh(task)  # also delivers the cancellation
         if task.ended or task.handle is None:
             return
         if not task.cancel_delivered:
@@ -818,7 +820,7 @@ class Executions:
         """Remind people of an approval, escalate it, or decline it.
 
         Raises:
-            EngineUnavailable: the engine did not take the refusal.
+            EngineUnavailable: the engine did not accept the refusal.
         """
         now = self.clock()
         answers: Answers = {}
@@ -827,7 +829,7 @@ class Executions:
             self._poller.note(task)
             self._poller.refresh_now(task.id)
         else:
-            with suppress(RequestError):  # somebody has decided a moment ago
+            with suppress(RequestError):  # it was decided a moment ago
                 task, answers = await self.answer(task, {key: {"action": Action.DECLINE}}, NOBODY, AnswerWay.PAGE)
             if key in task.seen.requests:
                 raise EngineUnavailable("it did not accept the refusal")
@@ -836,7 +838,7 @@ class Executions:
         self._audit(record_of(Event.ANSWER, None, task, outcome=step.value, reason=f"{key}: nobody decided"))
 
     async def note_delivery(self, task_id: str, owner: str, key: str, channel: str, at: datetime | None) -> None:
-        """Note when a channel took a notification, see `task.note_delivery`; whoever follows the task sees it at once.
+        """Record when a channel accepted a notification (`task.note_delivery`); followers of the task see it at once.
 
         Raises:
             StoreError: it cannot be stored.
@@ -847,19 +849,19 @@ class Executions:
             self._poller.refresh_now(task.id)
 
     def page_url(self, task_id: str, key: str) -> str | None:
-        """Return the address of a question's page, always the same; None: there are no pages.
+        """Return the stable address of a question's page; None: there are no pages.
 
-        The address is opaque, and grants nothing: the page asks for a login.
+        The address is opaque and grants nothing: the page requires a login.
         """
         return None if self.web_url is None else f"{self.web_url}/approvals/{self._make_link(task_id, key)}"
 
     def links(self, task: Task) -> Mapping[str, str]:
-        """Return the addresses of the open questions that only our page takes an answer for, by key."""
+        """Return the page addresses of the open questions that only our page accepts answers for, by key."""
         asked = task.seen.requests
         return {key: at for key in asked if asked[key].on_page and (at := self.page_url(task.id, key))}
 
     def with_links(self, task: Task) -> Task:
-        """Return the task for a client: each question that only our page takes is a link (elicitation in URL mode)."""
+        """Return the task for a client: questions that only our page can answer are links (URL mode)."""
         links, requests = self.links(task), dict(task.execution.requests)
         for key, url in links.items():
             kept = {part: each for part, each in requests[key].params.items() if part in {"message", "_meta"}}
@@ -871,7 +873,7 @@ class Executions:
         return seal(self._link_key, f"{task_id} {question_digest(task_id, key)}".encode(), _LINKS, is_stable=True)
 
     def read_link(self, link: str) -> tuple[str, str] | None:
-        """Return the id of the task and the `question_digest` of a link; None: it was not made here."""
+        """Return the task id and the `question_digest` in a link; None: it was not created here."""
         found = unseal(self._link_key, link[:_LONGEST_CURSOR], _LINKS)
         if found is None:
             return None
@@ -879,15 +881,15 @@ class Executions:
         return task_id, question
 
     def sealed(self, requester: Principal, task_id: str) -> str:
-        """Return the principal who requests an approval, encrypted for the task: no claims are kept in clear."""
+        """Return an approval's requester, encrypted for the task: claims are never stored in the clear."""
         return seal(self._requester_key, _PRINCIPAL.dump_json(requester), task_id)
 
     def unsealed(self, text: str, task_id: str) -> Principal | None:
-        """Return the principal of `sealed`; None: it cannot be read."""
+        """Return the principal from `sealed`; None: it cannot be read."""
         found = unseal(self._requester_key, text, task_id)
         try:
             return None if found is None else _PRINCIPAL.validate_json(found)
-        except ValidationError:  # of another version
+        except ValidationError:  # written by another version
             return None
 
     def is_foreign(self, task: Task) -> bool:
@@ -895,7 +897,7 @@ class Executions:
         return self._engines.is_foreign(task)
 
     async def terminate(self, task: Task, handle: str, reason: str) -> Task:
-        """End the execution without asking it.
+        """End the execution without its cooperation.
 
         Raises:
             EngineError: its engine cannot, or did not.
@@ -912,18 +914,18 @@ class Executions:
 
 @contextmanager
 def _until(by: float) -> Generator[None]:
-    """Bound the store's reads in the body by a deadline of the event loop's clock."""
+    """Limit the store's reads in the body by a deadline of the event loop's clock."""
     with anyio.CancelScope(deadline=by) as scope:
         yield
     if scope.cancelled_caught:
         raise StoreUnavailable(f"the store did not answer within {READ_TIMEOUT:g} s")
 
 
-# --- answers that fit
+# --- fitting answers
 
 
 def _fitting_answers(task: Task, responses: Mapping[str, JSON], principal: Principal) -> Answers:
-    """Return the responses to open questions of the task as its adapter gets them, by key; the rest is ignored.
+    """Return the responses to open questions as the adapter receives them, by key; ignore the rest.
 
     Raises:
         RequestError: one does not fit its question, see `checked_response` and `rendered_response`, or lacks a reason.
@@ -942,7 +944,7 @@ def rendered_response(
 ) -> Mapping[str, JSON] | None:
     """Return the response for the adapter; for a gate with `send`, add the rendered text for the engine.
 
-    None: the question was only put aside, and stays open. A workflow that asks by itself gets that as a response.
+    None: the question was only dismissed, and stays open. A workflow that asks without a gate receives that response.
 
     Raises:
         RequestError: the gate cannot be declined, or its template does not work on this answer.
@@ -956,7 +958,7 @@ def rendered_response(
     template = gate.send if action == Action.ACCEPT else gate.decline
     if template is None:
         raise invalid_response(key, "this question cannot be declined, only answered or left open")
-    answer = response.get("content") if action == Action.ACCEPT else None  # the content of a refusal was not validated
+    answer = response.get("content") if action == Action.ACCEPT else None  # a refusal's content was not validated
     scope = {"args": task.arguments or {}, "task": {"id": task.id}, "answer": answer, **principal.scope}
     try:
         return {**response, "send": Template(template).render(scope, all_keys=True)}
@@ -965,12 +967,12 @@ def rendered_response(
 
 
 def _cancelled_before() -> RequestError:
-    """Return the error for a decision on a start that was cancelled."""
+    """Return the error for a decision on a cancelled start."""
     return RequestError(INVALID_PARAMS, "It was cancelled before this decision: nothing was applied")
 
 
 def _undelivered(task: Task, error: EngineError) -> RequestError:
-    """Return the error for an answer that the engine did not take; the client may give it again."""
+    """Return the error for an answer that the engine did not accept; the client may send it again."""
     return RequestError(
         INTERNAL_ERROR, f"engine {task.engine} did not accept the answer: {error}; the task continues; try again"
     )
@@ -978,11 +980,11 @@ def _undelivered(task: Task, error: EngineError) -> RequestError:
 
 # --- quotas
 
-WINDOW: Final = timedelta(minutes=1)  # in which creations count
-OBSERVED_OLDEST: Final = 20  # tasks: those have most likely ended unseen
+WINDOW: Final = timedelta(minutes=1)  # for counting creations
+OBSERVED_OLDEST: Final = 20  # tasks: these have most likely ended unobserved
 OBSERVED_FOR: Final = 3.0  # seconds
-COUNT_EVERY: Final = 5.0  # seconds for the same owner and tool: repeated calls must not load engines
-_MOST_COUNTED: Final = 1000  # of these
+COUNT_EVERY: Final = 5.0  # seconds per owner and tool: repeated calls must not load engines
+_MOST_COUNTED: Final = 1000  # owners and tools
 _WAIT: Final = "wait until one ends, or cancel one"
 _MESSAGES: Final[Mapping[str, str]] = {
     "live_of_owner": f"at most {{cap}} tasks of one caller may run at the same time: {_WAIT}",
@@ -997,12 +999,12 @@ _COUNTED_BY: Final[Mapping[str, tuple[bool, bool]]] = {
     "live_of_tool": (False, True),
     "live_of_owner_and_tool": (True, True),
 }
-"""The rows that count for a cap: those of the owner, those of the tool."""
-NO_MORE: Final = Caps(created_of_owner=0)  # no new task; a task with the same idempotency key is still found
+"""The rows that count for a cap: the owner's, the tool's."""
+NO_MORE: Final = Caps(created_of_owner=0)  # no new task; an existing one with the same idempotency key is still found
 
 
 def caps_of(limits: Limits, tool: AnyTool, now: datetime) -> Caps:
-    """Return the caps for one more task of this tool; a caller with as many as it may have can still send messages."""
+    """Return the caps for one more task of this tool. Messages are exempt from the caller's cap on live tasks."""
     own = tool.limits
     return Caps(
         live_of_owner=None if tool.message else limits.tasks_per_principal,
@@ -1015,7 +1017,7 @@ def caps_of(limits: Limits, tool: AnyTool, now: datetime) -> Caps:
 
 
 def limit_reached(reached: CapReached, caps: Caps, tool: str, now: datetime) -> LimitReached:
-    """Return the error for the caller: the limit, its value, and advice. It tells nothing about the other tasks."""
+    """Return the error for the caller: the limit, its value, and advice. It reveals nothing about other tasks."""
     text = _MESSAGES[reached.cap].format(cap=getattr(caps, reached.cap), tool=tool)
     if reached.again is None:
         return LimitReached(f"{text}; nothing was started")
@@ -1023,15 +1025,15 @@ def limit_reached(reached: CapReached, caps: Caps, tool: str, now: datetime) -> 
     return LimitReached(f"{text} in {ceil(after)} s; nothing was started", retry_after=after)
 
 
-# --- cursors: opaque to clients, for one reader only, and encrypted, as the last task of a page may be hidden from it
+# --- cursors: opaque, for one reader only, and encrypted, because the last task of a page may be hidden from it
 
-Position: TypeAlias = tuple[datetime, str]  # when a task was created, and its id
+Position: TypeAlias = tuple[datetime, str]  # creation of a task, and its id
 
 _LONGEST_CURSOR: Final = 500  # characters
 
 
 def write_cursor(key: bytes, reader: str, position: Position) -> str:
-    """Return a cursor for the position after which the next page begins; `key` has 32 bytes."""
+    """Return a cursor for the position that the next page starts after; `key` has 32 bytes."""
     return seal(key, f"{position[0].isoformat()} {position[1]}".encode(), reader)
 
 
@@ -1039,7 +1041,7 @@ def read_cursor(key: bytes, reader: str, cursor: str) -> Position:
     """Return the position in a cursor of `write_cursor`.
 
     Raises:
-        RequestError: this server made no such cursor for this reader (spec 2025-11-25: -32602).
+        RequestError: this server did not issue this cursor for this reader (spec 2025-11-25: -32602).
     """
     place = unseal(key, cursor[:_LONGEST_CURSOR], reader)
     if place is None:

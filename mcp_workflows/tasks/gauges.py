@@ -1,7 +1,6 @@
-"""Gauges: the number of tasks by status, and the share of the engines' quotas in use.
+"""Gauges: the number of tasks by status, and the used share of the engines' quotas.
 
-The store counts, and all replicas share it, so each of them shows the same numbers. Counting stops when no collector
-asks.
+The store counts, so all its replicas report the same numbers. Counting stops when no collector reads the gauges.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from mcp_workflows.telemetry import Labels, Telemetry
 
 logger = logging.getLogger(__name__)
 
-FRESH: Final = 5.0  # seconds for which a count is good enough
-EVERY: Final = 15.0  # seconds between two, while somebody collects them without asking for fresh ones
-_WANTED: Final = 300.0  # seconds after the last collection until counting stops
+FRESH: Final = 5.0  # seconds for which a count is fresh
+EVERY: Final = 15.0  # seconds between counts while a collector reads them without asking for fresh ones
+_WANTED: Final = 300.0  # seconds from the last collection until counting stops
 _TIMEOUT: Final = 5.0  # seconds for the store
 _NEVER: Final = float("-inf")
 
@@ -45,7 +44,7 @@ class _Counts:
 
 
 class TaskGauges:
-    """Gauges over the last count; a collection never waits for the store."""
+    """Gauges of the last count; a collection never waits for the store."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class TaskGauges:
         self._telemetry = telemetry
         self._clock = clock
         self._counts = _Counts()
-        self._tried = self._wanted = _NEVER  # of the event loop's clock, but for the latter
+        self._tried = self._wanted = _NEVER  # on the event loop's clock
         self._asked = False
         observe = telemetry.observe
         observe("tasks", self._tasks)
@@ -72,7 +71,7 @@ class TaskGauges:
         observe("census_age", self._age)
 
     async def run(self) -> None:
-        """Count from time to time while a collector asks, for ever."""
+        """Count periodically while a collector reads the gauges, until cancelled."""
         while True:
             await anyio.sleep(EVERY)
             if self._asked:
@@ -81,7 +80,7 @@ class TaskGauges:
                 await self.take()
 
     async def take(self) -> None:
-        """Count, unless the last count is fresh. If the store does not answer, the last count stays."""
+        """Count unless the last count is fresh. If the store does not answer, the last count stays."""
         now = anyio.current_time()
         if now - self._tried < FRESH:
             return
@@ -105,7 +104,7 @@ class TaskGauges:
             if (allowance := self._engines.allowance(name)) and math.isfinite(allowance.polls_per_second):
                 yield name, self._telemetry.polls_per_second(name) / max(allowance.polls_per_second, 1e-9)
 
-    # --- what is collected, in whatever thread
+    # --- collected, in any thread
 
     def _tasks(self) -> Iterable[tuple[float, Labels]]:
         self._asked = True

@@ -1,4 +1,4 @@
-"""Background work on tasks without a request: starts, cancellations, termination, retention and expiry."""
+"""Background work on tasks, outside requests: starts, cancellations, terminations, retention and expiry."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ from mcp_workflows.task import Task, postpone, set_back, split_engine_key
 
 logger = logging.getLogger(__name__)
 
-EVERY = timedelta(hours=12)  # engines keep what has ended for a day at least
-YOUNG = timedelta(hours=6)  # younger tasks are seen in the next round
-POLL_EVERY = 1.0  # seconds from one poll of a round to the next, at one engine
-RETRY_AFTER = timedelta(minutes=5)  # from one try of the tasks whose poll failed to the next
-RETENTION_PAGE = 20  # rows; after a restart no more are polled again
+EVERY = timedelta(hours=12)  # engines keep ended executions for at least a day
+YOUNG = timedelta(hours=6)  # younger tasks wait for the next round
+POLL_EVERY = 1.0  # seconds between polls of one engine in a round
+RETRY_AFTER = timedelta(minutes=5)  # between attempts to poll tasks whose poll failed
+RETENTION_PAGE = 20  # rows; a restart repeats no more polls than this
 _MOST_FAILED = 1000  # tasks of one engine
-_ROUND: Final = "keep"  # the name of the leases, before the key of the engine
-_ROUNDS: Final = "(retention)"  # the space of the notes; keys are those of engines
+_ROUND: Final = "keep"  # prefix of the lease names; the engine's key follows
+_ROUNDS: Final = "(retention)"  # note space; keys are those of engines
 _ROUND_KEPT = timedelta(days=30)
-RECOVER_AFTER = timedelta(seconds=5)  # older rows without a handle belong to no call in progress
+RECOVER_AFTER = timedelta(seconds=5)  # older rows without a handle belong to no running call
 RECOVER_EVERY = 5.0  # seconds
 RECOVER_BATCH = 100  # rows of one engine
-RECOVER_AT_ONCE = 8  # starts at one engine: each writes the row, and many at once would hold up all requests
+RECOVER_AT_ONCE = 8  # starts at one engine: each writes the row, and too many would delay all requests
 DELETE_EVERY = 5.0  # seconds
-DELETE_LEASE = timedelta(seconds=20)  # longer than the interval, so that one replica goes on deleting
-KEEP_EVERY = 60.0  # seconds between two checks for a due round
+DELETE_LEASE = timedelta(seconds=20)  # longer than the interval, so that one replica keeps deleting
+KEEP_EVERY = 60.0  # seconds between checks for a due round
 CLOCK_EVERY = 5.0  # seconds
-INTEGRITY_EVERY = 60.0  # seconds between two requests; the store decides if a check is due
-JUMP = 5.0  # seconds between the wall clock and the uptime that show that the clock was set
-LONGEST_DISTRUST = 3600.0  # seconds after which a clock that stays set is trusted
+INTEGRITY_EVERY = 60.0  # seconds between requests; the store decides if a check is due
+JUMP = 5.0  # seconds: a larger change between wall clock and uptime means that the clock was set
+LONGEST_DISTRUST = 3600.0  # seconds after which the changed clock is trusted
 SCANNED = 100  # rows at once
 STEPS_EVERY = 1.0  # seconds
 STEPS_BATCH = 100  # rows of one engine
 STEPS_AT_ONCE = 8  # calls to one engine
-_DELETE: Final = "delete_expired"  # names of leases
+_DELETE: Final = "delete_expired"  # lease names
 _STEPS: Final = "attend "
 
 Observe: TypeAlias = Callable[[Task], Awaitable[Task]]
-"""Returns the task after its engine was asked; raises `EngineError` or `StoreError`."""
+"""Return the task after a poll of its engine; raise `EngineError` or `StoreError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRound:
-    """The progress of the round over one engine's tasks, as kept in the store."""
+    """The progress of a round over one engine's tasks, as stored."""
 
     began: datetime
-    before: datetime | None = None  # the round goes on at the tasks created before this
+    before: datetime | None = None  # continue with the tasks created before this
     is_walked: bool = False  # every task had its turn
-    ended: datetime | None = None  # of the last round in which every task had its turn
-    failed: Sequence[str] = ()  # ids of tasks whose poll failed, to be tried again
-    dropped: int = 0  # further ones, which wait for the next round
-    again: datetime | None = None  # when the failed ones are tried again
+    ended: datetime | None = None  # of the last complete round
+    failed: Sequence[str] = ()  # ids of tasks whose poll failed, for a retry
+    dropped: int = 0  # further ones, left for the next round
+    again: datetime | None = None  # when the failed ones are retried
 
     @property
     def skipped(self) -> int:
@@ -77,11 +77,11 @@ _KEPT_ROUND: Final = TypeAdapter(RetentionRound)
 
 
 class RetentionScan:
-    """A slow round over all tasks of each engine that have not ended, twice a day.
+    """A slow round over each engine's live tasks, twice a day.
 
-    Engines forget executions some time after they end; the round sees each end before that. A task whose poll fails is
-    skipped alone and tried again in minutes. A silent engine is left alone, and its round goes on later at the same
-    place. Replicas share the places, and one of them at a time works on an engine.
+    Engines forget executions some time after they end; the round observes each end before that. A task whose poll fails
+    is skipped and retried minutes later. A silent engine is not polled; its round continues later at the same place.
+    Replicas share the places, and only one at a time works on an engine.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RetentionScan:
         clock: Callable[[], datetime],
         engines: Engines | None = None,
     ) -> None:
-        """`engines`: without them, no engine counts as silent, and the store names the engines."""
+        """Keep the parts. Without `engines`, no engine counts as silent, and the store names the engines."""
         self._store = store
         self._leases = leases
         self._observe = observe
@@ -100,7 +100,7 @@ class RetentionScan:
         self._engines = engines
 
     async def round(self) -> None:
-        """Observe the tasks of all engines, until there is none left for now."""
+        """Observe the tasks of all engines until none remains for now."""
         busy = {""}
         while busy:
             busy = set[str]()
@@ -115,7 +115,7 @@ class RetentionScan:
                     group.start_soon(_guarded, partial(self._leases.alone, f"{_ROUND} {engine}", step))
 
     async def _step(self, engine: str, busy: set[str]) -> None:
-        """Observe the next page of an engine's tasks, or those that failed; add it to `busy` if there are more."""
+        """Observe the next page of an engine's tasks, or the failed ones; add it to `busy` if there are more."""
         now, known = self._clock(), _kept_round(await self._store.note(_ROUNDS, engine))
         if known is None:
             known = RetentionRound(began=now)
@@ -147,7 +147,7 @@ class RetentionScan:
     ) -> tuple[RetentionRound, bool]:
         """Observe the next page; return the round after it, and True if the engine is silent.
 
-        Young tasks are left out. Those of a later time than now were created before the clock was set back.
+        Young tasks are left out. A task dated in the future was created before the clock was set back.
         """
         async for page in _pages(self._store, RETENTION_PAGE, engine=engine, before=known.before):
             wanted = [task for task in page if not timedelta() <= now - task.created < YOUNG]
@@ -163,9 +163,9 @@ class RetentionScan:
         return replace(known, is_walked=True, ended=self._clock()), False
 
     async def _observe_all(self, engine: str, tasks: Sequence[Task], failed: dict[str, None]) -> int:
-        """Observe these tasks until the engine is silent; return how many had their turn, and add those that failed.
+        """Observe these tasks until the engine is silent. Return how many had their turn; add to `failed`.
 
-        The one whose poll shows the silence has had its turn: it may be the cause.
+        The task whose poll reveals the silence has had its turn: it may be the cause.
         """
         for number, task in enumerate(tasks):
             if self._engines and self._engines.silence(split_engine_key(engine)[0]):
@@ -181,7 +181,7 @@ class RetentionScan:
 
 
 async def retention_rounds(store: Store, engines: Engines | None = None) -> Mapping[str, RetentionRound]:
-    """Return the last round of each engine as all replicas know it: by name, or by key if no engines are given.
+    """Return each engine's last round, shared by all replicas: by engine name, or by key without `engines`.
 
     Raises:
         StoreError: it cannot be read.
@@ -197,14 +197,14 @@ async def retention_rounds(store: Store, engines: Engines | None = None) -> Mapp
 def _kept_round(note: JSON) -> RetentionRound | None:
     try:
         return _KEPT_ROUND.validate_python(note)
-    except ValidationError:  # there is none, or it is another version's: the round begins anew
+    except ValidationError:  # missing, or from another version: start a new round
         return None
 
 
 async def _pages(
     store: Store, limit: int, *, engine: str | None = None, before: datetime | None = None
 ) -> AsyncGenerator[Sequence[Task]]:
-    """Yield the rows that have not ended, the youngest first; all rows of one moment are on one page."""
+    """Yield pages of live rows, newest first; rows with equal times are on one page."""
     size = limit
     while page := await store.list_all(TaskFilter(engine=engine, created_before=before), limit=size):
         if len(page) == size:
@@ -218,23 +218,23 @@ async def _pages(
 
 
 def uptime() -> float:
-    """Return seconds that pass evenly, even if the wall clock is set; on Linux also while the machine is suspended."""
+    """Return the uptime in seconds, unaffected by clock changes; on Linux it also counts while suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Jump:
-    """A jump of the wall clock: seconds ahead of the uptime, and the uptime when that was seen."""
+    """A jump of the wall clock: seconds ahead of the uptime, and the uptime when it was noticed."""
 
     ahead: float
     since: float
 
 
 class ClockCheck:
-    """Compares the wall clock with the uptime to find out if it was set.
+    """Detects changes of the wall clock by comparing it with the uptime.
 
-    A clock that was set is not trusted for as long as it was moved, up to an hour; it is trusted at once if it is set
-    back to its earlier time. A clock that was wrong when the process started cannot be told from a right one.
+    A changed clock is not trusted for as long as it was moved, at most an hour; it is trusted at once if it is set back
+    to its earlier time. A clock that was wrong when the process started is not detected.
     """
 
     def __init__(self, clock: Callable[[], datetime], uptime: Callable[[], float] = uptime) -> None:
@@ -244,7 +244,7 @@ class ClockCheck:
         self._jump: _Jump | None = None
 
     def trust(self) -> None:
-        """Believe the clock as it is now: it was corrected before anything relied on it."""
+        """Trust the current clock: it was corrected before anything relied on it."""
         self._believed = self.ahead()
 
     def ahead(self) -> float:
@@ -252,7 +252,7 @@ class ClockCheck:
         return self._clock().timestamp() - self._uptime()
 
     def is_steady(self) -> bool:
-        """Return True if the clock can be trusted now; changes are logged."""
+        """Return True if the clock can be trusted now; log changes."""
         ahead, now = self.ahead(), self._uptime()
         moved = ahead - self._believed
         if abs(moved) > JUMP:
@@ -276,8 +276,8 @@ class ClockCheck:
 class Maintenance:
     """The background work of one process.
 
-    Replicas that share a store divide the work by leases, one replica at a time for each engine. All replicas recover
-    starts: one key is one execution however many try, and a start must not wait for a replica that cannot reach the
+    Replicas that share a store divide the work by leases, one replica at a time per engine. All replicas recover
+    starts: one key means one execution however many try, and a start must not wait for a replica that cannot reach the
     engine.
     """
 
@@ -292,7 +292,7 @@ class Maintenance:
         clock: Callable[[], datetime],
         clock_check: ClockCheck,
     ) -> None:
-        """`observe` also starts a task that is not started yet; `take_due_step` cancels or terminates."""
+        """Keep the parts. `observe` also starts an unstarted task; `take_due_step` cancels or terminates."""
         self._store = store
         self._engines = engines
         self._observe = observe
@@ -302,11 +302,11 @@ class Maintenance:
         self._leases = Leases(store)
         self._retention_scan = RetentionScan(store, self._leases, observe, clock, engines)
         self._clock_check = clock_check
-        self._ahead = float("inf")  # seconds from the uptime to the clock at the last check for a clock set back
+        self._ahead = float("inf")  # seconds from the uptime to the clock at the last check
         self._engines_in_progress: set[str] = set()
 
     async def run(self) -> None:
-        """Run all background work, each part at its own interval, for ever."""
+        """Run all background work, each part at its own interval, until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(_repeat, self._recover_starts, RECOVER_EVERY)
             group.start_soon(_repeat, self._delete_expired, DELETE_EVERY)
@@ -317,22 +317,22 @@ class Maintenance:
                 group.start_soon(_repeat, self._store.check_integrity, INTEGRITY_EVERY)
 
     async def _delete_expired(self) -> None:
-        """Delete expired rows, unless another process does or the clock was just set; twice at once does no harm."""
+        """Delete expired rows, unless another process does or the clock was just set; doing it twice is harmless."""
         if self._clock_check.is_steady() and await self._leases.holds(_DELETE, DELETE_LEASE):
             now = self._clock()
             await self._store.delete_expired(now, now - self._retention)
 
-    # --- a clock that was set back
+    # --- clock changes
 
     async def _notice_set_back(self) -> None:
-        """Check the rows at the start, when the earlier clock is unknown, and whenever the clock was set back since."""
+        """Correct the rows at the start, because the earlier clock is unknown, and whenever the clock was set back."""
         ahead = self._clock_check.ahead()
         if ahead < self._ahead - JUMP:
             await self._set_back()
         self._ahead = ahead
 
     async def _set_back(self) -> None:
-        """Correct all tasks that have not ended, so that no cancellation waits as long as the clock was set back."""
+        """Correct the times of all live tasks, so that no cancellation is delayed by a clock that was set back."""
         async for page in _pages(self._store, SCANNED):
             now = self._clock()
             for task in page:
@@ -371,7 +371,7 @@ class Maintenance:
     # --- due cancellations and terminations
 
     async def _take_due_steps(self, group: TaskGroup) -> None:
-        """Work on each engine by itself, so that one without an answer delays no other."""
+        """Work on each engine separately, so that a silent one delays no other."""
 
         async def work(engine: str) -> None:
             try:
@@ -385,7 +385,7 @@ class Maintenance:
                 group.start_soon(work, engine)
 
     async def _take_batch(self, engine: str) -> None:
-        """Take the due steps of one engine; postpone one after an error, so that it delays no other task."""
+        """Take the due steps of one engine; postpone a step after an error, so that it delays no other task."""
         turns, steady = anyio.Semaphore(STEPS_AT_ONCE), self._clock_check.is_steady()
 
         async def take(task: Task) -> None:
@@ -406,7 +406,7 @@ class Maintenance:
 
 
 def _is_wanted(task: Task) -> bool:
-    """Return True if the due step is a cancellation that a client asked for: it does not depend on the clock."""
+    """Return True if the due step is a cancellation that was requested: it does not depend on the clock."""
     return task.cancel_requested is not None and not task.cancel_delivered
 
 
@@ -419,7 +419,7 @@ async def _repeat(chore: Callable[[], Awaitable[None]], every: float) -> None:
 async def _guarded(
     chore: Callable[[], Awaitable[object]], trouble: str = "housekeeping failed and will be retried"
 ) -> bool:
-    """Run a chore; return True if it worked. No error may end the server: see docs/decisions/0002."""
+    """Run a chore; return True if it succeeded. No error may end the server: see docs/decisions/0002."""
     try:
         await chore()
     except WorkflowsError as error:

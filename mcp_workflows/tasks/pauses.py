@@ -1,4 +1,4 @@
-"""Pauses: the operator has new starts refused, on all replicas; reads, answers and cancellations go on."""
+"""Pauses: all replicas refuse new starts for the operator; reads, answers and cancellations still work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mcp_workflows.errors import LimitReached
 from mcp_workflows.store.protocol import Store
 
 EVERYTHING: Final = "everything"
-READ_EVERY: Final = 0.5  # seconds: by then a pause counts on every replica
-_SPACE: Final = "(pauses)"  # of notes
+READ_EVERY: Final = 0.5  # seconds until every replica applies a pause
+_SPACE: Final = "(pauses)"  # note space
 _KEPT: Final = timedelta(days=3650)
 
 
@@ -30,7 +30,7 @@ class Pause:
 
     @property
     def text(self) -> str:
-        """The same in one sentence."""
+        """The pause in one sentence."""
         return f"starts of {self.what} have been paused since {self.since:%Y-%m-%d %H:%M} UTC: {self.reason}"
 
 
@@ -45,7 +45,7 @@ class Pauses:
         self._clock = clock
         self._reading = anyio.Lock()
         self._known: Sequence[Pause] = ()
-        self._read = float("-inf")  # when, on the event loop's clock
+        self._read = float("-inf")  # on the event loop's clock
 
     async def begin(self, what: str, reason: str) -> None:
         """Refuse new starts from now on."""
@@ -61,7 +61,7 @@ class Pauses:
         return True
 
     async def every(self) -> Sequence[Pause]:
-        """Return all pauses, the oldest first."""
+        """Return all pauses, oldest first."""
         notes = (await self._store.notes_under(_SPACE, "")).values()
         found: list[Pause] = []
         for note in notes:
@@ -72,8 +72,8 @@ class Pauses:
         return sorted(found, key=lambda each: each.since)
 
     async def refusal(self, engine: str, tool: str, owner: str) -> LimitReached | None:
-        """Return why a call of the tool, by the principal of this id, starts nothing now; None: it may start."""
-        async with self._reading:  # who comes meanwhile waits for what is true now
+        """Return why the tool starts nothing now for the principal with this id; None: it may start."""
+        async with self._reading:  # concurrent calls wait for the current state
             if (now := anyio.current_time()) - self._read >= READ_EVERY:
                 self._known = await self.every()
                 self._read = now

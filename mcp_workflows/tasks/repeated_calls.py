@@ -1,4 +1,4 @@
-"""Repeated calls without a key: a call that gets no reply marks its task, and the same call again claims that task.
+"""Repeated calls without a key: a call that gets no reply marks its task, and a repetition claims that task.
 
 See docs/decisions/0032.
 """
@@ -28,21 +28,21 @@ from mcp_workflows.tools.tool import AnyTool
 
 logger = logging.getLogger(__name__)
 
-MARKED_AFTER: Final = timedelta(seconds=2)  # of a call; parallel calls, which stay two, arrive within milliseconds
-KEPT: Final = timedelta(minutes=10)  # a mark, from when the caller leaves
-_RENEWED_EVERY: Final = 300.0  # seconds; a mark of a call that is still unanswered
-_AGAIN_AFTER: Final = 1.0  # seconds, if the store did not take a mark
-_TICK: Final = 0.5  # seconds between two rounds of marking
-_LEAVING: Final = 5.0  # seconds to mark the task of a caller that has left
-_REPLY_DELAY: Final = 0.5  # seconds a reply waits for the store to delete the mark
-_CLOCK_ERROR: Final = timedelta(seconds=1)  # of replicas, for tasks that were claimed a moment ago
+MARKED_AFTER: Final = timedelta(seconds=2)  # after a call; parallel calls, which stay two, arrive within milliseconds
+KEPT: Final = timedelta(minutes=10)  # lifetime of a mark after the caller leaves
+_RENEWED_EVERY: Final = 300.0  # seconds between renewals of the mark of an unanswered call
+_AGAIN_AFTER: Final = 1.0  # seconds before a retry, if the store did not accept a mark
+_TICK: Final = 0.5  # seconds between marking rounds
+_LEAVING: Final = 5.0  # seconds for marking the task of a caller that has left
+_REPLY_DELAY: Final = 0.5  # maximum seconds that a reply waits for the store to delete the mark
+_CLOCK_ERROR: Final = timedelta(seconds=1)  # between replicas, for tasks claimed a moment ago
 _VOLATILE: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time", "nonce", "sid", "at_hash", "c_hash"})
-"""Claims that differ from token to token of one person."""
+"""Claims that differ between tokens of the same person."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenCall:
-    """One `tools/call` that is being served: enter it around the work; its reply follows when it is left.
+    """A `tools/call` in progress: enter it around the work; the reply is sent after it exits.
 
     Its task is marked if that takes long, and stays marked if the caller does not get the reply.
     """
@@ -50,24 +50,24 @@ class OpenCall:
     calls: RepeatedCalls
     arrived: float  # on the event loop's clock
     host: str | None = None
-    wait: timedelta | None = None  # the tool's own
-    match: str = ""  # empty: no call continues this one
-    continues: datetime | None = None  # the arrival of the call whose task this one has claimed
+    wait: timedelta | None = None  # the tool's setting
+    match: str = ""  # empty: no repetition can continue this call
+    continues: datetime | None = None  # arrival of the call whose task this one has claimed
     holder: str = field(default_factory=partial(secrets.token_hex, 8), init=False)  # its id in the mark
     task: Task | None = field(default=None, init=False)
-    is_lost: bool = field(default=False, init=False)  # the caller does not get the reply
+    is_lost: bool = field(default=False, init=False)  # the caller will not get the reply
     is_answered: bool = field(default=False, init=False)
-    has_marked: bool = field(default=False, init=False)  # its mark was in the store
-    due: float = field(default=0.0, init=False)  # the next change of the mark, on the event loop's clock
-    opened: frozenset[str] = field(default=frozenset(), init=False)  # keys of questions whose links the client has
-    lock: anyio.Lock | None = field(default=None, init=False)  # of changes of the mark; None: there was none
+    has_marked: bool = field(default=False, init=False)  # its mark was stored
+    due: float = field(default=0.0, init=False)  # next change of the mark, on the event loop's clock
+    opened: frozenset[str] = field(default=frozenset(), init=False)  # keys of questions whose links it was sent
+    lock: anyio.Lock | None = field(default=None, init=False)  # held while the mark changes; None: it never changed
     waits_since: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.waits_since = self.arrived
 
     def about(self, task: Task) -> None:
-        """Note the task of the call, which may not be stored yet."""
+        """Record the task of the call, which may not be stored yet."""
         if self.match:
             if self.task is None or self.task.id != task.id:
                 self.has_marked = task.unanswered is not None and task.unanswered.holder == self.holder
@@ -75,11 +75,11 @@ class OpenCall:
             self.calls.add(self)
 
     def wait_on(self) -> None:
-        """Note that the host has waited until now, as a person was asked."""
+        """Restart the host's waiting time, because a person was just asked."""
         self.waits_since = anyio.current_time()
 
     def lose(self) -> None:
-        """Note that the caller does not get the reply, though the work may go on: it has left, or gets an error."""
+        """Record that the caller will not get the reply, because it left or gets an error; the work may continue."""
         self.is_lost, self.due = True, 0.0
         self.calls.hurry()
 
@@ -103,7 +103,7 @@ class OpenCall:
 
 
 class RepeatedCalls:
-    """The open calls of this process, and the marks that all replicas share. `run` marks those that take long."""
+    """The open calls of this process, and the marks shared by all replicas. `run` marks calls that take long."""
 
     def __init__(self, store: Store, engines: Engines, clock: Callable[[], datetime]) -> None:
         self.salt = b""  # set once the store is open
@@ -115,9 +115,9 @@ class RepeatedCalls:
         self._is_urgent = anyio.Event()
 
     def match(self, tool: AnyTool, arguments: JSON, principal: Principal, host: str | None) -> str:
-        """Return the digest by which a repeated call finds the task of the first; `arguments` are all that it says.
+        """Return the digest by which a repeated call finds the first call's task; `arguments` is its full content.
 
-        If the tool's templates name the principal, the claims count, too: they lead to another execution.
+        If the tool's templates name the principal, the claims are included, because they lead to another execution.
         """
         claims: JSON = None
         if tool.names_principal:
@@ -126,7 +126,7 @@ class RepeatedCalls:
         return digest([self.salt.hex(), tool.name, tool.engine, tool.workflow, arguments, *caller])
 
     async def is_repeated(self, call: OpenCall) -> bool:
-        """Return True if there is a task that the call may claim.
+        """Return True if a task exists that the call may claim.
 
         Raises:
             StoreUnavailable: the tasks cannot be read.
@@ -134,7 +134,7 @@ class RepeatedCalls:
         return bool(call.match) and bool(await self._candidates(call))
 
     async def claim(self, call: OpenCall) -> Task | None:
-        """Return the oldest task that got no reply for a call like this, which is this call's from now on.
+        """Claim the oldest task of an identical call without a reply, and return it, or None.
 
         Raises:
             StoreUnavailable: the tasks cannot be read or changed.
@@ -165,26 +165,26 @@ class RepeatedCalls:
         if is_cancelled or task.expired(now) or is_refused(task) or self._engines.is_foreign(task):
             return False
         if holder is not None and not holder.is_lost and call.arrived - holder.arrived < MARKED_AFTER.total_seconds():
-            return False  # they arrived together, however long their way to the start was
+            return False  # they arrived together, although one may have started later
         is_young = mark.open_from is not None and now < mark.open_from <= now + MARKED_AFTER + _CLOCK_ERROR
-        return not is_young and mark.open_until <= now + KEPT + CLOCKS_DIFFER  # later: by a clock that was set wrong
+        return not is_young and mark.open_until <= now + KEPT + CLOCKS_DIFFER  # later: the clock that set it was wrong
 
     def add(self, call: OpenCall) -> None:
-        """Mark the task of this call from when it is `MARKED_AFTER` old."""
+        """Mark the task of this call once the call is `MARKED_AFTER` old."""
         call.due = 0.0 if call.is_lost else max(call.due, call.arrived + MARKED_AFTER.total_seconds())
         self._open[call.holder] = call
         self._is_wanted.set()
 
     def remove(self, call: OpenCall) -> None:
-        """Do not change its mark any more."""
+        """Stop changing its mark."""
         self._open.pop(call.holder, None)
 
     def hurry(self) -> None:
-        """Mark now what is due."""
+        """Process due marks now."""
         self._is_urgent.set()
 
     async def run(self) -> None:
-        """Mark the tasks of calls that take long, for ever."""
+        """Mark the tasks of calls that take long, until cancelled."""
         while True:
             await self._is_wanted.wait()
             for call in [each for each in self._open.values() if each.due <= anyio.current_time()]:
@@ -202,7 +202,7 @@ class RepeatedCalls:
             self._is_urgent = anyio.Event()
 
     async def settle(self, call: OpenCall) -> bool:
-        """Mark the task of the call, renew the mark, or delete it if the call is answered; False: try again."""
+        """Mark the call's task, renew the mark, or delete it if the call is answered; return False to retry."""
         task = call.task
         if task is None:
             return True

@@ -31,7 +31,7 @@ from mcp_workflows.wire.commands import (
 )
 
 _PREFIX: Final = "mcp-workflows://tasks/"
-META_PREFIX: Final = "mcp-workflows/"  # of what we write in `_meta`
+META_PREFIX: Final = "mcp-workflows/"  # prefix of our keys in `_meta`
 META_STEPS: Final = f"{META_PREFIX}steps"
 META_LOG: Final = f"{META_PREFIX}log"
 META_URL: Final = f"{META_PREFIX}url"
@@ -39,15 +39,15 @@ RETRY_AFTER: Final = f"{META_PREFIX}retryAfterMs"
 MISMATCH: Final = f"{META_PREFIX}schemaMismatch"  # why the result does not match the tool's output schema
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # `json.dumps` makes one for each text
 _NO_RESULT: Final = "The workflow has ended and returned nothing."
-_SHOWN: Final = 2000  # characters of a failure that is too large to be kept
+_SHOWN: Final = 2000  # characters of a failure too large to be stored
 _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 
 
 def tool_result(output: JSON) -> dict[str, Any]:
-    """Return any JSON as a result: a `CallToolResult` stays, an object becomes structured content and text.
+    """Return any JSON as a result: a `CallToolResult` is kept, an object becomes structured content and text.
 
     A string becomes text; other JSON becomes text and is wrapped as `{"result": ...}`. The content is never empty:
-    Anthropic's MCP connector rejects a result without content, and a blank text.
+    Anthropic's MCP connector rejects a result without content or with blank text.
     """
     if _is_tool_result(output):
         found = {"isError": False, **{key: value for key, value in output.items() if key != "resultType"}}
@@ -69,10 +69,10 @@ def tool_error(text: str) -> dict[str, Any]:
 
 
 def limit_result(reached: LimitReached) -> dict[str, Any]:
-    """Return a reached limit as a result, so that the model can wait, cancel a task, or tell the user.
+    """Return a reached limit as a result, so that the model can wait, cancel a task, or inform the user.
 
-    Source: MCP, tools, error handling: clients SHOULD give errors of execution to the model, and MAY those of the
-    protocol. Programs find the time in `_meta`.
+    Source: MCP, tools, error handling: clients SHOULD give execution errors to the model, and MAY give it protocol
+    errors. For programs, the time is in `_meta`.
     """
     result = tool_error(reached.message)
     return result if reached.data is None else {**result, "_meta": {RETRY_AFTER: reached.data["retryAfterMs"]}}
@@ -81,8 +81,8 @@ def limit_result(reached: LimitReached) -> dict[str, Any]:
 def failure_result(failure: Failure | None, schema: Mapping[str, JSON] | None = None) -> dict[str, Any]:
     """Return the failure of a workflow as a result with `isError`; its structured content is `{"error": ...}`.
 
-    For a tool with an output schema that object is JSON text in the stand-in that `Tool.promised_output` allows: the
-    TypeScript SDK 1.x validates the structured content of errors, too.
+    For a tool with an output schema, that object is JSON text in the stand-in that `Tool.promised_output` allows,
+    because the TypeScript SDK 1.x also validates the structured content of errors.
     """
     result = tool_error(failure.text if failure and failure.text else "The workflow failed and gave no reason.")
     if failure is None or not failure_facts(failure):
@@ -92,13 +92,13 @@ def failure_result(failure: Failure | None, schema: Mapping[str, JSON] | None = 
 
 
 def failure_facts(failure: Failure) -> dict[str, JSON]:
-    """Return what is known of a failure beside its text: `type`, `step`, `retryable` and `details`."""
+    """Return the facts of a failure other than its text: `type`, `step`, `retryable` and `details`."""
     found = {"type": failure.kind, "step": failure.step, "retryable": failure.retryable, "details": failure.details}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def error_in(result: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    """Return the error in the structured content of a `failure_result`; None: it is something else."""
+    """Return the error in the structured content of a `failure_result`, or None for anything else."""
     found: JSON = result.get("structuredContent")
     if isinstance(found, dict) and isinstance(text := cast("JSON", found).get(UNCHECKED), str):
         try:
@@ -110,10 +110,11 @@ def error_in(result: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
 
 
 def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[str, Any]:
-    """Return the result with a mark in `_meta` if it does not match the tool's output schema.
+    """Return the result, marked in `_meta` if it does not match the tool's output schema.
 
-    It stays a success: a model that reads of an error starts the work again. The structured content is then a stand-in
-    that `Tool.promised_output` allows (MCP, tools, output schema: servers MUST provide results that conform to it).
+    It stays a success, because a model would start the work again after an error. The structured content is then a
+    stand-in that `Tool.promised_output` allows (MCP, tools, output schema: servers MUST provide results that conform to
+    it).
     """
     if (wrong := mismatch(result, schema)) is None:
         return result
@@ -128,7 +129,7 @@ def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[s
 
 
 def mismatch(result: Mapping[str, JSON], schema: Mapping[str, JSON] | None) -> str | None:
-    """Return why the result does not match the tool's output schema, without its values; None if it does."""
+    """Return why the result does not match the tool's output schema, without its values, or None if it does."""
     if schema is None or result.get("isError"):
         return None
     return next(iter(_checker(document(schema)).violations(result.get("structuredContent"))), None)
@@ -141,7 +142,7 @@ def _checker(schema: str) -> Checker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Large:
-    """The address of a result over the limit, and the limit in bytes."""
+    """The address and name of a result over the limit, and the limit in bytes."""
 
     uri: str
     limit: int
@@ -170,9 +171,9 @@ def fitted(result: dict[str, Any], large: Large, schema: Mapping[str, JSON] | No
 
 
 def keepable(execution: Execution, most: int | None) -> Execution:
-    """Return the execution with a note instead of an output or failure that is too large to be stored.
+    """Return the execution, with a note instead of an output or failure that is too large to be stored.
 
-    Its status stays: only the content is left in the engine.
+    Its status stays; only the engine has the full content.
     """
     failure = execution.failure
     if most is None or not execution.terminal:
@@ -191,18 +192,18 @@ def keepable(execution: Execution, most: int | None) -> Execution:
 
 
 def _promised(whole: JSON, large: Large, schema: Mapping[str, JSON]) -> JSON:
-    """Return the address as structured content if the schema allows it, or else the whole: SDK clients validate it."""
+    """Return the address if the schema allows it, or else the full structured content: SDK clients validate it."""
     stand_in = {"uri": large.uri}
     return whole if violations(schema, stand_in) else stand_in
 
 
 def uri_of(task_id: str, part: Part = Part.RESULT) -> str:
-    """Return the address of a part of a task; without one, of its whole result."""
+    """Return the address of a part of a task, by default of its full result."""
     return f"{_PREFIX}{task_id}/{part.value}"
 
 
 def part_at(uri: str) -> tuple[str, Part] | None:
-    """Return the task id and the part of such an address, or None if it is not one of ours."""
+    """Return the task id and the part of such an address, or None if it is not ours."""
     task_id, _, part = uri.removeprefix(_PREFIX).rpartition("/")
     if not uri.startswith(_PREFIX) or not task_id or part not in set(Part):
         return None
@@ -210,7 +211,7 @@ def part_at(uri: str) -> tuple[str, Part] | None:
 
 
 def document(value: JSON) -> str:
-    """Return a whole result, or any other value, as JSON text."""
+    """Return a full result, or any other value, as JSON text."""
     return _JSON.encode(value)
 
 
@@ -223,7 +224,7 @@ def _is_tool_result(output: JSON) -> TypeGuard[Mapping[str, JSON]]:
     try:
         _sdk_types().CallToolResult.model_validate(found, strict=True, by_name=False)
     except ValidationError:
-        return False  # it only looks like one: some object with a `content`
+        return False  # some other object with a `content`
     return True
 
 
@@ -234,13 +235,13 @@ def _sdk_types() -> ModuleType:
 
 
 def texts_in(result: Mapping[str, JSON]) -> str:
-    """Return the texts of a `CallToolResult`, a line each."""
+    """Return the texts of a `CallToolResult`, one per line."""
     blocks = cast("Sequence[Mapping[str, JSON]]", result.get("content", []))
     return "\n".join(block["text"] for block in blocks if block.get("type") == "text")
 
 
 def text_block(text: str) -> dict[str, Any]:
-    """Return a text as a block of content."""
+    """Return a text as a content block."""
     return {"type": "text", "text": text}
 
 
@@ -248,7 +249,7 @@ def text_block(text: str) -> dict[str, Any]:
 
 
 def view(task: Task, poll_interval: timedelta) -> TaskView:
-    """Return the task with this poll interval; its result is a `CallToolResult`, or a link if it is too large."""
+    """Return the view of a task; its result is a `CallToolResult`, or a link if it is too large."""
     seen = task.seen
     error = protocol_error(seen)
     return TaskView(
@@ -293,17 +294,17 @@ def final_result(task: TaskView) -> Mapping[str, JSON]:
 
 
 def finished(task: Task) -> Finished:
-    """Return the result of a task that has ended."""
+    """Return the result of an ended task."""
     return Finished(result=final_result(view(task, timedelta())))
 
 
 def unanswerable_text(task: Task) -> str:
-    """Return the reason for a question that the client can neither read from a task nor put to a person."""
+    """Return the text for a question that the client can neither read from a task nor show to a person."""
     return f"{_workflow(task)} waits for an answer this client cannot give: {asked(task.seen.requests)}"
 
 
 def abandoned_text(task: Task, why: str, *, continues: bool) -> str:
-    """Return the text for a client that has no id of the task; `continues`: the same call again continues it."""
+    """Return the text for a client without the task's id; `continues`: an identical call continues it."""
     again = repetition(task.tool)
     sent, what = ("send", "content") if is_action(task.tool) else ("start", "arguments")
     follow_up = f"do not {again} again: that would {sent} it twice"
@@ -313,7 +314,7 @@ def abandoned_text(task: Task, why: str, *, continues: bool) -> str:
 
 
 def continued(outcome: CallOutcome, called: datetime) -> CallOutcome:
-    """Return the outcome of a call that continues an earlier one, which its texts say."""
+    """Return the outcome of a call that continues an earlier one, with that fact in its texts."""
     said = f"this continues your call of {called:%H:%M} UTC"
     match outcome:
         case Created() | Unfinished():
@@ -328,7 +329,7 @@ def continued(outcome: CallOutcome, called: datetime) -> CallOutcome:
 
 
 def _workflow(task: Task) -> str:
-    """Return words by which people find the execution in the engine."""
+    """Return a text that helps people find the execution in the engine."""
     return "The workflow" + (f" (execution {task.execution.execution_id})" if task.execution.execution_id else "")
 
 
@@ -338,7 +339,7 @@ def withdrawn_result(task: TaskView) -> Mapping[str, JSON]:
 
 
 def protocol_error(execution: Execution) -> ProtocolError | None:
-    """Return the JSON-RPC error that the workflow asked for at its end, if any."""
+    """Return the JSON-RPC error that the workflow asked for at its end, or None."""
     failure = execution.failure
     if execution.status is not Status.FAILED or failure is None or failure.code is None:
         return None

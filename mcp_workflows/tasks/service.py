@@ -1,7 +1,7 @@
 """The task service: the commands of MCP clients, each on behalf of a principal, and the rules that allow them.
 
-A task that a principal may not see is not found, and a tool that it may not call does not exist. The reason goes to the
-audit log only. See docs/decisions/0017.
+A task that a principal may not see looks unknown, and so does a tool that it may not call. Only the audit log has the
+reason. See docs/decisions/0017.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ logger = logging.getLogger(__name__)
 
 PAGE = 50  # tasks of one `tasks/list`
 MOST_ASKING: Final = 100  # tasks of one inbox
-PAGE_OF_ASKING: Final = 200  # tasks of others among them, perhaps
+PAGE_OF_ASKING: Final = 200  # tasks read at once; some may belong to other owners
 MOST_PAGES: Final = 20
-AUTHORIZER_TIMEOUT: Final = 5.0  # seconds for an authorizer to say yes
-CARD_WAIT = timedelta(seconds=2)  # a plain call waits no longer for what a card shows: it is empty until the reply
-NO_ANSWER_LIMIT = 30.0  # seconds a plain call waits for an engine that gives no answer
-READ_LIMIT: Final = timedelta(seconds=10)  # the same of a call that only reads: one request to the engine has that long
-ABANDONING = 5.0  # seconds to cancel what a client has left
+AUTHORIZER_TIMEOUT: Final = 5.0  # seconds for an authorizer to allow a request
+CARD_WAIT = timedelta(seconds=2)  # of a plain call for the content of a card, which is empty until the reply
+NO_ANSWER_LIMIT = 30.0  # seconds a plain call waits for an engine that does not answer
+READ_LIMIT: Final = timedelta(seconds=10)  # for a call that only reads; one request to the engine may take that long
+ABANDONING = 5.0  # seconds for cancelling an abandoned task
 NOT_FOUND: Final = "Task not found"
 EXPIRED: Final = "Task expired: its time to live is over"
 _MAY_NOT: Mapping[Verb, str] = {
@@ -112,7 +112,7 @@ Report = Callable[[Execution], Awaitable[None]]
 OnView = Callable[[TaskView], Awaitable[bool | None]]
 
 
-class ResultHidden(RequestError):  # noqa: N818  # an answer, not a fault
+class ResultHidden(RequestError):  # noqa: N818  # an outcome, not a fault
     """The caller may not see the result of its call."""
 
 
@@ -127,14 +127,14 @@ class Rights:
     for_others: frozenset[str] = frozenset()  # keys of open questions that only others may answer
 
     def reads(self, task: Task) -> bool:
-        """Return True if the task may be read now. With `answer` alone, that is while it waits for input."""
+        """Return True if the principal may read the task now; with only `answer`, while it waits for input."""
         return self.see or (self.answer and task.execution.status is Status.INPUT_REQUIRED)
 
     def within(self, task: Task) -> Task:
-        """Return the task within these rights: without questions to answer, or without any content.
+        """Return the task limited to these rights: without questions to answer, or without any content.
 
-        A principal without `see` reads the question, the message and the steps; the log and the engine's page show
-        all of the execution.
+        A principal without `see` reads the question, the message and the steps, but not the log and the engine's page,
+        which show the whole execution.
         """
         if not self.reads(task):
             return replace(task, execution=Execution(status=Status.RUNNING), ended=None)
@@ -150,9 +150,9 @@ _NONE: Final = Rights(see=False, answer=False, cancel=False, act=False)
 
 
 class Authorization:
-    """The rules of the tools, then the operator's authorizer; one object for as long as the server lives.
+    """The rules of the tools, then the operator's authorizer; one object for the life of the server.
 
-    New rules count at once, also for streams that were opened before.
+    New rules apply at once, even to streams opened earlier.
     """
 
     def __init__(
@@ -163,27 +163,27 @@ class Authorization:
         self.use(tools)
 
     def use(self, tools: Mapping[str, AnyTool]) -> None:
-        """Replace the tools, and with them the rules."""
+        """Replace the tools, including their rules."""
         self._tools = tools
         self._ruled = self._authorizer is not None or any(tool.allow or tool.approvals for tool in tools.values())
 
     @property
     def has_authorizer(self) -> bool:
-        """True if code of the operator's decides, too, which may look at any claim."""
+        """True if the operator's code also decides; it may use any claim."""
         return self._authorizer is not None
 
     async def permits(self, name: str, principal: Principal, arguments: Mapping[str, JSON] | None = None) -> bool:
-        """Return True if the principal may call this tool, with these arguments if they are given."""
+        """Return True if the principal may call this tool, with these arguments if given."""
         wish = AccessRequest(principal=principal, verb=Verb.CALL, tool=name, arguments=arguments)
         return not self._ruled or await self._may(wish)
 
     async def may_watch(self, name: str, principal: Principal, arguments: Mapping[str, JSON] | None = None) -> bool:
-        """Return True if the principal may call this tool, and see the task that it would make."""
+        """Return True if the principal may call this tool and see the resulting task."""
         wish = AccessRequest(principal=principal, verb=Verb.SEE, tool=name, owner=principal.id)
         return await self.permits(name, principal, arguments) and (not self._ruled or await self._may(wish))
 
     async def offers(self, name: str, principal: Principal, arguments: Mapping[str, JSON] | None = None) -> bool:
-        """Return True if the principal may call this tool, with these arguments if they are given; record a refusal."""
+        """Return True if the principal may call this tool, with these arguments if given; record a refusal."""
         if await self.permits(name, principal, arguments):
             return True
         self.denied(
@@ -206,10 +206,10 @@ class Authorization:
         ]
 
     async def rights(self, task: Task, principal: Principal) -> Rights:
-        """Return the rights of the principal on this task now."""
+        """Return the current rights of the principal on this task."""
         tool = self._tools.get(task.tool)
         mine = principal.id == task.owner
-        if tool is None and task.guarded:  # its rules are gone: the owner may see the task and do nothing else
+        if tool is None and task.guarded:  # its rules no longer exist: the owner may only see the task
             return replace(_NONE, see=mine)
         if self._authorizer is None and (tool is None or tool.allow is None):
             found = _ALL if mine else _NONE
@@ -229,7 +229,7 @@ class Authorization:
         return replace(found, answer=len(others) < len(asking), for_others=frozenset(others)) if approving else found
 
     async def may_decide(self, task: Task, gate: str, principal: Principal, *, escalated: bool) -> bool:
-        """Return True if the principal may decide on approvals of this gate, by the rules of now."""
+        """Return True if the principal may decide on approvals of this gate, by the current rules."""
         tool = self._tools.get(task.tool)
         approval = None if tool is None else tool.approvals.get(gate)
         if approval is None:
@@ -239,7 +239,7 @@ class Authorization:
         return fits and await self._agrees(_wish(principal, Verb.ANSWER, task))
 
     async def could_decide(self, task: Task, decision: Decision | None, principal: Principal) -> bool:
-        """Return True if the principal decided, or may decide on such approvals; None: on any of the tool's."""
+        """Return True if the principal made this decision or may decide on such approvals; None: on any of the tool."""
         if decision is not None and decision.by == principal.id:
             return True
         tool = self._tools.get(task.tool)
@@ -248,7 +248,7 @@ class Authorization:
         return any([await self.may_decide(task, gate, principal, escalated=True) for gate in gates])
 
     def kept(self, principal: Principal) -> Principal:
-        """Return the principal with the claims that rules need, to ask them later; an authorizer may need any."""
+        """Return the principal with only the claims that rules need later; an authorizer may need any claim."""
         claims: Claims = {name: claim_value(principal.claims, name) for name in self.needed_claims}
         if self._authorizer is not None:
             claims = principal.claims
@@ -256,7 +256,7 @@ class Authorization:
 
     @property
     def needed_claims(self) -> frozenset[str]:
-        """The claims that rules look at."""
+        """The claims that rules use."""
         allowed = [tool.allow.claims for tool in self._tools.values() if tool.allow is not None]
         asked = [rule.claims.keys() for tool in self._tools.values() for rule in tool.approval_rules]
         return frozenset[str]().union(*allowed, *asked)
@@ -271,7 +271,7 @@ class Authorization:
         return permits(allow, wish.verb, wish.principal, wish.owner) and await self._agrees(wish)
 
     async def _agrees(self, wish: AccessRequest) -> bool:
-        """Return True if the operator's authorizer allows it, or there is none."""
+        """Return True if there is no authorizer or it allows the request."""
         if self._authorizer is None:
             return True
         try:
@@ -296,9 +296,9 @@ class Authorization:
 
 
 def _needs_approval(task: Task, gate: str, tool: AnyTool | None) -> bool:
-    """Return True if the question of a gate is for approvers: by the rules of now, or of the start if it is gone now.
+    """Return True if a gate's question is for approvers by the current rules; for a removed gate, by the start's.
 
-    A gate that was renamed must not lose its approval.
+    A renamed gate must not lose its approval.
     """
     if tool is not None and (gate in tool.gates or gate in tool.approvals):
         return gate in tool.approvals
@@ -310,7 +310,7 @@ def _wish(principal: Principal, verb: Verb, task: Task) -> AccessRequest:
 
 
 class TaskService:
-    """The commands of every protocol version. `authorization` has the rules, and lives longer than one service."""
+    """The commands of every protocol version. `authorization` has the rules, and outlives the service."""
 
     def __init__(
         self,
@@ -348,7 +348,7 @@ class TaskService:
             return await self.call_round(call, principal, report, served)
 
     async def act(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
-        """Take an action of a task's tool: `arguments` are `taskId`, `action` and, if it has any, `content`.
+        """Take an action of a task's tool: `arguments` has `taskId`, `action` and optionally `content`.
 
         Raises:
             RequestError: the task has no such action, or cannot take it now; nothing was sent.
@@ -365,7 +365,7 @@ class TaskService:
             why = "has not started yet" if task.handle is None else f"belongs to an earlier engine named {task.engine}"
             raise RequestError(INVALID_PARAMS, f"The task {'has ended' if is_over else why}; nothing was sent")
         message = replace(call, tool=tool.name, arguments=content, target=task.handle)
-        ended = "left"  # the client may leave while the engine takes the message
+        ended = "left"  # the client may leave while the engine handles the message
         try:
             outcome = await self.call(message, principal, report)
             ended = "failed" if isinstance(outcome, Finished) and outcome.result.get("isError") else "ok"
@@ -377,7 +377,7 @@ class TaskService:
             self._record(Event.ACT, principal, task, outcome=ended, reason=name, arguments=content)
 
     async def call_round(self, call: Call, principal: Principal, report: Report, served: OpenCall) -> CallOutcome:
-        """Serve one round of a call that has several before its reply; see `call`."""
+        """Serve one round of a call that may have several before its reply; see `call`."""
         outcome = await self._call(call, principal, report, served)
         return outcome if served.continues is None else continued(outcome, served.continues)
 
@@ -399,7 +399,7 @@ class TaskService:
                 tool, [call.arguments, call.target], principal, call.host
             )
         dialogue = read_dialogue(call.state) if call.state else Dialogue()
-        if dialogue.task_id is not None:  # a plain call whose workflow asked a question goes on
+        if dialogue.task_id is not None:  # a plain call continues after its workflow's question
             task, _ = await self._authorize(dialogue.task_id, principal, Verb.ANSWER)
             if task.owner == principal.id:
                 served.about(task)
@@ -412,7 +412,7 @@ class TaskService:
             started = await self._start(tool, call, dialogue, principal, served)
         except MappingError as error:
             return Finished(result=tool_error(f"Wrong arguments for {tool.name}: {error}; {nothing_done(tool)}"))
-        except LimitReached as reached:  # no protocol error: hosts do not show those to the model
+        except LimitReached as reached:  # a result, because hosts do not show protocol errors to the model
             self._meters.refused(principal, tool.name, reached)
             return Finished(result=limit_result(reached))
         except EngineRefused as error:
@@ -442,7 +442,7 @@ class TaskService:
     async def _start(
         self, tool: AnyTool, call: Call, dialogue: Dialogue, principal: Principal, served: OpenCall
     ) -> Task | Finished | Questions | CapabilityNeeded:
-        """Return the task of a call; or what the caller must answer first, or why nothing was started."""
+        """Return the task of a call, the questions for the caller, or the reason why nothing was started."""
         task_id = secrets.token_hex(20)
         if not call.state:
             if await self._executions.repeated_calls.is_repeated(served):
@@ -489,7 +489,7 @@ class TaskService:
             new = hold(new, held, ready.approval)
         refusal = self._meters.check_start(principal)
         reads = tool.message is not None and tool.message.reads
-        if call.target is None and not reads:  # a pause stops no action, which may be what stops an execution
+        if call.target is None and not reads:  # a pause blocks no action: an action may be the way to stop an execution
             refusal = refusal or await self._executions.pauses.refusal(tool.engine, tool.name, principal.id)
         served.about(new)
         caps = NO_MORE if refusal else caps_of(self._limits, tool, new.created)
@@ -567,7 +567,7 @@ class TaskService:
     async def _result(
         self, tool: AnyTool, task: Task, call: Call, principal: Principal, report: Report, served: OpenCall
     ) -> CallOutcome:
-        """Return the result to a client that takes no task, or the unfinished task if the tool hands over in time."""
+        """Return the result to a client without tasks, or the unfinished task if the tool hands over in time."""
         try:
             try:
                 task = await self._wait(tool, task, report, principal, time_left(tool, call), served.opened)
@@ -595,7 +595,7 @@ class TaskService:
         return self._goes_on(tool, task, unanswerable_text(task), served)
 
     def _goes_on(self, tool: AnyTool, task: Task, why: str, served: OpenCall) -> Finished:
-        """Return the error of a call that has no result, to a client that has no id to come back with."""
+        """Return the error of a call without a result, for a client that has no task id to return with."""
         if tool.message and tool.message.reads:
             return Finished(result=tool_error(f"Engine {task.engine} does not answer. Nothing has changed: try again"))
         served.lose()
@@ -604,10 +604,10 @@ class TaskService:
     async def _wait(
         self, tool: AnyTool, task: Task, report: Report, principal: Principal, within: timedelta | None, shown: Set[str]
     ) -> Task:
-        """Return the task when it has ended or asks, or after `within`; None is no limit.
+        """Return the task when it has ended or asks, or after `within` (None: no limit).
 
-        It does not return for questions whose pages were `shown`: there people answer them meanwhile.
-        The workflow goes on without the client, unless the tool says `cancel_on_disconnect`.
+        It does not return for questions in `shown`: people are answering them on their pages. The workflow continues
+        without the client, unless the tool sets `cancel_on_disconnect`.
         """
         latest = task
 
@@ -630,7 +630,7 @@ class TaskService:
         return latest
 
     async def _visible_now(self, task: Task, principal: Principal) -> Task:
-        """Return the task within the rights that the principal has at this moment, while its token is good.
+        """Return the task limited to the principal's current rights, while its token is valid.
 
         Raises:
             ResultHidden: it has none.
@@ -644,7 +644,7 @@ class TaskService:
 
     @asynccontextmanager
     async def _cancelled_if_abandoned(self, tool: AnyTool, task: Task, principal: Principal) -> AsyncGenerator[None]:
-        """Cancel the workflow if the client leaves during the body and the tool says so.
+        """Cancel the workflow if the client leaves during the body and the tool sets `cancel_on_disconnect`.
 
         A stopping server does not count as a client that leaves.
         """
@@ -658,7 +658,7 @@ class TaskService:
 
     @asynccontextmanager
     async def asking(self, call: Call, questions: Questions, principal: Principal) -> AsyncGenerator[None]:
-        """Wrap the time in which a receiver puts these questions to a person; the client or the server may end it.
+        """Wrap the time in which a receiver asks a person these questions; the client or the server may end it.
 
         Raises:
             RequestError: the server is stopping, and nothing was started.
@@ -678,7 +678,7 @@ class TaskService:
     # --- tasks/*
 
     async def get(self, task_id: str, principal: Principal) -> TaskView:
-        """`tasks/get`: return the task as its engine shows it now, or its last known state if that does not answer."""
+        """`tasks/get`: return the task after a poll, or its last known state if the engine does not answer."""
         by = anyio.current_time() + self._executions.read_timeout
         task, _ = await self._authorize(task_id, principal, by=by)
         found = await self._observed_view(task, principal, by)
@@ -687,10 +687,10 @@ class TaskService:
         return found
 
     async def find(self, tool_name: str, arguments: Mapping[str, JSON], principal: Principal) -> TaskView:
-        """Return the caller's own newest task that a call with these arguments started, as `get` does.
+        """Return the caller's newest task that a call with these arguments started, as `get` does.
 
         Raises:
-            RequestError: there is none among the caller's latest tasks, it may not be seen, or the caller is anonymous.
+            RequestError: the caller's latest tasks include none, it may not be seen, or the caller is anonymous.
         """
         if not principal.identified:
             raise _not_found()
@@ -702,9 +702,9 @@ class TaskService:
         return await self.get(task.id, principal)
 
     async def answered(self, task_id: str, principal: Principal) -> TaskView | None:
-        """Return the task after the principal's own answer, or None if the principal may see no more of it.
+        """Return the task after the principal's answer, or None if the principal may no longer see it.
 
-        Unlike `get` this records no refusal: an approver did nothing wrong.
+        Unlike `get` this records no refusal, because the approver did nothing wrong.
         """
         by = anyio.current_time() + self._executions.read_timeout
         shared_tools = self.authorization.shared_tools(principal)
@@ -714,7 +714,7 @@ class TaskService:
         return await self._observed_view(task, principal, by)
 
     async def _observed_view(self, task: Task, principal: Principal, by: float) -> TaskView | None:
-        """Return the task after a poll, within the rights on what it asks now; None if it may not be read."""
+        """Return the task after a poll, limited to the rights on its current questions; None: it may not be read."""
         observed = await self._executions.observe(task, by=by)
         rights = await self.authorization.rights(observed.task, principal)
         if not rights.reads(observed.task):
@@ -726,7 +726,7 @@ class TaskService:
     async def update(
         self, task_id: str, responses: Mapping[str, JSON], principal: Principal, way: AnswerWay = AnswerWay.CHAT
     ) -> None:
-        """`tasks/update`: deliver answers; either all of them fit their questions, or none is applied."""
+        """`tasks/update`: deliver answers; none is applied unless all of them fit their questions."""
         task, _ = await self._authorize(task_id, principal, Verb.ANSWER)
         await self._answer(task, responses, principal, way)
 
@@ -743,7 +743,7 @@ class TaskService:
             raise
 
         async def check(latest: Task, answers: Answers) -> None:
-            """Check the answers that are about to be taken, by the rules and the questions of this moment."""
+            """Check the answers before delivery against the current rules and questions."""
             rights = await self.authorization.rights(latest, principal)
             if not rights.answer or answers.keys() & rights.for_others:
                 self.authorization.denied(principal, task=latest, reason=f"may not {Verb.ANSWER} it")
@@ -757,10 +757,10 @@ class TaskService:
         return task
 
     async def _check_request(self, task: Task, held: Held) -> None:
-        """Check that what is approved can still be started as it was requested.
+        """Check that the approved start is still possible as it was requested.
 
         Raises:
-            RequestError: it cannot; the question stays open, and can be declined.
+            RequestError: it is not; the question stays open, and can be declined.
         """
         tool, requester = self._tools.get(task.tool), self._executions.unsealed(held.requester, task.id)
         arguments = cast("Mapping[str, JSON]", task.arguments)
@@ -783,7 +783,7 @@ class TaskService:
         self._record(Event.CANCEL, principal, task, outcome="ended" if task.ended else "ok")
 
     async def withdraw(self, task_id: str, principal: Principal) -> TaskView:
-        """`tasks/cancel` of 2025-11-25: the task is cancelled before the reply and for ever, whatever the engine does.
+        """`tasks/cancel` of 2025-11-25: the task is cancelled, finally, before the reply, whatever the engine does.
 
         Raises:
             RequestError: it has ended already.
@@ -808,10 +808,10 @@ class TaskService:
         return (await self._executions.cancel(task, is_final=is_final)).task
 
     async def tasks(self, cursor: str | None, principal: Principal) -> Listed:
-        """`tasks/list`: return the caller's own tasks that `get` finds, newest first.
+        """`tasks/list`: return the caller's tasks that `get` finds, newest first.
 
         Raises:
-            RequestError: the caller is anonymous, or the cursor was not made here.
+            RequestError: the caller is anonymous, or the cursor was not issued here.
         """
         if not principal.identified:
             raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
@@ -830,10 +830,10 @@ class TaskService:
         return Listed(tasks=views, next_cursor=cursor)
 
     async def questions(self, cursor: str | None, principal: Principal) -> Listed:
-        """Return questions of others' tasks that this principal may answer, newest first; a page may be empty.
+        """Return others' tasks with questions that this principal may answer, newest first; a page may be empty.
 
         Raises:
-            RequestError: the cursor was not made here.
+            RequestError: the cursor was not issued here.
         """
         shared_tools = self.authorization.shared_tools(principal)
         if not shared_tools:
@@ -872,7 +872,7 @@ class TaskService:
         return (await self.authorization.rights(task, principal)).within(task).seen.requests
 
     async def question(self, link: str, principal: Principal) -> QuestionView:
-        """Return the question of a link: open, or with who decided for those who see the task or could have decided.
+        """Return the question of a link: open, or with its decision, for principals who see the task or could decide.
 
         Raises:
             RequestError: there is no such question for this principal.
@@ -930,7 +930,7 @@ class TaskService:
         ]
 
     async def listen(self, task_ids: Sequence[str], principal: Principal) -> Sequence[Task]:
-        """Return the tasks of `subscriptions/listen` that this principal may see; the others are left out silently."""
+        """Return the tasks of `subscriptions/listen` that this principal may see; leave out the others silently."""
         by = anyio.current_time() + self._executions.read_timeout
         tasks: dict[str, Task] = {}
         failures: list[StoreError] = []
@@ -951,12 +951,12 @@ class TaskService:
         return [tasks[task_id] for task_id in task_ids if task_id in tasks]
 
     async def follow(self, task: Task, on_change: OnView, principal: Principal) -> None:
-        """Call `on_change` with each state of the task, until it has ended or `on_change` returned True.
+        """Call `on_change` with each state of the task, until it ends or `on_change` returns True.
 
-        Before each call the rights of the principal are checked, and its token, too.
+        Before each call the principal's rights and token are checked.
 
         Raises:
-            RequestError: the task has expired, or the principal may not see it any more.
+            RequestError: the task has expired, or the principal may no longer see it.
             ServerStopping: the server is stopping.
         """
 
@@ -980,7 +980,7 @@ class TaskService:
         raise _expired() if left <= admitted else _not_found()
 
     async def owned(self, task_id: str, principal: Principal, verb: Verb = Verb.SEE) -> Task:
-        """Return a task, to follow it, or to check that the principal may `verb` it now or later.
+        """Return a task for following it, or for checking that the principal may `verb` it now or later.
 
         Raises:
             RequestError: the principal may not, or the task has expired.
@@ -988,7 +988,7 @@ class TaskService:
         return (await self._authorize(task_id, principal, verb))[0]
 
     async def read(self, task_id: str, part: Part, principal: Principal) -> Document:
-        """`resources/read` of a task's whole result, or of its log, with the same authorization."""
+        """`resources/read` of a task's full result, or of its log, with the same authorization."""
         by = anyio.current_time() + self._executions.read_timeout
         task, _ = await self._authorize(task_id, principal, by=by)
         task = (await self._executions.observe(task, by=by)).task
@@ -1012,13 +1012,13 @@ class TaskService:
     async def _authorize(
         self, task_id: str, principal: Principal, verb: Verb = Verb.SEE, *, by: float = float("inf")
     ) -> tuple[Task, Rights]:
-        """Return the task and the principal's rights on it, which include `verb`: the only way from an id to a task.
+        """Load a task and check that the principal may `verb` it. All access by id goes through here.
 
         A read has the deadline `by`, on the event loop's clock.
 
         Raises:
-            RequestError: the task is unknown or not to be seen (these look alike), or has expired, or the principal
-                may see it and no more.
+            RequestError: the task is unknown or hidden (these look alike), or has expired, or the principal may
+                only see it.
         """
         rules = self.authorization
         self._meters.check_lookup(principal, task_id)
@@ -1030,7 +1030,7 @@ class TaskService:
         rights = await rules.rights(task, principal)
         lacks_answer = verb is Verb.ANSWER and not rights.answer
         if lacks_answer or (not rights.see and principal.id != task.owner):
-            # a question that this principal may answer may have been asked a moment ago
+            # a question for this principal may have just been asked
             by = min(by, anyio.current_time() + self._executions.read_timeout)
             task = (await self._executions.observe(task, by=by)).task
             rights = await rules.rights(task, principal)
@@ -1047,7 +1047,7 @@ class TaskService:
         return task, rights
 
     def _view(self, observed: ObservedTask, rights: Rights, principal: Principal) -> TaskView:
-        """Return the task as this principal may see it, with its owner's name if that is somebody else."""
+        """Return the task as this principal may see it, with its owner's name if the owner is another principal."""
         task, warning = observed
         found = self.rendered(rights.within(task), acts=rights.act)
         if warning is not None:
@@ -1055,12 +1055,12 @@ class TaskService:
         return found if principal.id == task.owner else replace(found, started_by=person_of(task.owner)[1])
 
     async def _rendered_to(self, task: Task, tool: AnyTool, principal: Principal) -> TaskView:
-        """Return the view of a task that is within the rights of the principal, with the actions that it may take."""
+        """Return the view of a task already limited to the principal's rights, with the actions that it may take."""
         acts = bool(tool.actions) and (await self.authorization.rights(task, principal)).act
         return self.rendered(task, acts=acts)
 
     def rendered(self, task: Task, *, acts: bool = False) -> TaskView:
-        """Return the view of a task that is within the rights of its reader, with its actions if the reader `acts`."""
+        """Return the view of a task already limited to its reader's rights, with its actions if the reader `acts`."""
         found = view(self._executions.with_links(task), self._executions.poll_interval(task))
         tool, for_people = self._tools.get(task.tool), self._executions.links(task)
         offers = acts and task.handle is not None and not task.ended
@@ -1088,12 +1088,12 @@ class TaskService:
 
 
 def nothing_done(tool: AnyTool) -> str:
-    """Return the words for a call that has changed nothing at its engine."""
+    """Return the text for a call that changed nothing at its engine."""
     return "nothing was started" if tool.message is None else "nothing was sent"
 
 
 def _not_found() -> RequestError:
-    """Return the error for a task that is unknown or not to be seen: both look alike."""
+    """Return the error for a task that is unknown or hidden: both look alike."""
     return RequestError(INVALID_PARAMS, NOT_FOUND)
 
 
@@ -1102,7 +1102,7 @@ def _expired() -> RequestError:
 
 
 def time_left(tool: AnyTool, call: Call) -> timedelta | None:
-    """Return how long the call may go on waiting, counted from the arrival of its request; None is no limit."""
+    """Return how long the call may still wait, counted from the arrival of its request; None: no limit."""
     if not tool.hands_over:
         return READ_LIMIT if tool.message and tool.message.reads else None
     longest = tool.wait or (LONGEST_WAIT if call.asked else call_wait(call.host))

@@ -1,7 +1,7 @@
-"""Durable, retry-safe starts: the row first, its attempt noted, then the start, then the handle is stored.
+"""Durable starts that are safe to retry: store the row, record the attempt, start, then store the handle.
 
-A crash between any two steps loses nothing. A row without a handle is recovered: it is started again under the same
-key, or, if the engine does not dedupe by key, its execution is searched for first. A row that was returned to a client
+A crash between any two steps loses nothing. A row without a handle is recovered: it is started again with the same key,
+or, if the engine does not dedupe by key, its execution is searched for first. A row that was returned to a client
 before its start is certain is marked as acknowledged: if no attempt has started it, it is started later. Other rows are
 deleted if nothing was started. See docs/decisions/0014.
 """
@@ -48,10 +48,10 @@ from mcp_workflows.tools.prepare import Idempotency
 
 logger = logging.getLogger(__name__)
 
-FIND_EVERY = 3.0  # seconds between two searches for the execution of one task by one process
-LOOK_BACK = timedelta(days=1)  # of a search for a row with a creation time in the future
+FIND_EVERY = 3.0  # seconds between two searches by one process for a task's execution
+LOOK_BACK = timedelta(days=1)  # for a search, if the row's creation time is in the future
 NOT_KNOWN = "not known yet whether it was started"
-NOT_STARTED = "NotStarted"  # kind of the failure of a row whose start the engine refused
+NOT_STARTED = "NotStarted"  # kind of the failure when the engine refused the start
 _GONE = "this task no longer exists: its start was given up, or it expired; call again"
 OUTCOME_UNKNOWN = Failure(
     text="outcome unknown: it may have started, and will not be started again", kind="OutcomeUnknown"
@@ -61,12 +61,12 @@ NO_KEY = Idempotency()
 
 
 def not_known(why: str | None = None, *, throttled: bool = True) -> EngineUnavailable:
-    """Return the error for an unknown outcome; `throttled` while the engine answers: callers then keep waiting."""
+    """Return the error for an unknown outcome; `throttled` while the engine answers, so that callers keep waiting."""
     return EngineUnavailable(f"{NOT_KNOWN}: {why}" if why else NOT_KNOWN, throttled=throttled)
 
 
 def order_of(task: Task) -> Start:
-    """Return the order to start, or to search for."""
+    """Return the request to start or search for a task."""
     return Start(
         workflow=task.workflow,
         arguments=task.input,
@@ -80,7 +80,7 @@ def order_of(task: Task) -> Start:
 
 
 def promised(adapter: Adapter | None, row: Task) -> StartGuarantee:
-    """Return the start guarantee of this row; an adapter that says FINDABLE and cannot search counts as ONCE."""
+    """Return the start guarantee of this row; FINDABLE without `Finds` counts as ONCE."""
     if adapter is None:
         return StartGuarantee.KEYED  # nothing is started while its engine is not configured
     promise = adapter.promise(row.options)
@@ -88,7 +88,7 @@ def promised(adapter: Adapter | None, row: Task) -> StartGuarantee:
 
 
 def check_not_late(adapter: Adapter, row: Task, now: datetime) -> None:
-    """Check that this attempt is not late: others assume that an attempt is over when it has settled.
+    """Check that this attempt is not late, because others assume that it is over when it has settled.
 
     Raises:
         EngineUnavailable: it is late; the next poll decides.
@@ -102,29 +102,29 @@ def check_not_late(adapter: Adapter, row: Task, now: datetime) -> None:
 class _FailedSearch:
     """A search without an answer, and its error."""
 
-    at: float  # of the event loop's clock
+    at: float  # on the event loop's clock
     error: EngineUnavailable
 
 
 class ExecutionSearch:
-    """Searches engines for executions; at most once in `FIND_EVERY` seconds for each task, its own starts aside."""
+    """Searches engines for executions, at most once in `FIND_EVERY` seconds per task, except during its own starts."""
 
     def __init__(self, engines: Engines, clock: Callable[[], datetime]) -> None:
         self._engines = engines
         self._clock = clock
-        self._failed: dict[str, _FailedSearch] = {}  # of the last few seconds, by task id
+        self._failed: dict[str, _FailedSearch] = {}  # in the last few seconds, by task id
 
     def settled(self, row: Task, at: datetime) -> bool:
-        """Return True if a search that began then sees all earlier attempts."""
+        """Return True if a search that began at this time sees all earlier attempts."""
         adapter = self._engines.get(row.engine)
         return isinstance(adapter, Finds) and at >= (row.attempted or row.created) + adapter.settling
 
     async def find(self, row: Task) -> str | None:
-        """Return the handle of the execution, if one is found.
+        """Return the handle of the execution, or None if it is not found.
 
         Raises:
             StartConflict: the key belongs to another execution.
-            EngineUnavailable: the search failed; an execution may exist all the same.
+            EngineUnavailable: the search failed; an execution may still exist.
         """
         try:
             async with self._engines.calling(row, api="find") as adapter:
@@ -138,24 +138,28 @@ class ExecutionSearch:
             raise not_known(str(error), throttled=throttled) from None
 
     def _search_order(self, row: Task) -> Start:
-        """Return the order to search for; a creation time ahead of the clock is replaced by `LOOK_BACK` ago."""
+        """Return the request to search for; a creation time ahead of the clock becomes `LOOK_BACK` ago."""
         order, now = order_of(row), self._clock()
         return replace(order, created=now - LOOK_BACK) if is_ahead(order.created, now) else order
 
     def check_not_too_often(self, row: Task) -> None:
-        """Raise the error of the last search again, if that was a moment ago."""
+        """Raise the error of the last search again if that was a moment ago.
+
+        Raises:
+            EngineUnavailable: the last search failed less than `FIND_EVERY` seconds ago.
+        """
         now = anyio.current_time()
         self._failed = {name: each for name, each in self._failed.items() if now - each.at < FIND_EVERY}
         if last := self._failed.get(row.id):
             raise EngineUnavailable(str(last.error), throttled=last.error.throttled)
 
     def note_failure(self, row: Task, error: EngineUnavailable) -> None:
-        """Remember a search that failed."""
+        """Record a failed search."""
         self._failed[row.id] = _FailedSearch(at=anyio.current_time(), error=error)
 
 
 class TaskCreation:
-    """Creates rows and starts their executions, once, with any number of callers and after any crash."""
+    """Creates rows and starts each execution once, with any number of callers and after any crash."""
 
     def __init__(
         self,
@@ -164,7 +168,7 @@ class TaskCreation:
         clock: Callable[[], datetime],
         is_steady: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`is_steady` returns True if the clock can be trusted now, and was not just set."""
+        """`is_steady` returns True if the clock can be trusted now, because it was not just set."""
         self._store = store
         self._engines = engines
         self._clock = clock
@@ -179,14 +183,14 @@ class TaskCreation:
         }
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, same: Idempotency = NO_KEY) -> Task:
-        """Insert the row and start it, or return the task that this idempotency key already stands for.
+        """Insert the row and start it, or return the existing task of this idempotency key.
 
         Raises:
             CapReached: a quota is reached; nothing was started.
-            StoreUnavailable: the store takes no writes; the message says so if it may have been started all the same.
-            RequestError: the key stands for another call, or for a task that has expired.
+            StoreUnavailable: the store accepts no writes; the message shows if the execution may have started anyway.
+            RequestError: the key belongs to another call, or to an expired task.
             EngineRefused: nothing was started, and the key is free again; no row is left, unless another call has it.
-            EngineUnavailable: the engine cannot be reached; likewise.
+            EngineUnavailable: the engine cannot be reached; otherwise as for EngineRefused.
         """
         while (row := await self._insert_and_start(task, caps, same)).id != task.id:
             if same.window is not None and not _covers(same.window, same.since, row, self._clock()):
@@ -199,7 +203,7 @@ class TaskCreation:
         return row
 
     async def resume(self, row: Task) -> Task | None:
-        """Return the task of an earlier call, started if it was not; None if nothing was started, and it is given up.
+        """Return the task of an earlier call, started if it was not; None: nothing was started, and it is given up.
 
         Raises:
             EngineRefused, EngineUnavailable: see `create`.
@@ -207,16 +211,16 @@ class TaskCreation:
         begun = await self._start_or_acknowledge(row, self.ensure_started)
         if begun is None or is_refused(begun):
             return None
-        await self._store.sync()  # the row may be another replica's, which has not synced it yet
+        await self._store.sync()  # another replica may have stored the row without a sync
         self._engines.telemetry.prevented(row.engine, row.tool)
         return begun
 
     async def _insert_and_start(self, task: Task, caps: Caps, same: Idempotency) -> Task:
         """Return the task, started, or the one that has its idempotency key; callers with the same key wait for it.
 
-        If the engine dedupes by key, the disk takes the row while the engine starts it. If power fails meanwhile,
-        nobody knows of the task yet, and a call that is repeated with its key finds the execution. Otherwise the row is
-        on disk before the start.
+        If the engine dedupes by key, the row is flushed to disk while the engine starts it. If power fails meanwhile,
+        no client knows the task yet, and a repeated call with its key finds the execution. Otherwise the row is on disk
+        before the start.
         """
         row = task
         identity, adapter = self._engines.identity(task.engine), self._engines.get(task.engine)
@@ -239,10 +243,10 @@ class TaskCreation:
         return row
 
     async def _start_beside_sync(self, row: Task) -> Task | None:
-        """Start the row while a slow disk takes it. Its handle is stored, so that others hear of it, after both.
+        """Start the row while a slow disk stores it. Its handle is stored, and so visible to others, after both.
 
         Raises:
-            StoreUnavailable: the disk failed; the execution may run all the same.
+            StoreUnavailable: the disk failed; the execution may still run.
         """
         if await self._sync(briefly=True):
             return await self._start_or_acknowledge(row, self._start_order)
@@ -275,7 +279,7 @@ class TaskCreation:
             raise StoreUnavailable(f"{error}; it may have started anyway") from None
 
     async def _start_or_acknowledge(self, row: Task, start: Callable[[Task], Awaitable[Task]]) -> Task | None:
-        """Return the started row, or the acknowledged one if the outcome is unknown; None if it was deleted instead."""
+        """Return the started row, or the acknowledged row if the outcome is unknown; None if it was deleted."""
         try:
             return await start(row)
         except EngineUnavailable as error:
@@ -284,9 +288,9 @@ class TaskCreation:
             return await self._store.change(row.id, row.owner, acknowledge)
 
     async def ensure_started(self, task: Task) -> Task:
-        """Return the task with its handle, started or found under its key if it has none; one call at a time per task.
+        """Return the task with its handle; start or find it by its key if it has none. One call at a time per task.
 
-        It is shielded: a cancelled request does not leave a start half done. Each call in it is bounded.
+        It is shielded, so a cancelled request does not leave a start half done. Each call in it has a time limit.
 
         Raises:
             EngineRefused, EngineUnavailable: see `create`.
@@ -299,7 +303,7 @@ class TaskCreation:
             and row.target is None
             and (paused := await self.pauses.refusal(row.engine, row.tool, row.owner))
         ):
-            raise EngineUnavailable(paused.message, throttled=True)  # it was approved before the pause, for example
+            raise EngineUnavailable(paused.message, throttled=True)  # for example, it was approved before the pause
         self._engines.check_identity(row)
         promise = promised(self._engines.get(row.engine), row)
         async with self._lock(task.id):
@@ -308,15 +312,15 @@ class TaskCreation:
         return row
 
     async def _restart_keyed(self, task: Task) -> Task:
-        """KEYED: start the task again under its key."""
+        """KEYED: start the task again with its key."""
         row = _live(await self._store.change(task.id, task.owner, self._attempt))
         return self._count_recovered(await self._start_order(row)) if row.can_start else row
 
     async def _recover_once(self, task: Task) -> Task:
-        """ONCE: start the task if no attempt can have started it; close it as unknown if an attempt may have.
+        """ONCE: start the task if no attempt can have started it; otherwise close it with an unknown outcome.
 
         Raises:
-            EngineUnavailable: an attempt is in progress, or may be, as the clock was just set.
+            EngineUnavailable: an attempt is in progress, or may be, because the clock was just set.
         """
         row = _live(await self._store.get(task.id, task.owner))
         if not row.can_start:
@@ -349,11 +353,11 @@ class TaskCreation:
         return self._locks.setdefault(task_id, anyio.Lock(fast_acquire=True))
 
     async def _start_order(self, row: Task, synced: anyio.Event | None = None) -> Task:
-        """Start a row; its attempt is noted first, if none is.
+        """Start a row; record its attempt first, if there is none.
 
-        If a crash loses the handle, the row is recovered under its key.
+        If a crash loses the handle, the row is recovered by its key.
 
-        `synced`: the end of a sync of the row that is under way; its handle is not stored before.
+        `synced`: the end of the row's running sync; the handle is stored only after it.
         """
         promise = StartGuarantee.KEYED
         if not row.attempts:
@@ -379,17 +383,17 @@ class TaskCreation:
                 raise
             raise EngineUnavailable(str(error), throttled=error.throttled) from None
         if promise is StartGuarantee.FINDABLE and row.attempts > 1:
-            # an earlier attempt may have been very late, and the oldest counts
+            # an earlier attempt may have been very late, and the oldest execution counts
             handle = await self._find(row) or handle
         if synced is not None:
             await synced.wait()
         return await self._bind(row, handle, promise)
 
     async def _first_attempt(self, row: Task) -> Task:
-        """Note the first attempt to start a row of an engine with ONCE, once an engine that connects late is connected.
+        """Record the first attempt for an engine with ONCE, after the connection of an engine that connects late.
 
         Raises:
-            EngineRefused: it lets nobody in; nothing was started.
+            EngineRefused: the engine refuses access; nothing was started.
             EngineUnavailable: it cannot be reached, or another replica starts the row.
         """
         if not isinstance(self._engines.get(row.engine), ConnectsLate):
@@ -404,21 +408,21 @@ class TaskCreation:
                 raise
             raise EngineUnavailable(f"refused for now ({error}), and another attempt may have started it") from None
         except EngineUnavailable as error:
-            if await self._drop(row, lambda stored: stored):  # no attempt is counted that could be taken back
+            if await self._drop(row, lambda stored: stored):  # no attempt was counted that could be taken back
                 raise EngineUnavailable(str(error), sent=False, throttled=error.throttled) from None
             raise EngineUnavailable(str(error), throttled=error.throttled) from None
         return await self._claim_attempt(row)
 
     async def _bind(self, row: Task, handle: str, promise: StartGuarantee) -> Task:
-        """Store the handle; if the row has another one by now, this execution is a duplicate, and a search cancels it.
+        """Store the handle. If the row has another one by now, this execution is a duplicate, and a search cancels it.
 
         Raises:
-            EngineUnavailable: the row is gone.
+            EngineUnavailable: the row no longer exists.
         """
         now, durable = self._clock(), promise is not StartGuarantee.KEYED
         bound = await self._store.change(row.id, row.owner, lambda task: bind(task, handle, now), durable=durable)
         if bound is None:
-            raise EngineUnavailable(_GONE)  # a later call with this key has a row of its own
+            raise EngineUnavailable(_GONE)  # a later call with this key has another row
         if promise is StartGuarantee.FINDABLE and bound.handle not in (None, handle):
             try:
                 await self._find(row)
@@ -432,7 +436,7 @@ class TaskCreation:
         """FINDABLE: find the execution, or start it again once every earlier attempt would have been found.
 
         Raises:
-            EngineUnavailable: not known yet; nothing was stored, so searches postpone nothing.
+            EngineUnavailable: not known yet. Nothing was stored, so searches postpone nothing.
         """
         row = _live(await self._store.get(task.id, task.owner))
         if not row.can_start:
@@ -451,7 +455,7 @@ class TaskCreation:
             raise
 
     async def _find(self, row: Task) -> str | None:
-        """Search, see `ExecutionSearch.find`; close a row whose key belongs to another execution."""
+        """Search (`ExecutionSearch.find`), and close a row whose key belongs to another execution."""
         try:
             return await self._search.find(row)
         except StartConflict as conflict:
@@ -461,10 +465,10 @@ class TaskCreation:
             raise not_known(str(conflict)) from None
 
     async def _claim_attempt(self, row: Task) -> Task:
-        """Note one more attempt; if several replicas try, the store lets one of them do it.
+        """Record one more attempt; if several replicas try, the store lets only one do so.
 
         Raises:
-            EngineUnavailable: another replica does, or the row is gone.
+            EngineUnavailable: another replica is the one, or the row no longer exists.
         """
         ours = False
 
@@ -483,10 +487,10 @@ class TaskCreation:
         return partial(refuse, failure=failure, at=self._clock(), final=error.final)
 
     async def _drop(self, task: Task, otherwise: Callable[[Task], Task]) -> bool:
-        """Give up our attempt, which certainly started nothing; return True if the key is free now.
+        """Give up this process's attempt, which certainly started nothing; return True if the key is now free.
 
-        A row that was returned to no client is deleted, but only `CREATING / 2` before others may see it: clocks
-        differ.
+        A row that was not returned to a client is deleted, but only up to `CREATING / 2` before others may see it,
+        because clocks differ.
         """
 
         def drop(row: Task) -> Task | None:
@@ -498,13 +502,13 @@ class TaskCreation:
 
 
 def _covers(window: timedelta, since: datetime | None, row: Task, now: datetime) -> bool:
-    """Return True if a call with a key of its arguments stands for that row, which opened the window.
+    """Return True if a call keyed by its arguments belongs to that row, which opened the window.
 
-    A call with several rounds of questions, of which the first was at `since`, starts once. A row from the future,
-    written before the clock was set back, stands for its calls until it has ended.
+    A call with several rounds of questions, the first at `since`, starts once. A row from the future, written before
+    the clock was set back, covers its calls until it has ended.
     """
     if row.held is not None:
-        return True  # nobody has decided on the first request yet
+        return True  # the first request is still undecided
     if is_ahead(row.created, now):
         return not row.ended
     return now < row.created + window or (since is not None and row.created >= since - CLOCKS_DIFFER)
@@ -517,17 +521,21 @@ def is_refused(task: Task) -> bool:
 
 
 def _live(row: Task | None) -> Task:
-    """Return the row, if it can still be started."""
+    """Return the row if it can still be started.
+
+    Raises:
+        EngineUnavailable: it no longer exists.
+    """
     if row is None or row.tombstone:
         raise EngineUnavailable(_GONE)
     return row
 
 
 def _check_same_engine(row: Task, engines: Engines) -> None:
-    """Check that the row of a key is not of another engine with the same name.
+    """Check that a key's row does not belong to another engine with the same name.
 
     Raises:
-        RequestError: it is; nothing was started.
+        RequestError: it does; nothing was started.
     """
     if engines.is_foreign(row):
         raise RequestError(
